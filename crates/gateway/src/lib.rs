@@ -1,1 +1,27 @@
-//! gateway
+//! The gateway: clients in, agents and their effects behind one gate, everything recorded.
+//!
+//! Read in the order in which data flows through it. [`Gateway::start`] puts the parts together.
+
+// What it is told, and what it keeps secret.
+pub mod config;
+pub mod keyring;
+// Client in.
+pub mod edge;
+pub mod identity;
+// The agent's model.
+pub mod llm;
+// What must stay secret and is used by everything that acts.
+pub mod vault;
+// What instances share.
+pub mod coord;
+// The process itself.
+mod app;
+mod boot;
+mod data_dir;
+pub mod lifecycle;
+pub mod server;
+pub mod telemetry;
+
+pub use app::{App, AppState};
+pub use boot::{Gateway, StartError, open_store};
+pub use data_dir::{DataDir, DataDirError};

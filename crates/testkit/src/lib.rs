@@ -1,1 +1,15 @@
-//! testkit
+//! What tests stand on: a model that follows a script, a network that fails on command, and a recorder that
+//! counts what really happened. Everything listens on loopback at a free port and stops when it is dropped.
+//!
+//! The recorder and the proxy are outside of what they test, so an invariant is never proved by the word of
+//! the program that has to keep it.
+
+mod effects;
+mod fault;
+mod model;
+mod pump;
+mod serve;
+
+pub use effects::{Effect, EffectRecorder, Plan};
+pub use fault::{Counts, Direction, FaultProxy};
+pub use model::{Recorded, ScriptedModel};

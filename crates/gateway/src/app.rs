@@ -1,0 +1,62 @@
+//! What every handler can reach.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use clock::{Clock, Rng};
+use metrics_exporter_prometheus::PrometheusHandle;
+use secrecy::SecretString;
+use store::Store;
+use url::Url;
+
+use crate::config::{Config, Origin};
+use crate::coord::Coord;
+use crate::identity::Issuer;
+use crate::llm::Llm;
+use crate::vault::Vault;
+
+/// The running gateway's parts.
+pub struct App {
+    pub config: Config,
+    /// How people and sandboxes reach this gateway.
+    pub public_url: Url,
+    /// Whom browsers may call us for.
+    pub origins: Vec<Origin>,
+    pub clock: Clock,
+    pub rng: Rng,
+    pub store: Store,
+    pub coord: Coord,
+    pub vault: Vault,
+    pub issuer: Issuer,
+    /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
+    pub service_secret: SecretString,
+    pub llm: Llm,
+    /// Absent when another gateway in this process counts (tests).
+    pub metrics: Option<PrometheusHandle>,
+}
+
+/// A handle to the [`App`], and the extractor by which handlers get it.
+#[derive(Clone)]
+pub struct AppState(Arc<App>);
+
+impl AppState {
+    pub fn new(app: App) -> Self {
+        Self(Arc::new(app))
+    }
+}
+
+impl Deref for AppState {
+    type Target = App;
+    fn deref(&self) -> &App {
+        &self.0
+    }
+}
+
+impl FromRequestParts<Self> for AppState {
+    type Rejection = std::convert::Infallible;
+    async fn from_request_parts(_: &mut Parts, state: &Self) -> Result<Self, Self::Rejection> {
+        Ok(state.clone())
+    }
+}

@@ -1,0 +1,124 @@
+//! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
+
+use std::net::SocketAddr;
+
+use clock::{Clock, Rng};
+use secrecy::ExposeSecret as _;
+use store::{Member, Store, StoreError};
+use tokio::net::TcpListener;
+use url::Url;
+
+use crate::app::{App, AppState};
+use crate::config::{Config, Database, Origin};
+use crate::coord::{Coord, CoordError};
+use crate::data_dir::{DataDir, DataDirError};
+use crate::edge;
+use crate::identity::{self, Issuer};
+use crate::keyring::{Keyring, KeyringError};
+use crate::lifecycle::Lifecycle;
+use crate::llm::{Llm, LlmError};
+use crate::server::{self, Limits};
+use crate::telemetry;
+use crate::vault::{Vault, VaultError};
+
+/// A gateway that is ready to serve.
+pub struct Gateway {
+    pub app: AppState,
+    /// Set when this start made the first organisation and its owner.
+    pub first_owner: Option<Member>,
+    listener: TcpListener,
+    _data_dir: DataDir,
+}
+
+/// Why a gateway does not start; each is one sentence that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot listen on {address}: {source}. Choose another address with --listen, or stop what uses it.")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Coord(#[from] CoordError),
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+    #[error(transparent)]
+    Llm(#[from] LlmError),
+}
+
+impl Gateway {
+    pub async fn start(config: Config, clock: Clock, rng: Rng) -> Result<Self, StartError> {
+        let failed = |source| StartError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let llm = Llm::open(&config)?;
+        let coord = Coord::open(config.redis_url.as_ref()).await?;
+        let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
+        let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
+        let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
+        let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
+        let origins = if config.allowed_origins.is_empty() {
+            vec![Origin::of(&public_url)]
+        } else {
+            config.allowed_origins.clone()
+        };
+        let issuer = Issuer::new(&keyring.jwt, &keyring.service);
+        let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
+        let app =
+            App { config, public_url, origins, clock, rng, store, coord, vault, issuer, service_secret, llm, metrics };
+        Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })
+    }
+
+    /// Where it listens; tells the port when the setting left it open.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+
+    /// Serves until the lifecycle says stop. `true`: everything that ran was finished.
+    pub async fn run(self, life: &Lifecycle) -> bool {
+        let config = &self.app.config;
+        let limits = Limits {
+            connections: config.max_connections,
+            per_address: config.max_connections_per_address,
+            client_timeout: config.client_timeout,
+        };
+        server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
+        life.drained().await
+    }
+}
+
+/// The data dir, the keys and the database. PostgreSQL needs nothing of the data dir, so it is tried before a
+/// folder is made; SQLite lives in it.
+async fn open_storage(config: &Config, clock: &Clock, rng: &Rng) -> Result<(DataDir, Keyring, Store), StartError> {
+    if matches!(config.database, Database::Postgres(_)) {
+        let keyring = Keyring::open(config, rng)?;
+        let store = open_store(config, clock).await?;
+        return Ok((DataDir::hold(&config.data_dir)?, keyring, store));
+    }
+    let data_dir = DataDir::hold(&config.data_dir)?;
+    let keyring = Keyring::open(config, rng)?;
+    let store = open_store(config, clock).await?;
+    Ok((data_dir, keyring, store))
+}
+
+/// Opens the database that the settings name.
+pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreError> {
+    match &config.database {
+        Database::Sqlite => Store::open_sqlite(&config.sqlite_file(), clock).await,
+        Database::Postgres(url) => Store::open_postgres(url.expose_secret(), clock).await,
+    }
+}
+
+/// A URL that reaches `address` from this machine; "all addresses" is not one that can be opened.
+fn url_of(address: SocketAddr) -> Url {
+    let host = match address {
+        _ if address.ip().is_unspecified() => "127.0.0.1".to_owned(),
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+    };
+    let text = format!("http://{host}:{}", address.port());
+    Url::parse(&text).unwrap_or_else(|error| panic!("{text} is made of an address and yet no URL: {error}"))
+}

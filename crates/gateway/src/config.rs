@@ -1,0 +1,131 @@
+//! The settings: one struct, one file of defaults, overridden by environment and flags, all errors at once.
+
+mod reader;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use url::Url;
+
+use reader::Reader;
+pub use values::{Database, LogFormat, Origin, SandboxProvider, Storage};
+
+/// The defaults, and the documentation of every setting.
+pub const DEFAULTS: &str = include_str!("config.default.toml");
+
+/// All settings, checked. Secrets print as `[REDACTED]`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub data_dir: PathBuf,
+    /// Absent: derived from the address that was bound.
+    pub public_url: Option<Url>,
+    pub allowed_origins: Vec<Origin>,
+    pub database: Database,
+    pub redis_url: Option<SecretString>,
+    pub storage: Storage,
+    pub sandbox_provider: SandboxProvider,
+    pub jwt_secret: Option<SecretString>,
+    pub service_secret: Option<SecretString>,
+    pub vault_key: Option<SecretString>,
+    pub old_vault_keys: Vec<SecretString>,
+    pub sandbox_token_compat: bool,
+    pub anthropic_api_key: Option<SecretString>,
+    pub anthropic_base_url: Url,
+    pub model_script: Option<PathBuf>,
+    pub max_connections: usize,
+    pub max_connections_per_address: usize,
+    pub client_timeout: Duration,
+    pub max_body_bytes: usize,
+    pub stop_after: Duration,
+    pub log: String,
+    pub log_format: Option<LogFormat>,
+    /// Where programs are looked for: the environment's `PATH`.
+    pub search_path: Vec<PathBuf>,
+}
+
+/// Everything that is wrong with the settings, each with the name of its setting.
+#[derive(Debug)]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// The process environment, read once; variables that are not text are not ours.
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
+}
+
+impl Config {
+    /// Defaults, then `environment`, then `flags`.
+    pub fn load(
+        environment: &BTreeMap<String, String>,
+        flags: &[(String, String)],
+    ) -> Result<Self, ConfigErrors> {
+        let mut reader = Reader::new(DEFAULTS, environment, flags)?;
+        let config = Self::read(&mut reader, environment);
+        reader.finish(config)
+    }
+
+    fn read(r: &mut Reader, environment: &BTreeMap<String, String>) -> Self {
+        let public_url = r.optional("PUBLIC_URL", values::web_url);
+        let service_secret = r.secret("SERVICE_TO_SERVICE_AUTH_TOKEN", values::signing_secret);
+        let jwt_secret = r.secret("GATEWAY_JWT_SECRET", values::signing_secret);
+        r.differ("GATEWAY_JWT_SECRET", "SERVICE_TO_SERVICE_AUTH_TOKEN");
+        Self {
+            listen: r.required("PROLIFERATE_LISTEN", values::address),
+            data_dir: r
+                .optional("PROLIFERATE_DATA_DIR", values::path)
+                .unwrap_or_else(|| values::default_data_dir(environment)),
+            allowed_origins: r.list("ALLOWED_ORIGINS", Origin::parse),
+            public_url,
+            database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
+            redis_url: r.secret("REDIS_URL", values::redis_url),
+            storage: Storage::read(r),
+            sandbox_provider: r.required("SANDBOX_PROVIDER", SandboxProvider::parse),
+            jwt_secret,
+            service_secret,
+            vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),
+            old_vault_keys: r.secrets("USER_SECRETS_ENCRYPTION_KEY_OLD", values::vault_key),
+            sandbox_token_compat: r.required("SANDBOX_TOKEN_COMPAT", values::switch),
+            anthropic_api_key: r.secret("ANTHROPIC_API_KEY", values::header_value),
+            anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url),
+            model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
+            max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count),
+            max_connections_per_address: r.required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count),
+            client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds),
+            max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count),
+            stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds),
+            log: r.required("PROLIFERATE_LOG", values::log_filter),
+            log_format: r.optional("PROLIFERATE_LOG_FORMAT", LogFormat::parse),
+            search_path: environment.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default(),
+        }
+    }
+
+    /// The file of a program on the search path.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        let executable = |file: &PathBuf| {
+            file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+        };
+        self.search_path.iter().map(|folder| folder.join(name)).find(executable)
+    }
+
+    /// The SQLite database's file, whether it is used or not.
+    pub fn sqlite_file(&self) -> PathBuf {
+        self.data_dir.join("proliferate.db")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Reads settings by name and collects what is wrong with them instead of stopping at the first.
+
+use std::collections::BTreeMap;
+
+use secrecy::SecretString;
+
+use super::ConfigErrors;
+
+/// The names whose values must never be shown, nor be given on a command line that others can see.
+const SECRETS: [&str; 8] = [
+    "DATABASE_URL",
+    "REDIS_URL",
+    "S3_SECRET_KEY",
+    "GATEWAY_JWT_SECRET",
+    "SERVICE_TO_SERVICE_AUTH_TOKEN",
+    "USER_SECRETS_ENCRYPTION_KEY",
+    "USER_SECRETS_ENCRYPTION_KEY_OLD",
+    "ANTHROPIC_API_KEY",
+];
+
+/// Values by name, and the errors so far.
+pub(super) struct Reader {
+    defaults: BTreeMap<String, String>,
+    values: BTreeMap<String, String>,
+    errors: Vec<String>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        defaults: &str,
+        environment: &BTreeMap<String, String>,
+        flags: &[(String, String)],
+    ) -> Result<Self, ConfigErrors> {
+        let defaults: BTreeMap<String, String> =
+            toml::from_str(defaults).map_err(|e| ConfigErrors(vec![format!("config.default.toml: {e}")]))?;
+        let mut errors = Vec::new();
+        let mut values = defaults.clone();
+        for (name, value) in &mut values {
+            if let Some(given) = environment.get(name).filter(|given| !given.is_empty()) {
+                value.clone_from(given);
+            }
+        }
+        for (name, given) in flags {
+            match values.get_mut(name) {
+                None => errors.push(format!("{name}: there is no setting of this name")),
+                Some(_) if SECRETS.contains(&name.as_str()) => errors.push(format!(
+                    "{name}: a secret on the command line can be seen by every process; set it in the environment"
+                )),
+                Some(value) => value.clone_from(given),
+            }
+        }
+        Ok(Self { defaults, values, errors })
+    }
+
+    /// A setting that always has a value. A wrong one is noted, and the default stands in until all are read.
+    pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> T {
+        self.optional(name, parse)
+            .or_else(|| parse(self.defaults.get(name)?).ok())
+            .unwrap_or_else(|| panic!("{name} has no valid default in config.default.toml"))
+    }
+
+    /// A setting that may be absent.
+    pub(super) fn optional<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
+        let value = self.values.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())?;
+        match parse(value) {
+            Ok(value) => Some(value),
+            Err(why) if SECRETS.contains(&name) => {
+                self.errors.push(format!("{name}: {why}"));
+                None
+            }
+            Err(why) => {
+                self.errors.push(format!("{name}={value}: {why}"));
+                None
+            }
+        }
+    }
+
+    /// A comma-separated list.
+    pub(super) fn list<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Vec<T> {
+        let text = self.values.get(name).cloned().unwrap_or_default();
+        let mut items = Vec::new();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            match parse(part) {
+                Ok(item) => items.push(item),
+                Err(why) => self.errors.push(format!("{name}: {why}")),
+            }
+        }
+        items
+    }
+
+    /// A secret that may be absent.
+    pub(super) fn secret(&mut self, name: &str, check: fn(&str) -> Result<(), String>) -> Option<SecretString> {
+        debug_assert!(SECRETS.contains(&name), "{name} must be listed as a secret");
+        let value = self.values.get(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty())?;
+        match check(&value) {
+            Ok(()) => Some(value.into()),
+            Err(why) => {
+                self.errors.push(format!("{name}: {why}"));
+                None
+            }
+        }
+    }
+
+    /// A comma-separated list of secrets.
+    pub(super) fn secrets(&mut self, name: &str, check: fn(&str) -> Result<(), String>) -> Vec<SecretString> {
+        let text = self.values.get(name).cloned().unwrap_or_default();
+        let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+        if let Some(why) = parts.iter().find_map(|part| check(part).err()) {
+            self.errors.push(format!("{name}: {why}"));
+        }
+        parts.into_iter().map(SecretString::from).collect()
+    }
+
+    /// Notes an error when two settings that must differ are the same.
+    pub(super) fn differ(&mut self, one: &str, other: &str) {
+        let value = |name| self.values.get(name).filter(|value| !value.is_empty());
+        if value(one).is_some() && value(one) == value(other) {
+            self.errors.push(format!("{one}: must not be the same as {other}"));
+        }
+    }
+
+    /// Notes an error when some, but not all, of these are set.
+    pub(super) fn all_or_none(&mut self, names: &[&str]) {
+        let missing: Vec<&str> =
+            names.iter().copied().filter(|name| self.values.get(*name).is_none_or(String::is_empty)).collect();
+        if !missing.is_empty() && missing.len() < names.len() {
+            self.errors.push(format!("{}: missing, though others of {} are set", missing.join(", "), names.join(", ")));
+        }
+    }
+
+    pub(super) fn finish<T>(self, config: T) -> Result<T, ConfigErrors> {
+        if self.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(self.errors)) }
+    }
+}

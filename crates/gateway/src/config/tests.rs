@@ -1,0 +1,87 @@
+//! The settings as an operator meets them.
+
+use super::*;
+
+fn load(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
+    let own = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    };
+    Config::load(&own(environment).into_iter().collect(), &own(flags))
+}
+
+#[test]
+fn the_defaults_alone_are_a_valid_configuration() {
+    let config = load(&[("HOME", "/home/ada")], &[]).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8787");
+    assert_eq!(config.data_dir, PathBuf::from("/home/ada/.local/share/proliferate"));
+    assert!(matches!(config.database, Database::Sqlite));
+    assert!(matches!(config.storage, Storage::Local));
+    assert!(config.redis_url.is_none() && config.jwt_secret.is_none() && !config.sandbox_token_compat);
+}
+
+#[test]
+fn the_environment_overrides_defaults_and_flags_override_both() {
+    let env = [("PROLIFERATE_LISTEN", "127.0.0.1:1111"), ("PROLIFERATE_DATA_DIR", "/a")];
+    let config = load(&env, &[("PROLIFERATE_LISTEN", "127.0.0.1:2222")]).unwrap();
+    assert_eq!(config.listen.port(), 2222);
+    assert_eq!(config.data_dir, PathBuf::from("/a"));
+}
+
+#[test]
+fn all_errors_come_at_once_with_the_name_of_the_setting() {
+    let errors = load(
+        &[
+            ("PROLIFERATE_LISTEN", "nowhere"),
+            ("DATABASE_URL", "mysql://u:hunter2@h/d"),
+            ("GATEWAY_JWT_SECRET", "short-secret"),
+            ("USER_SECRETS_ENCRYPTION_KEY", "zz"),
+            ("S3_BUCKET", "b"),
+            ("SANDBOX_PROVIDER", "cloud"),
+        ],
+        &[("NO_SUCH", "1")],
+    )
+    .unwrap_err()
+    .to_string();
+    for name in [
+        "PROLIFERATE_LISTEN", "DATABASE_URL", "GATEWAY_JWT_SECRET", "USER_SECRETS_ENCRYPTION_KEY", "S3_ACCESS_KEY",
+        "SANDBOX_PROVIDER", "NO_SUCH",
+    ] {
+        assert!(errors.contains(name), "{name} is not in: {errors}");
+    }
+    assert!(!errors.contains("hunter2") && !errors.contains("short-secret"), "a secret is shown: {errors}");
+}
+
+#[test]
+fn a_signing_secret_needs_32_bytes_and_must_not_serve_twice() {
+    assert!(load(&[("GATEWAY_JWT_SECRET", &"a".repeat(31))], &[]).is_err());
+    assert!(load(&[("GATEWAY_JWT_SECRET", &"a".repeat(32))], &[]).is_ok());
+    let same = "a".repeat(40);
+    let errors =
+        load(&[("GATEWAY_JWT_SECRET", &same), ("SERVICE_TO_SERVICE_AUTH_TOKEN", &same)], &[]).unwrap_err();
+    assert!(errors.to_string().contains("must not be the same"));
+}
+
+#[test]
+fn secrets_do_not_print_and_are_refused_on_the_command_line() {
+    let secret = "s3cr3t-".repeat(8);
+    let config = load(
+        &[
+            ("GATEWAY_JWT_SECRET", &secret),
+            ("ANTHROPIC_API_KEY", &secret),
+            ("DATABASE_URL", &format!("postgres://u:{secret}@h/d")),
+        ],
+        &[],
+    )
+    .unwrap();
+    assert!(!format!("{config:?}").contains("s3cr3t"));
+    let errors = load(&[], &[("ANTHROPIC_API_KEY", "x")]).unwrap_err();
+    assert!(errors.to_string().contains("environment"));
+}
+
+#[test]
+fn origins_are_compared_as_browsers_send_them() {
+    let config = load(&[("ALLOWED_ORIGINS", "https://a.example, http://b.example:3000/")], &[]).unwrap();
+    let texts: Vec<_> = config.allowed_origins.iter().map(Origin::as_str).collect();
+    assert_eq!(texts, ["https://a.example", "http://b.example:3000"]);
+    assert!(load(&[("ALLOWED_ORIGINS", "https://a.example/path")], &[]).is_err());
+}

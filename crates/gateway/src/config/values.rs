@@ -1,0 +1,185 @@
+//! What a setting's text may be. Each parser says in one phrase what it wanted.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use url::Url;
+
+use super::reader::Reader;
+
+/// Where rows are kept.
+#[derive(Clone, Debug)]
+pub enum Database {
+    /// A file in the data dir.
+    Sqlite,
+    /// A PostgreSQL URL; it may hold a password.
+    Postgres(SecretString),
+}
+
+/// Where large things are kept.
+#[derive(Clone, Debug)]
+pub enum Storage {
+    /// Folders in the data dir.
+    Local,
+    /// An S3-compatible bucket.
+    S3 { bucket: String, region: String, endpoint: Option<Url>, access_key: String, secret_key: SecretString },
+}
+
+/// Which engine runs sandboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SandboxProvider {
+    /// Bubblewrap on this machine.
+    Local,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Json,
+    Text,
+}
+
+/// A web origin: scheme, host and port, as browsers send it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin(String);
+
+impl Database {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            Ok(Self::Postgres(text.into()))
+        } else {
+            Err("must begin with postgres://; leave it out for SQLite in the data dir".to_owned())
+        }
+    }
+}
+
+impl Storage {
+    pub(super) fn read(r: &mut Reader) -> Self {
+        r.all_or_none(&["S3_BUCKET", "S3_ACCESS_KEY", "S3_SECRET_KEY"]);
+        let region = r.required("S3_REGION", text);
+        let endpoint = r.optional("S3_ENDPOINT_URL", web_url);
+        match (r.optional("S3_BUCKET", text), r.optional("S3_ACCESS_KEY", text), r.secret("S3_SECRET_KEY", any)) {
+            (Some(bucket), Some(access_key), Some(secret_key)) => {
+                Self::S3 { bucket, region, endpoint, access_key, secret_key }
+            }
+            _ => Self::Local,
+        }
+    }
+}
+
+impl SandboxProvider {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "local" => Ok(Self::Local),
+            _ => Err("the known engine is: local".to_owned()),
+        }
+    }
+}
+
+impl LogFormat {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Self::Json),
+            "text" => Ok(Self::Text),
+            _ => Err("must be json or text".to_owned()),
+        }
+    }
+}
+
+impl Origin {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let url = web_url(text)?;
+        if url.path() != "/" || url.query().is_some() {
+            return Err(format!("{text} is not an origin: write scheme://host[:port] only"));
+        }
+        Ok(Self::of(&url))
+    }
+
+    /// The origin that pages of `url` have.
+    pub fn of(url: &Url) -> Self {
+        Self(url.origin().ascii_serialization())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    let wanted = "must be address:port, e.g. 127.0.0.1:8787";
+    text.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(|| wanted.to_owned())
+}
+
+pub(super) fn web_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|e| format!("must be a URL: {e}"))?;
+    match url.scheme() {
+        "http" | "https" if url.has_host() && url.username().is_empty() && url.password().is_none() => Ok(url),
+        _ => Err("must be an http:// or https:// URL without a user name".to_owned()),
+    }
+}
+
+pub(super) fn redis_url(text: &str) -> Result<(), String> {
+    let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
+    if known { Ok(()) } else { Err("must begin with redis:// or rediss://".to_owned()) }
+}
+
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    Ok(PathBuf::from(text))
+}
+
+pub(super) fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
+pub(super) fn any(_: &str) -> Result<(), String> {
+    Ok(())
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err("must be 1 or 0".to_owned()),
+    }
+}
+
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    count(text).map(|n| Duration::from_secs(n as u64)).map_err(|_| "must be a whole number of seconds above 0".to_owned())
+}
+
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| e.to_string())?;
+    Ok(text.to_owned())
+}
+
+/// Short keys can be guessed offline from one token.
+pub(super) fn signing_secret(text: &str) -> Result<(), String> {
+    if text.len() < 32 { Err(format!("has {} bytes, must have at least 32", text.len())) } else { Ok(()) }
+}
+
+pub(super) fn vault_key(text: &str) -> Result<(), String> {
+    match hex::decode(text) {
+        Ok(bytes) if bytes.len() == 32 => Ok(()),
+        _ => Err("must be 64 hexadecimal digits (make one with: openssl rand -hex 32)".to_owned()),
+    }
+}
+
+/// A key travels in a header; a line break in it would write headers of its own.
+pub(super) fn header_value(text: &str) -> Result<(), String> {
+    axum::http::HeaderValue::from_str(text).map(drop).map_err(|_| "has characters that no header can carry".to_owned())
+}
+
+/// The place the operating system's conventions give, or the current folder where there is no home.
+pub(super) fn default_data_dir(environment: &BTreeMap<String, String>) -> PathBuf {
+    let set = |name: &str| environment.get(name).filter(|value| value.starts_with('/')).map(PathBuf::from);
+    set("XDG_DATA_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+        .map_or_else(|| PathBuf::from("proliferate-data"), |base| base.join("proliferate"))
+}

@@ -1,0 +1,75 @@
+//! The folder that is ours: made for us alone, and served by one process at a time.
+
+use std::fs::{File, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// The data dir, held. Another process may read and write its database, but not serve it.
+#[derive(Debug)]
+pub struct DataDir {
+    _lock: File,
+}
+
+/// The data dir cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    #[error("cannot use the data dir {}: {source}. Choose a writable one with --data-dir.", path.display())]
+    Unusable { path: PathBuf, source: io::Error },
+    #[error("another proliferate serves the data dir {}: stop it, or choose another with --data-dir", path.display())]
+    Served { path: PathBuf },
+}
+
+impl DataDir {
+    /// Makes the folder when it is not there, readable by its owner only.
+    pub fn prepare(path: &Path) -> Result<(), DataDirError> {
+        let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
+        if !path.is_dir() {
+            std::fs::create_dir_all(path).map_err(unusable)?;
+            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(unusable)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the folder for serving, until the value is dropped or the process ends in whatever way.
+    pub fn hold(path: &Path) -> Result<Self, DataDirError> {
+        Self::prepare(path)?;
+        let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("serving.lock"))
+            .map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_dir_is_private_and_served_once() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("deep/er");
+        let held = DataDir::hold(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(matches!(DataDir::hold(&path), Err(DataDirError::Served { .. })));
+        drop(held);
+        assert!(DataDir::hold(&path).is_ok());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_one_clear_sentence() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        let error = DataDir::hold(&path).unwrap_err().to_string();
+        assert!(error.contains("--data-dir") && error.contains("file"), "{error}");
+    }
+}

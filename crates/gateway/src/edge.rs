@@ -1,0 +1,28 @@
+//! The edge: what clients can say to the gateway. Only here are status codes known.
+
+// The table of contents.
+mod router;
+// Who is asking, and for which organisation and session.
+pub mod auth;
+// What a body may be, and what a refusal looks like.
+mod body;
+mod error;
+// What happens around every request.
+mod cors;
+mod observe;
+// The routes, in the order of the table of contents.
+mod health;
+mod keys;
+mod login;
+mod me;
+mod members;
+mod model_proxy;
+mod secrets;
+mod sessions;
+mod tickets;
+#[cfg(feature = "ui")]
+mod ui;
+
+pub use body::Body;
+pub use error::ApiError;
+pub use router::{api_document, router};

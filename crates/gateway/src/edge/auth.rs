@@ -1,0 +1,24 @@
+//! Who is asking, for which organisation, for which session: decided in extractors, so that a route cannot forget it.
+//!
+//! A handler that wants a caller, a member, an admin or a session names the type; without a valid credential of
+//! that kind it is never called. A credential is looked up on every request: what an operator revokes is dead at
+//! once.
+
+mod caller;
+mod session;
+mod ticket;
+
+use axum::extract::{FromRequestParts as _, RawPathParams};
+use axum::http::request::Parts;
+
+use crate::app::AppState;
+
+pub use caller::{Admin, Caller, User, authenticate};
+pub use session::SessionAccess;
+pub use ticket::UrlCaller;
+
+/// The session id of a route with `{id}` in its path, as the client wrote it.
+async fn session_in_path(parts: &mut Parts, app: &AppState) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
+    params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value.to_owned())
+}

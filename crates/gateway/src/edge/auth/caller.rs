@@ -1,0 +1,184 @@
+//! From a presented token to a caller whose claim holds now.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, header};
+use proto::http::{Me, TokenSource};
+use proto::{OrgId, Role, SessionId, UserId};
+use store::{Member, SandboxOwner};
+use subtle::ConstantTimeEq as _;
+
+use super::super::ApiError;
+use super::super::login::LOGIN_COOKIE;
+use super::session_in_path;
+use crate::app::AppState;
+use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
+
+/// Somebody with a valid credential.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    User(User),
+    /// Another program of the operator's; bound to one organisation, or to none.
+    Service { name: String, org: Option<OrgId> },
+    /// The sandbox of one session.
+    Sandbox(SandboxOwner),
+}
+
+/// A member of an organisation, now; also the extractor of routes that only people may call.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub id: UserId,
+    pub org: OrgId,
+    pub role: Role,
+    pub email: String,
+    pub source: TokenSource,
+}
+
+/// A member who may change what concerns the whole organisation.
+#[derive(Clone, Debug)]
+pub struct Admin(pub User);
+
+impl User {
+    pub(super) fn new(member: Member, source: TokenSource) -> Self {
+        Self { id: member.user_id, org: member.org_id, role: member.role, email: member.email, source }
+    }
+}
+
+impl Caller {
+    /// How the caller is described to itself.
+    pub fn me(&self) -> Me {
+        match self {
+            Self::User(user) => {
+                Me { user_id: Some(user.id), org_id: Some(user.org), role: Some(user.role), source: user.source }
+            }
+            Self::Service { org, .. } => {
+                Me { user_id: None, org_id: *org, role: None, source: TokenSource::Service }
+            }
+            Self::Sandbox(owner) => {
+                Me { user_id: None, org_id: Some(owner.org_id), role: None, source: TokenSource::Sandbox }
+            }
+        }
+    }
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let (token, from_cookie) = match bearer(&parts.headers) {
+            Some(token) => (token.to_owned(), false),
+            None => (cookie(&parts.headers).ok_or_else(ApiError::missing_authorization)?.to_owned(), true),
+        };
+        // Browsers send cookies with requests that other sites make; such a request must show where it comes from.
+        if from_cookie && !is_safe(&parts.method) && !from_allowed_origin(&parts.headers, app) {
+            return Err(ApiError::forbidden("This origin may not act with a login cookie"));
+        }
+        let session = session_in_path(parts, app).await;
+        authenticate(app, &token, session.as_deref()).await
+    }
+}
+
+impl FromRequestParts<AppState> for User {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        match Caller::from_request_parts(parts, app).await? {
+            Caller::User(user) => Ok(user),
+            Caller::Service { .. } | Caller::Sandbox(_) => Err(ApiError::forbidden("Only members may do this")),
+        }
+    }
+}
+
+impl FromRequestParts<AppState> for Admin {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let user = User::from_request_parts(parts, app).await?;
+        match user.role {
+            Role::Owner | Role::Admin => Ok(Self(user)),
+            Role::Member => Err(ApiError::forbidden("Admin or owner role required")),
+        }
+    }
+}
+
+/// The caller a token stands for. `session` is the session id as the path has it, for the token of old sandbox
+/// images, which is bound to nothing else.
+pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) -> Result<Caller, ApiError> {
+    let found = match CredentialKind::of(token) {
+        Some(CredentialKind::ApiKey) => {
+            let owner = app.store.key_owner(&hash(token)).await?;
+            owner.map(|member| Caller::User(User::new(member, TokenSource::Cli)))
+        }
+        Some(CredentialKind::Sandbox) => app.store.sandbox_owner(&hash(token)).await?.map(Caller::Sandbox),
+        // Good for URLs of one session or for one login, and for nothing else.
+        Some(CredentialKind::Ticket | CredentialKind::Login) => None,
+        None => match app.issuer.read(token) {
+            Some(claim) => claimed(app, claim).await?,
+            None => old_sandbox(app, token, session).await?,
+        },
+    };
+    if found.is_none() {
+        metrics::counter!("proliferate_auth_failures_total").increment(1);
+    }
+    found.ok_or_else(ApiError::invalid_token)
+}
+
+/// A signed claim, checked against who is a member now.
+async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiError> {
+    match claim {
+        Claim::Service { name, org: None } => Ok(Some(Caller::Service { name, org: None })),
+        Claim::Service { name, org: Some(org) } => {
+            Ok(org.parse().ok().map(|org| Caller::Service { name, org: Some(org) }))
+        }
+        Claim::User { user, org } => {
+            let Ok(user) = user.parse::<UserId>() else { return Ok(None) };
+            let member = match org {
+                Some(org) => match org.parse() {
+                    Ok(org) => app.store.member(org, user).await?,
+                    Err(_) => None,
+                },
+                None => only_membership(app, user).await?,
+            };
+            Ok(member.map(|member| Caller::User(User::new(member, TokenSource::User))))
+        }
+    }
+}
+
+/// Old tokens name no organisation. That is clear enough for a user who has one.
+async fn only_membership(app: &AppState, user: UserId) -> Result<Option<Member>, ApiError> {
+    let mut all = app.store.memberships(user).await?;
+    match all.len() {
+        0 | 1 => Ok(all.pop()),
+        _ => Err(ApiError::organization_required()),
+    }
+}
+
+/// The plain per-session token of old sandbox images, where the operator accepts it.
+async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Result<Option<Caller>, ApiError> {
+    let (true, Some(session)) = (app.config.sandbox_token_compat, session) else { return Ok(None) };
+    let Ok(id) = session.parse::<SessionId>() else { return Ok(None) };
+    let expected = compat_sandbox_token(&app.service_secret, session);
+    if !bool::from(expected.as_bytes().ct_eq(token.as_bytes())) {
+        return Ok(None);
+    }
+    Ok(app.store.sandbox_of_session(id).await?.map(Caller::Sandbox))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    value.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty())
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let pairs = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
+    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(name, _)| *name == LOGIN_COOKIE).map(|(_, v)| v)
+}
+
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+fn from_allowed_origin(headers: &HeaderMap, app: &AppState) -> bool {
+    let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
+    origin.is_some_and(|origin| app.origins.iter().any(|allowed| allowed.as_str() == origin))
+}

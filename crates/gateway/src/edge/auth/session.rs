@@ -1,0 +1,49 @@
+//! The one check between a caller and a session. Every route with a session in its path goes through it.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use proto::SessionId;
+use store::SessionRow;
+
+use super::super::ApiError;
+use super::{Caller, session_in_path};
+use crate::app::AppState;
+
+/// A caller and a session of the path that this caller may see.
+///
+/// A session that does not exist and one of another organisation answer alike. A sandbox gets its own session; for
+/// any other path it gets one and the same refusal, whether there is a session or not.
+pub struct SessionAccess {
+    pub caller: Caller,
+    pub session: SessionRow,
+}
+
+impl FromRequestParts<AppState> for SessionAccess {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let id = session_in_path(parts, app).await.and_then(|id| id.parse().ok());
+        let session = admit(app, &caller, id).await?;
+        Ok(Self { caller, session })
+    }
+}
+
+/// The session `id`, if `caller` may see it.
+pub(super) async fn admit(app: &AppState, caller: &Caller, id: Option<SessionId>) -> Result<SessionRow, ApiError> {
+    if let Caller::Sandbox(owner) = caller
+        && id != Some(owner.session_id)
+    {
+        return Err(ApiError::forbidden("This token is for another session"));
+    }
+    let session = match id {
+        Some(id) => app.store.session(id).await?,
+        None => None,
+    };
+    let theirs = |session: &SessionRow| match caller {
+        Caller::User(user) => session.org_id == user.org,
+        Caller::Service { org, .. } => org.is_none_or(|org| session.org_id == org),
+        Caller::Sandbox(owner) => session.org_id == owner.org_id,
+    };
+    session.filter(theirs).ok_or_else(ApiError::session_not_found)
+}

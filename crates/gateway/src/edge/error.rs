@@ -1,0 +1,126 @@
+//! How a refusal or a failure looks on the wire. Texts for clients are made here and nowhere else.
+//!
+//! An error speaks twice: the body tells the client what to do, the log tells the operator what happened. What went
+//! wrong inside is never in the body.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use proto::ErrorCode;
+use proto::http::ErrorBody;
+use store::StoreError;
+
+use crate::vault::VaultError;
+
+/// An answer that is not a success.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+    /// For the log only.
+    cause: Option<String>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status, body: ErrorBody::new(code, message), cause: None }
+    }
+
+    /// No credential was given.
+    pub fn missing_authorization() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Missing authorization")
+    }
+
+    /// A credential was given and does not hold, for whatever reason: the caller need not know which.
+    pub fn invalid_token() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Invalid token")
+    }
+
+    /// The credential is good for several organisations and names none.
+    pub fn organization_required() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Organization required")
+    }
+
+    pub fn forbidden(message: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message)
+    }
+
+    /// The one answer for a session that does not exist and for one that is not the caller's.
+    pub fn session_not_found() -> Self {
+        Self::not_found("Session not found")
+    }
+
+    pub fn not_found(message: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, ErrorCode::NotFound, message)
+    }
+
+    pub fn method_not_allowed() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, "Method not allowed")
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, message)
+    }
+
+    pub fn invalid_json(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidJson, message)
+    }
+
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("The body is larger than {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::PayloadTooLarge, message)
+    }
+
+    /// The client stopped in the middle of its request.
+    pub fn body_timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::Timeout, "The body did not arrive in time")
+    }
+
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
+    }
+
+    pub fn unavailable(what: &str, cause: impl ToString) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, format!("{what} is not available"));
+        Self { cause: Some(cause.to_string()), ..error }
+    }
+
+    pub fn internal(cause: impl ToString) -> Self {
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "Internal server error");
+        Self { cause: Some(cause.to_string()), ..error }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
+            StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
+            other => Self::unavailable("The database", other),
+        }
+    }
+}
+
+impl From<VaultError> for ApiError {
+    fn from(error: VaultError) -> Self {
+        match error {
+            VaultError::BadName | VaultError::BadValue => Self::bad_request(capitalised(&error.to_string())),
+            VaultError::Store(error) => error.into(),
+            other => Self::internal(other),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if let Some(cause) = &self.cause {
+            tracing::error!(status = self.status.as_u16(), cause, "{}", self.body.error);
+        }
+        (self.status, Json(self.body)).into_response()
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

@@ -1,0 +1,63 @@
+//! API keys of the caller's organisation: a key is shown when it is made and never again.
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use proto::ApiKeyId;
+use proto::Role;
+use proto::http::{ApiKeyEntry, ApiKeyList, CreateKey, ErrorBody, NewKey, OkReply};
+use secrecy::ExposeSecret as _;
+use store::{ApiKey, NewApiKey};
+
+use super::auth::User;
+use super::{ApiError, Body};
+use crate::app::AppState;
+use crate::identity::{Credential, CredentialKind};
+
+/// All keys for an admin, one's own for a member.
+#[utoipa::path(get, path = "/v1/keys", tag = "identity", responses((status = 200, body = ApiKeyList)))]
+pub(super) async fn list(app: AppState, user: User) -> Result<Json<ApiKeyList>, ApiError> {
+    let all = app.store.keys(user.org).await?;
+    let visible = all.into_iter().filter(|key| user.role != Role::Member || key.user_id == user.id);
+    Ok(Json(ApiKeyList { keys: visible.map(entry).collect() }))
+}
+
+/// Makes a key that acts as the caller.
+#[utoipa::path(post, path = "/v1/keys", tag = "identity", request_body = CreateKey,
+    responses((status = 201, body = NewKey), (status = 400, body = ErrorBody)))]
+pub(super) async fn create(
+    app: AppState,
+    user: User,
+    Body(request): Body<CreateKey>,
+) -> Result<(StatusCode, Json<NewKey>), ApiError> {
+    let name = request.name.trim().to_owned();
+    if name.is_empty() || name.chars().count() > 100 {
+        return Err(ApiError::bad_request("name must have 1 to 100 characters"));
+    }
+    let at = app.clock.now();
+    let id = ApiKeyId::from(app.rng.uuid(at));
+    let key = Credential::new(CredentialKind::ApiKey, &app.rng);
+    let new = NewApiKey { id, org_id: user.org, user_id: user.id, name, hint: key.hint, key_hash: key.hash, at };
+    app.store.create_key(new).await?;
+    Ok((StatusCode::CREATED, Json(NewKey { id, key: key.text.expose_secret().to_owned() })))
+}
+
+/// Ends a key; members end their own.
+#[utoipa::path(delete, path = "/v1/keys/{keyId}", tag = "identity", params(("keyId" = ApiKeyId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn revoke(app: AppState, user: User, Path(key): Path<ApiKeyId>) -> Result<Json<OkReply>, ApiError> {
+    let only_of = (user.role == Role::Member).then_some(user.id);
+    app.store.revoke_key(user.org, key, only_of, app.clock.now()).await?;
+    Ok(Json(OkReply::OK))
+}
+
+fn entry(key: ApiKey) -> ApiKeyEntry {
+    ApiKeyEntry {
+        id: key.id,
+        user_id: key.user_id,
+        name: key.name,
+        hint: key.hint,
+        created_at: key.created_at,
+        revoked_at: key.revoked_at,
+    }
+}

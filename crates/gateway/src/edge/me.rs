@@ -1,0 +1,12 @@
+//! `GET /v1/me`: who the gateway takes the caller for.
+
+use axum::Json;
+use proto::http::{ErrorBody, Me};
+
+use super::auth::Caller;
+
+#[utoipa::path(get, path = "/v1/me", tag = "identity",
+    responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
+pub(super) async fn me(caller: Caller) -> Json<Me> {
+    Json(caller.me())
+}

@@ -1,0 +1,99 @@
+//! The members of the caller's organisation.
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use proto::UserId;
+use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRole};
+use store::{Member, NewMember};
+
+use super::auth::{Admin, User};
+use super::{ApiError, Body};
+use crate::app::AppState;
+
+#[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
+pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, ApiError> {
+    let members = app.store.members(user.org).await?.into_iter().map(entry).collect();
+    Ok(Json(MemberList { members }))
+}
+
+/// Adds a member; a user with the address is taken, or made.
+#[utoipa::path(post, path = "/v1/members", tag = "identity", request_body = AddMember,
+    responses((status = 201, body = MemberEntry), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn add(
+    app: AppState,
+    Admin(admin): Admin,
+    Body(new): Body<AddMember>,
+) -> Result<(StatusCode, Json<MemberEntry>), ApiError> {
+    may_give(&admin, new.role)?;
+    let email = new.email.trim();
+    if !is_address(email) {
+        return Err(ApiError::bad_request("email must be an address"));
+    }
+    let at = app.clock.now();
+    let user_id = UserId::from(app.rng.uuid(at));
+    let name = new.name.unwrap_or_else(|| email.to_owned());
+    let member = NewMember { user_id, email: email.to_owned(), name, org_id: admin.org, role: new.role, at };
+    let user = app.store.add_member(member).await?;
+    let member = app.store.member(admin.org, user).await?.ok_or_else(|| ApiError::conflict("Removed meanwhile"))?;
+    Ok((StatusCode::CREATED, Json(entry(member))))
+}
+
+#[utoipa::path(patch, path = "/v1/members/{userId}", tag = "identity", request_body = SetRole,
+    params(("userId" = UserId, Path)),
+    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn set_role(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(user): Path<UserId>,
+    Body(change): Body<SetRole>,
+) -> Result<Json<OkReply>, ApiError> {
+    may_give(&admin, change.role)?;
+    may_touch(&app, &admin, user).await?;
+    app.store.change_member(admin.org, user, Some(change.role)).await?;
+    Ok(Json(OkReply::OK))
+}
+
+/// Ends a membership, and with it every key and ticket it gave out.
+#[utoipa::path(delete, path = "/v1/members/{userId}", tag = "identity", params(("userId" = UserId, Path)),
+    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn remove(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(user): Path<UserId>,
+) -> Result<Json<OkReply>, ApiError> {
+    may_touch(&app, &admin, user).await?;
+    app.store.change_member(admin.org, user, None).await?;
+    Ok(Json(OkReply::OK))
+}
+
+/// Nobody gives more than they have: only an owner makes owners.
+fn may_give(admin: &User, role: proto::Role) -> Result<(), ApiError> {
+    let allowed = role != proto::Role::Owner || admin.role == proto::Role::Owner;
+    if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make owners")) }
+}
+
+/// An admin changes members and admins; owners are changed by owners.
+async fn may_touch(app: &AppState, admin: &User, user: UserId) -> Result<(), ApiError> {
+    let member = app.store.member(admin.org, user).await?;
+    let is_owner = member.is_some_and(|member| member.role == proto::Role::Owner);
+    if is_owner && admin.role != proto::Role::Owner {
+        return Err(ApiError::forbidden("Only an owner may change owners"));
+    }
+    Ok(())
+}
+
+fn is_address(email: &str) -> bool {
+    let parts = email.split_once('@');
+    email.len() <= 320 && !email.contains(char::is_whitespace) && parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
+}
+
+fn entry(member: Member) -> MemberEntry {
+    MemberEntry {
+        user_id: member.user_id,
+        email: member.email,
+        name: member.name,
+        role: member.role,
+        created_at: member.created_at,
+    }
+}

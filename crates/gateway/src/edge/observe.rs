@@ -1,0 +1,72 @@
+//! What is seen of every request: an id, one log line, two metrics. The route is named, never the URL, which may hold
+//! a token.
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use tracing::Instrument as _;
+
+use super::ApiError;
+use crate::app::AppState;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const MAX_REQUEST_ID: usize = 64;
+
+pub(super) async fn observe(State(app): State<AppState>, mut request: Request, next: Next) -> Response {
+    let id = request_id(&app, &request);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
+    let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), %method, route);
+    let started = app.clock.elapsed();
+    let mut response = next.run(request).instrument(span.clone()).await;
+    let took = app.clock.elapsed().saturating_sub(started);
+    let status = response.status().as_u16();
+    span.in_scope(|| match status {
+        500.. => tracing::error!(status, micros = took.as_micros(), "answered"),
+        400.. => tracing::info!(status, micros = took.as_micros(), "answered"),
+        _ => tracing::debug!(status, micros = took.as_micros(), "answered"),
+    });
+    metrics::histogram!("proliferate_http_request_seconds", "route" => route.clone()).record(took.as_secs_f64());
+    let labels = [("route", route), ("method", method.to_string()), ("status", status.to_string())];
+    metrics::counter!("proliferate_http_requests_total", &labels).increment(1);
+    response.headers_mut().insert(REQUEST_ID, id);
+    harden(&mut response);
+    response
+}
+
+/// What every answer tells a browser: do not guess types, do not pass our URLs on, do not frame us.
+fn harden(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}
+
+/// The caller's id when it is one that can stand in a log, else a new one.
+fn request_id(app: &AppState, request: &Request) -> HeaderValue {
+    let is_plain = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(b))
+    };
+    request.headers().get(REQUEST_ID).filter(is_plain).cloned().unwrap_or_else(|| {
+        let id = app.rng.uuid(app.clock.now()).to_string();
+        HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
+    })
+}
+
+/// A panic of a handler is our fault and the client's 500; the server goes on.
+pub(super) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    ApiError::internal("a handler panicked").into_response()
+}
+
+/// No such route: said before anything is looked up or started.
+pub(super) async fn not_found() -> ApiError {
+    ApiError::not_found("Not found")
+}
+
+pub(super) async fn method_not_allowed() -> ApiError {
+    ApiError::method_not_allowed()
+}

@@ -1,0 +1,85 @@
+//! The table of contents: every route, grouped by who calls it, and what happens around all of them.
+
+use axum::http::header;
+use axum::response::IntoResponse as _;
+use axum::{Router, middleware, routing};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::RequestBodyTimeoutLayer;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{cors, health, keys, login, me, members, model_proxy, observe, secrets, sessions, tickets};
+use crate::app::AppState;
+
+/// All routes with their descriptions.
+fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        // Asked by machines.
+        .routes(routes!(health::health))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        // Identity.
+        .routes(routes!(me::me))
+        .routes(routes!(login::login))
+        .routes(routes!(login::logout))
+        .routes(routes!(tickets::create))
+        .routes(routes!(tickets::revoke))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(members::list, members::add))
+        .routes(routes!(members::set_role, members::remove))
+        // The vault.
+        .routes(routes!(secrets::list))
+        .routes(routes!(secrets::set, secrets::remove))
+        // Sessions.
+        .routes(routes!(sessions::status))
+        // Called by agents: the model.
+        .routes(routes!(model_proxy::messages))
+        .routes(routes!(model_proxy::count_tokens))
+        .routes(routes!(model_proxy::models))
+}
+
+/// The whole service.
+pub fn router(app: AppState) -> Router {
+    let (router, document) = routes().split_for_parts();
+    let json = document.to_json().unwrap_or_default();
+    let describe = move || async { ([(header::CONTENT_TYPE, "application/json")], json).into_response() };
+    let router = router.route("/openapi.json", routing::get(describe));
+    #[cfg(feature = "ui")]
+    let router = router
+        .route("/", routing::get(super::ui::page))
+        .route("/login", routing::get(super::ui::page))
+        .route("/ui/{name}", routing::get(super::ui::asset));
+    router
+        .fallback(observe::not_found)
+        .method_not_allowed_fallback(observe::method_not_allowed)
+        .layer(RequestBodyTimeoutLayer::new(app.config.client_timeout))
+        .layer(CatchPanicLayer::custom(observe::panicked))
+        .layer(middleware::from_fn_with_state(app.clone(), cors::cors))
+        .layer(middleware::from_fn_with_state(app.clone(), observe::observe))
+        .with_state(app)
+}
+
+/// The description of the API as it is served.
+pub fn api_document() -> utoipa::openapi::OpenApi {
+    routes().split_for_parts().1
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "proliferate", description = "A gateway for coding agents.", license(name = "Apache-2.0")),
+    modifiers(&Bearer),
+    security(("bearer" = []))
+)]
+struct Document;
+
+struct Bearer;
+
+impl utoipa::Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
+    }
+}

@@ -1,0 +1,65 @@
+//! The vault over HTTP: what there is can be listed, set and removed; no value ever comes back.
+
+use axum::Json;
+use axum::extract::{Path, Query};
+use axum::http::StatusCode;
+use proto::http::{ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretScope, SetSecret, SetSecretReply};
+use store::{Scope, SecretEntry};
+
+use super::auth::{Admin, User};
+use super::{ApiError, Body};
+use crate::app::AppState;
+
+#[utoipa::path(get, path = "/v1/secrets", tag = "vault", responses((status = 200, body = SecretList)))]
+pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, ApiError> {
+    let secrets = app.store.secrets(user.org).await?.into_iter().map(item).collect();
+    Ok(Json(SecretList { secrets }))
+}
+
+/// Stores a value under a name; one of the same owner and name is replaced.
+#[utoipa::path(put, path = "/v1/secrets/{name}", tag = "vault", request_body = SetSecret,
+    params(("name" = String, Path)),
+    responses((status = 200, body = SetSecretReply), (status = 201, body = SetSecretReply),
+        (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+pub(super) async fn set(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(name): Path<String>,
+    Body(request): Body<SetSecret>,
+) -> Result<(StatusCode, Json<SetSecretReply>), ApiError> {
+    let scope = scope(&request.owner)?;
+    let created = app.vault.set(admin.org, scope, &name, &request.value.into(), Some(admin.id)).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(SetSecretReply { created })))
+}
+
+#[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "vault", params(("name" = String, Path), SecretOwner),
+    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn remove(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(name): Path<String>,
+    Query(owner): Query<SecretOwner>,
+) -> Result<Json<OkReply>, ApiError> {
+    app.store.delete_secret(admin.org, scope(&owner)?, &name).await?;
+    Ok(Json(OkReply::OK))
+}
+
+fn scope(owner: &SecretOwner) -> Result<Scope, ApiError> {
+    match (owner.repo_id, owner.configuration_id) {
+        (None, None) => Ok(Scope::Org),
+        (Some(repo), None) => Ok(Scope::Repo(repo)),
+        (None, Some(configuration)) => Ok(Scope::Configuration(configuration)),
+        (Some(_), Some(_)) => Err(ApiError::bad_request("Name a repoId or a configurationId, not both")),
+    }
+}
+
+fn item(entry: SecretEntry) -> SecretItem {
+    let (scope, repo_id, configuration_id) = match entry.scope() {
+        Scope::Org => (SecretScope::Org, None, None),
+        Scope::Repo(id) => (SecretScope::Repo, Some(id), None),
+        Scope::Configuration(id) => (SecretScope::Configuration, None, Some(id)),
+    };
+    let owner = SecretOwner { repo_id, configuration_id };
+    SecretItem { name: entry.key, scope, owner, created_at: entry.created_at, updated_at: entry.updated_at }
+}

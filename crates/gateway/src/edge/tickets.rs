@@ -1,0 +1,59 @@
+//! Tickets: what a browser puts into a URL instead of its token.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use proto::TicketId;
+use proto::http::{CreateTicket, ErrorBody, NewTicketReply, OkReply, TicketKind};
+use secrecy::ExposeSecret as _;
+use store::NewTicket;
+
+use super::auth::User;
+use super::{ApiError, Body};
+use crate::app::AppState;
+use crate::identity::{Credential, CredentialKind};
+
+const SOCKET: Duration = Duration::from_secs(60);
+const PROXY: Duration = Duration::from_secs(3600);
+
+/// Makes a ticket for one session of the caller's organisation: for its socket once, or for its proxied ports.
+#[utoipa::path(post, path = "/v1/tickets", tag = "identity", request_body = CreateTicket,
+    responses((status = 201, body = NewTicketReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn create(
+    app: AppState,
+    user: User,
+    Body(request): Body<CreateTicket>,
+) -> Result<(StatusCode, Json<NewTicketReply>), ApiError> {
+    let session = app.store.session(request.session_id).await?.filter(|session| session.org_id == user.org);
+    let session = session.ok_or_else(ApiError::session_not_found)?;
+    let (kind, life) = match request.kind {
+        TicketKind::Socket => (store::TicketKind::Socket, SOCKET),
+        TicketKind::Proxy => (store::TicketKind::Proxy, PROXY),
+    };
+    let at = app.clock.now();
+    let ticket = Credential::new(CredentialKind::Ticket, &app.rng);
+    let new = NewTicket {
+        id: TicketId::from(app.rng.uuid(at)),
+        org_id: user.org,
+        session_id: session.id,
+        user_id: user.id,
+        kind,
+        token_hash: ticket.hash,
+        at,
+        expires_at: at + life,
+    };
+    let (id, expires_at) = (new.id, new.expires_at);
+    app.store.create_ticket(new).await?;
+    let ticket = ticket.text.expose_secret().to_owned();
+    Ok((StatusCode::CREATED, Json(NewTicketReply { id, ticket, expires_at })))
+}
+
+/// Ends one's own ticket before its time.
+#[utoipa::path(delete, path = "/v1/tickets/{ticketId}", tag = "identity", params(("ticketId" = TicketId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn revoke(app: AppState, user: User, Path(id): Path<TicketId>) -> Result<Json<OkReply>, ApiError> {
+    app.store.revoke_ticket(user.org, user.id, id, app.clock.now()).await?;
+    Ok(Json(OkReply::OK))
+}

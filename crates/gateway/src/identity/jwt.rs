@@ -1,0 +1,134 @@
+//! JSON Web Tokens of users and services: HS256, two secrets, one issuer.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use proto::{OrgId, UserId};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How long a user's or service's token lives.
+pub const USER_TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+
+/// Our own tokens name both; a token that names something else is not for us.
+const ISSUER: &str = "proliferate";
+const AUDIENCE: &str = "proliferate";
+/// Clocks of two machines differ a little.
+const LEEWAY_SECONDS: u64 = 5;
+
+/// Signs and reads tokens.
+pub struct Issuer {
+    user: Pair,
+    service: Pair,
+}
+
+struct Pair {
+    encode: EncodingKey,
+    decode: DecodingKey,
+}
+
+/// What a token with a right signature says. Whether it still holds is for the database to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    User { user: String, org: Option<String> },
+    Service { name: String, org: Option<String> },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    sub: String,
+    #[serde(rename = "orgId", skip_serializing_if = "Option::is_none")]
+    org: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    email: Option<String>,
+    /// Any true value counts; we write `true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iss: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aud: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iat: Option<i64>,
+    exp: i64,
+}
+
+impl Issuer {
+    pub fn new(user: &SecretString, service: &SecretString) -> Self {
+        Self { user: Pair::new(user), service: Pair::new(service) }
+    }
+
+    /// A token for a user in one organisation.
+    pub fn user(&self, user: UserId, org: OrgId, email: &str, now: DateTime<Utc>, life: Duration) -> SecretString {
+        let claims = Claims { email: Some(email.to_owned()), ..claims(user.to_string(), Some(org), now, life) };
+        self.user.sign(&claims)
+    }
+
+    /// A token for a service, bound to one organisation or to none.
+    pub fn service(&self, name: &str, org: Option<OrgId>, now: DateTime<Utc>, life: Duration) -> SecretString {
+        let claims = Claims { service: Some(true.into()), ..claims(name.to_owned(), org, now, life) };
+        self.service.sign(&claims)
+    }
+
+    /// What a token claims, if it is signed by us and in time; user tokens are tried first.
+    pub fn read(&self, token: &str) -> Option<Claim> {
+        if let Some(claims) = self.user.verify(token) {
+            return Some(Claim::User { user: claims.sub, org: claims.org });
+        }
+        let claims = self.service.verify(token)?;
+        let is_service = claims.service.as_ref().is_some_and(is_true);
+        is_service.then_some(Claim::Service { name: claims.sub, org: claims.org })
+    }
+}
+
+impl Pair {
+    fn new(secret: &SecretString) -> Self {
+        let bytes = secret.expose_secret().as_bytes();
+        Self { encode: EncodingKey::from_secret(bytes), decode: DecodingKey::from_secret(bytes) }
+    }
+
+    fn sign(&self, claims: &Claims) -> SecretString {
+        // HS256 over a struct of strings and numbers has nothing that can fail; an empty token opens nothing.
+        encode(&Header::new(Algorithm::HS256), claims, &self.encode).unwrap_or_default().into()
+    }
+
+    fn verify(&self, token: &str) -> Option<Claims> {
+        let mut rules = Validation::new(Algorithm::HS256);
+        rules.set_required_spec_claims(&["exp", "sub"]);
+        rules.set_issuer(&[ISSUER]);
+        rules.set_audience(&[AUDIENCE]);
+        rules.leeway = LEEWAY_SECONDS;
+        rules.validate_nbf = true;
+        decode::<Claims>(token, &self.decode, &rules).ok().map(|data| data.claims).filter(|c| !c.sub.is_empty())
+    }
+}
+
+fn claims(sub: String, org: Option<OrgId>, now: DateTime<Utc>, life: Duration) -> Claims {
+    let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
+    Claims {
+        sub,
+        org: org.map(|org| org.to_string()),
+        email: None,
+        service: None,
+        iss: Some(ISSUER.to_owned()),
+        aud: Some(AUDIENCE.into()),
+        iat: Some(now.timestamp()),
+        exp: now.timestamp().saturating_add(life),
+    }
+}
+
+fn is_true(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(b) => *b,
+        Value::String(s) => !s.is_empty(),
+        Value::Number(n) => n.as_f64() != Some(0.0),
+        Value::Array(_) | Value::Object(_) => true,
+    }
+}
+
+#[cfg(test)]
+#[path = "jwt_tests.rs"]
+mod tests;

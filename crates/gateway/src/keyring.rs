@@ -1,0 +1,201 @@
+//! The three secrets that everything rests on: given by settings, or made once and kept in the data dir.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clock::Rng;
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::config::{Config, ConfigErrors, Database};
+
+/// The signing secrets and the keys of the vault.
+#[derive(Clone, Debug)]
+pub struct Keyring {
+    pub jwt: SecretString,
+    pub service: SecretString,
+    /// The key that seals new values.
+    pub vault: SecretString,
+    /// Keys that only open.
+    pub old_vault: Vec<SecretString>,
+    /// Where made keys are kept; the vault looks there again when it meets a key it does not know.
+    pub file: Option<PathBuf>,
+}
+
+const JWT: &str = "GATEWAY_JWT_SECRET";
+const SERVICE: &str = "SERVICE_TO_SERVICE_AUTH_TOKEN";
+const VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY";
+const OLD_VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY_OLD";
+
+/// A keyring cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    #[error(transparent)]
+    Missing(#[from] ConfigErrors),
+    #[error("{what} {}: {source}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} has no {name}: it is damaged; restore it from your backup, sealed secrets cannot be read without it", path.display())]
+    Damaged { path: PathBuf, name: &'static str },
+}
+
+impl Keyring {
+    /// The secrets of `config`; on SQLite those that are absent come from the data dir and are made when there are
+    /// none. With PostgreSQL several instances must agree, so nothing is made up.
+    pub fn open(config: &Config, rng: &Rng) -> Result<Self, KeyringError> {
+        let given = [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
+        let missing: Vec<&str> = given.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
+        if let ([_, ..], Database::Postgres(_)) = (missing.as_slice(), &config.database) {
+            let why = "must be set when DATABASE_URL is (make one with: openssl rand -hex 32)";
+            return Err(ConfigErrors(missing.iter().map(|name| format!("{name}: {why}")).collect()).into());
+        }
+        let file = key_file(&config.data_dir);
+        let made = if missing.is_empty() { BTreeMap::new() } else { read_or_make(&file, rng)? };
+        let pick = |given: &Option<SecretString>, name: &'static str| match given {
+            Some(given) => Ok(given.clone()),
+            None => value(&made, name).ok_or(KeyringError::Damaged { path: file.clone(), name }),
+        };
+        Ok(Self {
+            jwt: pick(&config.jwt_secret, JWT)?,
+            service: pick(&config.service_secret, SERVICE)?,
+            vault: pick(&config.vault_key, VAULT)?,
+            old_vault: config.old_vault_keys.iter().cloned().chain(value(&made, OLD_VAULT)).collect(),
+            file: config.vault_key.is_none().then_some(file),
+        })
+    }
+
+    /// Makes a new vault key in the data dir and keeps the present one for opening only.
+    pub fn renew_vault_key(&mut self, rng: &Rng) -> Result<(), KeyringError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let new = hex::encode(rng.bytes::<32>());
+        let old = self.vault.expose_secret().to_owned();
+        rewrite(file, &[(VAULT, Some(&new)), (OLD_VAULT, Some(&old))])?;
+        self.old_vault.push(std::mem::replace(&mut self.vault, new.into()));
+        Ok(())
+    }
+
+    /// Forgets the key that a finished rotation replaced.
+    pub fn forget_old_vault_key(&self) -> Result<(), KeyringError> {
+        self.file.as_deref().map_or(Ok(()), |file| rewrite(file, &[(OLD_VAULT, None)]))
+    }
+
+    /// The vault keys as the file has them now, present one first.
+    pub(crate) fn vault_keys_in(file: &Path) -> Result<Vec<SecretString>, KeyringError> {
+        let kept = parse(file)?;
+        Ok([VAULT, OLD_VAULT].iter().filter_map(|name| value(&kept, name)).collect())
+    }
+}
+
+fn key_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("keys.env")
+}
+
+fn value(kept: &BTreeMap<String, String>, name: &str) -> Option<SecretString> {
+    kept.get(name).map(|value| SecretString::from(value.as_str()))
+}
+
+fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, KeyringError> {
+    if !file.exists() {
+        let values: Vec<String> = (0..3).map(|_| hex::encode(rng.bytes::<32>())).collect();
+        let text = format!(
+            "# Made by proliferate. Whoever reads this file can act as anybody; without it sealed secrets are lost.\n\
+             {JWT}={}\n{SERVICE}={}\n{VAULT}={}\n",
+            values[0], values[1], values[2]
+        );
+        make(file, &text)?;
+    }
+    parse(file)
+}
+
+/// Puts a whole file in place, unless another process was faster: then that one counts.
+fn make(file: &Path, text: &str) -> Result<(), KeyringError> {
+    let part = write_part(file, text)?;
+    let linked = std::fs::hard_link(&part, file);
+    let _ = std::fs::remove_file(&part);
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed("cannot make", file, e)),
+        _ => Ok(()),
+    }
+}
+
+fn rewrite(file: &Path, changes: &[(&str, Option<&str>)]) -> Result<(), KeyringError> {
+    let text = std::fs::read_to_string(file).map_err(|e| failed("cannot read", file, e))?;
+    let changed = |line: &str| changes.iter().any(|(name, _)| line.starts_with(&format!("{name}=")));
+    let mut lines: Vec<String> = text.lines().filter(|line| !changed(line)).map(str::to_owned).collect();
+    lines.extend(changes.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
+    let part = write_part(file, &(lines.join("\n") + "\n"))?;
+    std::fs::rename(&part, file).map_err(|e| failed("cannot replace", file, e))
+}
+
+fn write_part(file: &Path, text: &str) -> Result<PathBuf, KeyringError> {
+    let part = file.with_extension(format!("part{}", std::process::id()));
+    let write = || {
+        let mut out: File =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        out.set_permissions(Permissions::from_mode(0o600))?;
+        out.write_all(text.as_bytes())?;
+        out.sync_all()
+    };
+    write().map_err(|e| failed("cannot write", &part, e))?;
+    Ok(part)
+}
+
+fn parse(file: &Path) -> Result<BTreeMap<String, String>, KeyringError> {
+    let text = std::fs::read_to_string(file).map_err(|e| failed("cannot read", file, e))?;
+    let pairs = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+    Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+fn failed(what: &'static str, path: &Path, source: io::Error) -> KeyringError {
+    KeyringError::File { what, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(data_dir: &Path, more: &[(&str, &str)]) -> Config {
+        let mut env: BTreeMap<String, String> = more.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        env.insert("PROLIFERATE_DATA_DIR".into(), data_dir.to_str().unwrap().into());
+        Config::load(&env, &[]).unwrap()
+    }
+
+    #[test]
+    fn keys_are_made_once_and_only_their_owner_can_read_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), &[]);
+        let first = Keyring::open(&config, &Rng::system()).unwrap();
+        let again = Keyring::open(&config, &Rng::system()).unwrap();
+        assert_eq!(first.jwt.expose_secret(), again.jwt.expose_secret());
+        assert_ne!(first.jwt.expose_secret(), first.service.expose_secret());
+        assert_eq!(first.vault.expose_secret().len(), 64);
+        let mode = std::fs::metadata(dir.path().join("keys.env")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file was left behind");
+    }
+
+    #[test]
+    fn with_postgres_nothing_is_made_up_and_every_missing_name_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), &[("DATABASE_URL", "postgres://h/d"), (JWT, &"x".repeat(32))]);
+        let error = Keyring::open(&config, &Rng::system()).unwrap_err().to_string();
+        assert!(error.contains(SERVICE) && error.contains(VAULT) && !error.contains(JWT), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_renewed_vault_key_keeps_the_old_one_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), &[]);
+        let mut keyring = Keyring::open(&config, &Rng::system()).unwrap();
+        let before = keyring.vault.expose_secret().to_owned();
+        keyring.renew_vault_key(&Rng::system()).unwrap();
+        let reopened = Keyring::open(&config, &Rng::system()).unwrap();
+        assert_ne!(reopened.vault.expose_secret(), before);
+        assert_eq!(reopened.old_vault[0].expose_secret(), before);
+        assert_eq!(reopened.jwt.expose_secret(), keyring.jwt.expose_secret());
+        keyring.forget_old_vault_key().unwrap();
+        assert!(Keyring::open(&config, &Rng::system()).unwrap().old_vault.is_empty());
+    }
+}

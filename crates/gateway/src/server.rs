@@ -1,0 +1,135 @@
+//! Accepts connections and hands them to the router, within limits that hold against clients that mean harm.
+//!
+//! `axum::serve` keeps a connection that never finishes its headers for ever and has no cap; so this is our own loop.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::ServiceExt as _;
+
+use crate::lifecycle::Lifecycle;
+
+/// How many connections there may be, and how patient we are with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub connections: usize,
+    pub per_address: usize,
+    pub client_timeout: Duration,
+}
+
+/// Serves `router` on `listener` until the lifecycle says stop, and waits for what runs within its deadlines.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: &Lifecycle) {
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    let addresses = Addresses::default();
+    loop {
+        let Some((stream, peer, slot)) = next(&listener, &slots, life).await else { break };
+        let Some(guard) = addresses.admit(peer.ip(), limits.per_address) else {
+            metrics::counter!("proliferate_connections_refused_total").increment(1);
+            continue;
+        };
+        let service = router.clone().map_request(move |mut request: axum::http::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request.map(axum::body::Body::new)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.client_timeout)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+            .with_upgrades();
+        let (soft, hard) = (life.soft.clone(), life.hard.clone());
+        life.tasks.spawn(async move {
+            let _held = (slot, guard);
+            let mut connection = std::pin::pin!(connection);
+            // How a connection ends is its client's affair; the request it carried was logged.
+            tokio::select! {
+                _ended = connection.as_mut() => return,
+                () = soft.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            tokio::select! {
+                _ended = connection => {},
+                () = hard.cancelled() => {},
+            }
+        });
+    }
+}
+
+/// The next connection, once there is room for one; `None` when it is time to stop.
+async fn next(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+    life: &Lifecycle,
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    loop {
+        let accepted = tokio::select! {
+            () = life.soft.cancelled() => return None,
+            accepted = accept(listener, slots) => accepted,
+        };
+        match accepted {
+            Ok((stream, peer, slot)) => {
+                // Events are small and people wait for each: do not let the kernel collect them.
+                let _ = stream.set_nodelay(true);
+                return Some((stream, peer, slot));
+            }
+            Err(error) => {
+                // Mostly: no file descriptors left. They come back when a connection ends.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, slot))
+}
+
+/// How many connections each address has open.
+#[derive(Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl Addresses {
+    /// Counts one more connection, unless the address has its share.
+    fn admit(&self, address: IpAddr, most: usize) -> Option<Guard> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        metrics::gauge!("proliferate_connections").increment(1.0);
+        Some(Guard { addresses: self.clone(), address })
+    }
+}
+
+/// One counted connection; counts back when it ends.
+struct Guard {
+    addresses: Addresses,
+    address: IpAddr,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut open = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+        metrics::gauge!("proliferate_connections").decrement(1.0);
+    }
+}

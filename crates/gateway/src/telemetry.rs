@@ -1,0 +1,36 @@
+//! Logs and metrics: what an operator can see of a running gateway. Tokens and values of secrets are in neither.
+
+use std::io::IsTerminal as _;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, LogFormat};
+
+/// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
+pub fn start_logging(config: &Config) {
+    let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let terminal = std::io::stderr().is_terminal();
+    let format = config.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
+    let _already_started = match format {
+        LogFormat::Json => base.json().flatten_event(true).with_current_span(true).try_init(),
+        LogFormat::Text => base.with_ansi(terminal).with_target(false).try_init(),
+    };
+}
+
+/// Seconds; from a cached answer to a slow clone.
+const LATENCY_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// Starts counting. `None`: somebody else in this process counts already (tests).
+pub fn start_metrics() -> Option<PrometheusHandle> {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCY_BUCKETS);
+    let handle = builder.ok()?.install_recorder().ok()?;
+    metrics::describe_counter!("proliferate_http_requests_total", "Requests answered, by route, method and status.");
+    metrics::describe_histogram!("proliferate_http_request_seconds", "Time to the head of the answer, by route.");
+    metrics::describe_gauge!("proliferate_connections", "Open client connections.");
+    metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
+    metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");
+    metrics::gauge!("proliferate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Some(handle)
+}

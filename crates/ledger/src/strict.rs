@@ -1,0 +1,187 @@
+//! Refuses JSON that two readers may understand differently, before anything is hashed or decided on it.
+//!
+//! `serde_json` keeps the last of two equal keys and rounds large integers: two different requests would then
+//! have one hash, and a check could look at one value while the effect uses another.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+
+/// The largest integer that every JSON reader keeps exactly: 2^53 − 1.
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+
+/// Why a body is refused; the text is safe to show, it never repeats a value.
+#[derive(Debug, thiserror::Error)]
+pub enum StrictError {
+    #[error("not valid JSON: {0}")]
+    Invalid(#[from] serde_json::Error),
+    #[error("not safe to read: the integer at byte {at} is beyond ±(2^53−1); send it as a string")]
+    UnsafeInteger { at: usize },
+}
+
+/// Checks that `body` is one JSON value with unique keys and safe integers.
+pub fn check(body: &[u8]) -> Result<(), StrictError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    UniqueKeys.deserialize(&mut reader)?;
+    reader.end()?;
+    match first_unsafe_integer(body) {
+        Some(at) => Err(StrictError::UnsafeInteger { at }),
+        None => Ok(()),
+    }
+}
+
+/// Walks a value without keeping it, and fails on the second of two equal keys.
+struct UniqueKeys;
+
+impl<'de> DeserializeSeed<'de> for UniqueKeys {
+    type Value = ();
+    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for UniqueKeys {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Self)?.is_some() {}
+        Ok(())
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if !seen.insert(key) {
+                return Err(de::Error::custom("an object has the same key twice"));
+            }
+            entries.next_value_seed(Self)?;
+        }
+        Ok(())
+    }
+}
+
+/// The position of the first integer that cannot be kept exactly. Reads the text itself: once parsed, an
+/// integer beyond 64 bits looks like any other float. `body` is known to be valid JSON.
+fn first_unsafe_integer(body: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while at < body.len() {
+        match body[at] {
+            b'"' => at = string_end(body, at),
+            b'-' | b'0'..=b'9' => {
+                let end = at + body[at..].iter().take_while(|b| is_number_byte(**b)).count();
+                if !is_safe(&body[at..end]) {
+                    return Some(at);
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// The position after the closing quote of the string that begins at `start`.
+fn string_end(body: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < body.len() && body[at] != b'"' {
+        at += if body[at] == b'\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+fn is_number_byte(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
+}
+
+/// Fractions and exponents are floats by intent; only a plain integer promises to be exact.
+fn is_safe(number: &[u8]) -> bool {
+    let digits = number.strip_prefix(b"-").unwrap_or(number);
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return true;
+    }
+    let Ok(text) = str::from_utf8(digits) else { return false };
+    text.parse::<u64>().is_ok_and(|n| n <= MAX_SAFE_INTEGER)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn verdict(text: &str) -> String {
+        check(text.as_bytes()).map_or_else(|e| e.to_string(), |()| "ok".to_owned())
+    }
+
+    #[test]
+    fn what_means_one_thing_passes() {
+        for text in [
+            "{}",
+            "[1,-1,0]",
+            r#"{"a":{"a":1},"b":[{"a":1},{"a":2}]}"#,
+            "9007199254740991",
+            "-9007199254740991",
+            "1e300",
+            "1.5",
+            r#"{"n":"9007199254740993"}"#,
+            r#"{"quote \" 99999999999999999999":1}"#,
+        ] {
+            assert_eq!(verdict(text), "ok", "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_keys_are_refused_however_they_are_spelled() {
+        for text in [r#"{"a":1,"a":1}"#, r#"{"a":1,"\u0061":2}"#, r#"[{"x":{"k":1,"k":null}}]"#] {
+            assert!(verdict(text).contains("same key twice"), "{text}: {}", verdict(text));
+        }
+    }
+
+    #[test]
+    fn integers_that_a_reader_would_round_are_refused() {
+        for text in ["9007199254740992", "[-9007199254740993]", r#"{"n":123456789012345678901234567890}"#] {
+            assert!(verdict(text).contains("2^53"), "{text}: {}", verdict(text));
+        }
+    }
+
+    #[test]
+    fn broken_json_is_refused_without_repeating_it() {
+        for text in ["", "{", "[1,]", "1 2", "\"\u{1}\"", r#""\ud800""#, &"[".repeat(200)] {
+            assert!(verdict(text).starts_with("not valid JSON"), "{text}");
+        }
+        assert!(!verdict(r#"{"password":"hunter2",}"#).contains("hunter2"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = check(&bytes);
+        }
+
+        #[test]
+        fn integers_pass_exactly_when_a_double_keeps_them(n in any::<i64>()) {
+            prop_assert_eq!(check(n.to_string().as_bytes()).is_ok(), n.unsigned_abs() <= MAX_SAFE_INTEGER);
+        }
+    }
+}

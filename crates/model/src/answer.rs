@@ -1,0 +1,166 @@
+//! The model itself: finds the rule and the step for a request and plays it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::faults::Faults;
+use crate::message::{Block, Message, Pace};
+use crate::reply::{Frame, Reply};
+use crate::request::{Purpose, Request, derive_id};
+use crate::script::{Failure, Script, Step};
+use crate::template;
+
+/// The longest request body that is read, as with the real API.
+pub const MAX_BODY: usize = 32 * 1024 * 1024;
+/// The header by which OpenCode names its session: what to give as [`Call::conversation`].
+pub const CONVERSATION_HEADER: &str = "x-session-id";
+/// What `GET /v1/models` lists. Any other name is answered too.
+pub const MODELS: [&str; 3] = ["claude-opus-4-6", "claude-opus-4-5", "claude-sonnet-4-5"];
+
+/// A scripted model. Share it behind an `Arc`: it counts the faults it has shown.
+#[derive(Debug)]
+pub struct Model {
+    script: Script,
+    faults: Faults,
+}
+
+/// One HTTP request to the model.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    pub method: &'a str,
+    /// With or without a query, which is ignored.
+    pub path: &'a str,
+    /// Keeps two conversations with the same words apart; empty if unknown.
+    pub conversation: &'a str,
+    pub body: &'a [u8],
+}
+
+impl Model {
+    pub fn new(script: Script) -> Self {
+        Self { script, faults: Faults::default() }
+    }
+
+    /// Answers any request, however wrong: what cannot be served gets an error of the API's form.
+    pub fn answer(&self, call: &Call<'_>) -> Reply {
+        if call.body.len() > MAX_BODY {
+            return Reply::error(413, "Request exceeds the maximum size");
+        }
+        let path = call.path.split('?').next().unwrap_or_default();
+        match (call.method, path) {
+            ("POST", "/v1/messages") => self.messages(call),
+            ("POST", "/v1/messages/count_tokens") => count_tokens(call),
+            ("GET", "/v1/models") => list_models(),
+            (_, "/v1/messages" | "/v1/messages/count_tokens" | "/v1/models") => {
+                Reply::error(405, "Method Not Allowed")
+            }
+            _ => Reply::error(404, "Not found"),
+        }
+    }
+
+    fn messages(&self, call: &Call<'_>) -> Reply {
+        let request = match Request::parse(call.body, call.conversation, Purpose::Answer) {
+            Ok(request) => request,
+            Err(problem) => return Reply::error(400, &problem),
+        };
+        let mut reply = match self.find(&request) {
+            Some(step) => self.play(step, &request),
+            None => Reply::error(
+                400,
+                "the script has no rule for this prompt: add one without `when` as the last",
+            ),
+        };
+        reply.headers.push(("request-id", derive_id("req", &request.fingerprint, 0)));
+        reply
+    }
+
+    fn find(&self, request: &Request) -> Option<Step> {
+        let prompt = searchable(&request.prompt);
+        let system = searchable(&request.system);
+        let rule = self.script.rules.iter().find(|rule| rule.matches(&prompt, &system))?;
+        let beyond = || rule.steps.iter().rfind(|step| step.closes());
+        let step = rule.steps.get(request.step).or_else(beyond).cloned();
+        Some(step.unwrap_or_else(Step::closing))
+    }
+
+    fn play(&self, step: Step, request: &Request) -> Reply {
+        let strike =
+            |fault: &str, times| self.faults.strike(format!("{fault}/{}", request.fingerprint), times);
+        if let Some(failure) = &step.error
+            && strike("error", failure.times)
+        {
+            return fail(failure, step.delay());
+        }
+        let cut_after = step.drop_after.filter(|_| strike("drop", step.drop_times));
+        let (delay, pace) = (step.delay(), Pace { chunk: step.chunk, delay: step.delta_delay() });
+        let message = compose(step, request);
+        let mut reply = if request.stream {
+            Reply::stream(message.to_frames(pace))
+        } else {
+            Reply::json(200, &message.to_json())
+        };
+        if let Some(events) = cut_after {
+            reply.frames.truncate(if request.stream { events } else { 0 });
+            reply.frames.push(Frame::Cut);
+        }
+        Reply { delay, ..reply }
+    }
+}
+
+/// Lower case, with single spaces and one at each end, so that the phrase `" ls "` finds the word alone.
+fn searchable(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    format!(" {} ", words.join(" ").to_lowercase())
+}
+
+fn compose(step: Step, request: &Request) -> Message {
+    let fill = |template: String| template::fill(&template, &request.prompt, &request.tool_result);
+    let mut blocks = Vec::new();
+    if let Some(words) = step.thinking {
+        blocks.push(Block::Thinking {
+            words: fill(words),
+            signature: derive_id("sig", &request.fingerprint, 0),
+        });
+    }
+    blocks.extend(step.text.map(fill).map(Block::Text));
+    let default_reason = if step.tools.is_empty() { "end_turn" } else { "tool_use" };
+    blocks.extend(step.tools.into_iter().enumerate().map(|(at, tool)| Block::Tool {
+        id: derive_id("toolu", &request.fingerprint, at),
+        name: tool.name,
+        input: tool.input,
+    }));
+    Message {
+        id: derive_id("msg", &request.fingerprint, 0),
+        model: request.model.clone(),
+        blocks,
+        stop_reason: step.stop_reason.map_or(default_reason, |reason| reason.as_str()),
+        input_tokens: request.input_tokens,
+    }
+}
+
+fn fail(failure: &Failure, delay: Duration) -> Reply {
+    let mut reply = Reply::error(failure.status, &failure.message);
+    if let Some(wait) = failure.retry_after_ms {
+        reply.headers.push(("retry-after-ms", wait.to_string()));
+        reply.headers.push(("retry-after", wait.div_ceil(1_000).to_string()));
+    }
+    Reply { delay, ..reply }
+}
+
+fn count_tokens(call: &Call<'_>) -> Reply {
+    match Request::parse(call.body, call.conversation, Purpose::Count) {
+        Ok(request) => Reply::json(200, &json!({ "input_tokens": request.input_tokens })),
+        Err(problem) => Reply::error(400, &problem),
+    }
+}
+
+fn list_models() -> Reply {
+    let data = MODELS.map(
+        |id| json!({ "type": "model", "id": id, "display_name": id, "created_at": "2026-01-01T00:00:00Z" }),
+    );
+    let (first, last) = (MODELS.first(), MODELS.last());
+    Reply::json(200, &json!({ "data": data, "has_more": false, "first_id": first, "last_id": last }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! What the model sends back, as plain data, so that a gateway and a test server can each serve it their way.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// One HTTP answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    pub status: u16,
+    /// Names are lower case; values are plain ASCII.
+    pub headers: Vec<(&'static str, String)>,
+    /// How long to wait before anything is sent, the status line included.
+    pub delay: Duration,
+    /// The body: one frame for JSON, one frame for each event of a stream.
+    pub frames: Vec<Frame>,
+}
+
+/// A piece of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// Wait for `delay`, then send `bytes` at once.
+    Send { delay: Duration, bytes: Vec<u8> },
+    /// Break the connection here, without a proper end of the body. Always the last frame.
+    Cut,
+}
+
+impl Reply {
+    /// The whole body, delays and cuts left out.
+    pub fn bytes(&self) -> Vec<u8> {
+        let sent = self.frames.iter().filter_map(|frame| match frame {
+            Frame::Send { bytes, .. } => Some(bytes.as_slice()),
+            Frame::Cut => None,
+        });
+        sent.collect::<Vec<_>>().concat()
+    }
+
+    pub(crate) fn json(status: u16, body: &Value) -> Self {
+        let frame = Frame::Send { delay: Duration::ZERO, bytes: body.to_string().into_bytes() };
+        Self {
+            status,
+            headers: vec![("content-type", "application/json".to_owned())],
+            delay: Duration::ZERO,
+            frames: vec![frame],
+        }
+    }
+
+    pub(crate) fn stream(frames: Vec<Frame>) -> Self {
+        let headers = vec![
+            ("content-type", "text/event-stream; charset=utf-8".to_owned()),
+            ("cache-control", "no-cache".to_owned()),
+        ];
+        Self { status: 200, headers, delay: Duration::ZERO, frames }
+    }
+
+    pub(crate) fn error(status: u16, message: &str) -> Self {
+        let kind = error_kind(status);
+        Self::json(status, &json!({ "type": "error", "error": { "type": kind, "message": message } }))
+    }
+}
+
+/// The API's name for an HTTP status.
+fn error_kind(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        500 => "api_error",
+        529 => "overloaded_error",
+        _ => "invalid_request_error",
+    }
+}

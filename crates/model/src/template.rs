@@ -1,0 +1,58 @@
+//! Fills `{prompt}` and `{tool_result}` into a step's words.
+
+/// No answer is longer, whatever the request or the script holds: an answer becomes many small frames in memory.
+const MAX_FILLED: usize = 256 * 1024;
+/// The most that one placeholder may bring in from the request.
+const MAX_VALUE: usize = 4_000;
+
+/// One pass from left to right, so that a placeholder inside the user's own words stays as it was typed.
+pub(crate) fn fill(template: &str, prompt: &str, tool_result: &str) -> String {
+    let values = [("{prompt}", shorten(prompt)), ("{tool_result}", shorten(tool_result))];
+    let mut filled = String::with_capacity(template.len());
+    let mut rest = template;
+    while !rest.is_empty() && filled.len() < MAX_FILLED {
+        let hit = values.iter().find_map(|(name, value)| Some((value, rest.strip_prefix(name)?)));
+        if let Some((value, after)) = hit {
+            filled.push_str(value);
+            rest = after;
+        } else {
+            let plain = rest.char_indices().skip(1).find(|(_, c)| *c == '{').map_or(rest.len(), |(at, _)| at);
+            filled.push_str(&rest[..plain]);
+            rest = &rest[plain..];
+        }
+    }
+    filled
+}
+
+fn shorten(value: &str) -> String {
+    match value.char_indices().nth(MAX_VALUE) {
+        Some((end, _)) => format!("{}…", &value[..end]),
+        None => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_filled_wherever_they_stand() {
+        assert_eq!(fill("{prompt}: é {tool_result}!{prompt}", "p", "r"), "p: é r!p");
+        assert_eq!(fill("no {such} {prompt", "p", "r"), "no {such} {prompt");
+        assert_eq!(fill("", "p", "r"), "");
+    }
+
+    #[test]
+    fn placeholders_in_the_users_words_are_left_alone() {
+        assert_eq!(fill("<{prompt}>", "{tool_result}{prompt}", "secret"), "<{tool_result}{prompt}>");
+    }
+
+    #[test]
+    fn long_values_and_long_answers_are_cut() {
+        let long = "ä".repeat(MAX_VALUE + 1);
+        assert_eq!(fill("{prompt}", &long, "").chars().count(), MAX_VALUE + 1);
+        assert!(fill("{prompt}", &long, "").ends_with('…'));
+        let all = fill(&"{prompt}".repeat(1_000), &long, "");
+        assert!(all.len() < MAX_FILLED + 3 * MAX_VALUE, "{}", all.len());
+    }
+}

@@ -1,0 +1,279 @@
+//! Reading and writing `.env` text. Values are secrets more often than not, so no error ever repeats one.
+
+use std::collections::HashMap;
+
+/// Where and why a text could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct DotenvError {
+    /// Counted from 1; for a quote that never closes, the line where it opens.
+    pub line: usize,
+    pub reason: DotenvFault,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DotenvFault {
+    #[error("expected KEY=VALUE")]
+    NoAssignment,
+    #[error("a key is made of letters, digits and underscores, and starts with no digit")]
+    InvalidKey,
+    #[error("the quote is never closed")]
+    UnclosedQuote,
+    #[error("only a comment may follow the closing quote")]
+    TextAfterQuote,
+    #[error("a value cannot contain a NUL character")]
+    NulInValue,
+}
+
+/// The pairs of a `.env` text, in order. A key that comes again keeps its place and takes the later value.
+pub fn parse(text: &str) -> Result<Vec<(String, String)>, DotenvError> {
+    let mut reader = Reader::new(text);
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    while let Some(line) = reader.next_line() {
+        let start = reader.line;
+        let pair = reader.read_pair(line).map_err(|reason| DotenvError { line: start, reason })?;
+        let Some((key, value)) = pair else { continue };
+        if let Some(place) = places.get(&key) {
+            pairs[*place].1 = value;
+        } else {
+            places.insert(key.clone(), pairs.len());
+            pairs.push((key, value));
+        }
+    }
+    Ok(pairs)
+}
+
+/// Writes a value so that [`parse`] gives it back. Bare or in single quotes where possible, since shells and
+/// other readers agree on those; they differ on the escapes within double quotes.
+pub fn quote(value: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
+    if value.chars().all(bare) {
+        return value.to_owned();
+    }
+    if !value.contains(['\'', '\n', '\r']) {
+        return format!("'{value}'");
+    }
+    let mut quoted = String::with_capacity(value.len() + 2);
+    quoted.push('"');
+    for c in value.chars() {
+        match ESCAPES.iter().find(|(_, meant)| *meant == c) {
+            Some((letter, _)) => quoted.extend(['\\', *letter]),
+            None => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// What stands after a backslash within double quotes, and what it means.
+const ESCAPES: [(char, char); 6] =
+    [('n', '\n'), ('r', '\r'), ('t', '\t'), ('\\', '\\'), ('"', '"'), ('$', '$')];
+
+struct Reader<'a> {
+    lines: std::str::Split<'a, char>,
+    /// The number of the line that was given out last.
+    line: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { lines: text.strip_prefix('\u{feff}').unwrap_or(text).split('\n'), line: 0 }
+    }
+
+    fn next_line(&mut self) -> Option<&'a str> {
+        let line = self.lines.next()?;
+        self.line += 1;
+        Some(line.strip_suffix('\r').unwrap_or(line))
+    }
+
+    /// The pair that starts on this line; `None` for a blank line or a comment.
+    fn read_pair(&mut self, line: &'a str) -> Result<Option<(String, String)>, DotenvFault> {
+        let line = line.trim_start();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        let (key, rest) = without_export(line).split_once('=').ok_or(DotenvFault::NoAssignment)?;
+        let key = key.trim_end();
+        if !is_key(key) {
+            return Err(DotenvFault::InvalidKey);
+        }
+        let value = match rest.trim_start().split_at_checked(1) {
+            Some(("'", rest)) => single_quoted(rest)?,
+            Some(("\"", rest)) => self.double_quoted(rest)?,
+            _ => unquoted(rest),
+        };
+        if value.contains('\0') {
+            return Err(DotenvFault::NulInValue);
+        }
+        Ok(Some((key.to_owned(), value)))
+    }
+
+    /// Reads on over further lines until the quote closes.
+    fn double_quoted(&mut self, first: &'a str) -> Result<String, DotenvFault> {
+        let mut value = String::new();
+        let mut line = first;
+        loop {
+            if let Some(rest) = take_until_quote(line, &mut value) {
+                return nothing_after(rest).map(|()| value);
+            }
+            value.push('\n');
+            line = self.next_line().ok_or(DotenvFault::UnclosedQuote)?;
+        }
+    }
+}
+
+/// Moves text into `value` up to a closing double quote, and gives what follows it; `None` when the quote
+/// does not close here.
+fn take_until_quote<'a>(line: &'a str, value: &mut String) -> Option<&'a str> {
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' => return Some(chars.as_str()),
+            '\\' => {
+                let escape =
+                    chars.clone().next().and_then(|n| ESCAPES.iter().find(|(letter, _)| *letter == n));
+                if escape.is_some() {
+                    chars.next();
+                }
+                value.push(escape.map_or('\\', |(_, meant)| *meant));
+            }
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+fn single_quoted(rest: &str) -> Result<String, DotenvFault> {
+    let (value, after) = rest.split_once('\'').ok_or(DotenvFault::UnclosedQuote)?;
+    nothing_after(after).map(|()| value.to_owned())
+}
+
+fn nothing_after(rest: &str) -> Result<(), DotenvFault> {
+    let rest = rest.trim_start();
+    if rest.is_empty() || rest.starts_with('#') { Ok(()) } else { Err(DotenvFault::TextAfterQuote) }
+}
+
+/// A `#` starts a comment only after white space, so that colours and URL fragments survive.
+fn unquoted(rest: &str) -> String {
+    let comment = rest
+        .char_indices()
+        .find(|(at, c)| *c == '#' && rest[..*at].ends_with(char::is_whitespace))
+        .map(|(at, _)| at);
+    rest[..comment.unwrap_or(rest.len())].trim().to_owned()
+}
+
+/// `export` is dropped before a key, and is a key itself before `=`.
+fn without_export(line: &str) -> &str {
+    match line.strip_prefix("export") {
+        Some(rest) if rest.starts_with([' ', '\t']) && !rest.trim_start().starts_with('=') => {
+            rest.trim_start()
+        }
+        _ => line,
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    !text.starts_with(|c: char| c.is_ascii_digit())
+        && !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pairs(text: &str) -> Vec<(String, String)> {
+        parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
+    }
+
+    #[test]
+    fn each_way_of_writing_a_value_is_read() {
+        let table = [
+            ("A=1", "1"),
+            ("A=", ""),
+            ("A =  x y  ", "x y"),
+            ("export A=1", "1"),
+            ("  export\tA=1", "1"),
+            ("A=1 # note", "1"),
+            ("A= # note", ""),
+            ("A=1#2", "1#2"),
+            ("A=#fff", "#fff"),
+            ("A=http://h/p?q=1#f", "http://h/p?q=1#f"),
+            ("A=it's", "it's"),
+            ("A='a \\n # $b \"c\"'", "a \\n # $b \"c\""),
+            ("A='' # note", ""),
+            (r#"A="a\nb\rc\td\\e\"f\$g""#, "a\nb\rc\td\\e\"f$g"),
+            (r#"A="\d$HOME""#, r"\d$HOME"),
+            ("A=\"one\ntwo # no comment\n\nfour\"#x", "one\ntwo # no comment\n\nfour"),
+            ("A=\"one\r\ntwo\"\r\n", "one\ntwo"),
+            ("\u{feff}A=1", "1"),
+            ("# c\r\n\r\n  # d\r\nA=1\r\n", "1"),
+            ("A=ä ö", "ä ö"),
+        ];
+        for (text, value) in table {
+            assert_eq!(pairs(text), [("A".to_owned(), value.to_owned())], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn export_can_be_a_key_and_empty_text_has_no_pairs() {
+        assert_eq!(pairs("export=1"), [("export".to_owned(), "1".to_owned())]);
+        assert_eq!(pairs("export = 1"), [("export".to_owned(), "1".to_owned())]);
+        assert_eq!(pairs(""), []);
+    }
+
+    #[test]
+    fn order_is_kept_and_a_later_value_wins_in_the_first_place() {
+        let read = pairs("B=1\nA=2\nB=3\n_c9=4");
+        let expected = [("B", "3"), ("A", "2"), ("_c9", "4")];
+        assert_eq!(read, expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    }
+
+    #[test]
+    fn faults_name_line_and_reason_and_never_the_value() {
+        let table = [
+            ("A=1\nhunter2", 2, DotenvFault::NoAssignment),
+            ("=hunter2", 1, DotenvFault::InvalidKey),
+            ("9A=hunter2", 1, DotenvFault::InvalidKey),
+            ("A B=hunter2", 1, DotenvFault::InvalidKey),
+            ("Ä=hunter2", 1, DotenvFault::InvalidKey),
+            ("export export A=hunter2", 1, DotenvFault::InvalidKey),
+            ("\nA='hunter2\nB='", 2, DotenvFault::UnclosedQuote),
+            ("A=1\n\nB=\"hunter2\n\n", 3, DotenvFault::UnclosedQuote),
+            ("A='x' hunter2", 1, DotenvFault::TextAfterQuote),
+            ("A=\"x\ny\"hunter2", 1, DotenvFault::TextAfterQuote),
+            ("A=hunter2\0", 1, DotenvFault::NulInValue),
+        ];
+        for (text, line, reason) in table {
+            let error = parse(text).expect_err(text);
+            assert_eq!(error, DotenvError { line, reason }, "{text:?}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_are_written_as_plainly_as_they_allow() {
+        assert_eq!(quote(""), "");
+        assert_eq!(quote("postgres://u@h:5432/db"), "postgres://u@h:5432/db");
+        assert_eq!(quote("a b$c\\n"), "'a b$c\\n'");
+        assert_eq!(quote("a\rb"), r#""a\rb""#, "others take a bare carriage return for a line end");
+        assert_eq!(quote("it's\n\"$5\""), r#""it's\n\"\$5\"""#);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_quoted_is_read_back(value in "[^\0]*", other in r#"[ \t\r\n'"\\$#=a\u{feff}\u{85}]*"#) {
+            let text = format!("A={}\r\nB={}\nC=end", quote(&value), quote(&other));
+            let expected = [("A", value.as_str()), ("B", &other), ("C", "end")];
+            prop_assert_eq!(pairs(&text), expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_panic(text in r#"(.|[ \r\n'"\\$#=A])*"#) {
+            let _ = parse(&text);
+        }
+    }
+}

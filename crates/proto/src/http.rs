@@ -1,0 +1,29 @@
+//! The bodies of HTTP requests and replies. Unknown fields are ignored, unknown words are errors.
+
+mod actions;
+mod basics;
+mod create;
+mod identity;
+mod media;
+mod prompt;
+mod status;
+mod tools;
+
+pub use actions::{
+    ActionCatalog, ActionGuide, ActionInfo, ActionSource, Invocation, InvocationDenied, InvocationList,
+    InvocationPending, InvocationReply, InvokeAction, InvokeReply,
+};
+pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
+pub use create::{
+    AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
+    CreatedSession, ManagedConfiguration, SshOptions,
+};
+pub use identity::{
+    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry, MemberList, NewKey,
+    NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole, SetSecret, SetSecretReply,
+    TicketKind,
+};
+pub use media::{MediaFile, MediaFiles, MediaUrl};
+pub use prompt::PostMessage;
+pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
+pub use tools::{ToolCallback, ToolCallbackReply};

@@ -1,0 +1,190 @@
+//! Making a session: `POST /proliferate/sessions`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    AutomationId, ClientType, ConfigurationId, JsonObject, RepoId, SandboxMode, SessionId, SessionStatus,
+    SessionType, TriggerEventId, TriggerId,
+};
+
+/// What to make.
+///
+/// `organizationId` and `configurationId` stay text: one of any form that names nothing is answered like one
+/// that is unknown, not as a malformed body.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateSession {
+    /// Needed only where the token is bound to no organisation; the token's own counts first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organization_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_configuration: Option<ManagedConfiguration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cli_configuration: Option<CliConfiguration>,
+    pub session_type: SessionType,
+    pub client_type: ClientType,
+    /// Kept as it is, for the client to find its own session again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub client_metadata: Option<JsonObject>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_mode: Option<SandboxMode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_config: Option<AgentConfig>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub automation_id: Option<AutomationId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger_id: Option<TriggerId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger_event_id: Option<TriggerEventId>,
+    /// What fired the trigger; written into the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub trigger_context: Option<JsonObject>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_options: Option<SshOptions>,
+}
+
+/// A configuration that the gateway finds or makes from the organisation's repositories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagedConfiguration {
+    /// Absent means all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo_ids: Option<Vec<RepoId>>,
+}
+
+/// A configuration that belongs to one directory of one user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CliConfiguration {
+    pub local_path_hash: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+}
+
+/// How the agent is to work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentConfig {
+    /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_id: Option<String>,
+}
+
+/// What a client that copies files over SSH needs in the sandbox.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SshOptions {
+    pub public_keys: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_path: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_token: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env_vars: Option<BTreeMap<String, String>>,
+}
+
+/// The token and the values of the variables are secrets: a log line may say that they are there, not what
+/// they are.
+impl fmt::Debug for SshOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SshOptions")
+            .field("public_keys", &self.public_keys)
+            .field("local_path", &self.local_path)
+            .field("git_token", &self.git_token.as_ref().map(|_| "[secret]"))
+            .field("env_vars", &self.env_vars.as_ref().map(|vars| vars.keys().collect::<Vec<_>>()))
+            .finish()
+    }
+}
+
+/// What a session starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigurationChoice<'a> {
+    /// Nothing: an empty workspace.
+    Scratch,
+    /// A configuration that is there.
+    Existing(&'a str),
+    /// One that the gateway finds or makes.
+    Managed(&'a ManagedConfiguration),
+    /// One of a local directory.
+    Cli(&'a CliConfiguration),
+}
+
+/// What a well-formed body can still get wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateSessionError {
+    #[error("Only one of configurationId, managedConfiguration and cliConfiguration may be given")]
+    SeveralConfigurations,
+    #[error("sshOptions.publicKeys is required when SSH is enabled")]
+    NoPublicKeys,
+}
+
+impl CreateSession {
+    /// The one configuration that was chosen.
+    pub fn configuration_choice(&self) -> Result<ConfigurationChoice<'_>, CreateSessionError> {
+        match (&self.configuration_id, &self.managed_configuration, &self.cli_configuration) {
+            (None, None, None) => Ok(ConfigurationChoice::Scratch),
+            (Some(id), None, None) => Ok(ConfigurationChoice::Existing(id)),
+            (None, Some(managed), None) => Ok(ConfigurationChoice::Managed(managed)),
+            (None, None, Some(cli)) => Ok(ConfigurationChoice::Cli(cli)),
+            _ => Err(CreateSessionError::SeveralConfigurations),
+        }
+    }
+
+    /// The SSH options, which are worth nothing without a key.
+    pub fn ssh(&self) -> Result<Option<&SshOptions>, CreateSessionError> {
+        match &self.ssh_options {
+            Some(options) if options.public_keys.is_empty() => Err(CreateSessionError::NoPublicKeys),
+            options => Ok(options.as_ref()),
+        }
+    }
+
+    /// Whether to wait for the sandbox: a client that wants SSH always does, since it needs host and port.
+    pub fn effective_sandbox_mode(&self) -> SandboxMode {
+        if self.ssh_options.is_some() {
+            return SandboxMode::Immediate;
+        }
+        self.sandbox_mode.unwrap_or(SandboxMode::Deferred)
+    }
+}
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreatedSession {
+    pub session_id: SessionId,
+    /// `null` for a session that starts from nothing.
+    pub configuration_id: Option<ConfigurationId>,
+    pub status: SessionStatus,
+    pub gateway_url: String,
+    pub has_snapshot: bool,
+    pub is_new_configuration: bool,
+    /// Only when the reply waited for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<CreatedSandbox>,
+}
+
+/// A sandbox that is up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreatedSandbox {
+    pub sandbox_id: String,
+    pub preview_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_port: Option<u16>,
+}

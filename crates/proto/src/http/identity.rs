@@ -1,0 +1,180 @@
+//! Who is there and what they may show: login, members, keys, tickets, the vault, and how ready the gateway is.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::words::words;
+use crate::{ApiKeyId, ConfigurationId, RepoId, Role, SessionId, TicketId, UserId, iso};
+
+/// One thing the gateway stands on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    /// What it is; never why it fails, which is in the log.
+    pub detail: String,
+}
+
+/// The answer to `GET /ready`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    pub ready: bool,
+    pub checks: Vec<Check>,
+}
+
+impl Readiness {
+    /// Ready when everything is.
+    pub fn of(checks: Vec<Check>) -> Self {
+        Self { ready: checks.iter().all(|check| check.ok), checks }
+    }
+}
+
+/// The code of a one-time login link.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct LoginRequest {
+    pub code: String,
+}
+
+/// A member of the caller's organisation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberEntry {
+    pub user_id: UserId,
+    pub email: String,
+    pub name: String,
+    pub role: Role,
+    #[serde(with = "iso")]
+    pub created_at: DateTime<Utc>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberList {
+    pub members: Vec<MemberEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddMember {
+    pub email: String,
+    /// Absent: the address stands in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetRole {
+    pub role: Role,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateKey {
+    pub name: String,
+}
+
+/// A new key: the only time it is shown.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct NewKey {
+    pub id: ApiKeyId,
+    pub key: String,
+}
+
+/// A key as it is listed; `hint` is how it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiKeyEntry {
+    pub id: ApiKeyId,
+    pub user_id: UserId,
+    pub name: String,
+    pub hint: String,
+    #[serde(with = "iso")]
+    pub created_at: DateTime<Utc>,
+    #[serde(with = "iso::option")]
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ApiKeyList {
+    pub keys: Vec<ApiKeyEntry>,
+}
+
+words! {
+    /// What a ticket opens.
+    TicketKind as "ticket kind" {
+        /// The session's WebSocket, once, within a minute.
+        Socket = "socket",
+        /// The session's proxied ports, for an hour.
+        Proxy = "proxy",
+    }
+
+    /// Who may use a secret.
+    SecretScope as "secret scope" {
+        /// Every session of the organisation.
+        Org = "org",
+        /// Sessions on one repository.
+        Repo = "repo",
+        /// Sessions of one configuration.
+        Configuration = "configuration",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CreateTicket {
+    pub session_id: SessionId,
+    pub kind: TicketKind,
+}
+
+/// A new ticket: the only time it is shown.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewTicketReply {
+    pub id: TicketId,
+    pub ticket: String,
+    #[serde(with = "iso")]
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Whose secret it is: the organisation's, unless one of these is named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub struct SecretOwner {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo_id: Option<RepoId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration_id: Option<ConfigurationId>,
+}
+
+/// A value for the vault. Deliberately without `Debug`: it must not reach a log.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct SetSecret {
+    pub value: String,
+    #[serde(flatten)]
+    pub owner: SecretOwner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetSecretReply {
+    /// `false`: an earlier value was replaced.
+    pub created: bool,
+}
+
+/// What any read tells of a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretItem {
+    pub name: String,
+    pub scope: SecretScope,
+    #[serde(flatten)]
+    pub owner: SecretOwner,
+    #[serde(with = "iso")]
+    pub created_at: DateTime<Utc>,
+    #[serde(with = "iso")]
+    pub updated_at: DateTime<Utc>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecretList {
+    pub secrets: Vec<SecretItem>,
+}

@@ -1,0 +1,88 @@
+//! How a session is: for programs that poll, and for clients that want to reach its sandbox.
+
+use chrono::serde::ts_milliseconds_option;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::words::words;
+use crate::{SessionId, SessionStatus, iso};
+
+words! {
+    /// Whether a session can still do anything.
+    RunState as "run state" {
+        /// It has not ended.
+        Running = "running",
+        /// It has.
+        Terminated = "terminated",
+    }
+}
+
+/// What a look at the sandbox showed; `true`, `false` or `null` on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Option<bool>", into = "Option<bool>")]
+pub enum Liveness {
+    Alive,
+    Gone,
+    /// The look itself failed.
+    Unknown,
+}
+
+impl From<Option<bool>> for Liveness {
+    fn from(alive: Option<bool>) -> Self {
+        match alive {
+            Some(true) => Self::Alive,
+            Some(false) => Self::Gone,
+            None => Self::Unknown,
+        }
+    }
+}
+
+impl From<Liveness> for Option<bool> {
+    fn from(liveness: Liveness) -> Self {
+        match liveness {
+            Liveness::Alive => Some(true),
+            Liveness::Gone => Some(false),
+            Liveness::Unknown => None,
+        }
+    }
+}
+
+/// The answer to `GET /proliferate/sessions/{id}/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionStatusReply {
+    pub state: RunState,
+    pub status: SessionStatus,
+    #[serde(default, with = "iso::option", skip_serializing_if = "Option::is_none")]
+    pub terminated_at: Option<DateTime<Utc>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<String>,
+    /// Absent when nobody looked.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<bool>)]
+    pub sandbox_alive: Option<Liveness>,
+}
+
+/// The answer to `GET /proliferate/{id}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionInfo {
+    pub session_id: SessionId,
+    pub sandbox_id: Option<String>,
+    pub status: SessionStatus,
+    pub preview_url: Option<String>,
+    pub ssh_host: Option<String>,
+    pub ssh_port: Option<u16>,
+    /// When the sandbox ends, in milliseconds since 1970.
+    #[serde(default, with = "ts_milliseconds_option")]
+    #[schema(value_type = Option<i64>)]
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+/// Tells a `null` from an absent field, which a plain `Option` does not.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Liveness>, D::Error> {
+    Liveness::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,274 @@
+//! The language models that a session can use, as one table, and the reading of their many spellings.
+//!
+//! A model has three ids: ours, the one that OpenCode is configured with, and the one its maker's API takes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::words::words;
+
+words! {
+    /// Who makes a model.
+    ModelProvider as "model provider" {
+        Anthropic = "anthropic",
+        OpenAi = "openai",
+        Google = "google",
+        DeepSeek = "deepseek",
+        Xai = "xai",
+        Mistral = "mistral",
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// Our id, which is stored.
+    pub id: &'static str,
+    /// The id in OpenCode's configuration, with the route before the slash.
+    pub opencode_id: &'static str,
+    /// The id that the model's API takes.
+    pub api_id: &'static str,
+    /// What people read.
+    pub name: &'static str,
+    pub provider: ModelProvider,
+    /// Whether it is taken where nobody chose; true for exactly one.
+    pub is_default: bool,
+}
+
+/// Every known model; the default comes first.
+pub static MODELS: [Model; 12] = {
+    use ModelProvider::{Anthropic, DeepSeek, Google, Mistral, OpenAi, Xai};
+    let sonnet = row(
+        "claude-sonnet-4.6",
+        "anthropic/claude-sonnet-4-6",
+        "claude-sonnet-4-6",
+        "Claude Sonnet 4.6",
+        Anthropic,
+    );
+    [
+        Model { is_default: true, ..sonnet },
+        row("claude-opus-4.6", "anthropic/claude-opus-4-6", "claude-opus-4-6", "Claude Opus 4.6", Anthropic),
+        row(
+            "claude-opus-4.5",
+            "anthropic/claude-opus-4-5",
+            "claude-opus-4-5-20251101",
+            "Claude Opus 4.5",
+            Anthropic,
+        ),
+        row(
+            "claude-sonnet-4",
+            "anthropic/claude-sonnet-4-5",
+            "claude-sonnet-4-20250514",
+            "Claude Sonnet 4",
+            Anthropic,
+        ),
+        row("gpt-5.2", "litellm/gpt-5.2", "gpt-5.2", "GPT-5.2", OpenAi),
+        row("gemini-3-pro", "litellm/gemini-3-pro-preview", "gemini-3-pro-preview", "Gemini 3 Pro", Google),
+        row(
+            "gemini-3-flash",
+            "litellm/gemini-3-flash-preview",
+            "gemini-3-flash-preview",
+            "Gemini 3 Flash",
+            Google,
+        ),
+        row("deepseek-v3", "litellm/deepseek-v3", "deepseek-chat", "DeepSeek V3", DeepSeek),
+        row("deepseek-r1", "litellm/deepseek-r1", "deepseek-reasoner", "DeepSeek R1", DeepSeek),
+        row("grok-4.1", "litellm/grok-4.1", "grok-4.1", "Grok 4.1", Xai),
+        row("grok-4.1-fast", "litellm/grok-4.1-fast", "grok-4.1-fast", "Grok 4.1 Fast", Xai),
+        row("codestral", "litellm/codestral", "codestral-latest", "Codestral", Mistral),
+    ]
+};
+
+/// The text names no model of the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown model: expected one of {}", known_ids())]
+pub struct UnknownModel;
+
+/// A model that is in the table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ModelId(&'static Model);
+
+impl ModelId {
+    /// Reads our id, OpenCode's id or the API's id, with dots or hyphens in the version.
+    ///
+    /// Only whole ids count, never a beginning: `claude-sonnet-4-5` is OpenCode's name for another model than
+    /// `claude-sonnet-4-6`, and without its route it is none of ours.
+    pub fn parse(text: &str) -> Result<Self, UnknownModel> {
+        MODELS
+            .iter()
+            .find(|model| [model.id, model.opencode_id, model.api_id].iter().any(|id| same_model(id, text)))
+            .map(Self)
+            .ok_or(UnknownModel)
+    }
+
+    /// Like [`ModelId::parse`], with the default where nothing, or nothing known, was chosen.
+    pub fn parse_or_default(text: Option<&str>) -> Self {
+        text.and_then(|text| Self::parse(text).ok()).unwrap_or_default()
+    }
+
+    /// Everything known about the model.
+    pub const fn model(self) -> &'static Model {
+        self.0
+    }
+
+    /// Our id.
+    pub const fn as_str(self) -> &'static str {
+        self.0.id
+    }
+}
+
+impl Default for ModelId {
+    fn default() -> Self {
+        Self(&MODELS[0])
+    }
+}
+
+impl FromStr for ModelId {
+    type Err = UnknownModel;
+
+    fn from_str(text: &str) -> Result<Self, UnknownModel> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ModelId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+impl PartialSchema for ModelId {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(MODELS.iter().map(|model| model.id)))
+            .into()
+    }
+}
+
+impl ToSchema for ModelId {}
+
+const fn row(
+    id: &'static str,
+    opencode_id: &'static str,
+    api_id: &'static str,
+    name: &'static str,
+    provider: ModelProvider,
+) -> Model {
+    Model { id, opencode_id, api_id, name, provider, is_default: false }
+}
+
+fn same_model(id: &str, text: &str) -> bool {
+    let hyphenated = |byte: u8| if byte == b'.' { b'-' } else { byte };
+    id.bytes().map(hyphenated).eq(text.bytes().map(hyphenated))
+}
+
+fn known_ids() -> String {
+    MODELS.map(|model| model.id).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every spelling that some program is known to send, written by hand, with the model it means.
+    const SPELLINGS: [(&str, &[&str]); 12] = [
+        ("claude-sonnet-4.6", &["claude-sonnet-4.6", "claude-sonnet-4-6", "anthropic/claude-sonnet-4-6"]),
+        ("claude-opus-4.6", &["claude-opus-4.6", "claude-opus-4-6", "anthropic/claude-opus-4-6"]),
+        (
+            "claude-opus-4.5",
+            &["claude-opus-4.5", "claude-opus-4-5", "anthropic/claude-opus-4-5", "claude-opus-4-5-20251101"],
+        ),
+        ("claude-sonnet-4", &["claude-sonnet-4", "anthropic/claude-sonnet-4-5", "claude-sonnet-4-20250514"]),
+        ("gpt-5.2", &["gpt-5.2", "gpt-5-2", "litellm/gpt-5.2", "litellm/gpt-5-2"]),
+        ("gemini-3-pro", &["gemini-3-pro", "litellm/gemini-3-pro-preview", "gemini-3-pro-preview"]),
+        ("gemini-3-flash", &["gemini-3-flash", "litellm/gemini-3-flash-preview", "gemini-3-flash-preview"]),
+        ("deepseek-v3", &["deepseek-v3", "litellm/deepseek-v3", "deepseek-chat"]),
+        ("deepseek-r1", &["deepseek-r1", "litellm/deepseek-r1", "deepseek-reasoner"]),
+        ("grok-4.1", &["grok-4.1", "grok-4-1", "litellm/grok-4.1", "litellm/grok-4-1"]),
+        (
+            "grok-4.1-fast",
+            &["grok-4.1-fast", "grok-4-1-fast", "litellm/grok-4.1-fast", "litellm/grok-4-1-fast"],
+        ),
+        ("codestral", &["codestral", "litellm/codestral", "codestral-latest"]),
+    ];
+
+    #[test]
+    fn every_spelling_means_its_model() {
+        for (id, spellings) in SPELLINGS {
+            for spelling in spellings {
+                assert_eq!(ModelId::parse(spelling).map(ModelId::as_str), Ok(id), "{spelling}");
+            }
+        }
+        let ids: Vec<&str> = SPELLINGS.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, MODELS.map(|model| model.id));
+    }
+
+    #[test]
+    fn no_form_of_a_model_is_a_form_of_another() {
+        let forms = |m: &Model| [m.id, m.opencode_id, m.api_id].map(|form| form.replace('.', "-"));
+        for a in &MODELS {
+            for form in forms(a) {
+                for b in MODELS.iter().filter(|b| b.id != a.id) {
+                    assert!(!forms(b).contains(&form), "{form} is {} and {}", a.id, b.id);
+                }
+                assert_eq!(ModelId::parse(&form).map(ModelId::as_str), Ok(a.id));
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_of_an_id_or_another_route_is_no_model() {
+        let strangers = [
+            "",
+            "claude-sonnet",
+            "claude-sonnet-4-5",
+            "claude-sonnet-4.5",
+            "anthropic/claude-sonnet-4",
+            "openai/claude-opus-4-6",
+            "claude-opus-4",
+            "claude-opus-4.61",
+            "grok-4.1-",
+            "CLAUDE-OPUS-4.6",
+            " codestral",
+        ];
+        for text in strangers {
+            assert_eq!(ModelId::parse(text), Err(UnknownModel), "{text:?}");
+        }
+        let message = UnknownModel.to_string();
+        assert!(MODELS.iter().all(|model| message.contains(model.id)), "{message}");
+    }
+
+    #[test]
+    fn one_model_is_the_default_and_stands_in_for_the_unknown() {
+        let defaults: Vec<&str> = MODELS.iter().filter(|m| m.is_default).map(|m| m.id).collect();
+        assert_eq!(defaults, ["claude-sonnet-4.6"]);
+        assert_eq!(ModelId::default().as_str(), "claude-sonnet-4.6");
+        assert_eq!(ModelId::parse_or_default(None), ModelId::default());
+        assert_eq!(ModelId::parse_or_default(Some("gpt-2")), ModelId::default());
+        assert_eq!(ModelId::parse_or_default(Some("claude-opus-4-6")).as_str(), "claude-opus-4.6");
+    }
+}

@@ -1,0 +1,151 @@
+//! Opens a database and runs one query text on whichever it is.
+
+use std::path::Path;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use clock::Clock;
+use futures_util::future::BoxFuture;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+};
+use sqlx::{Connection as _, raw_sql};
+
+pub use crate::writer::Durability;
+use crate::writer::Writer;
+use crate::{StoreError, migrate};
+
+/// How long a connection may take, and how long SQLite waits for another process that writes.
+const PATIENCE: Duration = Duration::from_secs(5);
+const SQLITE_READERS: u32 = 4;
+const POSTGRES_CONNECTIONS: u32 = 16;
+
+/// The open database. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) db: Db,
+}
+
+#[derive(Clone)]
+pub(crate) enum Db {
+    Sqlite { readers: SqlitePool, writer: Writer },
+    Postgres(PgPool),
+}
+
+/// Runs the same query expression on a pool of whichever database is open.
+macro_rules! read {
+    ($store:expr, $pool:ident => $query:expr) => {
+        match &$store.db {
+            $crate::db::Db::Sqlite { readers: $pool, .. } => $query,
+            $crate::db::Db::Postgres($pool) => $query,
+        }
+    };
+}
+
+/// Runs the same block in one transaction of whichever database is open. What it uses is moved into it.
+macro_rules! write {
+    ($store:expr, $durability:ident, $connection:ident => $block:expr) => {
+        match &$store.db {
+            $crate::db::Db::Sqlite { writer, .. } => {
+                writer.write($crate::Durability::$durability, move |$connection| Box::pin(async move { $block })).await
+            }
+            $crate::db::Db::Postgres(pool) => {
+                $crate::db::transaction(pool, $crate::Durability::$durability, move |$connection| {
+                    Box::pin(async move { $block })
+                })
+                .await
+            }
+        }
+    };
+}
+pub(crate) use {read, write};
+
+impl Store {
+    /// Opens the SQLite database in `file`, making it when it is not there, and brings it up to date.
+    pub async fn open_sqlite(file: &Path, clock: &Clock) -> Result<Self, StoreError> {
+        let unreachable = |error: sqlx::Error| StoreError::Unreachable {
+            target: file.display().to_string(),
+            reason: error.to_string(),
+            remedy: "Check that the data dir exists, is writable and is not full.",
+        };
+        let options = sqlite_options(file);
+        let mut connection =
+            SqliteConnection::connect_with(&options.clone().create_if_missing(true)).await.map_err(unreachable)?;
+        migrate::sqlite(&mut connection, clock).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(SQLITE_READERS)
+            .min_connections(0)
+            .acquire_timeout(PATIENCE)
+            .connect_lazy_with(options.pragma("query_only", "on"));
+        Ok(Self { db: Db::Sqlite { readers, writer: Writer::start(connection) } })
+    }
+
+    /// Connects to PostgreSQL and brings the database up to date.
+    pub async fn open_postgres(url: &str, clock: &Clock) -> Result<Self, StoreError> {
+        let unreachable = |error: sqlx::Error| StoreError::Unreachable {
+            target: describe_url(url),
+            reason: error.to_string(),
+            remedy: "Start PostgreSQL or correct DATABASE_URL.",
+        };
+        let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
+        let mut connection = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options))
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+            .map_err(unreachable)?;
+        migrate::postgres(&mut connection, clock).await?;
+        connection.close().await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(POSTGRES_CONNECTIONS)
+            .min_connections(0)
+            .acquire_timeout(PATIENCE)
+            .connect_lazy_with(options);
+        Ok(Self { db: Db::Postgres(pool) })
+    }
+
+    /// Answers when the database answers.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        read!(self, pool => sqlx::query("SELECT 1").execute(pool).await.map(drop))?;
+        Ok(())
+    }
+
+    /// What the open database is, for people.
+    pub fn backend(&self) -> &'static str {
+        match &self.db {
+            Db::Sqlite { .. } => "SQLite",
+            Db::Postgres(_) => "PostgreSQL",
+        }
+    }
+}
+
+/// A database URL without its password.
+pub fn describe_url(url: &str) -> String {
+    let Ok(options) = PgConnectOptions::from_str(url) else { return "postgres://(not a valid URL)".to_owned() };
+    let database = options.get_database().unwrap_or_default();
+    format!("postgres://{}@{}:{}/{database}", options.get_username(), options.get_host(), options.get_port())
+}
+
+fn sqlite_options(file: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(file)
+        .journal_mode(SqliteJournalMode::Wal)
+        .foreign_keys(true)
+        .busy_timeout(PATIENCE)
+        // Each connection keeps its own cache of pages; idle memory is counted in a few MiB.
+        .pragma("cache_size", "-1024")
+        .optimize_on_close(true, 400)
+}
+
+/// One PostgreSQL transaction.
+pub(crate) async fn transaction<T, F>(pool: &PgPool, durability: Durability, run: F) -> Result<T, StoreError>
+where
+    F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send,
+{
+    let mut transaction = pool.begin().await?;
+    if durability == Durability::Process {
+        raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
+    }
+    let value = run(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(value)
+}

@@ -1,0 +1,54 @@
+//! What can go wrong with the database, in the words a caller can act on.
+
+/// An error of the store. The text is for logs and operators; it holds no values of rows.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A row with this name is there already.
+    #[error("{0} is taken")]
+    Taken(&'static str),
+    /// What was named does not exist (or belongs to somebody else, which is the same to the caller).
+    #[error("{0} does not exist")]
+    Missing(&'static str),
+    /// A rule of the data forbids it.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// The database cannot be opened or reached.
+    #[error("cannot open the database {target}: {reason}. {remedy}")]
+    Unreachable { target: String, reason: String, remedy: &'static str },
+    /// The database was written by a younger program.
+    #[error(
+        "the database has schema version {found}, this program knows up to {known}: \
+         start the newer program that wrote it, or restore a backup made before the upgrade"
+    )]
+    NewerSchema { found: i64, known: i64 },
+    /// A migration that ran is not the one in this program.
+    #[error("migration {version} of the database is not the one in this program: it was built from another source")]
+    ForeignSchema { version: i64 },
+    /// The database failed while it was in use.
+    #[error("the database failed: {0}")]
+    Failed(#[source] sqlx::Error),
+    /// The group commit that carried this write failed, so nothing of it was kept.
+    #[error("the write was not kept: {0}")]
+    NotCommitted(String),
+    /// A file operation of backup or restore failed.
+    #[error("{what}: {source}")]
+    File { what: String, source: std::io::Error },
+}
+
+impl StoreError {
+    /// The same error, but a violated unique constraint means that `what` is taken and a violated foreign key
+    /// that `parent` does not exist.
+    pub(crate) fn on_constraint(self, what: &'static str, parent: &'static str) -> Self {
+        match &self {
+            Self::Failed(sqlx::Error::Database(e)) if e.is_unique_violation() => Self::Taken(what),
+            Self::Failed(sqlx::Error::Database(e)) if e.is_foreign_key_violation() => Self::Missing(parent),
+            _ => self,
+        }
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Failed(error)
+    }
+}

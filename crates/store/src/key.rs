@@ -1,0 +1,83 @@
+//! API keys of users: made once, shown once, stored as a hash, revocable.
+
+use chrono::{DateTime, Utc};
+use proto::{ApiKeyId, OrgId, UserId};
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::{Member, Store, StoreError, TokenHash};
+
+/// A key as it is listed: without itself. `hint` is how it begins, so that people can tell two apart.
+#[derive(Clone, Debug, FromRow)]
+pub struct ApiKey {
+    #[sqlx(try_from = "Uuid")]
+    pub id: ApiKeyId,
+    #[sqlx(try_from = "Uuid")]
+    pub user_id: UserId,
+    pub email: String,
+    pub name: String,
+    pub hint: String,
+    pub created_at: DateTime<Utc>,
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+/// A key to be stored.
+pub struct NewApiKey {
+    pub id: ApiKeyId,
+    pub org_id: OrgId,
+    pub user_id: UserId,
+    pub name: String,
+    pub hint: String,
+    pub key_hash: TokenHash,
+    pub at: DateTime<Utc>,
+}
+
+impl Store {
+    pub async fn create_key(&self, key: NewApiKey) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7)";
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(key.id.uuid()).bind(key.org_id.uuid()).bind(key.user_id.uuid())
+                .bind(key.name).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
+                .execute(&mut *tx).await?;
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("this key", "this member"))
+    }
+
+    /// Whom a key stands for, if it is valid now.
+    pub async fn key_owner(&self, hash: &TokenHash) -> Result<Option<Member>, StoreError> {
+        const SQL: &str = "SELECT m.user_id, m.org_id, u.email, u.name, m.role, m.created_at
+            FROM api_keys k JOIN members m ON m.org_id = k.org_id AND m.user_id = k.user_id
+            JOIN users u ON u.id = m.user_id WHERE k.key_hash = $1 AND k.revoked_at IS NULL";
+        let hash = hash.as_slice();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
+    }
+
+    /// All keys of an organisation, newest first.
+    pub async fn keys(&self, org: OrgId) -> Result<Vec<ApiKey>, StoreError> {
+        const SQL: &str = "SELECT k.id, k.user_id, u.email, k.name, k.hint, k.created_at, k.revoked_at
+            FROM api_keys k JOIN users u ON u.id = k.user_id WHERE k.org_id = $1 ORDER BY k.created_at DESC, k.id";
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
+    }
+
+    /// Ends a key for good; `only_of` limits it to keys of that user.
+    pub async fn revoke_key(
+        &self,
+        org: OrgId,
+        key: ApiKeyId,
+        only_of: Option<UserId>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE api_keys SET revoked_at = $3
+            WHERE org_id = $1 AND id = $2 AND revoked_at IS NULL AND ($4 IS NULL OR user_id = $4)";
+        let (org, key, user) = (org.uuid(), key.uuid(), only_of.map(|user| user.uuid()));
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(key).bind(at).bind(user).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this key")) } else { Ok(()) }
+        })
+    }
+}

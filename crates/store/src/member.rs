@@ -1,0 +1,117 @@
+//! Users and their membership: who may act for which organisation, and as what.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, Role, UserId};
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::{Store, StoreError};
+
+/// A user as a member of one organisation.
+#[derive(Clone, Debug, FromRow)]
+pub struct Member {
+    #[sqlx(try_from = "Uuid")]
+    pub user_id: UserId,
+    #[sqlx(try_from = "Uuid")]
+    pub org_id: OrgId,
+    pub email: String,
+    pub name: String,
+    #[sqlx(try_from = "String")]
+    pub role: Role,
+    pub created_at: DateTime<Utc>,
+}
+
+/// A membership to be made; the user is made too when the address is new.
+pub struct NewMember {
+    pub user_id: UserId,
+    pub email: String,
+    pub name: String,
+    pub org_id: OrgId,
+    pub role: Role,
+    pub at: DateTime<Utc>,
+}
+
+/// The one SELECT of this file, with the rest that makes it a query.
+macro_rules! members {
+    ($rest:literal) => {
+        concat!(
+            "SELECT m.user_id, m.org_id, u.email, u.name, m.role, m.created_at
+            FROM members m JOIN users u ON u.id = m.user_id JOIN organizations o ON o.id = m.org_id ",
+            $rest
+        )
+    };
+}
+
+/// Holds the organisation for the rest of the transaction, so that two owners cannot remove each other at once.
+const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
+const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
+const OTHER_OWNERS: &str = "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
+
+impl Store {
+    /// Adds a member and returns the user's id: the one given, or that of the user who has the address already.
+    pub async fn add_member(&self, new: NewMember) -> Result<UserId, StoreError> {
+        const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $3, $4)
+            ON CONFLICT (email) DO NOTHING";
+        const FIND: &str = "SELECT id FROM users WHERE email = $1";
+        const MEMBER: &str = "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, $3, $4)";
+        let email = new.email.to_lowercase();
+        write!(self, Disk, tx => {
+            sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.name).bind(new.at).execute(&mut *tx).await?;
+            let user: Uuid = sqlx::query_scalar(FIND).bind(email).fetch_one(&mut *tx).await?;
+            sqlx::query(MEMBER)
+                .bind(new.org_id.uuid()).bind(user).bind(new.role.as_str()).bind(new.at)
+                .execute(&mut *tx).await?;
+            Ok(UserId::from(user))
+        })
+        .map_err(|error: StoreError| error.on_constraint("this membership", "this organisation"))
+    }
+
+    /// The membership of a user in an organisation, if there is one now.
+    pub async fn member(&self, org: OrgId, user: UserId) -> Result<Option<Member>, StoreError> {
+        const SQL: &str = members!("WHERE m.org_id = $1 AND m.user_id = $2");
+        let (org, user) = (org.uuid(), user.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(user).fetch_optional(pool).await)?)
+    }
+
+    /// The organisations a user belongs to, oldest membership first.
+    pub async fn memberships(&self, user: UserId) -> Result<Vec<Member>, StoreError> {
+        const SQL: &str = members!("WHERE m.user_id = $1 ORDER BY m.created_at, m.org_id");
+        let user = user.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(user).fetch_all(pool).await)?)
+    }
+
+    /// The members of an organisation, oldest first.
+    pub async fn members(&self, org: OrgId) -> Result<Vec<Member>, StoreError> {
+        const SQL: &str = members!("WHERE m.org_id = $1 ORDER BY m.created_at, m.user_id");
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
+    }
+
+    /// The first owner of the first organisation: whom operator commands act for by default.
+    pub async fn first_owner(&self) -> Result<Option<Member>, StoreError> {
+        const SQL: &str = members!("WHERE m.role = 'owner' ORDER BY o.created_at, o.id, m.created_at, m.user_id LIMIT 1");
+        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
+    }
+
+    /// Gives a member another role, or takes the membership away (`None`). The last owner stays.
+    pub async fn change_member(&self, org: OrgId, user: UserId, role: Option<Role>) -> Result<(), StoreError> {
+        const SET: &str = "UPDATE members SET role = $3 WHERE org_id = $1 AND user_id = $2";
+        const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
+        let (org, user) = (org.uuid(), user.uuid());
+        write!(self, Disk, tx => {
+            sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
+            let now: Option<String> = sqlx::query_scalar(ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
+            let now = now.ok_or(StoreError::Missing("this member"))?;
+            let others: i64 = sqlx::query_scalar(OTHER_OWNERS).bind(org).bind(user).fetch_one(&mut *tx).await?;
+            if now == Role::Owner.as_str() && others == 0 && role != Some(Role::Owner) {
+                return Err(StoreError::Refused("the last owner of an organisation cannot be removed or demoted"));
+            }
+            match role {
+                Some(role) => sqlx::query(SET).bind(org).bind(user).bind(role.as_str()).execute(&mut *tx).await?,
+                None => sqlx::query(DELETE).bind(org).bind(user).execute(&mut *tx).await?,
+            };
+            Ok(())
+        })
+    }
+}

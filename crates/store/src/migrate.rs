@@ -1,0 +1,122 @@
+//! Brings a database to the schema of this program: once, whole, whoever starts first.
+//!
+//! All that is missing runs in one transaction behind a lock of the database, so that several instances may
+//! start at once and a failure in the middle leaves nothing.
+
+use clock::Clock;
+use sqlx::postgres::PgConnection;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
+
+use crate::StoreError;
+use crate::dialect::Dialect;
+
+/// One step of the schema. Never edited once it has been released: the database remembers its text.
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    pub version: i64,
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+impl Migration {
+    /// All steps, in order.
+    pub const ALL: [Self; 5] = [
+        Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
+        Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
+        Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
+        Self { version: 4, name: "sessions", text: include_str!("../migrations/0004_sessions.sql") },
+        Self { version: 5, name: "ledger", text: include_str!("../migrations/0005_ledger.sql") },
+    ];
+
+    /// The schema version of this program.
+    pub const LATEST: i64 = Self::ALL[Self::ALL.len() - 1].version;
+
+    /// FNV-1a of the text: tells an edited migration from the one that ran. Not a defence against anybody.
+    fn checksum(&self) -> String {
+        let hash = self
+            .text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        format!("{hash:016x}")
+    }
+}
+
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+    version BIGINT PRIMARY KEY,
+    name TEXT NOT NULL,
+    checksum TEXT NOT NULL,
+    applied_at TEXT NOT NULL
+)";
+
+/// Any fixed number: instances that start at once queue up behind it.
+const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
+
+/// Notes that a step has run; the same text on both databases.
+macro_rules! record {
+    ($migration:expr, $clock:expr, $connection:expr) => {
+        sqlx::query("INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)")
+            .bind($migration.version)
+            .bind($migration.name)
+            .bind($migration.checksum())
+            .bind($clock.now().to_rfc3339())
+            .execute($connection)
+            .await?
+    };
+}
+
+pub(crate) async fn sqlite(connection: &mut SqliteConnection, clock: &Clock) -> Result<(), StoreError> {
+    // The common start of an existing database takes no write lock.
+    if let Ok(done) = applied_sqlite(connection).await
+        && missing(&done)?.is_empty()
+    {
+        return Ok(());
+    }
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    raw_sql(CREATE).execute(&mut *transaction).await?;
+    let done = applied_sqlite(&mut transaction).await?;
+    for migration in missing(&done)? {
+        let sql = Dialect::Sqlite.render(migration.text);
+        raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+        record!(migration, clock, &mut *transaction);
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+pub(crate) async fn postgres(connection: &mut PgConnection, clock: &Clock) -> Result<(), StoreError> {
+    let mut transaction = connection.begin().await?;
+    raw_sql(POSTGRES_LOCK).execute(&mut *transaction).await?;
+    raw_sql(CREATE).execute(&mut *transaction).await?;
+    let done = sqlx::query_as(APPLIED).fetch_all(&mut *transaction).await?;
+    for migration in missing(&done)? {
+        let sql = Dialect::Postgres.render(migration.text);
+        raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+        record!(migration, clock, &mut *transaction);
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+const APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
+
+async fn applied_sqlite(connection: &mut SqliteConnection) -> sqlx::Result<Vec<(i64, String)>> {
+    sqlx::query_as(APPLIED).fetch_all(connection).await
+}
+
+/// The steps that have not run yet, unless what has run is not ours.
+fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreError> {
+    for (version, checksum) in done {
+        match Migration::ALL.iter().find(|migration| migration.version == *version) {
+            None => {
+                let found = done.last().map_or(*version, |(last, _)| *last);
+                return Err(StoreError::NewerSchema { found, known: Migration::LATEST });
+            }
+            Some(known) if known.checksum() != *checksum => {
+                return Err(StoreError::ForeignSchema { version: *version });
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(Migration::ALL.into_iter().filter(|m| !done.iter().any(|(version, _)| *version == m.version)).collect())
+}

@@ -1,0 +1,72 @@
+//! Organisations, and the first of them: whose data it is.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, UserId};
+use sqlx::FromRow;
+
+use crate::db::{Db, read, write};
+use crate::{Store, StoreError};
+
+/// An organisation as operators see it.
+#[derive(Clone, Debug, FromRow)]
+pub struct Org {
+    #[sqlx(try_from = "uuid::Uuid")]
+    pub id: OrgId,
+    pub name: String,
+    pub created_at: DateTime<Utc>,
+}
+
+/// An organisation to be made.
+pub struct NewOrg {
+    pub id: OrgId,
+    pub name: String,
+    pub at: DateTime<Utc>,
+}
+
+/// What the first start of an empty database makes.
+pub struct FirstOwner {
+    pub org: NewOrg,
+    pub user: UserId,
+    pub email: String,
+}
+
+const INSERT_ORG: &str = "INSERT INTO organizations (id, name, action_modes, created_at) VALUES ($1, $2, '{}', $3)";
+
+impl Store {
+    pub async fn create_org(&self, org: NewOrg) -> Result<(), StoreError> {
+        write!(self, Disk, tx => {
+            sqlx::query(INSERT_ORG).bind(org.id.uuid()).bind(org.name).bind(org.at).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    /// All organisations, oldest first.
+    pub async fn orgs(&self) -> Result<Vec<Org>, StoreError> {
+        const SQL: &str = "SELECT id, name, created_at FROM organizations ORDER BY created_at, id";
+        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
+    }
+
+    /// Makes the first organisation with its owner, unless there is one already. Several instances may call this
+    /// at once: one of them gets `true`.
+    pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
+        const CLAIM: &str = "INSERT INTO organizations (id, name, action_modes, created_at)
+            SELECT $1, $2, '{}', $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
+        const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $2, $3)";
+        const OWNER: &str = "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', $3)";
+        let is_postgres = matches!(self.db, Db::Postgres(_));
+        let FirstOwner { org, user, email } = first;
+        write!(self, Disk, tx => {
+            // SQLite has one writer; PostgreSQL would let two instances both see an empty table.
+            if is_postgres {
+                sqlx::query("LOCK TABLE organizations IN EXCLUSIVE MODE").execute(&mut *tx).await?;
+            }
+            let made = sqlx::query(CLAIM).bind(org.id.uuid()).bind(org.name).bind(org.at).execute(&mut *tx).await?;
+            if made.rows_affected() == 0 {
+                return Ok(false);
+            }
+            sqlx::query(USER).bind(user.uuid()).bind(email).bind(org.at).execute(&mut *tx).await?;
+            sqlx::query(OWNER).bind(org.id.uuid()).bind(user.uuid()).bind(org.at).execute(&mut *tx).await?;
+            Ok(true)
+        })
+    }
+}

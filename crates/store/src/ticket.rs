@@ -1,0 +1,111 @@
+//! Tickets: short-lived credentials of one user for one session, for places where only a URL can carry one.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, SessionId, TicketId, UserId};
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::{Store, StoreError, TokenHash};
+
+/// What a ticket opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TicketKind {
+    /// The session's WebSocket, once.
+    Socket,
+    /// The session's proxied ports, until it expires or is revoked.
+    Proxy,
+}
+
+impl TicketKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+/// A ticket to be stored.
+pub struct NewTicket {
+    pub id: TicketId,
+    pub org_id: OrgId,
+    pub session_id: SessionId,
+    pub user_id: UserId,
+    pub kind: TicketKind,
+    pub token_hash: TokenHash,
+    pub at: DateTime<Utc>,
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Whom a ticket stands for, and where.
+#[derive(Clone, Debug, FromRow)]
+pub struct TicketOwner {
+    #[sqlx(try_from = "Uuid")]
+    pub org_id: OrgId,
+    #[sqlx(try_from = "Uuid")]
+    pub session_id: SessionId,
+    #[sqlx(try_from = "Uuid")]
+    pub user_id: UserId,
+}
+
+impl Store {
+    pub async fn create_ticket(&self, ticket: NewTicket) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO tickets
+            (id, org_id, session_id, user_id, kind, token_hash, created_at, expires_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(ticket.id.uuid()).bind(ticket.org_id.uuid()).bind(ticket.session_id.uuid())
+                .bind(ticket.user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())
+                .bind(ticket.at).bind(ticket.expires_at)
+                .execute(&mut *tx).await?;
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("this ticket", "this session or member"))
+    }
+
+    /// Uses a socket ticket up: of two callers one gets in.
+    pub async fn take_socket_ticket(
+        &self,
+        hash: &TokenHash,
+        now: DateTime<Utc>,
+    ) -> Result<Option<TicketOwner>, StoreError> {
+        const SQL: &str = "UPDATE tickets SET used_at = $2
+            WHERE token_hash = $1 AND kind = 'socket' AND used_at IS NULL AND revoked_at IS NULL AND expires_at > $2
+            RETURNING org_id, session_id, user_id";
+        let hash = hash.to_vec();
+        write!(self, Disk, tx => {
+            Ok(sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(&mut *tx).await?)
+        })
+    }
+
+    /// Whom a proxy ticket stands for, if it is valid now.
+    pub async fn proxy_ticket(
+        &self,
+        hash: &TokenHash,
+        now: DateTime<Utc>,
+    ) -> Result<Option<TicketOwner>, StoreError> {
+        const SQL: &str = "SELECT org_id, session_id, user_id FROM tickets
+            WHERE token_hash = $1 AND kind = 'proxy' AND revoked_at IS NULL AND expires_at > $2";
+        let hash = hash.as_slice();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(pool).await)?)
+    }
+
+    /// Ends a ticket of this user before its time.
+    pub async fn revoke_ticket(
+        &self,
+        org: OrgId,
+        user: UserId,
+        ticket: TicketId,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE tickets SET revoked_at = $4
+            WHERE org_id = $1 AND user_id = $2 AND id = $3 AND revoked_at IS NULL";
+        let (org, user, ticket) = (org.uuid(), user.uuid(), ticket.uuid());
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(user).bind(ticket).bind(now).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this ticket")) } else { Ok(()) }
+        })
+    }
+}

@@ -1,0 +1,150 @@
+//! The one writer of a SQLite database: takes everything that waits, runs it in one transaction, commits once.
+//!
+//! SQLite has one writer anyway. Queueing in front of it turns the cost of a commit (an fsync) into a share of
+//! one, and a write can never fail because another one of ours holds the lock.
+
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::StoreError;
+
+/// How much must be on disk before a write is reported as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Survives a crash of this program, but perhaps not one of the machine: streamed events.
+    Process,
+    /// Survives a power cut: claims, ledger, approvals, identity, state of sessions.
+    Disk,
+}
+
+/// More than this waits at its sender; the queue must not grow without bound.
+const QUEUE: usize = 1024;
+/// More than this goes into the next transaction, so that the first one is not kept waiting.
+const BATCH: usize = 256;
+
+/// Tells a waiting caller how the transaction that carried its write ended.
+type Reply = Box<dyn FnOnce(Result<(), String>) + Send>;
+/// What a write leaves behind: whether to keep it, and whom to tell.
+type Ran = (bool, Reply);
+/// A write, given the transaction or the reason why there is none.
+type Run = Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, String>) -> BoxFuture<'c, Ran> + Send>;
+
+struct Job {
+    durability: Durability,
+    run: Run,
+}
+
+/// A handle to the writer; the writer ends when the last handle is gone.
+#[derive(Clone)]
+pub(crate) struct Writer(mpsc::Sender<Job>);
+
+impl Writer {
+    /// Starts the writer on its own connection.
+    pub(crate) fn start(connection: SqliteConnection) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(work(connection, receiver));
+        Self(sender)
+    }
+
+    /// Runs `write` inside the next transaction and returns after the commit.
+    pub(crate) async fn write<T, F>(&self, durability: Durability, write: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let run: Run = Box::new(move |transaction| {
+            Box::pin(async move {
+                let result = match transaction {
+                    Ok(connection) => write(connection).await,
+                    Err(why) => Err(StoreError::NotCommitted(why)),
+                };
+                let keep = result.is_ok();
+                let reply: Reply = Box::new(move |commit| {
+                    let answer = result.and_then(|value| match commit {
+                        Ok(()) => Ok(value),
+                        Err(why) => Err(StoreError::NotCommitted(why)),
+                    });
+                    // The caller may have gone away; the write stands all the same.
+                    let _ = sender.send(answer);
+                });
+                (keep, reply)
+            })
+        });
+        let gone = || StoreError::NotCommitted("the writer has stopped".to_owned());
+        self.0.send(Job { durability, run }).await.map_err(|_| gone())?;
+        receiver.await.map_err(|_| gone())?
+    }
+}
+
+async fn work(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Job>) {
+    let mut synchronous = None;
+    let mut batch = Vec::with_capacity(BATCH);
+    while queue.recv_many(&mut batch, BATCH).await > 0 {
+        let wanted = batch.iter().map(|job| job.durability).max();
+        if synchronous != wanted && set_synchronous(&mut connection, wanted).await.is_ok() {
+            synchronous = wanted;
+        }
+        commit(&mut connection, batch.drain(..)).await;
+    }
+    // Only now may the file be copied away: the log is folded into it.
+    if let Err(error) = connection.close().await {
+        tracing::warn!(%error, "the database did not close cleanly");
+    }
+}
+
+/// `synchronous` can only be set between transactions. FULL waits for the disk, NORMAL for the kernel.
+async fn set_synchronous(connection: &mut SqliteConnection, wanted: Option<Durability>) -> sqlx::Result<()> {
+    let sql = match wanted {
+        Some(Durability::Process) => "PRAGMA synchronous = NORMAL",
+        _ => "PRAGMA synchronous = FULL",
+    };
+    execute(connection, sql).await
+}
+
+/// Runs all jobs of a batch in one transaction; a job that fails is undone alone.
+async fn commit(connection: &mut SqliteConnection, batch: impl ExactSizeIterator<Item = Job>) {
+    let alone = batch.len() == 1;
+    let mut replies = Vec::with_capacity(batch.len());
+    let mut end = execute(connection, "BEGIN IMMEDIATE").await;
+    for job in batch {
+        let reply = match &end {
+            Ok(()) => step(connection, job, alone).await,
+            Err(error) => Ok((job.run)(Err(error.to_string())).await.1),
+        };
+        match reply {
+            Ok(reply) => replies.push(reply),
+            Err(error) => end = Err(error),
+        }
+    }
+    let last = if end.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let closed = execute(connection, last).await;
+    let outcome = end.and(closed).map_err(|error| error.to_string());
+    if outcome.is_err() && last == "COMMIT" {
+        let _ = execute(connection, "ROLLBACK").await;
+    }
+    for reply in replies {
+        reply(outcome.clone());
+    }
+}
+
+/// One job inside the transaction. A batch of one needs no savepoint: undoing it is undoing the batch.
+async fn step(connection: &mut SqliteConnection, job: Job, alone: bool) -> sqlx::Result<Reply> {
+    if !alone {
+        execute(connection, "SAVEPOINT job").await?;
+    }
+    let (keep, reply) = (job.run)(Ok(&mut *connection)).await;
+    match (alone, keep) {
+        (true, true) => {}
+        (true, false) => execute(connection, "ROLLBACK; BEGIN IMMEDIATE").await?,
+        (false, true) => execute(connection, "RELEASE job").await?,
+        (false, false) => execute(connection, "ROLLBACK TO job; RELEASE job").await?,
+    }
+    Ok(reply)
+}
+
+async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {
+    raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
+}

@@ -1,0 +1,74 @@
+//! One small HTTP server for all test services, because two things are needed that `axum::serve` does not
+//! offer: hanging up without an answer, and taking every connection down when the service is dropped.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt;
+
+/// A running service; dropping it ends its connections too.
+#[derive(Debug)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// As an extension of a response: send nothing and close the connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HangUp;
+
+impl Server {
+    pub(crate) async fn start(router: Router) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let task = AbortOnDropHandle::new(tokio::spawn(accept(listener, router)));
+        Ok(Self { address, _task: task })
+    }
+
+    /// Without a slash at the end.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+async fn accept(listener: TcpListener, router: Router) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((stream, _)) = accepted {
+                    connections.spawn(talk(stream, router.clone()));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn talk(stream: TcpStream, router: Router) {
+    let service = service_fn(move |request| answer(router.clone(), request));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    // A connection that breaks is what these services are for.
+    let _ = connection.await;
+}
+
+async fn answer(router: Router, request: Request<Incoming>) -> io::Result<Response<Body>> {
+    let response = match router.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    if response.extensions().get::<HangUp>().is_some() {
+        return Err(io::ErrorKind::ConnectionAborted.into());
+    }
+    Ok(response)
+}

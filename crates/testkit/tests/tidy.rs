@@ -1,0 +1,217 @@
+//! Keeps the house rules that neither rustfmt nor clippy knows. All violations are listed at once.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::Span;
+use syn::visit::{self, Visit};
+
+const MAX_FILE_LINES: usize = 600;
+const MAX_FUNCTION_LINES: usize = 80;
+const SOURCES: [&str; 4] = ["rs", "ts", "tsx", "js"];
+/// Folders that git does not keep, or that hold what others wrote.
+const SKIPPED: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
+
+/// Where and what: line 0 means the file as a whole.
+type Violation = (usize, String);
+
+#[test]
+fn the_repository_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let mut report = String::new();
+    let mut checked = 0;
+    for path in files(&root) {
+        // What is not text is not ours to check; what vanished meanwhile is gone.
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        checked += 1;
+        let shown = path.strip_prefix(&root).unwrap();
+        for (line, problem) in check(shown, &text) {
+            writeln!(report, "{}:{line}: {problem}", shown.display()).unwrap();
+        }
+    }
+    assert!(checked > 20, "only {checked} files were found: the walk is broken");
+    assert!(report.is_empty(), "the repository is not tidy:\n{report}");
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
+            found.extend(files(&path));
+        } else if kind.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn check(path: &Path, text: &str) -> Vec<Violation> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let mut found = [machine_paths(text), trailing_spaces(text)].concat();
+    if SOURCES.contains(&extension) {
+        found.extend(file_length(text));
+    }
+    if extension == "rs" {
+        found.extend(file_name(path));
+        found.extend(opening(text));
+        found.extend(unfinished(text));
+        found.extend(function_lengths(text));
+    }
+    found
+}
+
+fn file_length(text: &str) -> Option<Violation> {
+    let lines = text.lines().count();
+    (lines > MAX_FILE_LINES)
+        .then(|| (0, format!("{lines} lines, and {MAX_FILE_LINES} is the most: cut it by topic")))
+}
+
+fn file_name(path: &Path) -> Option<Violation> {
+    let old = path.file_name().is_some_and(|name| name == "mod.rs");
+    old.then(|| (0, "name it after its folder, beside the folder".to_owned()))
+}
+
+fn opening(text: &str) -> Option<Violation> {
+    (!text.starts_with("//!")).then(|| (1, "open the file with `//!` and why it exists".to_owned()))
+}
+
+fn trailing_spaces(text: &str) -> Vec<Violation> {
+    lines_with(text, |line| line.ends_with([' ', '\t', '\r']), "white space at the end of the line")
+}
+
+/// The needles are put together here, so that this file does not hold what it looks for.
+fn machine_paths(text: &str) -> Vec<Violation> {
+    let needles = [["/work", "/main"].concat(), ["/work", "/shared"].concat(), ["/root", "/"].concat()];
+    lines_with(text, |line| needles.iter().any(|needle| line.contains(needle)), "a path of one machine")
+}
+
+fn unfinished(text: &str) -> Vec<Violation> {
+    let needles = [["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[", "ignore"].concat()];
+    lines_with(
+        text,
+        |line| needles.iter().any(|needle| line.contains(needle)),
+        "unfinished code or a test that is not run",
+    )
+}
+
+fn lines_with(text: &str, wrong: impl Fn(&str) -> bool, problem: &str) -> Vec<Violation> {
+    let numbered = (1..).zip(text.split('\n'));
+    numbered.filter(|(_, line)| wrong(line)).map(|(number, _)| (number, problem.to_owned())).collect()
+}
+
+fn function_lengths(text: &str) -> Vec<Violation> {
+    let mut functions = Functions::default();
+    match syn::parse_file(text) {
+        Ok(file) => functions.visit_file(&file),
+        Err(error) => functions.0.push((error.span().start().line, format!("it does not parse: {error}"))),
+    }
+    functions.0
+}
+
+#[derive(Default)]
+struct Functions(Vec<Violation>);
+
+impl Functions {
+    /// Counts from `fn` to the closing brace; documentation and attributes cost nothing.
+    fn measure(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let start = signature.fn_token.span.start().line;
+        let end = Span::end(&body.brace_token.span.close()).line;
+        let lines = end + 1 - start;
+        if lines > MAX_FUNCTION_LINES {
+            let name = &signature.ident;
+            self.0.push((start, format!("`{name}` has {lines} lines, and {MAX_FUNCTION_LINES} is the most")));
+        }
+    }
+}
+
+impl Visit<'_> for Functions {
+    fn visit_item_fn(&mut self, function: &syn::ItemFn) {
+        self.measure(&function.sig, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &syn::ImplItemFn) {
+        self.measure(&function.sig, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+
+    fn visit_trait_item_fn(&mut self, function: &syn::TraitItemFn) {
+        if let Some(body) = &function.default {
+            self.measure(&function.sig, body);
+        }
+        visit::visit_trait_item_fn(self, function);
+    }
+}
+
+/// Each rule against a planted violation, and against the nearest thing that is none.
+mod rules {
+    use super::*;
+
+    fn lines_of(violations: &[Violation]) -> Vec<usize> {
+        violations.iter().map(|(line, _)| *line).collect()
+    }
+
+    #[test]
+    fn long_files_are_found() {
+        assert!(file_length(&"x\n".repeat(MAX_FILE_LINES)).is_none());
+        assert!(file_length(&"x\n".repeat(MAX_FILE_LINES + 1)).is_some());
+    }
+
+    #[test]
+    fn old_style_module_files_are_found() {
+        assert!(file_name(Path::new("a/mod.rs")).is_some());
+        assert!(file_name(Path::new("a/model.rs")).is_none());
+    }
+
+    #[test]
+    fn files_that_do_not_say_why_they_exist_are_found() {
+        assert!(opening("use std::fs;\n//! late").is_some());
+        assert!(opening("").is_some());
+        assert!(opening("//! Why.").is_none());
+    }
+
+    #[test]
+    fn trailing_white_space_is_found() {
+        assert_eq!(lines_of(&trailing_spaces("a\nb \nc\t\r\n\n d")), [2, 3]);
+    }
+
+    #[test]
+    fn machine_paths_are_found() {
+        let planted =
+            ["ok\ncd /wo", "rk/main/x\n/ro", "ot/.cargo\n/wo", "rk/shared\n/work/other\n/rooted"].concat();
+        assert_eq!(lines_of(&machine_paths(&planted)), [2, 3, 4]);
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        let planted =
+            ["tod", "o!()\nunimpl", "emented!(\"x\")\n#[igno", "re = \"slow\"]\ntodo list"].concat();
+        assert_eq!(lines_of(&unfinished(&planted)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn long_functions_are_found_wherever_they_are() {
+        let of = |lines: usize| format!("fn f() {{\n{}}}\n", "x();\n".repeat(lines - 2));
+        let (fits, long) = (of(MAX_FUNCTION_LINES), of(MAX_FUNCTION_LINES + 1));
+        assert!(function_lengths(&fits).is_empty());
+        assert_eq!(lines_of(&function_lengths(&long)), [1]);
+        assert_eq!(lines_of(&function_lengths(&format!("struct S;\nimpl S {{\n/// Doc.\n{long}}}"))), [4]);
+        assert_eq!(lines_of(&function_lengths(&format!("trait T {{ fn g(); \n{long}}}"))), [2]);
+        assert_eq!(lines_of(&function_lengths(&format!("fn outer() {{\n{long}}}"))), [1, 2]);
+        assert_eq!(lines_of(&function_lengths("fn broken( {")), [1]);
+    }
+
+    #[test]
+    fn each_rule_is_asked_for_the_files_it_is_about() {
+        let wrong = ["fn f() { tod", "o!() } \n"].concat();
+        assert_eq!(check(Path::new("src/mod.rs"), &wrong).len(), 4);
+        assert_eq!(check(Path::new("notes.md"), &wrong).len(), 1);
+        let long = "x\n".repeat(MAX_FILE_LINES + 1);
+        assert_eq!(check(Path::new("a.ts"), &long).len(), 1);
+        assert_eq!(check(Path::new("a.md"), &long).len(), 0);
+    }
+}

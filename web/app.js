@@ -1,0 +1,76 @@
+// The first page: logs a person in by the link they opened, then says who they are and how the gateway is.
+
+const element = (id) => document.getElementById(id);
+
+/** Asks our own gateway; the login travels as a cookie that this script cannot read. */
+async function ask(method, path, body) {
+  const options = { method, headers: { Accept: "application/json" } };
+  if (body !== undefined) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, options);
+  return { status: response.status, body: await response.json() };
+}
+
+function notice(text, isWrong) {
+  element("notice").textContent = text;
+  element("notice").classList.toggle("wrong", isWrong);
+}
+
+function pair(term, text) {
+  const dt = document.createElement("dt");
+  const dd = document.createElement("dd");
+  dt.textContent = term;
+  dd.textContent = text ?? "–";
+  return [dt, dd];
+}
+
+/** Uses up the code of a login link and takes it out of the address bar and the history. */
+async function loginByLink() {
+  const code = new URLSearchParams(location.search).get("code");
+  if (location.pathname !== "/login" || !code) return;
+  const login = await ask("POST", "/v1/login", { code });
+  history.replaceState(null, "", "/");
+  if (login.status !== 200) {
+    throw new Error("This login link was used already or has expired. Make a new one with: proliferate login-link");
+  }
+}
+
+async function showWho() {
+  const me = await ask("GET", "/v1/me");
+  if (me.status !== 200) {
+    notice("Nobody is logged in. Make a login link with: proliferate login-link", false);
+    return;
+  }
+  element("me").replaceChildren(
+    ...pair("User", me.body.userId), ...pair("Organisation", me.body.orgId), ...pair("Role", me.body.role),
+  );
+  element("who").hidden = false;
+  element("logout").hidden = false;
+  notice("You are logged in.", false);
+}
+
+async function showState() {
+  const ready = await ask("GET", "/ready");
+  element("checks").replaceChildren(...ready.body.checks.map((check) => {
+    const item = document.createElement("li");
+    item.className = check.ok ? "ok" : "down";
+    item.textContent = `${check.name}: ${check.detail}`;
+    return item;
+  }));
+  element("state").hidden = false;
+}
+
+element("logout").addEventListener("click", async () => {
+  await ask("POST", "/v1/logout", {});
+  location.assign("/");
+});
+
+try {
+  await loginByLink();
+  await showWho();
+  await showState();
+} catch (error) {
+  notice(error.message, true);
+}
