@@ -1,2 +1,55 @@
-//! The binary.
-fn main() {}
+//! `proliferate`: the server, and everything an operator does beside it.
+
+mod args;
+mod context;
+mod doctor;
+mod failure;
+mod output;
+
+mod db;
+mod identity;
+mod secrets;
+mod serve;
+mod token;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use args::{Cli, Command};
+use context::Context;
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::missing(format!("cannot start threads: {error}")).report(cli.json),
+    };
+    let json = cli.json;
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(json),
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    if let Command::Completions { shell } = cli.command {
+        clap_complete::generate(shell, &mut Cli::command(), "proliferate", &mut std::io::stdout());
+        return Ok(());
+    }
+    let context = Context::new(&cli)?;
+    match cli.command {
+        Command::Up(_) => serve::up(context).await,
+        Command::Serve(_) => serve::serve(context).await,
+        Command::Doctor => doctor::run(context).await,
+        Command::LoginLink { member } => identity::login_link(context, member).await,
+        Command::Orgs(command) => identity::orgs(context, command).await,
+        Command::Users(command) => identity::users(context, command).await,
+        Command::Keys(command) => identity::keys(context, command).await,
+        Command::Token(command) => token::run(context, command).await,
+        Command::Secrets(command) => secrets::run(context, command).await,
+        Command::Db(command) => db::run(context, command).await,
+        Command::Completions { .. } => Ok(()),
+    }
+}

@@ -113,7 +113,10 @@ pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreEr
 }
 
 /// A URL that reaches `address` from this machine; "all addresses" is not one that can be opened.
-fn url_of(address: SocketAddr) -> Url {
+///
+/// # Panics
+/// Never: an address and a port always make a URL.
+pub fn url_of(address: SocketAddr) -> Url {
     let host = match address {
         _ if address.ip().is_unspecified() => "127.0.0.1".to_owned(),
         SocketAddr::V4(v4) => v4.ip().to_string(),

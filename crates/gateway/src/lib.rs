@@ -23,5 +23,5 @@ pub mod server;
 pub mod telemetry;
 
 pub use app::{App, AppState};
-pub use boot::{Gateway, StartError, open_store};
+pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};

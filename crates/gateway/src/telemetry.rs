@@ -14,7 +14,7 @@ pub fn start_logging(config: &Config) {
     let terminal = std::io::stderr().is_terminal();
     let format = config.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
     let _already_started = match format {
-        LogFormat::Json => base.json().flatten_event(true).with_current_span(true).try_init(),
+        LogFormat::Json => base.json().flatten_event(true).with_span_list(false).try_init(),
         LogFormat::Text => base.with_ansi(terminal).with_target(false).try_init(),
     };
 }

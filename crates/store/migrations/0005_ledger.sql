@@ -151,8 +151,10 @@ BEGIN SELECT RAISE(ABORT, 'ledger rows are never changed'); END;
 CREATE TRIGGER ledger_events_no_delete BEFORE DELETE ON ledger_events
 BEGIN SELECT RAISE(ABORT, 'ledger rows are never deleted'); END;
 -- REPLACE deletes without firing the trigger above, so a row that is there already refuses the insert itself.
+-- An insert may name the hidden rowid, and replaces by that too.
 CREATE TRIGGER ledger_events_no_replace BEFORE INSERT ON ledger_events
-WHEN EXISTS (SELECT 1 FROM ledger_events WHERE event_id = NEW.event_id OR position = NEW.position
+WHEN EXISTS (SELECT 1 FROM ledger_events WHERE rowid = NEW.rowid OR event_id = NEW.event_id
+    OR position = NEW.position
     OR (chain = NEW.chain AND sequence = NEW.sequence))
 BEGIN SELECT RAISE(ABORT, 'ledger rows are never replaced'); END;
 CREATE TRIGGER ledger_checkpoints_no_update BEFORE UPDATE ON ledger_checkpoints

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
@@ -29,7 +30,7 @@ pub struct Store {
 
 #[derive(Clone)]
 pub(crate) enum Db {
-    Sqlite { readers: SqlitePool, writer: Writer },
+    Sqlite { file: Arc<Path>, readers: SqlitePool, writer: Writer },
     Postgres(PgPool),
 }
 
@@ -78,7 +79,7 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(options.pragma("query_only", "on"));
-        Ok(Self { db: Db::Sqlite { readers, writer: Writer::start(connection) } })
+        Ok(Self { db: Db::Sqlite { file: Arc::from(file), readers, writer: Writer::start(connection) } })
     }
 
     /// Connects to PostgreSQL and brings the database up to date.

@@ -9,6 +9,7 @@ mod db;
 mod dialect;
 mod error;
 mod migrate;
+mod probe;
 mod writer;
 
 // Who there is.
@@ -31,6 +32,7 @@ pub use login::NewLoginCode;
 pub use member::{Member, NewMember};
 pub use migrate::Migration;
 pub use org::{FirstOwner, NewOrg, Org};
+pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use sandbox_token::{NewSandboxToken, SandboxOwner};
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
 pub use session::{NewSession, SessionRow};

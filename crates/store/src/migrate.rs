@@ -47,7 +47,8 @@ const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     name TEXT NOT NULL,
     checksum TEXT NOT NULL,
     applied_at TEXT NOT NULL
-)";
+);
+";
 
 /// Any fixed number: instances that start at once queue up behind it.
 const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
@@ -73,7 +74,7 @@ pub(crate) async fn sqlite(connection: &mut SqliteConnection, clock: &Clock) -> 
         return Ok(());
     }
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-    raw_sql(CREATE).execute(&mut *transaction).await?;
+    raw_sql(AssertSqlSafe(Dialect::Sqlite.render(CREATE))).execute(&mut *transaction).await?;
     let done = applied_sqlite(&mut transaction).await?;
     for migration in missing(&done)? {
         let sql = Dialect::Sqlite.render(migration.text);
@@ -98,14 +99,14 @@ pub(crate) async fn postgres(connection: &mut PgConnection, clock: &Clock) -> Re
     Ok(())
 }
 
-const APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
+pub(crate) const APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
 
 async fn applied_sqlite(connection: &mut SqliteConnection) -> sqlx::Result<Vec<(i64, String)>> {
     sqlx::query_as(APPLIED).fetch_all(connection).await
 }
 
 /// The steps that have not run yet, unless what has run is not ours.
-fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreError> {
+pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreError> {
     for (version, checksum) in done {
         match Migration::ALL.iter().find(|migration| migration.version == *version) {
             None => {

@@ -55,6 +55,7 @@ impl Store {
         const OWNER: &str = "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', $3)";
         let is_postgres = matches!(self.db, Db::Postgres(_));
         let FirstOwner { org, user, email } = first;
+        let email = email.to_lowercase();
         write!(self, Disk, tx => {
             // SQLite has one writer; PostgreSQL would let two instances both see an empty table.
             if is_postgres {

@@ -1,0 +1,43 @@
+# Everything starts here. `make up` runs the product, `make test` proves it, `make check` is for every commit.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help up test check bench audit clean
+
+BIN := target/release/proliferate
+# What was installed for us alone is found first.
+export PATH := $(CURDIR)/.tools/bin:$(CURDIR)/.tools/node_modules/.bin:$(PATH)
+
+help: ## What there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+up: ## Build everything and run it: http://127.0.0.1:8787
+	@scripts/need.sh up
+	cargo build --release --locked --bin proliferate
+	$(BIN) up
+
+test: ## All tests, beside a private PostgreSQL and Redis
+	@scripts/need.sh test
+	cargo build --workspace --locked --tests
+	scripts/with-services.sh cargo test --workspace --locked --no-fail-fast
+
+check: .tools/bin/cargo-deny ## Format, lints, tidiness, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --locked --all-targets -- -D warnings
+	cargo test --locked -q -p testkit --test tidy
+	cargo deny --log-level error check bans licenses sources
+
+bench: ## Measure, beside a bare ceiling in the same run
+	@scripts/need.sh up
+	cargo build --release --locked --bin proliferate
+	bench/bench.sh
+
+audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a network)
+	cargo deny check advisories
+
+.tools/bin/cargo-deny:
+	@echo "installing cargo-deny into .tools (once; some minutes)"
+	cargo install --quiet --locked --root .tools cargo-deny
+
+clean: ## Remove what was built and installed here
+	rm -rf target .tools

@@ -1,0 +1,64 @@
+//! The command that invokes actions; sessions are rotated, because a gateway limits what one may invoke.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::Result;
+use crate::closed_loop::{Length, Request, closed_loop};
+use crate::context::{Context, OPENERS};
+
+#[derive(clap::Args)]
+pub struct Options {
+    #[arg(long, default_value = "danger_thing")]
+    action: String,
+    #[arg(long, default_value_t = 1)]
+    conc: usize,
+    /// total requests
+    #[arg(long, default_value_t = 1000)]
+    n: usize,
+    /// requests per session (limits: 60 a minute, 10 pending)
+    #[arg(long, default_value_t = 50)]
+    per_session: usize,
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+}
+
+/// Session ids with their sandbox tokens.
+type Sessions = Arc<Vec<(String, String)>>;
+
+pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
+    let integration = format!("connector:{}", context.common.connector);
+    let body = json!({"integration": integration, "action": options.action, "params": {"q": "x"}}).to_string();
+    for _ in 0..options.repeat {
+        let sessions = sessions_with_tools(context, options.n.div_ceil(options.per_session)).await?;
+        let body = body.clone();
+        let make = move |_, number: u64| {
+            let (id, token) = &sessions[number as usize % sessions.len()];
+            Request::post(format!("/proliferate/{id}/actions/invoke"), token.clone(), body.clone())
+        };
+        let result = closed_loop(context, options.conc, Length::Requests(options.n), make).await?;
+        context.emit(result, &format!("invoke_{}", options.action));
+    }
+    Ok(())
+}
+
+/// New sessions; the connector's tool list of each is fetched here, outside the measurement.
+async fn sessions_with_tools(context: &Arc<Context>, count: usize) -> Result<Sessions> {
+    let ids = context.create_sessions(count, "coding").await?;
+    let sessions: Sessions = Arc::new(
+        ids.into_iter()
+            .map(|id| {
+                let token = context.sandbox_token(&id);
+                (id, token)
+            })
+            .collect(),
+    );
+    let warmed = sessions.clone();
+    let make = move |_, number: u64| {
+        let (id, token) = &warmed[number as usize];
+        Request::get(format!("/proliferate/{id}/actions/available"), token.clone())
+    };
+    closed_loop(context, OPENERS, Length::Requests(count), make).await?;
+    Ok(sessions)
+}

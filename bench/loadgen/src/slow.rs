@@ -1,0 +1,110 @@
+//! The command that stalls readers beside a good one: who pays for them, the gateway's memory or the reader?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::Result;
+use crate::clock::{self, now_ns};
+use crate::context::Context;
+use crate::latency::Latency;
+use crate::sockets::{self, Socket, stamp};
+
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long after the scheduled end the good reader may still be served.
+const GRACE: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args)]
+pub struct Options {
+    #[arg(long, default_value_t = 1)]
+    stalled: usize,
+    #[arg(long, default_value_t = 20000.0)]
+    rate: f64,
+    #[arg(long, default_value_t = 10.0)]
+    secs: f64,
+    #[arg(long, default_value_t = 64)]
+    pad: usize,
+    /// seconds, for all stalled sockets together, spent on reading what was kept for them
+    #[arg(long, default_value_t = 20.0)]
+    later: f64,
+}
+
+struct Reader {
+    latency: Latency,
+    deltas: u64,
+    done: bool,
+}
+
+#[derive(Default)]
+struct Kept {
+    frames: u64,
+    bytes: u64,
+    closed: usize,
+}
+
+pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
+    let Options { stalled, rate, secs, pad, later } = *options;
+    let session = context.create_sessions(1, "coding").await?.remove(0);
+    let mut idle = Vec::new();
+    for _ in 0..stalled {
+        idle.push(sockets::open(context, &session, OPEN_TIMEOUT).await?);
+    }
+    let mut socket = sockets::open(context, &session, OPEN_TIMEOUT).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let usage = context.begin_usage();
+    let end = now_ns() + clock::ns(secs);
+    let prompt = format!("loadgen rate={rate} secs={secs} pad={pad}");
+    socket.send(Message::Text(json!({"type": "prompt", "content": prompt}).to_string())).await?;
+    let reader = read(&mut socket, end + GRACE.as_nanos() as u64).await;
+    let after = usage.report();
+    let kept = read_later(&mut idle, later).await;
+    let result = json!({"stalled": stalled, "rate": rate, "secs": secs, "pad": pad,
+        "reader_got": reader.deltas, "reader_done": reader.done, "lat": reader.latency.summary(),
+        "rss_before_mib": usage.rss_mib_at_start(), "usage": after, "stalled_read_later": kept.frames,
+        "stalled_read_later_mib": kept.bytes / 1_048_576, "stalled_closed": kept.closed});
+    context.emit(result, "slow");
+    Ok(())
+}
+
+async fn read(socket: &mut Socket, deadline: u64) -> Reader {
+    let mut reader = Reader { latency: Latency::new(), deltas: 0, done: false };
+    while now_ns() < deadline {
+        let Ok(Some(Ok(message))) = tokio::time::timeout(GRACE, socket.next()).await else { break };
+        let Message::Text(text) = message else { continue };
+        if let Some((_, sent_at)) = stamp(text.as_bytes()) {
+            reader.deltas += 1;
+            reader.latency.record_ns(now_ns().saturating_sub(sent_at));
+        } else if text.contains("\"message_complete\"") {
+            reader.done = true;
+            break;
+        }
+    }
+    reader
+}
+
+/// Can a stalled client still be served? Reads what is left for each, `secs` at most in all.
+async fn read_later(idle: &mut [Socket], secs: f64) -> Kept {
+    let mut kept = Kept::default();
+    let share = clock::ns(secs / idle.len().max(1) as f64);
+    for socket in idle {
+        let stop = now_ns() + share;
+        while now_ns() < stop {
+            let wait = stop.saturating_sub(now_ns()).min(1_000_000_000);
+            match tokio::time::timeout(Duration::from_nanos(wait), socket.next()).await {
+                Ok(Some(Ok(message))) => {
+                    kept.frames += 1;
+                    kept.bytes += message.len() as u64;
+                }
+                Ok(_) => {
+                    kept.closed += 1;
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+    }
+    kept
+}

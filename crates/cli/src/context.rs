@@ -1,0 +1,90 @@
+//! What every command needs: settings, time, and the way to the database.
+
+use clock::{Clock, Rng};
+use gateway::config::{self, Config, Database};
+use gateway::keyring::Keyring;
+use gateway::vault::Vault;
+use gateway::{DataDir, open_store};
+use proto::OrgId;
+use store::{Member, Store};
+use url::Url;
+
+use crate::args::{Cli, Command, WhichMember};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The parts a command works with.
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    pub(crate) out: Output,
+}
+
+impl Context {
+    pub(crate) fn new(cli: &Cli) -> Result<Self, Failure> {
+        let mut flags = cli.settings.clone();
+        if let Some(dir) = &cli.data_dir {
+            let dir = dir.to_str().ok_or_else(|| Failure::usage("--data-dir must be UTF-8"))?;
+            flags.push(("PROLIFERATE_DATA_DIR".to_owned(), dir.to_owned()));
+        }
+        if let Command::Up(listen) | Command::Serve(listen) = &cli.command
+            && let Some(address) = listen.listen
+        {
+            flags.push(("PROLIFERATE_LISTEN".to_owned(), address.to_string()));
+        }
+        let config = Config::load(&config::environment(), &flags)?;
+        Ok(Self { config, clock: Clock::system(), rng: Rng::system(), out: Output::new(cli.json) })
+    }
+
+    /// The database, made when there is none. Works beside a running gateway.
+    pub(crate) async fn store(&self) -> Result<Store, Failure> {
+        if matches!(self.config.database, Database::Sqlite) {
+            DataDir::prepare(&self.config.data_dir)?;
+        }
+        Ok(open_store(&self.config, &self.clock).await?)
+    }
+
+    pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
+        Ok(Keyring::open(&self.config, &self.rng)?)
+    }
+
+    pub(crate) async fn vault(&self) -> Result<Vault, Failure> {
+        let store = self.store().await?;
+        Ok(Vault::new(store, &self.keyring()?, self.clock.clone(), self.rng.clone())?)
+    }
+
+    /// The organisation that was named, or the first one.
+    pub(crate) async fn org(&self, store: &Store, named: Option<OrgId>) -> Result<OrgId, Failure> {
+        let orgs = store.orgs().await?;
+        let found = match named {
+            None => orgs.first(),
+            Some(id) => orgs.iter().find(|org| org.id == id),
+        };
+        found.map(|org| org.id).ok_or_else(|| match named {
+            None => Failure::failed("there is no organisation yet: run `proliferate up` once, or `proliferate orgs create`"),
+            Some(id) => Failure::failed(format!("there is no organisation {id}")),
+        })
+    }
+
+    /// The member that was named, or the first owner.
+    pub(crate) async fn member(&self, store: &Store, which: &WhichMember) -> Result<Member, Failure> {
+        let found = match (which.user, which.org) {
+            (None, None) => store.first_owner().await?,
+            (None, Some(org)) => {
+                let members = store.members(org).await?;
+                members.into_iter().find(|member| member.role == proto::Role::Owner)
+            }
+            (Some(user), Some(org)) => store.member(org, user).await?,
+            (Some(user), None) => store.memberships(user).await?.into_iter().next(),
+        };
+        found.ok_or_else(|| {
+            Failure::failed("there is no such member: run `proliferate up` once, or name --user and --org of one that `proliferate users ls` shows")
+        })
+    }
+
+    /// Where a gateway with these settings is reached.
+    pub(crate) fn public_url(&self) -> Url {
+        self.config.public_url.clone().unwrap_or_else(|| gateway::url_of(self.config.listen))
+    }
+}

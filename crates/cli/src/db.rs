@@ -1,0 +1,124 @@
+//! `db`: bring the database up to date, copy it, put a copy back.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::Stdio;
+
+use gateway::DataDir;
+use gateway::config::Database;
+use percent_encoding::percent_decode_str;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::json;
+use store::{Migration, check_backup, restore};
+use tokio::process::Command;
+use url::Url;
+
+use crate::args::DbCommand;
+use crate::context::Context;
+use crate::failure::Failure;
+
+pub(crate) async fn run(context: Context, command: DbCommand) -> Result<(), Failure> {
+    match command {
+        DbCommand::Migrate => {
+            let spinner = context.out.spinner("bringing the schema up to date");
+            let store = context.store().await;
+            spinner.finish_and_clear();
+            let backend = store?.backend();
+            let version = Migration::LATEST;
+            let sentence = format!("{backend} is at schema version {version}");
+            context.out.result(&json!({ "backend": backend, "version": version }), &sentence);
+            Ok(())
+        }
+        DbCommand::Backup { file } => backup(&context, &file).await,
+        DbCommand::Restore { file, yes } => restore_from(&context, &file, yes).await,
+    }
+}
+
+async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
+    if file.exists() {
+        return Err(Failure::usage(format!("{} exists already: name a new file", file.display())));
+    }
+    let spinner = context.out.spinner("copying the database");
+    let done = match &context.config.database {
+        Database::Sqlite => context.store().await?.backup(file).await.map_err(Failure::from),
+        Database::Postgres(url) => {
+            run_tool(postgres_tool("pg_dump", url)?.arg("--format=custom").arg("--file").arg(file)).await
+        }
+    };
+    spinner.finish_and_clear();
+    if let Err(failure) = done {
+        // A copy that broke off looks like a backup and is none.
+        let _ = std::fs::remove_file(file);
+        return Err(failure);
+    }
+    let bytes = std::fs::metadata(file).map(|file| file.len()).unwrap_or_default();
+    let keys = "keep keys.env of the data dir (or your key settings) apart from it: both together open every secret";
+    let sentence = format!("{} ({bytes} bytes) written; {keys}", file.display());
+    context.out.result(&json!({ "file": file, "bytes": bytes }), &sentence);
+    Ok(())
+}
+
+async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), Failure> {
+    let spinner = context.out.spinner("checking the backup");
+    let checked = match &context.config.database {
+        Database::Sqlite => check_backup(file).await.map(drop).map_err(Failure::from),
+        Database::Postgres(_) => run_tool(Command::new("pg_restore").arg("--list").arg(file)).await,
+    };
+    spinner.finish_and_clear();
+    checked?;
+    // Held until the end: a gateway that starts meanwhile must not open half a database.
+    let _held = DataDir::hold(&context.config.data_dir)?;
+    if !yes && !confirmed(file)? {
+        return Err(Failure::failed("nothing was changed"));
+    }
+    let spinner = context.out.spinner("restoring");
+    let kept = match &context.config.database {
+        Database::Sqlite => restore(file, &context.config.sqlite_file()).await.map_err(Failure::from),
+        Database::Postgres(url) => {
+            let mut command = postgres_tool("pg_restore", url)?;
+            run_tool(command.args(["--clean", "--if-exists", "--single-transaction"]).arg(file)).await.map(|()| None)
+        }
+    };
+    spinner.finish_and_clear();
+    let kept = kept?;
+    let note = kept.as_ref().map(|kept| format!("; the old one is kept as {}", kept.display())).unwrap_or_default();
+    context.out.result(&json!({ "restored": file, "kept": kept }), &format!("{} restored{note}", file.display()));
+    Ok(())
+}
+
+fn confirmed(file: &Path) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage("this replaces the database: add --yes to do it without a terminal"));
+    }
+    let mut out = anstream::stderr();
+    let _ = write!(out, "Replace the database by {}? [y/N] ", file.display());
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.map_err(|error| Failure::failed(format!("cannot read the answer: {error}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// PostgreSQL's own tools do this best. They get the password by environment, where other users cannot read it.
+fn postgres_tool(program: &str, url: &SecretString) -> Result<Command, Failure> {
+    let wrong = || Failure::usage("DATABASE_URL: must be postgres://user:password@host:port/database");
+    let mut url = Url::parse(url.expose_secret()).map_err(|_| wrong())?;
+    let password = percent_decode_str(url.password().unwrap_or_default()).decode_utf8_lossy().into_owned();
+    url.set_password(None).map_err(|()| wrong())?;
+    let mut command = Command::new(program);
+    command.arg("--no-owner").arg("--dbname").arg(url.as_str());
+    if !password.is_empty() {
+        command.env("PGPASSWORD", password);
+    }
+    Ok(command)
+}
+
+async fn run_tool(command: &mut Command) -> Result<(), Failure> {
+    let program = command.as_std().get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().await;
+    let output = output.map_err(|error| Failure::missing(format!("cannot run {program}: {error}. Install postgresql-client.")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::failed(format!("{program} failed: {}", said.lines().next().unwrap_or("it said nothing"))))
+}

@@ -1,0 +1,96 @@
+//! `doctor`: looks at the machine as the gateway will need it, and says how to mend each thing that is not right.
+
+mod machine;
+mod services;
+
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{BOLD, DIM, GREEN, RED, YELLOW, line};
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Good,
+    /// It works, with less than one could have.
+    Weak,
+    /// Something will not work.
+    Bad,
+}
+
+/// What a look at one thing showed.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    name: &'static str,
+    state: State,
+    detail: String,
+    /// What to do, when it is not good.
+    remedy: &'static str,
+}
+
+impl Finding {
+    pub(crate) fn good(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, state: State::Good, detail: detail.into(), remedy: "" }
+    }
+
+    pub(crate) fn weak(name: &'static str, detail: impl Into<String>, remedy: &'static str) -> Self {
+        Self { name, state: State::Weak, detail: detail.into(), remedy }
+    }
+
+    pub(crate) fn bad(name: &'static str, detail: impl Into<String>, remedy: &'static str) -> Self {
+        Self { name, state: State::Bad, detail: detail.into(), remedy }
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.state {
+            State::Good => "ok",
+            State::Weak => "warning",
+            State::Bad => "failed",
+        };
+        json!({ "name": self.name, "state": state, "detail": self.detail, "remedy": self.remedy })
+    }
+
+    fn print(&self) {
+        let (style, mark) = match self.state {
+            State::Good => (GREEN, "✓"),
+            State::Weak => (YELLOW, "!"),
+            State::Bad => (RED, "✗"),
+        };
+        line(&format!("{style}{mark}{style:#} {BOLD}{:16}{BOLD:#} {}", self.name, self.detail));
+        if !self.remedy.is_empty() {
+            line(&format!("  {:16} {DIM}→ {}{DIM:#}", "", self.remedy));
+        }
+    }
+}
+
+pub(crate) async fn run(context: Context) -> Result<(), Failure> {
+    let spinner = context.out.spinner("looking at this machine");
+    let config = &context.config;
+    let (bubblewrap, opencode, database, redis, model, port) = tokio::join!(
+        machine::bubblewrap(config),
+        machine::opencode(config),
+        services::database(config),
+        services::redis(config),
+        services::model(config),
+        services::port(config),
+    );
+    let mut findings = vec![machine::data_dir(config), database, redis, model, port];
+    findings.extend([bubblewrap, machine::cgroups(), machine::btrfs(config), opencode]);
+    findings.extend(["git", "rg"].map(|name| machine::program(config, name)));
+    spinner.finish_and_clear();
+    report(&context, &findings)
+}
+
+fn report(context: &Context, findings: &[Finding]) -> Result<(), Failure> {
+    let count = |state| findings.iter().filter(|finding| finding.state == state).count();
+    let (weak, bad) = (count(State::Weak), count(State::Bad));
+    if context.out.is_json() {
+        let values: Vec<Value> = findings.iter().map(Finding::json).collect();
+        line(&json!({ "ok": bad == 0, "checks": values }).to_string());
+    } else {
+        findings.iter().for_each(Finding::print);
+        line(&format!("\n{} checks, {weak} warnings, {bad} failures", findings.len()));
+    }
+    if bad == 0 { Ok(()) } else { Err(Failure::failed(format!("{bad} of {} checks failed", findings.len()))) }
+}

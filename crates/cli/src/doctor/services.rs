@@ -1,0 +1,91 @@
+//! What the gateway talks to: database, Redis, model provider, and its own port.
+
+use std::time::Duration;
+
+use gateway::config::{Config, Database};
+use gateway::coord::Coord;
+use secrecy::ExposeSecret as _;
+use store::{Migration, Schema, probe_postgres, probe_sqlite};
+
+use super::Finding;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks without changing anything: the schema stays as it is.
+pub(super) async fn database(config: &Config) -> Finding {
+    const NAME: &str = "database";
+    let (kind, found) = match &config.database {
+        Database::Sqlite => ("SQLite", probe_sqlite(&config.sqlite_file()).await),
+        Database::Postgres(url) => ("PostgreSQL", probe_postgres(url.expose_secret()).await),
+    };
+    let latest = Migration::LATEST;
+    match found {
+        Ok(Schema::Absent) => Finding::good(NAME, format!("{kind}, empty: tables are made at the first start")),
+        Ok(Schema::Version(version)) if version == latest => Finding::good(NAME, format!("{kind}, schema {version}")),
+        Ok(Schema::Version(version)) if version < latest => {
+            Finding::good(NAME, format!("{kind}, schema {version}: brought to {latest} at the next start"))
+        }
+        Ok(Schema::Version(version)) => Finding::bad(
+            NAME,
+            format!("{kind}, schema {version}; this program knows up to {latest}"),
+            "start the newer program that wrote it, or restore a backup made before the upgrade",
+        ),
+        Err(error) => Finding::bad(NAME, error.to_string(), "see docs/operations.md"),
+    }
+}
+
+pub(super) async fn redis(config: &Config) -> Finding {
+    const NAME: &str = "redis";
+    if config.redis_url.is_none() {
+        return Finding::good(NAME, "not set: this is the only instance");
+    }
+    match Coord::open(config.redis_url.as_ref()).await {
+        Ok(_) => Finding::good(NAME, "answers"),
+        Err(error) => Finding::bad(NAME, error.to_string(), "without it several instances cannot share sessions"),
+    }
+}
+
+/// Asks the provider for its list of models: costs nothing and tells whether the key is good.
+pub(super) async fn model(config: &Config) -> Finding {
+    const NAME: &str = "model";
+    let Some(key) = &config.anthropic_api_key else {
+        return Finding::good(NAME, "built-in script; set ANTHROPIC_API_KEY for a real one");
+    };
+    let url = format!("{}/v1/models", config.anthropic_base_url.as_str().trim_end_matches('/'));
+    let client = reqwest::Client::builder().timeout(PATIENCE).build();
+    let Ok(client) = client else { return Finding::bad(NAME, "no HTTP client", "check the system's certificates") };
+    let request = client.get(url).header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
+    match request.send().await {
+        Ok(answer) if answer.status().is_success() => {
+            Finding::good(NAME, format!("{} accepts the key", config.anthropic_base_url))
+        }
+        Ok(answer) => Finding::bad(
+            NAME,
+            format!("{} answers {}", config.anthropic_base_url, answer.status()),
+            "check ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL",
+        ),
+        Err(error) => Finding::bad(
+            NAME,
+            format!("cannot reach {}: {}", config.anthropic_base_url, error.without_url()),
+            "check ANTHROPIC_BASE_URL and the network",
+        ),
+    }
+}
+
+pub(super) async fn port(config: &Config) -> Finding {
+    const NAME: &str = "port";
+    let address = config.listen;
+    if tokio::net::TcpListener::bind(address).await.is_ok() {
+        return Finding::good(NAME, format!("{address} is free"));
+    }
+    let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let ours = match client {
+        Ok(client) => client.get(format!("{}health", gateway::url_of(address))).send().await.is_ok_and(|answer| answer.status().is_success()),
+        Err(_) => false,
+    };
+    if ours {
+        Finding::good(NAME, format!("{address}: a gateway answers"))
+    } else {
+        Finding::bad(NAME, format!("{address} is taken by another program"), "choose another with --listen")
+    }
+}

@@ -1,0 +1,119 @@
+//! How a command ends when it does not succeed: one clear sentence and an exit code that scripts can act on.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use gateway::StartError;
+use gateway::config::ConfigErrors;
+use gateway::keyring::KeyringError;
+use gateway::vault::VaultError;
+use gateway::{DataDirError, coord::CoordError};
+use store::StoreError;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// It was tried and did not work.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 1 }
+    }
+
+    /// The command or a setting is wrong.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 2 }
+    }
+
+    /// Something that is needed is missing or cannot be reached.
+    pub(crate) fn missing(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: 3 }
+    }
+
+    /// The same failure, of one thing among many.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { message: format!("{what}: {}", self.message), ..self }
+    }
+
+    /// Tells the person, or the program, and gives the exit code.
+    pub(crate) fn report(self, json: bool) -> ExitCode {
+        let mut err = anstream::stderr();
+        // Nobody may be left to read it; the exit code says it as well.
+        let _ = if json {
+            writeln!(err, "{}", serde_json::json!({ "error": self.message, "exitCode": self.code }))
+        } else {
+            let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
+            writeln!(err, "{red}error:{red:#} {}", self.message)
+        };
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        match errors.0.as_slice() {
+            [one] => Self::usage(one.clone()),
+            many => Self::usage(format!("{} settings are wrong:\n  {}", many.len(), many.join("\n  "))),
+        }
+    }
+}
+
+impl From<KeyringError> for Failure {
+    fn from(error: KeyringError) -> Self {
+        match error {
+            KeyringError::Missing(errors) => errors.into(),
+            other => Self::missing(other.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unreachable { .. } | StoreError::NewerSchema { .. } | StoreError::ForeignSchema { .. } => {
+                Self::missing(error.to_string())
+            }
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<VaultError> for Failure {
+    fn from(error: VaultError) -> Self {
+        match error {
+            VaultError::BadName | VaultError::BadValue => Self::usage(error.to_string()),
+            VaultError::Keyring(error) => error.into(),
+            VaultError::Store(error) => error.into(),
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<DataDirError> for Failure {
+    fn from(error: DataDirError) -> Self {
+        Self::missing(error.to_string())
+    }
+}
+
+impl From<CoordError> for Failure {
+    fn from(error: CoordError) -> Self {
+        Self::missing(error.to_string())
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Keyring(error) => error.into(),
+            StartError::Store(error) => error.into(),
+            StartError::Vault(error) => error.into(),
+            StartError::Llm(error) => Self::usage(error.to_string()),
+            StartError::DataDir(error) => error.into(),
+            StartError::Coord(error) => error.into(),
+            StartError::Listen { .. } => Self::missing(error.to_string()),
+        }
+    }
+}

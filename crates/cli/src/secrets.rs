@@ -1,0 +1,121 @@
+//! `secrets`: the vault from the command line. Values go in and never come out.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use proto::{dotenv, iso};
+use secrecy::SecretString;
+use serde_json::json;
+use store::{Scope, SecretEntry};
+
+use crate::args::{SecretOwner, SecretsCommand};
+use crate::context::Context;
+use crate::failure::Failure;
+
+pub(crate) async fn run(context: Context, command: SecretsCommand) -> Result<(), Failure> {
+    match command {
+        SecretsCommand::Set { key, value, owner } => {
+            let value = if value == "-" { trimmed(read(Path::new("-"))?) } else { value };
+            let created = set(&context, &owner, &[(key.clone(), value)]).await? == 1;
+            let verb = if created { "stored" } else { "replaced" };
+            context.out.result(&json!({ "key": key, "created": created }), &format!("{key} {verb}"));
+        }
+        SecretsCommand::Import { file, owner } => {
+            let pairs = dotenv::parse(&read(&file)?)
+                .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+            let created = set(&context, &owner, &pairs).await?;
+            let replaced = pairs.len() - created;
+            let sentence = format!("{created} stored, {replaced} replaced");
+            context.out.result(&json!({ "created": created, "replaced": replaced }), &sentence);
+        }
+        SecretsCommand::Ls { org } => ls(&context, org.org).await?,
+        SecretsCommand::Rm { key, owner } => {
+            let store = context.store().await?;
+            let org = context.org(&store, owner.org).await?;
+            store.delete_secret(org, scope(&owner), &key).await?;
+            context.out.result(&json!({ "key": key }), &format!("{key} removed"));
+        }
+        SecretsCommand::Rotate => rotate(&context).await?,
+    }
+    Ok(())
+}
+
+/// Stores all pairs; returns how many were new.
+async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)]) -> Result<usize, Failure> {
+    let store = context.store().await?;
+    let org = context.org(&store, owner.org).await?;
+    let vault = context.vault().await?;
+    let mut created = 0;
+    for (key, value) in pairs {
+        let value = SecretString::from(value.as_str());
+        let new = vault.set(org, scope(owner), key, &value, None).await;
+        // Which of many it was; the value is not named.
+        let new = new.map_err(Failure::from).map_err(|failure| failure.about(key))?;
+        created += usize::from(new);
+    }
+    Ok(created)
+}
+
+async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let secrets = store.secrets(context.org(&store, org).await?).await?;
+    let owner = |entry: &SecretEntry| match entry.scope() {
+        Scope::Org => "organisation".to_owned(),
+        Scope::Repo(id) => format!("repo {id}"),
+        Scope::Configuration(id) => format!("configuration {id}"),
+    };
+    let rows: Vec<_> = secrets
+        .iter()
+        .map(|entry| vec![entry.key.clone(), owner(entry), iso::text(&entry.updated_at), entry.key_id.clone()])
+        .collect();
+    let values = secrets.iter().map(|entry| {
+        json!({ "key": entry.key, "scope": entry.scope().as_str(), "owner": owner(entry),
+            "updatedAt": iso::text(&entry.updated_at), "sealedBy": entry.key_id })
+    });
+    context.out.list(values.collect(), &["KEY", "OWNER", "UPDATED", "SEALED BY"], &rows);
+    Ok(())
+}
+
+/// A made key is renewed first; a key that is a setting has been changed by the operator before.
+async fn rotate(context: &Context) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let mut keyring = context.keyring()?;
+    keyring.renew_vault_key(&context.rng)?;
+    let vault =
+        gateway::vault::Vault::new(store, &keyring, context.clock.clone(), context.rng.clone())?;
+    let spinner = context.out.spinner("sealing secrets with the new key");
+    let done = vault.rotate(|done| spinner.set_message(format!("sealing secrets with the new key: {done}"))).await;
+    spinner.finish_and_clear();
+    let done = done?;
+    keyring.forget_old_vault_key()?;
+    context.out.result(&json!({ "rotated": done }), &format!("{done} secrets sealed with the present key"));
+    Ok(())
+}
+
+fn scope(owner: &SecretOwner) -> Scope {
+    match (owner.repo, owner.configuration) {
+        (Some(repo), _) => Scope::Repo(repo),
+        (None, Some(configuration)) => Scope::Configuration(configuration),
+        (None, None) => Scope::Org,
+    }
+}
+
+/// A file's text, or that of standard input for `-`.
+fn read(file: &Path) -> Result<String, Failure> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        let read = std::io::stdin().read_to_string(&mut text);
+        read.map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).map_err(|error| Failure::failed(format!("cannot read {}: {error}", file.display())))
+}
+
+/// The line break that `echo` adds is not part of the secret.
+fn trimmed(mut text: String) -> String {
+    let end = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text).len());
+    if let Some(end) = end {
+        text.truncate(end);
+    }
+    text
+}

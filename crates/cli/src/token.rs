@@ -1,0 +1,47 @@
+//! `token`: credentials for users, services and sandboxes, printed alone so that a shell can take them.
+
+use gateway::identity::{Credential, CredentialKind, Issuer, USER_TOKEN_LIFETIME};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::json;
+use store::NewSandboxToken;
+
+use crate::args::TokenCommand;
+use crate::context::Context;
+use crate::failure::Failure;
+
+pub(crate) async fn run(context: Context, command: TokenCommand) -> Result<(), Failure> {
+    let token = make(&context, command).await?;
+    context.out.result(&json!({ "token": token.expose_secret() }), token.expose_secret());
+    Ok(())
+}
+
+async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, Failure> {
+    let now = context.clock.now();
+    let store = context.store().await?;
+    match command {
+        TokenCommand::User { member } => {
+            let member = context.member(&store, &member).await?;
+            Ok(issuer(context)?.user(member.user_id, member.org_id, &member.email, now, USER_TOKEN_LIFETIME))
+        }
+        TokenCommand::Service { name, org } => {
+            if name.trim().is_empty() {
+                return Err(Failure::usage("--name must not be empty"));
+            }
+            if org.is_some() {
+                context.org(&store, org).await?;
+            }
+            Ok(issuer(context)?.service(&name, org, now, USER_TOKEN_LIFETIME))
+        }
+        TokenCommand::Sandbox { session } => {
+            let token = Credential::new(CredentialKind::Sandbox, &context.rng);
+            let new = NewSandboxToken { token_hash: token.hash, session_id: session, at: now };
+            store.create_sandbox_token(new).await?;
+            Ok(token.text)
+        }
+    }
+}
+
+fn issuer(context: &Context) -> Result<Issuer, Failure> {
+    let keyring = context.keyring()?;
+    Ok(Issuer::new(&keyring.jwt, &keyring.service))
+}

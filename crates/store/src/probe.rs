@@ -1,0 +1,59 @@
+//! Looks at a database without changing it: is it there, and which schema has it?
+
+use std::path::Path;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{Connection as _, query_scalar};
+
+use crate::{StoreError, describe_url};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const VERSION: &str = "SELECT max(version) FROM schema_migrations";
+
+/// What schema a database has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// None of ours yet.
+    Absent,
+    Version(i64),
+}
+
+pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
+    if !file.exists() {
+        return Ok(Schema::Absent);
+    }
+    let unreachable = |error: sqlx::Error| StoreError::Unreachable {
+        target: file.display().to_string(),
+        reason: error.to_string(),
+        remedy: "Restore it from a backup, or choose another data dir.",
+    };
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut connection = SqliteConnection::connect_with(&options).await.map_err(unreachable)?;
+    let ours = "SELECT count(*) FROM sqlite_master WHERE name = 'schema_migrations'";
+    let tables: i64 = query_scalar(ours).fetch_one(&mut connection).await.map_err(unreachable)?;
+    if tables == 0 {
+        return Ok(Schema::Absent);
+    }
+    let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await.map_err(unreachable)?;
+    Ok(version.map_or(Schema::Absent, Schema::Version))
+}
+
+pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
+    let unreachable = |error: sqlx::Error| StoreError::Unreachable {
+        target: describe_url(url),
+        reason: error.to_string(),
+        remedy: "Start PostgreSQL or correct DATABASE_URL.",
+    };
+    let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
+    let connecting = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options));
+    let mut connection = connecting.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(unreachable)?;
+    let ours = "SELECT to_regclass('schema_migrations') IS NOT NULL";
+    if !query_scalar::<_, bool>(ours).fetch_one(&mut connection).await.map_err(unreachable)? {
+        return Ok(Schema::Absent);
+    }
+    let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await.map_err(unreachable)?;
+    Ok(version.map_or(Schema::Absent, Schema::Version))
+}

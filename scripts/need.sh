@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs what is missing for `make up` or `make test`, says what it does, and does nothing the second time.
+#   scripts/need.sh up|test
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[2m·\033[0m %s\n' "$*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+OPENCODE_VERSION=$(cat scripts/opencode.version)
+packages=()
+need() { # need PROGRAM PACKAGE
+  have "$1" || [ -x "/usr/sbin/$1" ] || packages+=("$2")
+}
+
+for tool in cargo npm; do
+  have "$tool" || { echo "$tool is missing: install Rust (rustup) and Node 20 first" >&2; exit 1; }
+done
+need gcc gcc
+need git git
+need bwrap bubblewrap
+need mkfs.btrfs btrfs-progs
+need rg ripgrep
+if [ "${1:-}" = test ]; then
+  ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || packages+=(postgresql)
+  need redis-server redis-server
+  need chromium chromium
+fi
+
+if [ ${#packages[@]} -gt 0 ]; then
+  say "installing with apt: ${packages[*]}"
+  sudo=""
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  export DEBIAN_FRONTEND=noninteractive
+  $sudo apt-get update -qq
+  # Recommended packages of a browser alone are hundreds of megabytes.
+  $sudo apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+fi
+
+if [ "$(.tools/node_modules/.bin/opencode --version 2>/dev/null || true)" != "$OPENCODE_VERSION" ]; then
+  say "installing with npm: opencode-ai $OPENCODE_VERSION into .tools"
+  npm install --prefix .tools --no-save --no-package-lock --no-audit --no-fund --silent "opencode-ai@$OPENCODE_VERSION"
+fi
