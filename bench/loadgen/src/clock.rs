@@ -19,7 +19,10 @@ pub fn ns(secs: f64) -> u64 {
 }
 
 pub async fn sleep_until(at_ns: u64) {
-    tokio::time::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))).await;
+    let left = at_ns.saturating_sub(now_ns());
+    if left > 0 {
+        tokio::time::sleep(Duration::from_nanos(left)).await;
+    }
 }
 
 fn since_1970() -> Duration {
@@ -38,8 +41,7 @@ pub fn unix_ms() -> u64 {
 pub fn iso(ms: u64) -> String {
     let (days, secs) = ((ms / 86_400_000) as i64 + 719_468, ms % 86_400_000 / 1000);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;

@@ -29,7 +29,8 @@ type Sessions = Arc<Vec<(String, String)>>;
 
 pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     let integration = format!("connector:{}", context.common.connector);
-    let body = json!({"integration": integration, "action": options.action, "params": {"q": "x"}}).to_string();
+    let body =
+        json!({"integration": integration, "action": options.action, "params": {"q": "x"}}).to_string();
     for _ in 0..options.repeat {
         let sessions = sessions_with_tools(context, options.n.div_ceil(options.per_session)).await?;
         let body = body.clone();

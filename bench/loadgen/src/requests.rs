@@ -76,7 +76,8 @@ pub async fn tools(context: &Arc<Context>, options: &ToolsOptions) -> Result<()>
                 format!("call_{}", next.fetch_add(1, Ordering::Relaxed))
             };
             let (path, token) = targets[worker].clone();
-            let body = json!({"tool_call_id": call, "args": {"commands": [{"name": "web", "command": "pnpm dev"}]}});
+            let body =
+                json!({"tool_call_id": call, "args": {"commands": [{"name": "web", "command": "pnpm dev"}]}});
             Request::post(path, token, body.to_string())
         };
         let result = closed_loop(context, options.conc, Length::Secs(options.secs), make).await?;
@@ -87,7 +88,8 @@ pub async fn tools(context: &Arc<Context>, options: &ToolsOptions) -> Result<()>
 
 pub async fn available(context: &Arc<Context>, options: &AvailableOptions) -> Result<()> {
     let sessions = context.create_sessions(options.conc, "coding").await?;
-    let token = |id: &str| if options.as_user { context.user_token.clone() } else { context.sandbox_token(id) };
+    let token =
+        |id: &str| if options.as_user { context.user_token.clone() } else { context.sandbox_token(id) };
     let targets: Arc<Vec<(String, String)>> = Arc::new(
         sessions.iter().map(|id| (format!("/proliferate/{id}/actions/available"), token(id))).collect(),
     );

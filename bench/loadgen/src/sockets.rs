@@ -111,7 +111,10 @@ mod tests {
 
     #[test]
     fn a_stamp_is_found_in_any_frame_and_nowhere_else() {
-        assert_eq!(stamp(br#"{"type":"token","payload":{"token":"@T17:123456789;xxx"}}"#), Some((17, 123_456_789)));
+        assert_eq!(
+            stamp(br#"{"type":"token","payload":{"token":"@T17:123456789;xxx"}}"#),
+            Some((17, 123_456_789))
+        );
         assert_eq!(stamp(br#"{"type":"message_complete"}"#), None);
         assert_eq!(stamp(b"@T1a:2;"), None);
     }

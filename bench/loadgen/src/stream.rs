@@ -127,7 +127,8 @@ async fn read(opened: Opened, prompt: String, window: Window) -> Received {
         let _ = socket.send(Message::Text(prompt)).await;
     }
     let mut received = Received::new();
-    loop {
+    // A timeout of zero still takes what is there, so a flood would be read for ever without this check.
+    while now_ns() < window.deadline {
         let left = window.deadline.saturating_sub(now_ns());
         let next = tokio::time::timeout(Duration::from_nanos(left), socket.next());
         let Ok(Some(Ok(message))) = next.await else { break };

@@ -154,7 +154,8 @@ fn metrics(result: &Value) -> Vec<(&'static str, f64)> {
     let metrics = match result["cmd"].as_str().unwrap_or("") {
         "stream" => {
             // Flat out, latency only tells how much the buffers hold.
-            let paced = |value: &Value| if number(&result["rate"]) > 0.0 { value.clone() } else { Value::Null };
+            let paced =
+                |value: &Value| if number(&result["rate"]) > 0.0 { value.clone() } else { Value::Null };
             vec![
                 ("frames/s", result["delivered_per_s"].clone()),
                 ("p50 ms", paced(&latency["p50_ms"])),

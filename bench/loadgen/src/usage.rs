@@ -30,7 +30,13 @@ impl Usage {
             })
             .collect();
         let start = watched.iter().map(|(_, pid)| process::tree(*pid)).collect();
-        Self { watched, at: now_ns(), start, own: process::tree(own_pid()), machine: process::machine_cpu_s() }
+        Self {
+            watched,
+            at: now_ns(),
+            start,
+            own: process::tree(own_pid()),
+            machine: process::machine_cpu_s(),
+        }
     }
 
     pub fn rss_mib_at_start(&self) -> Vec<u64> {

@@ -62,7 +62,9 @@ impl Context {
             Some(id) => orgs.iter().find(|org| org.id == id),
         };
         found.map(|org| org.id).ok_or_else(|| match named {
-            None => Failure::failed("there is no organisation yet: run `proliferate up` once, or `proliferate orgs create`"),
+            None => Failure::failed(
+                "there is no organisation yet: run `proliferate up` once, or `proliferate orgs create`",
+            ),
             Some(id) => Failure::failed(format!("there is no organisation {id}")),
         })
     }

@@ -52,7 +52,8 @@ async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
         return Err(failure);
     }
     let bytes = std::fs::metadata(file).map(|file| file.len()).unwrap_or_default();
-    let keys = "keep keys.env of the data dir (or your key settings) apart from it: both together open every secret";
+    let keys =
+        "keep keys.env of the data dir (or your key settings) apart from it: both together open every secret";
     let sentence = format!("{} ({bytes} bytes) written; {keys}", file.display());
     context.out.result(&json!({ "file": file, "bytes": bytes }), &sentence);
     Ok(())
@@ -76,13 +77,18 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
         Database::Sqlite => restore(file, &context.config.sqlite_file()).await.map_err(Failure::from),
         Database::Postgres(url) => {
             let mut command = postgres_tool("pg_restore", url)?;
-            run_tool(command.args(["--clean", "--if-exists", "--single-transaction"]).arg(file)).await.map(|()| None)
+            run_tool(command.args(["--clean", "--if-exists", "--single-transaction"]).arg(file))
+                .await
+                .map(|()| None)
         }
     };
     spinner.finish_and_clear();
     let kept = kept?;
-    let note = kept.as_ref().map(|kept| format!("; the old one is kept as {}", kept.display())).unwrap_or_default();
-    context.out.result(&json!({ "restored": file, "kept": kept }), &format!("{} restored{note}", file.display()));
+    let note =
+        kept.as_ref().map(|kept| format!("; the old one is kept as {}", kept.display())).unwrap_or_default();
+    context
+        .out
+        .result(&json!({ "restored": file, "kept": kept }), &format!("{} restored{note}", file.display()));
     Ok(())
 }
 
@@ -115,7 +121,9 @@ fn postgres_tool(program: &str, url: &SecretString) -> Result<Command, Failure> 
 async fn run_tool(command: &mut Command) -> Result<(), Failure> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().await;
-    let output = output.map_err(|error| Failure::missing(format!("cannot run {program}: {error}. Install postgresql-client.")))?;
+    let output = output.map_err(|error| {
+        Failure::missing(format!("cannot run {program}: {error}. Install postgresql-client."))
+    })?;
     if output.status.success() {
         return Ok(());
     }

@@ -73,9 +73,9 @@ impl From<KeyringError> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unreachable { .. } | StoreError::NewerSchema { .. } | StoreError::ForeignSchema { .. } => {
-                Self::missing(error.to_string())
-            }
+            StoreError::Unreachable { .. }
+            | StoreError::NewerSchema { .. }
+            | StoreError::ForeignSchema { .. } => Self::missing(error.to_string()),
             other => Self::failed(other.to_string()),
         }
     }

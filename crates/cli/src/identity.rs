@@ -33,11 +33,13 @@ pub(crate) async fn orgs(context: Context, command: OrgsCommand) -> Result<(), F
         }
         OrgsCommand::Ls => {
             let orgs = store.orgs().await?;
-            let rows: Vec<_> =
-                orgs.iter().map(|org| vec![org.id.to_string(), org.name.clone(), iso::text(&org.created_at)]).collect();
-            let values = orgs
+            let rows: Vec<_> = orgs
                 .iter()
-                .map(|org| json!({ "id": org.id, "name": org.name, "createdAt": iso::text(&org.created_at) }));
+                .map(|org| vec![org.id.to_string(), org.name.clone(), iso::text(&org.created_at)])
+                .collect();
+            let values = orgs.iter().map(
+                |org| json!({ "id": org.id, "name": org.name, "createdAt": iso::text(&org.created_at) }),
+            );
             context.out.list(values.collect(), &["ID", "NAME", "CREATED"], &rows);
         }
     }
@@ -55,14 +57,19 @@ pub(crate) async fn users(context: Context, command: UsersCommand) -> Result<(),
             let at = context.clock.now();
             let user_id = UserId::from(context.rng.uuid(at));
             let name = name.unwrap_or_else(|| email.clone());
-            let user = store.add_member(NewMember { user_id, email: email.clone(), name, org_id, role, at }).await?;
-            context.out.result(&json!({ "id": user }), &format!("user {user} ({email}) is {role} of {org_id}"));
+            let user =
+                store.add_member(NewMember { user_id, email: email.clone(), name, org_id, role, at }).await?;
+            context
+                .out
+                .result(&json!({ "id": user }), &format!("user {user} ({email}) is {role} of {org_id}"));
         }
         UsersCommand::Ls { org } => {
             let members = store.members(context.org(&store, org.org).await?).await?;
             let rows: Vec<_> = members
                 .iter()
-                .map(|m| vec![m.user_id.to_string(), m.email.clone(), m.role.to_string(), iso::text(&m.created_at)])
+                .map(|m| {
+                    vec![m.user_id.to_string(), m.email.clone(), m.role.to_string(), iso::text(&m.created_at)]
+                })
                 .collect();
             let values = members.iter().map(|m| {
                 json!({ "id": m.user_id, "email": m.email, "name": m.name, "role": m.role, "org": m.org_id,
@@ -78,7 +85,9 @@ pub(crate) async fn users(context: Context, command: UsersCommand) -> Result<(),
         UsersCommand::Rm { user, org } => {
             let org = context.org(&store, org.org).await?;
             store.change_member(org, user, None).await?;
-            context.out.result(&json!({ "id": user }), &format!("user {user} is no longer a member of {org}"));
+            context
+                .out
+                .result(&json!({ "id": user }), &format!("user {user} is no longer a member of {org}"));
         }
     }
     Ok(())
@@ -99,7 +108,9 @@ pub(crate) async fn keys(context: Context, command: KeysCommand) -> Result<(), F
             store
                 .create_key(NewApiKey { id, org_id, user_id, name, hint: key.hint, key_hash: key.hash, at })
                 .await?;
-            context.out.result(&json!({ "id": id, "key": key.text.expose_secret() }), key.text.expose_secret());
+            context
+                .out
+                .result(&json!({ "id": id, "key": key.text.expose_secret() }), key.text.expose_secret());
         }
         KeysCommand::Ls { org } => {
             let keys = store.keys(context.org(&store, org.org).await?).await?;
@@ -108,7 +119,13 @@ pub(crate) async fn keys(context: Context, command: KeysCommand) -> Result<(), F
                 .iter()
                 .map(|key| {
                     let hint = format!("{}…", key.hint);
-                    vec![key.id.to_string(), key.name.clone(), key.email.clone(), hint, state(key.revoked_at.is_some())]
+                    vec![
+                        key.id.to_string(),
+                        key.name.clone(),
+                        key.email.clone(),
+                        hint,
+                        state(key.revoked_at.is_some()),
+                    ]
                 })
                 .collect();
             let values = keys.iter().map(|key| {

@@ -66,7 +66,9 @@ async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure>
     };
     let rows: Vec<_> = secrets
         .iter()
-        .map(|entry| vec![entry.key.clone(), owner(entry), iso::text(&entry.updated_at), entry.key_id.clone()])
+        .map(|entry| {
+            vec![entry.key.clone(), owner(entry), iso::text(&entry.updated_at), entry.key_id.clone()]
+        })
         .collect();
     let values = secrets.iter().map(|entry| {
         json!({ "key": entry.key, "scope": entry.scope().as_str(), "owner": owner(entry),
@@ -81,10 +83,10 @@ async fn rotate(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
     let mut keyring = context.keyring()?;
     keyring.renew_vault_key(&context.rng)?;
-    let vault =
-        gateway::vault::Vault::new(store, &keyring, context.clock.clone(), context.rng.clone())?;
+    let vault = gateway::vault::Vault::new(store, &keyring, context.clock.clone(), context.rng.clone())?;
     let spinner = context.out.spinner("sealing secrets with the new key");
-    let done = vault.rotate(|done| spinner.set_message(format!("sealing secrets with the new key: {done}"))).await;
+    let done =
+        vault.rotate(|done| spinner.set_message(format!("sealing secrets with the new key: {done}"))).await;
     spinner.finish_and_clear();
     let done = done?;
     keyring.forget_old_vault_key()?;
@@ -108,7 +110,8 @@ fn read(file: &Path) -> Result<String, Failure> {
         read.map_err(|error| Failure::failed(format!("cannot read standard input: {error}")))?;
         return Ok(text);
     }
-    std::fs::read_to_string(file).map_err(|error| Failure::failed(format!("cannot read {}: {error}", file.display())))
+    std::fs::read_to_string(file)
+        .map_err(|error| Failure::failed(format!("cannot read {}: {error}", file.display())))
 }
 
 /// The line break that `echo` adds is not part of the secret.

@@ -15,16 +15,20 @@ use crate::output::{BOLD, DIM, GREEN, line};
 
 /// Runs everything and greets the person who started it with a fresh login link.
 pub(crate) async fn up(context: Context) -> Result<(), Failure> {
-    let gateway = start(&context).await?;
+    let (gateway, life) = start(&context).await?;
     let owner = gateway.app.store.first_owner().await?;
     let link = link(&context, &gateway, owner.as_ref()).await?;
-    if context.out.is_json() { announce(&gateway, link.as_ref()) } else { greet(&gateway, link.as_ref()) }
-    serve_until_stopped(context, gateway).await
+    if context.out.is_json() {
+        announce(&gateway, link.as_ref())
+    } else {
+        greet(&gateway, link.as_ref())
+    }
+    serve_until_stopped(gateway, life).await
 }
 
 /// Runs the gateway; prints where it listens, and on the first start of a database the link of its owner.
 pub(crate) async fn serve(context: Context) -> Result<(), Failure> {
-    let gateway = start(&context).await?;
+    let (gateway, life) = start(&context).await?;
     let link = link(&context, &gateway, gateway.first_owner.as_ref()).await?;
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
@@ -34,18 +38,20 @@ pub(crate) async fn serve(context: Context) -> Result<(), Failure> {
             line(&format!("first start: log in, once, with {}", link.expose_secret()));
         }
     }
-    serve_until_stopped(context, gateway).await
+    serve_until_stopped(gateway, life).await
 }
 
-async fn start(context: &Context) -> Result<Gateway, Failure> {
+/// Listens to signals first: whoever reads our greeting may answer it with a stop signal at once.
+async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     telemetry::start_logging(&context.config);
-    Ok(Gateway::start(context.config.clone(), context.clock.clone(), context.rng.clone()).await?)
-}
-
-async fn serve_until_stopped(context: Context, gateway: Gateway) -> Result<(), Failure> {
     let life = Lifecycle::default();
     let signals = life.stop_on_signals(context.config.stop_after);
     signals.map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
+    let gateway = Gateway::start(context.config.clone(), context.clock.clone(), context.rng.clone()).await?;
+    Ok((gateway, life))
+}
+
+async fn serve_until_stopped(gateway: Gateway, life: Lifecycle) -> Result<(), Failure> {
     tracing::info!(url = %gateway.app.public_url, version = env!("CARGO_PKG_VERSION"), "serving");
     if !gateway.run(&life).await {
         tracing::warn!("stopped hard: requests were cut off");
@@ -67,13 +73,17 @@ async fn link(
 fn announce(gateway: &Gateway, link: Option<&SecretString>) {
     let address = gateway.address().map(|address| address.to_string());
     let link = link.map(|link| link.expose_secret().to_owned());
-    line(&json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }).to_string());
+    line(
+        &json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }).to_string(),
+    );
 }
 
 fn greet(gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
     let model = match app.llm {
-        Llm::Scripted(_) => "built-in script, no account needed (set ANTHROPIC_API_KEY for a real one)".to_owned(),
+        Llm::Scripted(_) => {
+            "built-in script, no account needed (set ANTHROPIC_API_KEY for a real one)".to_owned()
+        }
         Llm::Upstream { ref base, .. } => format!("{base}"),
     };
     let data = match app.config.database {
@@ -81,7 +91,10 @@ fn greet(gateway: &Gateway, link: Option<&SecretString>) {
         Database::Postgres(_) => "PostgreSQL".to_owned(),
     };
     let row = |name: &str, value: &str| line(&format!("  {DIM}{name:8}{DIM:#} {value}"));
-    line(&format!("\n{GREEN}●{GREEN:#} {BOLD}proliferate {}{BOLD:#} is running\n", env!("CARGO_PKG_VERSION")));
+    line(&format!(
+        "\n{GREEN}●{GREEN:#} {BOLD}proliferate {}{BOLD:#} is running\n",
+        env!("CARGO_PKG_VERSION")
+    ));
     row("Web", app.public_url.as_str());
     if let Some(link) = link {
         row("Log in", &format!("{BOLD}{}{BOLD:#}", link.expose_secret()));

@@ -19,9 +19,9 @@ pub use create::{
     CreatedSession, ManagedConfiguration, SshOptions,
 };
 pub use identity::{
-    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry, MemberList, NewKey,
-    NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole, SetSecret, SetSecretReply,
-    TicketKind,
+    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
+    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,
+    SetSecret, SetSecretReply, TicketKind,
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::PostMessage;

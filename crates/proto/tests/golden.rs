@@ -8,6 +8,8 @@
 mod client;
 #[path = "golden/http.rs"]
 mod http;
+#[path = "golden/identity.rs"]
+mod identity;
 #[path = "golden/server.rs"]
 mod server;
 

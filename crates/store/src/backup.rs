@@ -9,7 +9,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, query, query_as, query_scalar};
 
 use crate::db::Db;
-use crate::{Migration, Store, StoreError, migrate};
+use crate::{Store, StoreError, migrate};
 
 impl Store {
     /// Writes a copy of the database to `out`, which must not exist. PostgreSQL has its own tools for this.
@@ -58,11 +58,9 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
     let done: Vec<(i64, String)> =
         query_as(migrate::APPLIED).fetch_all(&mut connection).await.map_err(refuse)?;
     connection.close().await.map_err(refuse)?;
-    let missing = migrate::missing(&done)?;
-    match done.last() {
-        Some((version, _)) if missing.len() < Migration::ALL.len() => Ok(*version),
-        _ => Err(StoreError::Refused("the backup is empty: no migration ever ran in it")),
-    }
+    migrate::missing(&done)?;
+    let last = done.last().ok_or(StoreError::Refused("the backup is empty: no migration ever ran in it"))?;
+    Ok(last.0)
 }
 
 /// Puts a backup in the place of the database, if it is whole. Nobody may have the database open.

@@ -3,6 +3,9 @@
 //! SQLite has one writer anyway. Queueing in front of it turns the cost of a commit (an fsync) into a share of
 //! one, and a write can never fail because another one of ours holds the lock.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
@@ -73,9 +76,9 @@ impl Writer {
                 (keep, reply)
             })
         });
-        let gone = || StoreError::NotCommitted("the writer has stopped".to_owned());
-        self.0.send(Job { durability, run }).await.map_err(|_| gone())?;
-        receiver.await.map_err(|_| gone())?
+        let gone = |why: &str| StoreError::NotCommitted(why.to_owned());
+        self.0.send(Job { durability, run }).await.map_err(|_| gone("the writer has stopped"))?;
+        receiver.await.map_err(|_| gone("the write did not come to its end"))?
     }
 }
 
@@ -111,13 +114,14 @@ async fn commit(connection: &mut SqliteConnection, batch: impl ExactSizeIterator
     let mut end = execute(connection, "BEGIN IMMEDIATE").await;
     for job in batch {
         let reply = match &end {
-            Ok(()) => step(connection, job, alone).await,
-            Err(error) => Ok((job.run)(Err(error.to_string())).await.1),
+            Ok(()) => {
+                let (reply, ended) = step(connection, job, alone).await;
+                end = ended;
+                reply
+            }
+            Err(error) => (job.run)(Err(error.to_string())).await.1,
         };
-        match reply {
-            Ok(reply) => replies.push(reply),
-            Err(error) => end = Err(error),
-        }
+        replies.push(reply);
     }
     let last = if end.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let closed = execute(connection, last).await;
@@ -130,19 +134,23 @@ async fn commit(connection: &mut SqliteConnection, batch: impl ExactSizeIterator
     }
 }
 
-/// One job inside the transaction. A batch of one needs no savepoint: undoing it is undoing the batch.
-async fn step(connection: &mut SqliteConnection, job: Job, alone: bool) -> sqlx::Result<Reply> {
-    if !alone {
-        execute(connection, "SAVEPOINT job").await?;
+/// One job inside the transaction, and whether the transaction can go on after it.
+/// A batch of one needs no savepoint: undoing it is undoing the batch.
+async fn step(connection: &mut SqliteConnection, job: Job, alone: bool) -> (Reply, sqlx::Result<()>) {
+    let begin = if alone { Ok(()) } else { execute(connection, "SAVEPOINT job").await };
+    if let Err(error) = begin {
+        return ((job.run)(Err(error.to_string())).await.1, Err(error));
     }
-    let (keep, reply) = (job.run)(Ok(&mut *connection)).await;
-    match (alone, keep) {
-        (true, true) => {}
-        (true, false) => execute(connection, "ROLLBACK; BEGIN IMMEDIATE").await?,
-        (false, true) => execute(connection, "RELEASE job").await?,
-        (false, false) => execute(connection, "ROLLBACK TO job; RELEASE job").await?,
-    }
-    Ok(reply)
+    // A panic undoes its own job: the writer must outlive it, or nothing is ever written again.
+    let ran = AssertUnwindSafe((job.run)(Ok(&mut *connection))).catch_unwind().await;
+    let (keep, reply) = ran.unwrap_or_else(|_| (false, Box::new(drop)));
+    let end = match (alone, keep) {
+        (true, true) => Ok(()),
+        (true, false) => execute(connection, "ROLLBACK; BEGIN IMMEDIATE").await,
+        (false, true) => execute(connection, "RELEASE job").await,
+        (false, false) => execute(connection, "ROLLBACK TO job; RELEASE job").await,
+    };
+    (reply, end)
 }
 
 async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> sqlx::Result<()> {

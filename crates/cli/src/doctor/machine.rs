@@ -54,7 +54,8 @@ pub(super) async fn bubblewrap(config: &Config) -> Finding {
 
 pub(super) fn cgroups() -> Finding {
     const NAME: &str = "cgroups";
-    const SOFT: &str = "run as root or in a delegated scope (systemd-run --user --scope -p Delegate=yes) for hard limits";
+    const SOFT: &str =
+        "run as root or in a delegated scope (systemd-run --user --scope -p Delegate=yes) for hard limits";
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let split = Path::new("/sys/fs/cgroup/memory").is_dir() && Path::new("/sys/fs/cgroup/pids").is_dir();
     let (kind, folder) = match (unified, split) {
@@ -77,7 +78,8 @@ fn is_writable(folder: &Path) -> bool {
 pub(super) fn btrfs(config: &Config) -> Finding {
     const NAME: &str = "btrfs";
     let in_kernel = std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("btrfs"));
-    let sbin = ["/usr/sbin", "/sbin"].iter().map(|dir| Path::new(dir).join("mkfs.btrfs")).find(|file| file.exists());
+    let sbin =
+        ["/usr/sbin", "/sbin"].iter().map(|dir| Path::new(dir).join("mkfs.btrfs")).find(|file| file.exists());
     let tool = config.program("mkfs.btrfs").or(sbin);
     match (in_kernel, tool) {
         (true, Some(_)) => Finding::good(NAME, "in the kernel, with its tools: snapshots can be instant"),
@@ -114,6 +116,7 @@ pub(super) fn program(config: &Config, name: &'static str) -> Finding {
 async fn output(mut command: Command) -> Result<String, String> {
     let run = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output());
     let output = run.await.map_err(|_| "no answer in 15 s".to_owned())?.map_err(|error| error.to_string())?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_owned();
+    let text =
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }

@@ -20,8 +20,12 @@ pub(super) async fn database(config: &Config) -> Finding {
     };
     let latest = Migration::LATEST;
     match found {
-        Ok(Schema::Absent) => Finding::good(NAME, format!("{kind}, empty: tables are made at the first start")),
-        Ok(Schema::Version(version)) if version == latest => Finding::good(NAME, format!("{kind}, schema {version}")),
+        Ok(Schema::Absent) => {
+            Finding::good(NAME, format!("{kind}, empty: tables are made at the first start"))
+        }
+        Ok(Schema::Version(version)) if version == latest => {
+            Finding::good(NAME, format!("{kind}, schema {version}"))
+        }
         Ok(Schema::Version(version)) if version < latest => {
             Finding::good(NAME, format!("{kind}, schema {version}: brought to {latest} at the next start"))
         }
@@ -41,7 +45,9 @@ pub(super) async fn redis(config: &Config) -> Finding {
     }
     match Coord::open(config.redis_url.as_ref()).await {
         Ok(_) => Finding::good(NAME, "answers"),
-        Err(error) => Finding::bad(NAME, error.to_string(), "without it several instances cannot share sessions"),
+        Err(error) => {
+            Finding::bad(NAME, error.to_string(), "without it several instances cannot share sessions")
+        }
     }
 }
 
@@ -53,8 +59,11 @@ pub(super) async fn model(config: &Config) -> Finding {
     };
     let url = format!("{}/v1/models", config.anthropic_base_url.as_str().trim_end_matches('/'));
     let client = reqwest::Client::builder().timeout(PATIENCE).build();
-    let Ok(client) = client else { return Finding::bad(NAME, "no HTTP client", "check the system's certificates") };
-    let request = client.get(url).header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
+    let Ok(client) = client else {
+        return Finding::bad(NAME, "no HTTP client", "check the system's certificates");
+    };
+    let request =
+        client.get(url).header("x-api-key", key.expose_secret()).header("anthropic-version", "2023-06-01");
     match request.send().await {
         Ok(answer) if answer.status().is_success() => {
             Finding::good(NAME, format!("{} accepts the key", config.anthropic_base_url))
@@ -80,7 +89,11 @@ pub(super) async fn port(config: &Config) -> Finding {
     }
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
     let ours = match client {
-        Ok(client) => client.get(format!("{}health", gateway::url_of(address))).send().await.is_ok_and(|answer| answer.status().is_success()),
+        Ok(client) => client
+            .get(format!("{}health", gateway::url_of(address)))
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status().is_success()),
         Err(_) => false,
     };
     if ours {

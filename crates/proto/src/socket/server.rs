@@ -124,6 +124,16 @@ pub enum ServerMessage {
     TitleUpdate {
         title: String,
     },
+    /// Declared by the old gateway and never sent by it; kept so that the vocabulary is whole.
+    FileEdit {
+        path: String,
+        diff: String,
+    },
+    /// As above.
+    ArtifactCreated {
+        path: String,
+        title: String,
+    },
     /// These numbers are lost to this client; an `init` follows.
     Gap {
         from: i64,
@@ -166,6 +176,8 @@ impl ServerMessage {
         "session_paused",
         "session_resumed",
         "title_update",
+        "file_edit",
+        "artifact_created",
         "gap",
         "turn_complete",
         "queue",

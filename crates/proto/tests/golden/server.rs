@@ -121,6 +121,14 @@ fn conversation() -> Vec<Golden> {
             r#"{"type":"title_update","payload":{"title":"Fix the login"}}"#,
             ServerMessage::TitleUpdate { title: s("Fix the login") },
         ),
+        one(
+            r#"{"type":"file_edit","payload":{"path":"src/a.rs","diff":"+ x"}}"#,
+            ServerMessage::FileEdit { path: s("src/a.rs"), diff: s("+ x") },
+        ),
+        one(
+            r#"{"type":"artifact_created","payload":{"path":"out/report.md","title":"Report"}}"#,
+            ServerMessage::ArtifactCreated { path: s("out/report.md"), title: s("Report") },
+        ),
     ]
 }
 

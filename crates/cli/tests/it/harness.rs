@@ -1,0 +1,156 @@
+//! A data dir of one's own, the binary in a clean environment, and a server that dies with its test.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
+
+/// A data dir and the settings that commands on it get.
+pub(crate) struct Machine {
+    dir: TempDir,
+    env: Vec<(String, String)>,
+}
+
+/// How a command ended.
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), env: Vec::new() }
+    }
+
+    /// The same with one more setting in the environment.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(BIN);
+        command.env_clear().env("PATH", path()).env("HOME", self.dir.path());
+        command.env("PROLIFERATE_DATA_DIR", self.data_dir());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.args(args);
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// Runs a command to its end with something on its standard input.
+    pub(crate) fn feed(&self, args: &[&str], input: &str) -> Ended {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        ended(&child.wait_with_output().unwrap())
+    }
+
+    /// Runs a command that must succeed and returns the one JSON value it prints.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let ended = self.run(&[args, &["--json"]].concat());
+        assert_eq!(ended.code, 0, "{args:?}: {}", ended.err);
+        serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error} in {}", ended.out))
+    }
+
+    /// Starts the gateway on a free port and waits until it says where.
+    pub(crate) fn serve(&self) -> Server {
+        let mut command = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let said = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
+        Server { child, said, _out: out }
+    }
+}
+
+/// A running gateway; killed when the test is over.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    /// What it printed first.
+    pub(crate) said: Value,
+    _out: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.said["url"].as_str().unwrap().trim_end_matches('/'))
+    }
+
+    /// The status and body of a GET with this token.
+    pub(crate) fn get(&self, path: &str, token: &str) -> (u16, Value) {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let answer = client.get(self.url(path)).bearer_auth(token).send().unwrap();
+        (answer.status().as_u16(), answer.json().unwrap_or_default())
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ended(output: &Output) -> Ended {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    Ended { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// The search path of the test run: where bubblewrap and PostgreSQL's tools are.
+#[expect(clippy::disallowed_methods, reason = "a test run finds programs as its user does")]
+fn path() -> String {
+    std::env::var("PATH").unwrap_or_default()
+}
+
+/// Where `make test` put its PostgreSQL.
+#[expect(clippy::disallowed_methods, reason = "the test run says where its servers are")]
+pub(crate) fn postgres() -> String {
+    std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| panic!("run `make test`, which starts PostgreSQL"))
+}
+
+/// Everything below a folder that has these bytes in it.
+pub(crate) fn files_with(folder: &Path, needle: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files_with(&entry.path(), needle));
+        } else if std::fs::read(entry.path()).unwrap().windows(needle.len()).any(|window| window == needle) {
+            found.push(entry.path());
+        }
+    }
+    found
+}

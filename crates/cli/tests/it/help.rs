@@ -1,0 +1,90 @@
+//! What a newcomer sees first.
+
+use crate::harness::Machine;
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let help = Machine::new().run(&["--help"]);
+    assert_eq!(help.code, 0);
+    for word in [
+        "up",
+        "serve",
+        "doctor",
+        "token",
+        "users",
+        "keys",
+        "orgs",
+        "secrets",
+        "db",
+        "completions",
+        "Exit codes",
+    ] {
+        assert!(help.out.contains(word), "{word} is not in:\n{}", help.out);
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_a_hint() {
+    let ended = Machine::new().run(&["usres", "ls"]);
+    assert_eq!(ended.code, 2);
+    assert!(ended.err.contains("users"), "{}", ended.err);
+}
+
+#[test]
+fn completions_are_made_for_every_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = Machine::new().run(&["completions", shell]);
+        assert_eq!(ended.code, 0);
+        assert!(ended.out.contains("proliferate") && ended.out.contains("doctor"), "{shell}");
+    }
+}
+
+#[test]
+fn doctor_looks_at_everything_and_says_how_to_mend_it() {
+    let machine = Machine::new().with("PROLIFERATE_LISTEN", "127.0.0.1:0");
+    let ended = machine.run(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<&str> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in [
+        "data dir",
+        "database",
+        "redis",
+        "model",
+        "port",
+        "bubblewrap",
+        "cgroups",
+        "btrfs",
+        "opencode",
+        "git",
+    ] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+    let failed = checks.iter().filter(|check| check["state"] == "failed").count();
+    assert_eq!((report["ok"] == true, ended.code == 0), (failed == 0, failed == 0));
+    for check in checks.iter().filter(|check| check["state"] != "ok") {
+        assert!(!check["remedy"].as_str().unwrap().is_empty(), "no remedy in {check}");
+    }
+    assert!(!machine.data_dir().exists(), "looking changes nothing");
+}
+
+#[test]
+fn doctor_finds_what_is_broken() {
+    let machine = Machine::new()
+        .with("PATH", "/nonexistent")
+        .with("REDIS_URL", "redis://:hunter2@127.0.0.1:1")
+        .with("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d")
+        .with("ANTHROPIC_API_KEY", "sk-hunter2")
+        .with("ANTHROPIC_BASE_URL", "http://127.0.0.1:1");
+    let ended = machine.run(&["doctor"]);
+    assert_eq!(ended.code, 1);
+    for name in ["redis", "database", "model", "bubblewrap", "opencode", "git"] {
+        let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
+        assert!(line.is_some(), "{name} is not failed in:\n{}", ended.out);
+    }
+    assert!(
+        !ended.out.contains("hunter2") && !ended.err.contains("hunter2"),
+        "a secret is shown:\n{}",
+        ended.out
+    );
+}

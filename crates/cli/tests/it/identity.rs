@@ -1,0 +1,93 @@
+//! Organisations, users, keys and tokens from the command line, beside a running gateway.
+
+use crate::harness::Machine;
+
+#[test]
+fn the_first_start_makes_an_owner_and_prints_a_link_and_the_second_does_not() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let link = server.said["loginLink"].as_str().unwrap();
+    assert!(link.contains("/login?code=pll_"), "{link}");
+    assert_eq!(server.stop(), 0);
+    assert!(machine.serve().said["loginLink"].is_null());
+}
+
+#[test]
+fn a_user_token_is_that_of_the_first_owner_and_nothing_else_is_printed() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let token = machine.run(&["token", "user"]).out;
+    assert_eq!(token.trim().split('.').count(), 3, "{token}");
+    assert_eq!(token.lines().count(), 1);
+    let (status, me) = server.get("/v1/me", token.trim());
+    assert_eq!((status, me["role"].as_str(), me["source"].as_str()), (200, Some("owner"), Some("user")));
+}
+
+#[test]
+fn organisations_and_users_made_here_count_in_a_running_gateway() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let org = machine.json(&["orgs", "create", "--name", "Acme"])["id"].as_str().unwrap().to_owned();
+    let create = ["users", "create", "--email", "Ada@Example.com", "--org", &org, "--role", "admin"];
+    let user = machine.json(&create)["id"].as_str().unwrap().to_owned();
+    let token = machine.run(&["token", "user", "--user", &user, "--org", &org]).out;
+    let (_, me) = server.get("/v1/me", token.trim());
+    assert_eq!((me["userId"].as_str(), me["orgId"].as_str()), (Some(user.as_str()), Some(org.as_str())));
+    assert_eq!(me["role"], "admin");
+
+    let listed = machine.json(&["users", "ls", "--org", &org]);
+    assert_eq!(listed[0]["email"], "ada@example.com");
+    assert_eq!(machine.run(&["users", "rm", &user, "--org", &org]).code, 0);
+    assert_eq!(server.get("/v1/me", token.trim()).0, 401, "the token of a removed member is dead");
+    let text = machine.run(&["orgs", "ls"]).out;
+    assert!(text.contains("Acme") && text.contains("NAME"), "{text}");
+}
+
+#[test]
+fn a_key_works_until_it_is_revoked_and_is_never_listed() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let made = machine.json(&["keys", "create", "--name", "ci"]);
+    let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
+    assert_eq!(server.get("/v1/me", key).1["source"], "cli");
+    let listed = machine.run(&["keys", "ls", "--json"]).out;
+    assert!(listed.contains(id) && !listed.contains(key), "{listed}");
+    assert_eq!(machine.run(&["keys", "revoke", id]).code, 0);
+    assert_eq!(server.get("/v1/me", key).0, 401);
+    assert_eq!(machine.run(&["keys", "revoke", id]).code, 1, "there is nothing left to revoke");
+}
+
+#[test]
+fn service_and_sandbox_tokens() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let service = machine.run(&["token", "service", "--name", "worker"]).out;
+    let (_, me) = server.get("/v1/me", service.trim());
+    assert_eq!((me["source"].as_str(), me["orgId"].is_null()), (Some("service"), true));
+    let org = machine.json(&["orgs", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    let bound = machine.run(&["token", "service", "--name", "worker", "--org", &org]).out;
+    assert_eq!(server.get("/v1/me", bound.trim()).1["orgId"], org.as_str());
+    let nobody = machine.run(&["token", "sandbox", "--session", "00000000-0000-4000-8000-000000000001"]);
+    assert_eq!((nobody.code, nobody.out.as_str()), (1, ""));
+    assert!(nobody.err.contains("does not exist"), "{}", nobody.err);
+}
+
+#[test]
+fn the_last_owner_stays_and_wrong_ids_are_refused() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    let owner = machine.json(&["users", "ls"])[0]["id"].as_str().unwrap().to_owned();
+    let removed = machine.run(&["users", "rm", &owner]);
+    assert_eq!(removed.code, 1);
+    assert!(removed.err.contains("last owner"), "{}", removed.err);
+    assert_eq!(machine.run(&["users", "rm", "not-an-id"]).code, 2);
+    assert_eq!(machine.run(&["users", "create", "--email", "x", "--role", "member"]).code, 2);
+    assert_eq!(machine.run(&["users", "create", "--email", "a@b", "--role", "root"]).code, 2);
+}
+
+#[test]
+fn before_the_first_start_a_token_says_what_to_do() {
+    let ended = Machine::new().run(&["token", "user"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.err.contains("proliferate up"), "{}", ended.err);
+}

@@ -1,0 +1,82 @@
+//! Starting, stopping, being killed, and starting again.
+
+use std::io::Read as _;
+
+use crate::harness::Machine;
+
+#[test]
+fn a_stop_signal_ends_it_with_success_and_frees_everything() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let address = server.said["address"].as_str().unwrap().to_owned();
+    assert_eq!(server.get("/health", "").0, 200);
+    assert_eq!(server.stop(), 0);
+    assert!(std::net::TcpStream::connect(address).is_err());
+    assert_eq!(machine.serve().stop(), 0, "the data dir is free again");
+}
+
+#[test]
+fn after_a_kill_it_starts_again_with_everything_it_had_said_yes_to() {
+    let machine = Machine::new();
+    let server = machine.serve();
+    let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+    server.kill();
+    let server = machine.serve();
+    assert_eq!(server.get("/v1/me", &key).0, 200);
+}
+
+#[test]
+fn two_servers_cannot_share_a_data_dir() {
+    let machine = Machine::new();
+    let _server = machine.serve();
+    let second = machine.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.code, 3);
+    assert!(second.err.contains("another proliferate serves"), "{}", second.err);
+}
+
+#[test]
+fn logs_of_a_service_are_json_and_hold_no_token() {
+    let machine = Machine::new();
+    let mut command =
+        machine.command(&["serve", "--json", "--listen", "127.0.0.1:0", "--set", "PROLIFERATE_LOG=debug"]);
+    let log = machine.file("log");
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut first)
+        .unwrap();
+    let said: serde_json::Value = serde_json::from_str(&first).unwrap();
+    let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    let url = said["url"].as_str().unwrap().trim_end_matches('/').to_owned();
+    client.get(format!("{url}/v1/me?token={key}")).bearer_auth(&key).send().unwrap();
+    client.get(format!("{url}/nowhere/{key}")).send().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut text = String::new();
+    std::fs::File::open(&log).unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.lines().count() >= 3, "{text}");
+    for line in text.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+    }
+    assert!(!text.contains(&key), "a key is in the log");
+    assert!(!text.contains(said["loginLink"].as_str().unwrap().split_once("code=").unwrap().1));
+}
+
+#[test]
+fn up_greets_with_a_link_on_every_start() {
+    let machine = Machine::new();
+    for _ in 0..2 {
+        let mut command = machine.command(&["up", "--listen", "127.0.0.1:0"]);
+        let mut child =
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        let greeting: Vec<String> =
+            lines.map(Result::unwrap).take_while(|line| !line.contains("Ctrl-C")).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let greeting = greeting.join("\n");
+        assert!(greeting.contains("/login?code=pll_") && greeting.contains("SQLite"), "{greeting}");
+        assert!(greeting.contains("built-in script"), "{greeting}");
+    }
+}

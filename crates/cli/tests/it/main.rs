@@ -1,0 +1,12 @@
+//! The binary as its users meet it: started, asked, fed wrong input, stopped and killed.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+
+mod bad_starts;
+mod browser;
+mod database;
+mod harness;
+mod help;
+mod identity;
+mod lifecycle;
+mod secrets;

@@ -1,0 +1,90 @@
+//! Bodies of login, members, keys, tickets, the vault and readiness.
+
+use chrono::{DateTime, Utc};
+use proto::Role;
+use proto::http::{
+    AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
+    MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,
+    SetSecret, SetSecretReply, TicketKind,
+};
+
+use super::{check, id, json};
+
+fn ten() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_771_581_600, 0).unwrap()
+}
+
+#[test]
+fn readiness_is_the_sum_of_its_checks() {
+    let part = |name: &str, ok| Check { name: name.into(), ok, detail: "SQLite".into() };
+    let text = r#"{"ready":false,"checks":[{"name":"database","ok":true,"detail":"SQLite"},{"name":"coordination","ok":false,"detail":"SQLite"}]}"#;
+    check(text, &Readiness::of(vec![part("database", true), part("coordination", false)]));
+    assert!(Readiness::of(vec![part("database", true)]).ready);
+}
+
+#[test]
+fn members() {
+    let member = MemberEntry {
+        user_id: id(1),
+        email: "ada@example.com".into(),
+        name: "Ada".into(),
+        role: Role::Admin,
+        created_at: ten(),
+    };
+    let text = r#"{"members":[{"userId":"00000000-0000-0000-0000-000000000001","email":"ada@example.com","name":"Ada","role":"admin","createdAt":"2026-02-20T10:00:00.000Z"}]}"#;
+    check(text, &MemberList { members: vec![member] });
+    check(
+        r#"{"email":"ada@example.com","role":"member"}"#,
+        &AddMember { email: "ada@example.com".into(), name: None, role: Role::Member },
+    );
+    check(r#"{"role":"owner"}"#, &SetRole { role: Role::Owner });
+    assert!(serde_json::from_str::<SetRole>(r#"{"role":"root"}"#).is_err());
+}
+
+#[test]
+fn keys_are_listed_without_themselves() {
+    let key = ApiKeyEntry {
+        id: id(2),
+        user_id: id(1),
+        name: "ci".into(),
+        hint: "plk_a1b2c3".into(),
+        created_at: ten(),
+        revoked_at: None,
+    };
+    let text = r#"{"keys":[{"id":"00000000-0000-0000-0000-000000000002","userId":"00000000-0000-0000-0000-000000000001","name":"ci","hint":"plk_a1b2c3","createdAt":"2026-02-20T10:00:00.000Z","revokedAt":null}]}"#;
+    check(text, &ApiKeyList { keys: vec![key] });
+    check(r#"{"name":"ci"}"#, &CreateKey { name: "ci".into() });
+    let new = NewKey { id: id(2), key: "plk_x".into() };
+    let text = r#"{"id":"00000000-0000-0000-0000-000000000002","key":"plk_x"}"#;
+    assert_eq!(serde_json::to_value(&new).unwrap(), json(text));
+}
+
+#[test]
+fn tickets_and_logins() {
+    check(
+        r#"{"sessionId":"00000000-0000-0000-0000-000000000003","kind":"socket"}"#,
+        &CreateTicket { session_id: id(3), kind: TicketKind::Socket },
+    );
+    let reply = NewTicketReply { id: id(4), ticket: "plt_x".into(), expires_at: ten() };
+    let text = r#"{"id":"00000000-0000-0000-0000-000000000004","ticket":"plt_x","expiresAt":"2026-02-20T10:00:00.000Z"}"#;
+    assert_eq!(serde_json::to_value(&reply).unwrap(), json(text));
+    let login: LoginRequest = serde_json::from_str(r#"{"code":"pll_x"}"#).unwrap();
+    assert_eq!(login.code, "pll_x");
+}
+
+#[test]
+fn secrets_go_in_with_their_value_and_come_out_without() {
+    let set: SetSecret =
+        serde_json::from_str(r#"{"value":"v","repoId":"00000000-0000-0000-0000-000000000005"}"#).unwrap();
+    assert_eq!((set.value.as_str(), set.owner.repo_id), ("v", Some(id(5))));
+    let item = SecretItem {
+        name: "TOKEN".into(),
+        scope: SecretScope::Org,
+        owner: SecretOwner::default(),
+        created_at: ten(),
+        updated_at: ten(),
+    };
+    let text = r#"{"secrets":[{"name":"TOKEN","scope":"org","createdAt":"2026-02-20T10:00:00.000Z","updatedAt":"2026-02-20T10:00:00.000Z"}]}"#;
+    check(text, &SecretList { secrets: vec![item] });
+    check(r#"{"created":true}"#, &SetSecretReply { created: true });
+}

@@ -1,0 +1,21 @@
+//! What the store promises, on both databases: each story runs on a fresh SQLite file and a fresh PostgreSQL
+//! database, and what only one of them has is tested there.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+mod backend;
+mod world;
+
+// The public calls, as stories.
+mod credentials;
+mod identity;
+mod sandboxes;
+mod vault;
+// The schema.
+mod catalog;
+mod ledger;
+mod refused;
+mod vocabulary;
+// The file and the server below.
+mod backup;
+mod concurrency;
+mod opening;

@@ -1,0 +1,152 @@
+//! Rows that must not exist are refused by the database itself: each is a good row with one thing wrong.
+
+use sqlx::error::ErrorKind;
+
+use crate::backend::{Backend, Raw, on_both};
+
+on_both! {
+    bad_rows_are_refused
+    rows_go_with_what_they_belong_to
+}
+
+/// What the good rows refer to. Organisation 2 has one of each that organisation 1 may not touch.
+const WORLD: &str = "
+    INSERT INTO organizations (id, name, action_modes, created_at) VALUES (#1, 'one', '{}', '2025-06-15T00:00:00Z'),
+        (#2, 'two', '{}', '2025-06-15T00:00:00Z');
+    INSERT INTO users (id, email, name, created_at) VALUES (#10, 'ada@example.com', 'Ada', '2025-06-15T00:00:00Z');
+    INSERT INTO members (org_id, user_id, role, created_at) VALUES (#1, #10, 'owner', '2025-06-15T00:00:00Z');
+    INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)
+        VALUES (#20, #1, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z'),
+        (#21, #2, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z');
+    INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_at, updated_at)
+        VALUES (#30, #1, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+    INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider, sandbox_generation, owner_epoch,
+        seq_reserved, pr_urls, metrics, started_at, last_activity_at) VALUES (#40, #1, 'coding', 'web', 'running',
+        'local', 0, 0, 0, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+    INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete, interrupted, created_at)
+        VALUES (#40, 'm1', #1, 1, 'user', 'hi', true, false, '2025-06-15T00:00:00Z');";
+
+const USER: &str = "INSERT INTO users (id, email, name, created_at)
+    VALUES (#11, 'bob@example.com', 'Bob', '2025-06-15T00:00:00Z')";
+const MEMBER: &str = "INSERT INTO members (org_id, user_id, role, created_at)
+    VALUES (#2, #10, 'admin', '2025-06-15T00:00:00Z')";
+const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
+    VALUES (#50, #1, #10, 'laptop', 'plf_a', @1, '2025-06-15T00:00:00Z')";
+const REPO: &str = "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, is_private,
+    created_at) VALUES (#22, #1, 'r', 'git', 'https://b', NULL, 'main', false, '2025-06-15T00:00:00Z')";
+const CONFIGURATION_REPO: &str = "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
+    VALUES (#30, #20, #1, 'app')";
+const SECRET: &str = "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce, ciphertext,
+    created_at, updated_at) VALUES (#60, #1, 'repo', #20, NULL, 'K', 'k1', @1, @2, '2025-06-15T00:00:00Z',
+    '2025-06-15T00:00:00Z')";
+const SESSION: &str = "INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider,
+    sandbox_generation, owner_epoch, seq_reserved, pr_urls, metrics, started_at, last_activity_at)
+    VALUES (#41, #1, 'coding', 'web', 'pending', 'local', 1, 2, 3, '[]', '{}', '2025-06-15T00:00:00Z',
+    '2025-06-15T00:00:00Z')";
+const TOKEN: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
+    VALUES (@3, #1, #40, 0, '2025-06-15T00:00:00Z')";
+const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, route, key, fingerprint, state, response_status,
+    created_at, expires_at) VALUES (#1, 'POST /x', 'k', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff',
+    'done', 200, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
+const EVENT: &str = "INSERT INTO events (session_id, seq, org_id, epoch, frame, created_at)
+    VALUES (#40, 7, #1, 1, '{}', '2025-06-15T00:00:00Z')";
+const TOOL_PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
+    status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
+const INVOCATION: &str = "INSERT INTO invocations (id, org_id, case_id, tool, call_id, run_id, request_hash, state,
+    owner_epoch, created_at, settled_at) VALUES (#70, #1, 'case', 'bash', 'c1', 'run-0001',
+    'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'claimed', 0, '2025-06-15T00:00:00Z', NULL)";
+const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, integration, action, risk_level, mode,
+    mode_source, params, request_hash, definition_hash, lanes_version, roles_version, status, expires_at, created_at)
+    VALUES (#71, #1, #40, 'linear', 'close', 'write', 'require_approval', 'org_default', '{}',
+    'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff',
+    'eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee', 'lanes1', 'roles1', 'pending',
+    '2025-06-16T00:00:00Z', '2025-06-15T00:00:00Z')";
+
+/// A good row, what to put in the place of what, and which rule must refuse it then.
+type Case = (&'static str, &'static str, &'static str, ErrorKind);
+
+const CASES: [Case; 36] = [
+    (USER, "bob@", "Bob@", ErrorKind::CheckViolation),
+    (USER, "bob@example.com", "b@", ErrorKind::CheckViolation),
+    (USER, "bob@", "ada@", ErrorKind::UniqueViolation),
+    (USER, "#11", "NULL", ErrorKind::NotNullViolation),
+    (MEMBER, "admin", "root", ErrorKind::CheckViolation),
+    (MEMBER, "#2", "#1", ErrorKind::UniqueViolation),
+    (MEMBER, "#2", "#9", ErrorKind::ForeignKeyViolation),
+    (KEY, "#10", "#11", ErrorKind::ForeignKeyViolation),
+    (KEY, "#1, #10", "#2, #10", ErrorKind::ForeignKeyViolation),
+    (KEY, "laptop", "", ErrorKind::CheckViolation),
+    (REPO, "'git', 'https://b'", "'svn', 'https://b'", ErrorKind::CheckViolation),
+    (REPO, "'https://b'", "NULL", ErrorKind::CheckViolation),
+    (REPO, "'git', 'https://b'", "'local', 'https://b'", ErrorKind::CheckViolation),
+    (REPO, "https://b", "https://a", ErrorKind::UniqueViolation),
+    (CONFIGURATION_REPO, "#20, #1", "#21, #1", ErrorKind::ForeignKeyViolation),
+    (CONFIGURATION_REPO, "#20, #1", "#21, #2", ErrorKind::ForeignKeyViolation),
+    (SECRET, "'repo', #20", "'repo', NULL", ErrorKind::CheckViolation),
+    (SECRET, "'repo', #20", "'org', #20", ErrorKind::CheckViolation),
+    (SECRET, "#20, NULL", "#20, #30", ErrorKind::CheckViolation),
+    (SECRET, "'repo', #20", "'repo', #21", ErrorKind::ForeignKeyViolation),
+    (SESSION, "'pending'", "'sleeping'", ErrorKind::CheckViolation),
+    (SESSION, "'local', 1, 2, 3", "'local', -1, 2, 3", ErrorKind::CheckViolation),
+    (SESSION, "'local', 1, 2, 3", "'local', 1, -2, 3", ErrorKind::CheckViolation),
+    (SESSION, "'local', 1, 2, 3", "'local', 1, 2, -3", ErrorKind::CheckViolation),
+    (TOKEN, "#1, #40, 0", "NULL, #40, 0", ErrorKind::CheckViolation),
+    (TOKEN, "#1, #40, 0", "#1, #40, NULL", ErrorKind::CheckViolation),
+    (TOKEN, "#1, #40, 0", "NULL, NULL, 0", ErrorKind::CheckViolation),
+    (TOKEN, "#1, #40, 0", "#2, #40, 0", ErrorKind::ForeignKeyViolation),
+    (IDEMPOTENCY, "'done', 200", "'done', NULL", ErrorKind::CheckViolation),
+    (IDEMPOTENCY, "'done', 200", "'in_flight', 200", ErrorKind::CheckViolation),
+    (EVENT, "#40, 7", "#40, 0", ErrorKind::CheckViolation),
+    (TOOL_PART, "'call'", "NULL", ErrorKind::CheckViolation),
+    (TOOL_PART, "'tool', NULL", "'tool', 'words'", ErrorKind::CheckViolation),
+    (TOOL_PART, "'m1'", "'m2'", ErrorKind::ForeignKeyViolation),
+    (INVOCATION, "'claimed'", "'completed'", ErrorKind::CheckViolation),
+    (ACTION, "'2025-06-16T00:00:00Z'", "NULL", ErrorKind::CheckViolation),
+];
+
+async fn bad_rows_are_refused(b: &Backend) {
+    let mut raw = b.raw().await;
+    raw.execute(WORLD).await.unwrap();
+    for (good, from, to, kind) in CASES {
+        assert_eq!(good.matches(from).count(), 1, "`{from}` must stand once in: {good}");
+        try_row(&mut raw, good).await.unwrap_or_else(|error| panic!("{error} refuses the good row: {good}"));
+        let bad = good.replace(from, to);
+        match try_row(&mut raw, &bad).await {
+            Err(sqlx::Error::Database(error)) => {
+                assert!(same(&error.kind(), &kind), "refused as {:?} ({error}): {bad}", error.kind());
+            }
+            other => panic!("{other:?} for the bad row: {bad}"),
+        }
+    }
+}
+
+/// Inserts a row and takes it back.
+async fn try_row(raw: &mut Raw, sql: &str) -> Result<u64, sqlx::Error> {
+    raw.execute("BEGIN").await?;
+    let done = raw.execute(sql).await;
+    raw.execute("ROLLBACK").await?;
+    done
+}
+
+/// `ErrorKind` is not comparable.
+fn same(a: &ErrorKind, b: &ErrorKind) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+/// What a deleted organisation leaves: nothing of its data, and everything of what was done.
+async fn rows_go_with_what_they_belong_to(b: &Backend) {
+    let mut raw = b.raw().await;
+    raw.execute(WORLD).await.unwrap();
+    let dependent = [KEY, CONFIGURATION_REPO, SECRET, SESSION, TOKEN, IDEMPOTENCY, EVENT, TOOL_PART];
+    for row in dependent.into_iter().chain([INVOCATION, ACTION]) {
+        raw.execute(row).await.unwrap();
+    }
+    raw.execute("DELETE FROM organizations WHERE id = #1").await.unwrap();
+    for row in dependent.into_iter().chain([INVOCATION, ACTION]) {
+        let table = row.split(' ').nth(2).unwrap();
+        let left = raw.number(&format!("SELECT count(*) FROM {table} WHERE org_id = #1")).await;
+        assert_eq!(left, i64::from(table.ends_with("invocations")), "{table}");
+    }
+    assert_eq!(raw.number("SELECT count(*) FROM repos").await, 1, "the other organisation keeps its own");
+    assert_eq!(raw.number("SELECT count(*) FROM users").await, 1, "a user outlives an organisation");
+}

@@ -1,0 +1,142 @@
+//! The vault's rows: one value per owner and name, listed without values, and never lost to a rotation.
+
+use proto::{OrgId, SecretId};
+use store::{NewSecret, Scope, Sealed, Store, StoreError};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, configuration, id, org, repo};
+
+on_both! {
+    a_secret_is_new_and_then_replaced
+    the_same_name_is_a_secret_of_its_own_in_each_scope
+    a_secret_can_be_deleted_by_its_owner_and_name
+    a_secret_cannot_be_put_under_what_is_not_ours
+    a_rotation_never_overwrites_a_newer_value
+    a_rotation_sees_what_it_has_left_to_do
+}
+
+fn sealed(key_id: &str, byte: u8) -> Sealed {
+    Sealed { key_id: key_id.to_owned(), nonce: vec![byte; 12], ciphertext: vec![byte; 20] }
+}
+
+fn secret(org_id: OrgId, scope: Scope, key: &str, number: u8) -> NewSecret {
+    NewSecret {
+        id: id(number),
+        org_id,
+        scope,
+        key: key.to_owned(),
+        value: sealed("k1", number),
+        created_by: None,
+        at: at(number.into()),
+    }
+}
+
+/// The first byte of a stored value, which is the number of the secret that wrote it.
+async fn value(store: &Store, org: OrgId, scope: Scope, key: &str) -> Option<u8> {
+    let value = store.sealed_secret(org, scope, key).await.unwrap()?;
+    assert_eq!(value.nonce, [value.nonce[0]; 12], "nonce and ciphertext were written together");
+    assert_eq!(value.ciphertext, [value.nonce[0]; 20]);
+    Some(value.nonce[0])
+}
+
+async fn a_secret_is_new_and_then_replaced(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    assert!(b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap());
+    assert!(!b.store.put_secret(secret(one, Scope::Org, "TOKEN", 71)).await.unwrap());
+    assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
+    assert_eq!(value(&b.store, one, Scope::Org, "token").await, None, "names differ by case");
+
+    let listed = b.store.secrets(one).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((listed[0].id, listed[0].key.as_str()), (id(70), "TOKEN"), "the row stays the same one");
+    assert_eq!((listed[0].created_at, listed[0].updated_at), (at(70), at(71)));
+    assert!(!format!("{listed:?}").contains("71, 71"), "a list holds no values");
+}
+
+async fn the_same_name_is_a_secret_of_its_own_in_each_scope(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let scopes = [
+        Scope::Configuration(configuration(b, 1, 30).await),
+        Scope::Org,
+        Scope::Repo(repo(b, 1, 20).await),
+        Scope::Repo(repo(b, 1, 21).await),
+    ];
+    for (number, scope) in (70..).zip(scopes) {
+        assert!(b.store.put_secret(secret(one, scope, "TOKEN", number)).await.unwrap(), "{scope:?}");
+    }
+    assert!(b.store.put_secret(secret(two, Scope::Org, "TOKEN", 80)).await.unwrap());
+    for (number, scope) in (70..).zip(scopes) {
+        assert_eq!(value(&b.store, one, scope, "TOKEN").await, Some(number), "{scope:?}");
+    }
+    let listed: Vec<_> = b.store.secrets(one).await.unwrap().iter().map(store::SecretEntry::scope).collect();
+    assert_eq!(listed, scopes);
+}
+
+async fn a_secret_can_be_deleted_by_its_owner_and_name(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let repo = Scope::Repo(repo(b, 1, 20).await);
+    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
+    b.store.put_secret(secret(one, repo, "TOKEN", 71)).await.unwrap();
+    for (org, scope, key) in [(two, Scope::Org, "TOKEN"), (two, repo, "TOKEN"), (one, Scope::Org, "OTHER")] {
+        let missed = b.store.delete_secret(org, scope, key).await;
+        assert!(matches!(missed, Err(StoreError::Missing("this secret"))), "{org} {key}: {missed:?}");
+    }
+    b.store.delete_secret(one, repo, "TOKEN").await.unwrap();
+    assert_eq!(value(&b.store, one, repo, "TOKEN").await, None);
+    assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(70));
+    assert!(b.store.delete_secret(one, repo, "TOKEN").await.is_err());
+}
+
+async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
+    let (one, _) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let foreign = [
+        Scope::Repo(repo(b, 2, 20).await),
+        Scope::Configuration(configuration(b, 2, 30).await),
+        Scope::Repo(id(99)),
+    ];
+    for scope in foreign {
+        let refused = b.store.put_secret(secret(one, scope, "TOKEN", 70)).await;
+        assert!(matches!(refused, Err(StoreError::Missing(_))), "{scope:?}: {refused:?}");
+    }
+    let nowhere = b.store.put_secret(secret(id(9), Scope::Org, "TOKEN", 70)).await;
+    assert!(matches!(nowhere, Err(StoreError::Missing(_))), "{nowhere:?}");
+    assert_eq!(b.raw().await.number("SELECT count(*) FROM secrets").await, 0);
+}
+
+async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
+    let read = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
+    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 71)).await.unwrap();
+    assert!(!b.store.reseal_secret(id(70), read, sealed("k2", 90)).await.unwrap());
+    assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
+
+    let fresh = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
+    assert!(!b.store.reseal_secret(id(72), fresh.clone(), sealed("k2", 90)).await.unwrap(), "another secret's id");
+    assert!(b.store.reseal_secret(id(70), fresh, sealed("k2", 91)).await.unwrap());
+    assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(91));
+    assert_eq!(b.store.secrets(one).await.unwrap()[0].key_id, "k2");
+}
+
+async fn a_rotation_sees_what_it_has_left_to_do(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    for (org, number) in [(one, 70), (one, 71), (two, 72), (two, 73), (one, 74)] {
+        b.store.put_secret(secret(org, Scope::Org, &format!("KEY_{number}"), number)).await.unwrap();
+    }
+    let mut seen: Vec<SecretId> = Vec::new();
+    loop {
+        let page = b.store.secrets_not_under("k2", 2).await.unwrap();
+        assert!(page.len() <= 2);
+        if page.is_empty() {
+            break;
+        }
+        for entry in page {
+            let from = b.store.sealed_secret(entry.org_id, entry.scope(), &entry.key).await.unwrap().unwrap();
+            let to = Sealed { key_id: "k2".to_owned(), nonce: vec![1; 12], ..from.clone() };
+            assert!(b.store.reseal_secret(entry.id, from, to).await.unwrap());
+            seen.push(entry.id);
+        }
+    }
+    assert_eq!(seen, [70, 71, 72, 73, 74].map(id));
+    assert_eq!(b.store.secrets_not_under("k1", 100).await.unwrap().len(), 5, "all are under the new key now");
+}

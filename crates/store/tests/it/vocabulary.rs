@@ -1,0 +1,156 @@
+//! The words a column may hold are the words of the program: every CHECK list against its vocabulary.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::http::{SecretScope, TicketKind};
+use proto::socket::{MessageRole, MessageSource, ToolStatus};
+use proto::{
+    ActionMode, ClientType, InvocationStatus, ModeSource, Origin, Outcome, PauseReason, Risk, Role, SessionStatus,
+    SessionType, TitleStatus,
+};
+use store::Migration;
+
+/// The words of one of proto's vocabularies.
+macro_rules! words {
+    ($vocabulary:ty) => {
+        <$vocabulary>::ALL.iter().map(|word| word.as_str()).collect::<BTreeSet<_>>()
+    };
+}
+
+/// Columns whose words are one of proto's vocabularies.
+fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    // What a crash leaves: no client is ever told this word, so proto does not know it.
+    let mut invocation = words!(InvocationStatus);
+    assert!(invocation.insert("unknown"), "proto knows the word now: drop the difference");
+    BTreeMap::from([
+        ("action_invocations.mode", words!(ActionMode)),
+        ("action_invocations.mode_source", words!(ModeSource)),
+        ("action_invocations.risk_level", words!(Risk)),
+        ("action_invocations.status", invocation),
+        ("connector_tools.risk", words!(Risk)),
+        ("connectors.default_risk", words!(Risk)),
+        ("members.role", words!(Role)),
+        ("messages.role", words!(MessageRole)),
+        ("messages.source", words!(MessageSource)),
+        ("parts.status", words!(ToolStatus)),
+        ("prompts.source", words!(MessageSource)),
+        ("secrets.scope", words!(SecretScope)),
+        ("sessions.client_type", words!(ClientType)),
+        ("sessions.origin", words!(Origin)),
+        ("sessions.outcome", words!(Outcome)),
+        ("sessions.pause_reason", words!(PauseReason)),
+        ("sessions.session_type", words!(SessionType)),
+        ("sessions.status", words!(SessionStatus)),
+        ("sessions.title_status", words!(TitleStatus)),
+        ("tickets.kind", words!(TicketKind)),
+    ])
+}
+
+/// Columns whose words only the database has so far. A vocabulary in proto moves them up.
+const DATABASE_ONLY: [&str; 23] = [
+    "artifacts.hash_source",
+    "artifacts.scope",
+    "automation_run_events.kind",
+    "automation_runs.status",
+    "configurations.kind",
+    "configurations.status",
+    "connectors.transport",
+    "idempotency_keys.state",
+    "integrations.provider",
+    "integrations.status",
+    "integrations.visibility",
+    "invocations.state",
+    "ledger_events.action_type",
+    "ledger_events.outcome",
+    "outbox.status",
+    "parts.kind",
+    "prompts.state",
+    "repos.source",
+    "runs.contract_version",
+    "runs.run_kind",
+    "runs.status",
+    "tombstones.kind",
+    "trigger_events.status",
+];
+/// One more of the same, apart because an array cannot be sorted around it.
+const TRIGGER_KIND: &str = "triggers.kind";
+
+#[test]
+fn every_list_of_words_is_that_of_its_vocabulary() {
+    let mut found = checked_words();
+    for (column, words) in shared() {
+        assert_eq!(found.remove(column), Some(words), "{column}");
+    }
+    let rest: Vec<_> = found.keys().map(String::as_str).collect();
+    assert_eq!(rest, [&DATABASE_ONLY[..], &[TRIGGER_KIND]].concat(), "name a new list in one of the two tables above");
+}
+
+/// Names that promise a closed set of words, alone or after an underscore.
+const CLOSED: [&str; 11] = [
+    "kind", "level", "mode", "origin", "outcome", "provider", "risk", "role", "scope", "source", "state",
+];
+const ALSO_CLOSED: [&str; 4] = ["status", "transport", "type", "visibility"];
+
+/// Columns that sound like a closed set and are none, and why.
+const OPEN: [(&str, &str); 8] = [
+    ("artifacts.artifact_kind", "named by whoever made the artifact"),
+    ("artifacts.content_type", "a media type"),
+    ("automation_run_events.from_status", "history: words that are no longer used stay readable"),
+    ("automation_run_events.to_status", "history: words that are no longer used stay readable"),
+    ("configurations.sandbox_provider", "providers come and go without a migration"),
+    ("outbox.kind", "named by whoever takes the message out"),
+    ("runs.outcome", "free text of the contract"),
+    ("sessions.sandbox_provider", "providers come and go without a migration"),
+];
+
+#[test]
+fn every_column_that_sounds_like_a_closed_set_is_one() {
+    let checked = checked_words();
+    let sounds_closed = |column: &str| {
+        let last = column.rsplit(['_', '.']).next().unwrap();
+        CLOSED.contains(&last) || ALSO_CLOSED.contains(&last)
+    };
+    let columns = text_columns();
+    assert!(columns.len() > 100, "only {} columns: the migrations are not read", columns.len());
+    let open: Vec<_> =
+        columns.iter().filter(|column| sounds_closed(column) && !checked.contains_key(*column)).collect();
+    assert_eq!(open, OPEN.map(|(column, _)| column));
+}
+
+/// Every table of the migrations: its name and the text between its parentheses.
+fn tables() -> Vec<(&'static str, &'static str)> {
+    let mut tables = Vec::new();
+    for migration in Migration::ALL {
+        for text in migration.text.split("\nCREATE TABLE ").skip(1) {
+            let (name, rest) = text.split_once(" (\n").unwrap();
+            tables.push((name, rest.split_once("\n);").unwrap().0));
+        }
+    }
+    tables
+}
+
+/// `table.column` and the words of its `CHECK (column IN ('a', 'b'))`.
+fn checked_words() -> BTreeMap<String, BTreeSet<&'static str>> {
+    let mut found = BTreeMap::new();
+    for (table, text) in tables() {
+        for check in text.split("CHECK (").skip(1) {
+            let Some((column, rest)) = check.split_once(" IN (") else { continue };
+            // A condition over several columns is none of these.
+            if column.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                let words = rest.split_once(')').unwrap().0;
+                let words = words.split(',').map(|word| word.trim().trim_matches('\'')).collect();
+                assert!(found.insert(format!("{table}.{column}"), words).is_none(), "{table}.{column} has two lists");
+            }
+        }
+    }
+    found
+}
+
+/// `table.column` of every column of type TEXT, sorted.
+fn text_columns() -> BTreeSet<String> {
+    let of_table = |(table, text): (&str, &'static str)| {
+        let names = text.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(" TEXT"));
+        names.map(|(name, _)| format!("{table}.{name}")).collect::<Vec<_>>()
+    };
+    tables().into_iter().flat_map(of_table).collect()
+}
