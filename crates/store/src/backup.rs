@@ -23,7 +23,8 @@ impl Store {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(out).map_err(fail)?;
         // A connection of its own: the readers are `query_only`, and that forbids writing the copy too.
         let copied = async {
-            let mut connection = SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(file)).await?;
+            let mut connection =
+                SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(file)).await?;
             query("VACUUM INTO $1").bind(target).execute(&mut connection).await?;
             connection.close().await
         };
@@ -51,7 +52,8 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
     // Immutable: exactly this file is looked at, and nothing is made beside it.
     let options = SqliteConnectOptions::new().filename(backup).read_only(true).immutable(true);
     let mut connection = SqliteConnection::connect_with(&options).await.map_err(refuse)?;
-    let health: String = query_scalar("PRAGMA integrity_check").fetch_one(&mut connection).await.map_err(refuse)?;
+    let health: String =
+        query_scalar("PRAGMA integrity_check").fetch_one(&mut connection).await.map_err(refuse)?;
     if health != "ok" {
         return Err(StoreError::Refused("the backup is damaged: its integrity check failed"));
     }

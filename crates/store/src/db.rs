@@ -49,7 +49,11 @@ macro_rules! write {
     ($store:expr, $durability:ident, $connection:ident => $block:expr) => {
         match &$store.db {
             $crate::db::Db::Sqlite { writer, .. } => {
-                writer.write($crate::Durability::$durability, move |$connection| Box::pin(async move { $block })).await
+                writer
+                    .write($crate::Durability::$durability, move |$connection| {
+                        Box::pin(async move { $block })
+                    })
+                    .await
             }
             $crate::db::Db::Postgres(pool) => {
                 $crate::db::transaction(pool, $crate::Durability::$durability, move |$connection| {
@@ -71,8 +75,9 @@ impl Store {
             remedy: "Check that the data dir exists, is writable and is not full.",
         };
         let options = sqlite_options(file);
-        let mut connection =
-            SqliteConnection::connect_with(&options.clone().create_if_missing(true)).await.map_err(unreachable)?;
+        let mut connection = SqliteConnection::connect_with(&options.clone().create_if_missing(true))
+            .await
+            .map_err(unreachable)?;
         migrate::sqlite(&mut connection, clock).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(SQLITE_READERS)
@@ -121,7 +126,9 @@ impl Store {
 
 /// A database URL without its password.
 pub fn describe_url(url: &str) -> String {
-    let Ok(options) = PgConnectOptions::from_str(url) else { return "postgres://(not a valid URL)".to_owned() };
+    let Ok(options) = PgConnectOptions::from_str(url) else {
+        return "postgres://(not a valid URL)".to_owned();
+    };
     let database = options.get_database().unwrap_or_default();
     format!("postgres://{}@{}:{}/{database}", options.get_username(), options.get_host(), options.get_port())
 }
@@ -149,4 +156,41 @@ where
     let value = run(&mut transaction).await?;
     transaction.commit().await?;
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::query_scalar;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn readers_and_the_writer_keep_the_rules_and_readers_only_read() {
+        let folder = TempDir::new().unwrap();
+        let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
+        let Db::Sqlite { readers, writer, .. } = &store.db else { panic!("SQLite was opened") };
+        let settings = async |connection: &mut SqliteConnection| {
+            let journal: String =
+                query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await.unwrap();
+            let keys: i64 = query_scalar("PRAGMA foreign_keys").fetch_one(&mut *connection).await.unwrap();
+            let patience: i64 =
+                query_scalar("PRAGMA busy_timeout").fetch_one(&mut *connection).await.unwrap();
+            (journal, keys, patience)
+        };
+        let expected = ("wal".to_owned(), 1, 5_000);
+        // All of them at once, so that each one is looked at.
+        let mut held = Vec::new();
+        for _ in 0..SQLITE_READERS {
+            held.push(readers.acquire().await.unwrap());
+        }
+        for reader in &mut held {
+            assert_eq!(settings(reader).await, expected);
+            let error = raw_sql("CREATE TABLE t (n INTEGER)").execute(&mut **reader).await.unwrap_err();
+            assert!(error.to_string().contains("readonly"), "{error}");
+        }
+        let written =
+            writer.write(Durability::Disk, move |tx| Box::pin(async move { Ok(settings(tx).await) }));
+        assert_eq!(written.await.unwrap(), expected);
+    }
 }

@@ -22,7 +22,9 @@ pub enum StoreError {
     )]
     NewerSchema { found: i64, known: i64 },
     /// A migration that ran is not the one in this program.
-    #[error("migration {version} of the database is not the one in this program: it was built from another source")]
+    #[error(
+        "migration {version} of the database is not the one in this program: it was built from another source"
+    )]
     ForeignSchema { version: i64 },
     /// The database failed while it was in use.
     #[error("the database failed: {0}")]

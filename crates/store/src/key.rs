@@ -74,7 +74,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE api_keys SET revoked_at = $3
             WHERE org_id = $1 AND id = $2 AND revoked_at IS NULL AND ($4 IS NULL OR user_id = $4)";
-        let (org, key, user) = (org.uuid(), key.uuid(), only_of.map(|user| user.uuid()));
+        let (org, key, user) = (org.uuid(), key.uuid(), only_of.map(UserId::uuid));
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL).bind(org).bind(key).bind(at).bind(user).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this key")) } else { Ok(()) }

@@ -46,7 +46,8 @@ macro_rules! members {
 /// Holds the organisation for the rest of the transaction, so that two owners cannot remove each other at once.
 const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
 const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
-const OTHER_OWNERS: &str = "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
+const OTHER_OWNERS: &str =
+    "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
 
 impl Store {
     /// Adds a member and returns the user's id: the one given, or that of the user who has the address already.
@@ -54,7 +55,8 @@ impl Store {
         const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $3, $4)
             ON CONFLICT (email) DO NOTHING";
         const FIND: &str = "SELECT id FROM users WHERE email = $1";
-        const MEMBER: &str = "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, $3, $4)";
+        const MEMBER: &str =
+            "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, $3, $4)";
         let email = new.email.to_lowercase();
         write!(self, Disk, tx => {
             sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.name).bind(new.at).execute(&mut *tx).await?;
@@ -90,12 +92,18 @@ impl Store {
 
     /// The first owner of the first organisation: whom operator commands act for by default.
     pub async fn first_owner(&self) -> Result<Option<Member>, StoreError> {
-        const SQL: &str = members!("WHERE m.role = 'owner' ORDER BY o.created_at, o.id, m.created_at, m.user_id LIMIT 1");
+        const SQL: &str =
+            members!("WHERE m.role = 'owner' ORDER BY o.created_at, o.id, m.created_at, m.user_id LIMIT 1");
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
     }
 
     /// Gives a member another role, or takes the membership away (`None`). The last owner stays.
-    pub async fn change_member(&self, org: OrgId, user: UserId, role: Option<Role>) -> Result<(), StoreError> {
+    pub async fn change_member(
+        &self,
+        org: OrgId,
+        user: UserId,
+        role: Option<Role>,
+    ) -> Result<(), StoreError> {
         const SET: &str = "UPDATE members SET role = $3 WHERE org_id = $1 AND user_id = $2";
         const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
         let (org, user) = (org.uuid(), user.uuid());

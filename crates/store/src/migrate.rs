@@ -34,10 +34,9 @@ impl Migration {
 
     /// FNV-1a of the text: tells an edited migration from the one that ran. Not a defence against anybody.
     fn checksum(&self) -> String {
-        let hash = self
-            .text
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let hash = self.text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         format!("{hash:016x}")
     }
 }
@@ -56,13 +55,15 @@ const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
 /// Notes that a step has run; the same text on both databases.
 macro_rules! record {
     ($migration:expr, $clock:expr, $connection:expr) => {
-        sqlx::query("INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)")
-            .bind($migration.version)
-            .bind($migration.name)
-            .bind($migration.checksum())
-            .bind($clock.now().to_rfc3339())
-            .execute($connection)
-            .await?
+        sqlx::query(
+            "INSERT INTO schema_migrations (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
+        )
+        .bind($migration.version)
+        .bind($migration.name)
+        .bind($migration.checksum())
+        .bind($clock.now().to_rfc3339())
+        .execute($connection)
+        .await?
     };
 }
 
@@ -119,5 +120,8 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
             Some(_) => {}
         }
     }
-    Ok(Migration::ALL.into_iter().filter(|m| !done.iter().any(|(version, _)| *version == m.version)).collect())
+    Ok(Migration::ALL
+        .into_iter()
+        .filter(|m| !done.iter().any(|(version, _)| *version == m.version))
+        .collect())
 }

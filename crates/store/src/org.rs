@@ -30,7 +30,8 @@ pub struct FirstOwner {
     pub email: String,
 }
 
-const INSERT_ORG: &str = "INSERT INTO organizations (id, name, action_modes, created_at) VALUES ($1, $2, '{}', $3)";
+const INSERT_ORG: &str =
+    "INSERT INTO organizations (id, name, action_modes, created_at) VALUES ($1, $2, '{}', $3)";
 
 impl Store {
     pub async fn create_org(&self, org: NewOrg) -> Result<(), StoreError> {
@@ -52,7 +53,8 @@ impl Store {
         const CLAIM: &str = "INSERT INTO organizations (id, name, action_modes, created_at)
             SELECT $1, $2, '{}', $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
         const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $2, $3)";
-        const OWNER: &str = "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', $3)";
+        const OWNER: &str =
+            "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', $3)";
         let is_postgres = matches!(self.db, Db::Postgres(_));
         let FirstOwner { org, user, email } = first;
         let email = email.to_lowercase();

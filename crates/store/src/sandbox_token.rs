@@ -36,7 +36,8 @@ impl SandboxOwner {
 
 impl Store {
     pub async fn create_sandbox_token(&self, new: NewSandboxToken) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
+        const SQL: &str =
+            "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
             SELECT $1, org_id, id, sandbox_generation, $3 FROM sessions WHERE id = $2 AND ended_at IS NULL";
         let (hash, session) = (new.token_hash.to_vec(), new.session_id.uuid());
         write!(self, Disk, tx => {

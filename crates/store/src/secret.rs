@@ -105,7 +105,8 @@ macro_rules! by_owner {
 impl Store {
     /// Stores a secret. `true`: it is new; `false`: it replaced one.
     pub async fn put_secret(&self, new: NewSecret) -> Result<bool, StoreError> {
-        const SQL: &str = "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce,
+        const SQL: &str =
+            "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce,
             ciphertext, created_by, created_at, updated_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)
             ON CONFLICT (org_id, scope, COALESCE(repo_id, configuration_id, org_id), key) DO UPDATE
@@ -117,11 +118,13 @@ impl Store {
             let kept: Uuid = sqlx::query_scalar(SQL)
                 .bind(id).bind(new.org_id.uuid()).bind(new.scope.as_str()).bind(new.scope.repo())
                 .bind(new.scope.configuration()).bind(new.key).bind(new.value.key_id).bind(new.value.nonce)
-                .bind(new.value.ciphertext).bind(new.created_by.map(|user| user.uuid())).bind(new.at)
+                .bind(new.value.ciphertext).bind(new.created_by.map(UserId::uuid)).bind(new.at)
                 .fetch_one(&mut *tx).await?;
             Ok(kept == id)
         })
-        .map_err(|error: StoreError| error.on_constraint("this secret", "this organisation, repo or configuration"))
+        .map_err(|error: StoreError| {
+            error.on_constraint("this secret", "this organisation, repo or configuration")
+        })
     }
 
     /// What there is, without the values.
@@ -133,7 +136,12 @@ impl Store {
     }
 
     /// The sealed value of one secret, for the vault.
-    pub async fn sealed_secret(&self, org: OrgId, scope: Scope, key: &str) -> Result<Option<Sealed>, StoreError> {
+    pub async fn sealed_secret(
+        &self,
+        org: OrgId,
+        scope: Scope,
+        key: &str,
+    ) -> Result<Option<Sealed>, StoreError> {
         const SQL: &str = by_owner!("SELECT key_id, nonce, ciphertext FROM secrets");
         let (org, repo, configuration) = (org.uuid(), scope.repo(), scope.configuration());
         Ok(read!(self, pool => {
@@ -163,7 +171,8 @@ impl Store {
 
     /// Replaces the seal of a secret, unless somebody wrote a new value meanwhile.
     pub async fn reseal_secret(&self, id: SecretId, from: Sealed, to: Sealed) -> Result<bool, StoreError> {
-        const SQL: &str = "UPDATE secrets SET key_id = $3, nonce = $4, ciphertext = $5 WHERE id = $1 AND nonce = $2";
+        const SQL: &str =
+            "UPDATE secrets SET key_id = $3, nonce = $4, ciphertext = $5 WHERE id = $1 AND nonce = $2";
         let id = id.uuid();
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL)

@@ -38,15 +38,16 @@ pub struct SessionRow {
 
 impl Store {
     pub async fn create_session(&self, new: NewSession) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, session_type, client_type, origin, status,
+        const SQL: &str =
+            "INSERT INTO sessions (id, org_id, created_by, session_type, client_type, origin, status,
             sandbox_provider, sandbox_generation, owner_epoch, seq_reserved, pr_urls, metrics, started_at,
             last_activity_at)
             VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7, 0, 0, 0, '[]', '{}', $8, $8)";
         let origin = if new.client_type == Some(ClientType::Cli) { "cli" } else { "web" };
         write!(self, Disk, tx => {
             sqlx::query(SQL)
-                .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.created_by.map(|user| user.uuid()))
-                .bind(new.session_type.as_str()).bind(new.client_type.map(|client| client.as_str())).bind(origin)
+                .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.created_by.map(UserId::uuid))
+                .bind(new.session_type.as_str()).bind(new.client_type.map(ClientType::as_str)).bind(origin)
                 .bind(new.sandbox_provider).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(())
@@ -56,7 +57,8 @@ impl Store {
 
     /// A session by its id alone. Whoever asks must compare the organisation: `edge` does it in one extractor.
     pub async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        const SQL: &str = "SELECT id, org_id, status, session_type, stop_reason, sandbox_id, sandbox_generation, ended_at
+        const SQL: &str =
+            "SELECT id, org_id, status, session_type, stop_reason, sandbox_id, sandbox_generation, ended_at
             FROM sessions WHERE id = $1";
         let id = id.uuid();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?)

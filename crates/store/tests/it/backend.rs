@@ -6,7 +6,7 @@ use clock::{Clock, Rng};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, raw_sql};
-use store::Store;
+use store::{Store, StoreError};
 use tempfile::TempDir;
 
 /// Makes two tests of each story in the module: `sqlite::…` and `postgres::…`.
@@ -34,23 +34,33 @@ pub(crate) struct Backend {
     place: Place,
 }
 
-enum Place {
+/// Where a database is, or will be.
+pub(crate) enum Place {
     Sqlite { file: PathBuf, _folder: TempDir },
     Postgres(PgDatabase),
 }
 
 impl Backend {
     pub(crate) async fn sqlite() -> Self {
-        let folder = TempDir::new().unwrap();
-        let file = folder.path().join("test.db");
-        let store = Store::open_sqlite(&file, &Clock::system()).await.unwrap();
-        Self { store, place: Place::Sqlite { file, _folder: folder } }
+        Self::open(Place::sqlite()).await
     }
 
     pub(crate) async fn postgres() -> Self {
-        let database = PgDatabase::create().await;
-        let store = Store::open_postgres(&database.url(), &Clock::system()).await.unwrap();
-        Self { store, place: Place::Postgres(database) }
+        Self::open(Place::postgres().await).await
+    }
+
+    async fn open(place: Place) -> Self {
+        Self { store: place.open().await.unwrap(), place }
+    }
+
+    /// Opens the same database once more.
+    pub(crate) async fn reopen(&self) -> Result<Store, StoreError> {
+        self.place.open().await
+    }
+
+    /// A connection that knows no store.
+    pub(crate) async fn raw(&self) -> Raw {
+        self.place.raw().await
     }
 
     /// The file of a SQLite database.
@@ -60,12 +70,32 @@ impl Backend {
             Place::Postgres(_) => panic!("a PostgreSQL database is not one file"),
         }
     }
+}
 
-    /// A connection that knows no store.
+impl Place {
+    /// A place for a file that is not there yet.
+    pub(crate) fn sqlite() -> Self {
+        let folder = TempDir::new().unwrap();
+        Self::Sqlite { file: folder.path().join("test.db"), _folder: folder }
+    }
+
+    /// An empty database.
+    pub(crate) async fn postgres() -> Self {
+        Self::Postgres(PgDatabase::create().await)
+    }
+
+    /// Opens it as the program does.
+    pub(crate) async fn open(&self) -> Result<Store, StoreError> {
+        match self {
+            Self::Sqlite { file, .. } => Store::open_sqlite(file, &Clock::system()).await,
+            Self::Postgres(database) => Store::open_postgres(&database.url(), &Clock::system()).await,
+        }
+    }
+
     pub(crate) async fn raw(&self) -> Raw {
-        match &self.place {
-            Place::Sqlite { file, .. } => Raw::sqlite(file).await,
-            Place::Postgres(database) => Raw::postgres(&database.url()).await,
+        match self {
+            Self::Sqlite { file, .. } => Raw::sqlite(file).await,
+            Self::Postgres(database) => Raw::postgres(&database.url()).await,
         }
     }
 }
@@ -74,13 +104,13 @@ impl Backend {
 pub(crate) struct PgDatabase(String);
 
 impl PgDatabase {
-    pub(crate) async fn create() -> Self {
+    async fn create() -> Self {
         let name = format!("store_{:016x}", u64::from_le_bytes(Rng::system().bytes()));
         Raw::postgres(&server()).await.execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         Self(name)
     }
 
-    pub(crate) fn url(&self) -> String {
+    fn url(&self) -> String {
         let server = server();
         let (address, settings) = server.split_once('?').unwrap_or((&server, ""));
         let (host, _) = address.rsplit_once('/').unwrap();
@@ -103,7 +133,8 @@ impl Drop for PgDatabase {
 /// The server's URL, with the database to connect to for making others.
 #[expect(clippy::disallowed_methods, reason = "the test run names its server in the environment")]
 fn server() -> String {
-    std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| panic!("TEST_DATABASE_URL is not set: run `make test`"))
+    std::env::var("TEST_DATABASE_URL")
+        .unwrap_or_else(|_| panic!("TEST_DATABASE_URL is not set: run `make test`"))
 }
 
 /// Plain SQL on either database. `#7` stands for the id 7 and `@7` for the hash of 32 bytes 7.
@@ -114,19 +145,23 @@ pub(crate) enum Raw {
 
 impl Raw {
     pub(crate) async fn sqlite(file: &Path) -> Self {
-        let options = SqliteConnectOptions::new().filename(file);
+        let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
         Self::Sqlite(SqliteConnection::connect_with(&options).await.unwrap())
     }
 
-    pub(crate) async fn postgres(url: &str) -> Self {
+    async fn postgres(url: &str) -> Self {
         Self::Postgres(PgConnection::connect(url).await.unwrap())
     }
 
     pub(crate) async fn execute(&mut self, sql: &str) -> Result<u64, sqlx::Error> {
         let sql = AssertSqlSafe(self.literals(sql));
         match self {
-            Self::Sqlite(connection) => raw_sql(sql).execute(connection).await.map(|done| done.rows_affected()),
-            Self::Postgres(connection) => raw_sql(sql).execute(connection).await.map(|done| done.rows_affected()),
+            Self::Sqlite(connection) => {
+                raw_sql(sql).execute(connection).await.map(|done| done.rows_affected())
+            }
+            Self::Postgres(connection) => {
+                raw_sql(sql).execute(connection).await.map(|done| done.rows_affected())
+            }
         }
     }
 
@@ -162,13 +197,13 @@ impl Raw {
                 Ok(number) if rest[start..].starts_with('#') => Some(format!("{number:032x}")),
                 Ok(number) => Some(format!("{number:02x}").repeat(32)),
             };
-            out.push_str(&rest[..start]);
-            match (bytes, self) {
-                (None, _) => out.push_str(&rest[start..=start]),
-                (Some(hex), Self::Sqlite(_)) => out.push_str(&format!("x'{hex}'")),
-                (Some(hex), Self::Postgres(_)) if hex.len() == 32 => out.push_str(&format!("'{hex}'")),
-                (Some(hex), Self::Postgres(_)) => out.push_str(&format!("'\\x{hex}'")),
-            }
+            let literal = match (bytes, self) {
+                (None, _) => rest[start..=start].to_owned(),
+                (Some(hex), Self::Sqlite(_)) => format!("x'{hex}'"),
+                (Some(hex), Self::Postgres(_)) if hex.len() == 32 => format!("'{hex}'"),
+                (Some(hex), Self::Postgres(_)) => format!("'\\x{hex}'"),
+            };
+            out.extend([&rest[..start], &literal]);
             rest = &rest[start + 1 + digits.len()..];
         }
         out + rest

@@ -1,1 +1,194 @@
-//! Soon.
+//! A backup is whole or refused, and a restore loses nothing: not the old database, not its log.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clock::Clock;
+use store::{Migration, NewOrg, Store, StoreError, check_backup, restore};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::backend::{Backend, Raw};
+use crate::world::{at, org};
+
+fn with(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+async fn org_names(file: &Path) -> Vec<String> {
+    let store = Store::open_sqlite(file, &Clock::system()).await.unwrap();
+    store.orgs().await.unwrap().into_iter().map(|org| org.name).collect()
+}
+
+/// Everything in a folder, by name and content.
+fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_holds_all_that_was_done_before_and_no_holes() {
+    let backend = Backend::sqlite().await;
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("backup.db");
+    let stop = Arc::new(AtomicBool::new(false));
+    // One after the other, so that a copy with a hole would be seen.
+    let writing = tokio::spawn({
+        let (store, stop) = (backend.store.clone(), stop.clone());
+        async move {
+            let mut done = 0_u32;
+            while !stop.load(Ordering::SeqCst) {
+                let org = NewOrg {
+                    id: Uuid::from_u128(done.into()).into(),
+                    name: done.to_string(),
+                    at: at(done.into()),
+                };
+                store.create_org(org).await.unwrap();
+                done += 1;
+            }
+            done
+        }
+    });
+    while backend.store.orgs().await.unwrap().len() < 20 {
+        tokio::task::yield_now().await;
+    }
+    let before = backend.store.orgs().await.unwrap().len();
+    backend.store.backup(&out).await.unwrap();
+    stop.store(true, Ordering::SeqCst);
+    let written = usize::try_from(writing.await.unwrap()).unwrap();
+
+    assert_eq!(check_backup(&out).await.unwrap(), Migration::LATEST);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing lies beside the backup");
+    let copied = org_names(&out).await;
+    assert!((before..=written).contains(&copied.len()), "{before} <= {} <= {written}", copied.len());
+    assert_eq!(copied, (0..copied.len()).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_backup_overwrites_nothing() {
+    let backend = Backend::sqlite().await;
+    let folder = TempDir::new().unwrap();
+    for (name, text) in [("notes", "mine"), ("empty", "")] {
+        let out = folder.path().join(name);
+        fs::write(&out, text).unwrap();
+        let error = backend.store.backup(&out).await.unwrap_err();
+        assert!(matches!(error, StoreError::File { .. }), "{error:?}");
+        assert!(error.to_string().contains(&out.display().to_string()), "{error}");
+        assert_eq!(fs::read_to_string(&out).unwrap(), text);
+    }
+    let nowhere = backend.store.backup(&folder.path().join("missing/backup.db")).await;
+    assert!(matches!(nowhere, Err(StoreError::File { .. })), "{nowhere:?}");
+}
+
+#[tokio::test]
+async fn a_backup_of_postgres_is_left_to_its_own_tools() {
+    let backend = Backend::postgres().await;
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("backup.db");
+    let refused = backend.store.backup(&out).await;
+    assert!(matches!(refused, Err(StoreError::Refused(why)) if why.contains("pg_dump")));
+    assert!(!out.exists());
+}
+
+/// A database as a crash leaves it, whose last organisation is only in the log, and an older backup of it.
+async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
+    let backend = Backend::sqlite().await;
+    let (database, backup) = (folder.join("data.db"), folder.join("backup.db"));
+    org(&backend.store, 1).await;
+    backend.store.backup(&backup).await.unwrap();
+    org(&backend.store, 2).await;
+    for suffix in ["", "-wal"] {
+        fs::copy(with(backend.file(), suffix), with(&database, suffix)).unwrap();
+    }
+    assert!(fs::metadata(with(&database, "-wal")).unwrap().len() > 0);
+    (database, backup)
+}
+
+#[tokio::test]
+async fn a_restore_keeps_the_old_database_with_its_log() {
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    let log = fs::read(with(&database, "-wal")).unwrap();
+    let kept = restore(&backup, &database).await.unwrap().unwrap();
+    assert_eq!(kept, with(&database, ".before-restore"));
+    assert_eq!(fs::read(with(&kept, "-wal")).unwrap(), log);
+    assert!(!with(&database, "-wal").exists(), "the old log would be replayed onto the backup");
+    assert!(!with(&database, ".restoring").exists());
+    assert_eq!(org_names(&database).await, ["org 1"]);
+    assert_eq!(org_names(&kept).await, ["org 1", "org 2"]);
+}
+
+#[tokio::test]
+async fn a_second_restore_keeps_what_the_first_one_kept() {
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    let first = restore(&backup, &database).await.unwrap().unwrap();
+    let second = restore(&backup, &database).await.unwrap().unwrap();
+    assert_ne!(first, second);
+    assert_eq!(org_names(&first).await, ["org 1", "org 2"]);
+    assert_eq!(org_names(&second).await, ["org 1"]);
+}
+
+#[tokio::test]
+async fn a_restore_needs_no_old_database_and_ignores_its_log() {
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    fs::remove_file(&database).unwrap();
+    assert_eq!(restore(&backup, &database).await.unwrap(), None);
+    assert_eq!(org_names(&database).await, ["org 1"]);
+    assert!(with(&database, ".before-restore-wal").exists(), "even a lonely log is kept");
+}
+
+/// Files that must not be restored, each made from a good backup, and what the refusal says.
+async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)> {
+    let bytes = fs::read(good).unwrap();
+    let file = |name: &str, content: &[u8]| {
+        fs::write(folder.join(name), content).unwrap();
+        folder.join(name)
+    };
+    let mut flipped = bytes.clone();
+    flipped[8192..12288].fill(0xff);
+    let mut bad = vec![
+        (file("garbage", "not a database".repeat(500).as_bytes()), "not a database"),
+        (file("half", &bytes[..bytes.len() / 2]), ""),
+        (file("page-short", &bytes[..bytes.len() - 4096]), ""),
+        (file("damaged", &flipped), ""),
+        (file("nothing", b""), "schema_migrations"),
+        (folder.join("missing"), "unable to open"),
+        (folder.to_owned(), ""),
+    ];
+    let changes = [
+        ("foreign", "DROP TABLE schema_migrations", "schema_migrations"),
+        ("newer", "UPDATE schema_migrations SET version = 99 WHERE version = 5", "version 99"),
+        ("edited", "UPDATE schema_migrations SET checksum = 'x'", "migration 1"),
+        ("fresh", "DELETE FROM schema_migrations", "no migration"),
+    ];
+    for (name, sql, why) in changes {
+        let path = file(name, &bytes);
+        Raw::sqlite(&path).await.execute(sql).await.unwrap();
+        bad.push((path, why));
+    }
+    let in_use = file("in-use", &bytes);
+    file("in-use-wal", b"frames");
+    bad.push((in_use, "in use"));
+    bad
+}
+
+#[tokio::test]
+async fn what_is_no_whole_backup_of_ours_is_refused_and_nothing_changes() {
+    let (home, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (database, backup) = crashed(home.path()).await;
+    for (bad, why) in bad_backups(elsewhere.path(), &backup).await {
+        let before = (content(home.path()), content(elsewhere.path()));
+        let checked = check_backup(&bad).await.unwrap_err().to_string();
+        assert!(checked.contains(why), "{}: {checked}", bad.display());
+        let restored = restore(&bad, &database).await.unwrap_err().to_string();
+        assert_eq!(restored, checked, "{}", bad.display());
+        let after = (content(home.path()), content(elsewhere.path()));
+        assert!(after == before, "{} changed something", bad.display());
+    }
+}

@@ -37,7 +37,8 @@ const ORG_MAY_BE_NULL: [(&str, &str); 3] = [
 
 #[tokio::test]
 async fn every_row_belongs_to_an_organisation() {
-    let Raw::Sqlite(mut connection) = Backend::sqlite().await.raw().await else { unreachable!() };
+    let backend = Backend::sqlite().await;
+    let Raw::Sqlite(mut connection) = backend.raw().await else { unreachable!() };
     let (mut without, mut nullable) = (Vec::new(), Vec::new());
     for table in tables(&mut connection).await {
         match columns(&mut connection, &table).await.into_iter().find(|column| column.name == "org_id") {
@@ -52,7 +53,8 @@ async fn every_row_belongs_to_an_organisation() {
 
 #[tokio::test]
 async fn every_sqlite_table_keeps_its_types() {
-    let Raw::Sqlite(mut connection) = Backend::sqlite().await.raw().await else { unreachable!() };
+    let backend = Backend::sqlite().await;
+    let Raw::Sqlite(mut connection) = backend.raw().await else { unreachable!() };
     let sql = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND NOT strict
         AND name NOT LIKE 'sqlite_%'";
     let loose: Vec<String> = query_scalar(sql).fetch_all(&mut connection).await.unwrap();
@@ -60,7 +62,8 @@ async fn every_sqlite_table_keeps_its_types() {
 }
 
 async fn sqlite_catalog() -> Catalog {
-    let Raw::Sqlite(mut connection) = Backend::sqlite().await.raw().await else { unreachable!() };
+    let backend = Backend::sqlite().await;
+    let Raw::Sqlite(mut connection) = backend.raw().await else { unreachable!() };
     let mut catalog = Catalog::new();
     for table in tables(&mut connection).await {
         let columns = columns(&mut connection, &table).await;
@@ -70,7 +73,12 @@ async fn sqlite_catalog() -> Catalog {
         catalog.insert(format!("{table}: primary key ({})", key.join(", ")));
         for column in &columns {
             let null = if column.notnull || column.pk > 0 { "not null" } else { "nullable" };
-            catalog.insert(format!("{table}: column {} {} {} {null}", column.cid + 1, column.name, column.kind));
+            catalog.insert(format!(
+                "{table}: column {} {} {} {null}",
+                column.cid + 1,
+                column.name,
+                column.kind
+            ));
         }
         catalog.extend(sqlite_indexes(&mut connection, &table).await);
         catalog.extend(sqlite_foreign_keys(&mut connection, &table).await);
@@ -79,7 +87,8 @@ async fn sqlite_catalog() -> Catalog {
 }
 
 async fn tables(connection: &mut SqliteConnection) -> Vec<String> {
-    let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
+    let sql =
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
     query_scalar(sql).fetch_all(connection).await.unwrap()
 }
 
@@ -104,12 +113,16 @@ async fn sqlite_indexes(connection: &mut SqliteConnection, table: &str) -> Vec<S
         (SELECT group_concat(COALESCE(name, '(expression)'), ', ') FROM
             (SELECT name FROM pragma_index_info(i.name) ORDER BY seqno))
         FROM pragma_index_list($1) i WHERE i.origin <> 'pk'";
-    let rows: Vec<(String, bool, bool, String)> = query_as(sql).bind(table).fetch_all(connection).await.unwrap();
-    rows.into_iter().map(|(name, unique, named, columns)| index(table, &name, unique, named, &columns)).collect()
+    let rows: Vec<(String, bool, bool, String)> =
+        query_as(sql).bind(table).fetch_all(connection).await.unwrap();
+    rows.into_iter()
+        .map(|(name, unique, named, columns)| index(table, &name, unique, named, &columns))
+        .collect()
 }
 
 async fn sqlite_foreign_keys(connection: &mut SqliteConnection, table: &str) -> Vec<String> {
-    let sql = "SELECT group_concat(\"from\", ', '), \"table\", group_concat(\"to\", ', '), on_delete, on_update
+    let sql =
+        "SELECT group_concat(\"from\", ', '), \"table\", group_concat(\"to\", ', '), on_delete, on_update
         FROM (SELECT * FROM pragma_foreign_key_list($1) ORDER BY id, seq) GROUP BY id";
     let rows: Vec<(String, String, String, String, String)> =
         query_as(sql).bind(table).fetch_all(connection).await.unwrap();
@@ -122,7 +135,10 @@ fn index(table: &str, name: &str, unique: bool, named: bool, columns: &str) -> S
     format!("{table}: {} {name} ({columns})", if unique { "unique" } else { "index" })
 }
 
-fn foreign_key(table: &str, (from, to, columns, delete, update): &(String, String, String, String, String)) -> String {
+fn foreign_key(
+    table: &str,
+    (from, to, columns, delete, update): &(String, String, String, String, String),
+) -> String {
     format!("{table}: foreign key ({from}) to {to} ({columns}) on delete {delete} on update {update}")
 }
 
@@ -133,7 +149,8 @@ async fn postgres_catalog() -> Catalog {
 
     let sql = "SELECT table_name::text, ordinal_position::bigint, column_name::text, data_type::text, is_nullable = 'YES'
         FROM information_schema.columns WHERE table_schema = 'public'";
-    let columns: Vec<(String, i64, String, String, bool)> = query_as(sql).fetch_all(&mut connection).await.unwrap();
+    let columns: Vec<(String, i64, String, String, bool)> =
+        query_as(sql).fetch_all(&mut connection).await.unwrap();
     catalog.extend(columns.iter().map(|(table, position, name, kind, nullable)| {
         let null = if *nullable { "nullable" } else { "not null" };
         format!("{table}: column {position} {name} {} {null}", in_sqlite(kind))

@@ -1,1 +1,75 @@
-//! Soon.
+//! Many callers at once: every write that was acknowledged is there, and one that fails takes nobody with it.
+
+use store::{NewOrg, Store, StoreError};
+use uuid::Uuid;
+
+use crate::backend::{Backend, Raw, on_both};
+use crate::world::{at, together};
+
+on_both! {
+    five_hundred_writes_at_once_are_all_there
+    writes_that_fail_leave_their_neighbours_alone
+}
+
+fn numbered(number: usize) -> NewOrg {
+    NewOrg { id: Uuid::from_u128(number as u128).into(), name: format!("org {number}"), at: at(0) }
+}
+
+async fn count(store: &Store) -> usize {
+    store.orgs().await.unwrap().len()
+}
+
+async fn five_hundred_writes_at_once_are_all_there(b: &Backend) {
+    let made = together(500, |caller| {
+        let store = b.store.clone();
+        async move { store.create_org(numbered(caller)).await }
+    })
+    .await;
+    made.into_iter().for_each(Result::unwrap);
+    assert_eq!(count(&b.store).await, 500);
+}
+
+async fn writes_that_fail_leave_their_neighbours_alone(b: &Backend) {
+    // Each id is wanted by three callers.
+    let made = together(300, |caller| {
+        let store = b.store.clone();
+        async move { (caller % 100, store.create_org(numbered(caller % 100)).await) }
+    })
+    .await;
+    let mut winners: Vec<usize> = Vec::new();
+    for (id, done) in made {
+        match done {
+            Ok(()) => winners.push(id),
+            Err(StoreError::Failed(sqlx::Error::Database(error))) => {
+                assert!(error.is_unique_violation(), "{error}");
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    winners.sort_unstable();
+    assert_eq!(winners, (0..100).collect::<Vec<_>>());
+    assert_eq!(count(&b.store).await, 100);
+}
+
+#[tokio::test]
+async fn what_was_written_is_in_the_file_after_the_store_is_gone() {
+    let backend = Backend::sqlite().await;
+    let store = backend.reopen().await.unwrap();
+    store.create_org(numbered(1)).await.unwrap();
+    drop(store);
+    assert_eq!(Raw::sqlite(backend.file()).await.number("SELECT count(*) FROM organizations").await, 1);
+    assert_eq!(count(&backend.reopen().await.unwrap()).await, 1);
+}
+
+#[tokio::test]
+async fn another_process_may_write_meanwhile() {
+    let backend = Backend::sqlite().await;
+    let other = backend.reopen().await.unwrap();
+    let made = together(40, |caller| {
+        let store = if caller % 2 == 0 { backend.store.clone() } else { other.clone() };
+        async move { store.create_org(numbered(caller)).await }
+    })
+    .await;
+    made.into_iter().for_each(Result::unwrap);
+    assert_eq!((count(&backend.store).await, count(&other).await), (40, 40));
+}

@@ -35,14 +35,16 @@ fn key(org_id: OrgId, user_id: UserId, number: u8) -> NewApiKey {
 
 async fn a_key_finds_its_owner_until_it_is_revoked(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
-    let (ada, bob) = (member(&b.store, one, 10, Role::Admin).await, member(&b.store, one, 11, Role::Member).await);
+    let (ada, bob) =
+        (member(&b.store, one, 10, Role::Admin).await, member(&b.store, one, 11, Role::Member).await);
     for (user, number) in [(ada, 20), (ada, 21), (bob, 22)] {
         b.store.create_key(key(one, user, number)).await.unwrap();
     }
     let owner = b.store.key_owner(&hash(20)).await.unwrap().unwrap();
     assert_eq!((owner.user_id, owner.org_id, owner.role), (ada, one, Role::Admin));
     assert!(b.store.key_owner(&hash(99)).await.unwrap().is_none());
-    let listed: Vec<_> = b.store.keys(one).await.unwrap().into_iter().map(|k| (k.id, k.user_id, k.name)).collect();
+    let listed: Vec<_> =
+        b.store.keys(one).await.unwrap().into_iter().map(|k| (k.id, k.user_id, k.name)).collect();
     assert_eq!(listed, [(22, bob), (21, ada), (20, ada)].map(|(n, user)| (id(n), user, format!("key {n}"))));
 
     let key: ApiKeyId = id(20);
@@ -57,7 +59,11 @@ async fn a_key_finds_its_owner_until_it_is_revoked(b: &Backend) {
 
     b.store.revoke_key(one, id(21), None, at(102)).await.unwrap();
     let revoked: Vec<_> = b.store.keys(one).await.unwrap().into_iter().map(|key| key.revoked_at).collect();
-    assert_eq!(revoked, [None, Some(at(102)), Some(at(100))], "a revoked key is still listed, with its first time");
+    assert_eq!(
+        revoked,
+        [None, Some(at(102)), Some(at(100))],
+        "a revoked key is still listed, with its first time"
+    );
 }
 
 async fn a_key_dies_with_the_membership(b: &Backend) {
@@ -70,7 +76,11 @@ async fn a_key_dies_with_the_membership(b: &Backend) {
     b.store.change_member(one, ada, None).await.unwrap();
     assert!(b.store.key_owner(&hash(20)).await.unwrap().is_none());
     assert!(b.store.keys(one).await.unwrap().is_empty());
-    assert_eq!(b.store.key_owner(&hash(21)).await.unwrap().unwrap().org_id, two, "the other membership lives");
+    assert_eq!(
+        b.store.key_owner(&hash(21)).await.unwrap().unwrap().org_id,
+        two,
+        "the other membership lives"
+    );
 
     member(&b.store, one, 10, Role::Member).await;
     assert!(b.store.key_owner(&hash(20)).await.unwrap().is_none(), "coming back does not bring the key back");
@@ -170,14 +180,20 @@ async fn a_socket_ticket_works_once(b: &Backend) {
     assert_eq!(winners, [(one, work, ada)]);
     assert!(b.store.take_socket_ticket(&hash(51), at(60)).await.unwrap().is_none(), "expired");
     assert!(b.store.proxy_ticket(&hash(51), at(1)).await.unwrap().is_none(), "a socket ticket opens no port");
-    assert!(b.store.take_socket_ticket(&hash(51), at(59)).await.unwrap().is_some(), "nothing above used it up");
+    assert!(
+        b.store.take_socket_ticket(&hash(51), at(59)).await.unwrap().is_some(),
+        "nothing above used it up"
+    );
 }
 
 async fn a_proxy_ticket_works_until_it_expires(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (ada, work) = (member(&b.store, one, 10, Role::Owner).await, session(&b.store, one, 40).await);
     b.store.create_ticket(ticket(one, work, ada, TicketKind::Proxy, 50)).await.unwrap();
-    assert!(b.store.take_socket_ticket(&hash(50), at(1)).await.unwrap().is_none(), "a proxy ticket opens no socket");
+    assert!(
+        b.store.take_socket_ticket(&hash(50), at(1)).await.unwrap().is_none(),
+        "a proxy ticket opens no socket"
+    );
     for now in [at(1), at(2), at(59)] {
         let owner = b.store.proxy_ticket(&hash(50), now).await.unwrap().unwrap();
         assert_eq!((owner.org_id, owner.session_id, owner.user_id), (one, work, ada));
@@ -188,7 +204,8 @@ async fn a_proxy_ticket_works_until_it_expires(b: &Backend) {
 
 async fn a_ticket_can_be_revoked_by_its_user_alone(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
-    let (ada, bob) = (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Owner).await);
+    let (ada, bob) =
+        (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Owner).await);
     let work = session(&b.store, one, 40).await;
     b.store.create_ticket(ticket(one, work, ada, TicketKind::Proxy, 50)).await.unwrap();
     b.store.create_ticket(ticket(one, work, ada, TicketKind::Socket, 51)).await.unwrap();
@@ -207,7 +224,8 @@ async fn a_ticket_can_be_revoked_by_its_user_alone(b: &Backend) {
 
 async fn a_ticket_needs_a_session_and_a_member_of_its_organisation(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
-    let (ada, bob) = (member(&b.store, one, 10, Role::Owner).await, member(&b.store, two, 11, Role::Owner).await);
+    let (ada, bob) =
+        (member(&b.store, one, 10, Role::Owner).await, member(&b.store, two, 11, Role::Owner).await);
     let (ours, theirs) = (session(&b.store, one, 40).await, session(&b.store, two, 41).await);
     for (session, user) in [(theirs, ada), (ours, bob), (id(99), ada)] {
         let refused = b.store.create_ticket(ticket(one, session, user, TicketKind::Proxy, 50)).await;

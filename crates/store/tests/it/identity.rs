@@ -40,7 +40,8 @@ async fn organisations_are_listed_oldest_first(b: &Backend) {
     for number in [3, 1, 2] {
         org(&b.store, number).await;
     }
-    let names: Vec<_> = b.store.orgs().await.unwrap().into_iter().map(|org| (org.name, org.created_at)).collect();
+    let names: Vec<_> =
+        b.store.orgs().await.unwrap().into_iter().map(|org| (org.name, org.created_at)).collect();
     assert_eq!(names, [1, 2, 3].map(|number| (format!("org {number}"), at(number))));
 }
 
@@ -73,7 +74,8 @@ async fn a_membership_is_taken_or_its_organisation_missing(b: &Backend) {
 
 async fn the_last_owner_stays(b: &Backend) {
     let one = org(&b.store, 1).await;
-    let (ada, bob) = (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);
+    let (ada, bob) =
+        (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);
     for change in [None, Some(Role::Admin), Some(Role::Member)] {
         let refused = b.store.change_member(one, ada, change).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "{change:?}: {refused:?}");

@@ -25,7 +25,10 @@ fn event_values(number: u8) -> String {
 }
 
 fn checkpoint(size: u8) -> String {
-    format!("INSERT INTO ledger_checkpoints (size, root, key_id, signature, created_at) VALUES ({})", root(size))
+    format!(
+        "INSERT INTO ledger_checkpoints (size, root, key_id, signature, created_at) VALUES ({})",
+        root(size)
+    )
 }
 
 fn root(size: u8) -> String {

@@ -32,11 +32,14 @@ const MEMBER: &str = "INSERT INTO members (org_id, user_id, role, created_at)
     VALUES (#2, #10, 'admin', '2025-06-15T00:00:00Z')";
 const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
     VALUES (#50, #1, #10, 'laptop', 'plf_a', @1, '2025-06-15T00:00:00Z')";
-const REPO: &str = "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, is_private,
+const REPO: &str =
+    "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, is_private,
     created_at) VALUES (#22, #1, 'r', 'git', 'https://b', NULL, 'main', false, '2025-06-15T00:00:00Z')";
-const CONFIGURATION_REPO: &str = "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
+const CONFIGURATION_REPO: &str =
+    "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES (#30, #20, #1, 'app')";
-const SECRET: &str = "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce, ciphertext,
+const SECRET: &str =
+    "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce, ciphertext,
     created_at, updated_at) VALUES (#60, #1, 'repo', #20, NULL, 'K', 'k1', @1, @2, '2025-06-15T00:00:00Z',
     '2025-06-15T00:00:00Z')";
 const SESSION: &str = "INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider,
@@ -50,7 +53,8 @@ const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, route, key, fin
     'done', 200, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
 const EVENT: &str = "INSERT INTO events (session_id, seq, org_id, epoch, frame, created_at)
     VALUES (#40, 7, #1, 1, '{}', '2025-06-15T00:00:00Z')";
-const TOOL_PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
+const TOOL_PART: &str =
+    "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
     status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
 const INVOCATION: &str = "INSERT INTO invocations (id, org_id, case_id, tool, call_id, run_id, request_hash, state,
     owner_epoch, created_at, settled_at) VALUES (#70, #1, 'case', 'bash', 'c1', 'run-0001',

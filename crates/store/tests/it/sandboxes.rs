@@ -22,7 +22,10 @@ async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
     let row = b.store.session(id(40)).await.unwrap().unwrap();
     assert_eq!((row.id, row.org_id), (id(40), one));
     assert_eq!((row.status, row.session_type), (SessionStatus::Pending, SessionType::Setup));
-    assert_eq!((row.stop_reason, row.sandbox_id, row.sandbox_generation, row.ended_at), (None, None, 0, None));
+    assert_eq!(
+        (row.stop_reason, row.sandbox_id, row.sandbox_generation, row.ended_at),
+        (None, None, 0, None)
+    );
     assert!(b.store.session(id(41)).await.unwrap().is_none());
 }
 
@@ -33,7 +36,8 @@ async fn a_session_needs_an_organisation_and_its_own_id(b: &Backend) {
     assert!(matches!(twice, Err(StoreError::Taken("this session"))), "{twice:?}");
     let nowhere = b.store.create_session(new_session(id(9), 41)).await;
     assert!(matches!(nowhere, Err(StoreError::Missing("this organisation or user"))), "{nowhere:?}");
-    let nobody = b.store.create_session(NewSession { created_by: Some(id(99)), ..new_session(one, 42) }).await;
+    let nobody =
+        b.store.create_session(NewSession { created_by: Some(id(99)), ..new_session(one, 42) }).await;
     assert!(matches!(nobody, Err(StoreError::Missing("this organisation or user"))), "{nobody:?}");
 }
 
@@ -70,7 +74,10 @@ async fn a_sandbox_token_dies_when_the_generation_rises(b: &Backend) {
     assert!(b.store.sandbox_owner(&hash(61)).await.unwrap().is_some(), "the other session keeps its sandbox");
     b.store.create_sandbox_token(token(work, 62)).await.unwrap();
     assert_eq!(b.store.sandbox_owner(&hash(62)).await.unwrap().unwrap().session_id, work);
-    assert!(b.store.sandbox_owner(&hash(60)).await.unwrap().is_none(), "a new token does not wake the old one");
+    assert!(
+        b.store.sandbox_owner(&hash(60)).await.unwrap().is_none(),
+        "a new token does not wake the old one"
+    );
 }
 
 async fn a_sandbox_token_dies_when_the_session_ends(b: &Backend) {
@@ -91,7 +98,8 @@ async fn a_sandbox_token_dies_when_the_session_ends(b: &Backend) {
 
 async fn an_automation_is_known_by_its_client(b: &Backend) {
     let one = org(&b.store, 1).await;
-    let cases = [(40, Some(ClientType::Automation), true), (41, Some(ClientType::Cli), false), (42, None, false)];
+    let cases =
+        [(40, Some(ClientType::Automation), true), (41, Some(ClientType::Cli), false), (42, None, false)];
     for (number, client_type, is_automation) in cases {
         b.store.create_session(NewSession { client_type, ..new_session(one, number) }).await.unwrap();
         let owner = b.store.sandbox_of_session(id(number)).await.unwrap().unwrap();

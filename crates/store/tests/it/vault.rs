@@ -112,7 +112,10 @@ async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
     assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
 
     let fresh = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
-    assert!(!b.store.reseal_secret(id(72), fresh.clone(), sealed("k2", 90)).await.unwrap(), "another secret's id");
+    assert!(
+        !b.store.reseal_secret(id(72), fresh.clone(), sealed("k2", 90)).await.unwrap(),
+        "another secret's id"
+    );
     assert!(b.store.reseal_secret(id(70), fresh, sealed("k2", 91)).await.unwrap());
     assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(91));
     assert_eq!(b.store.secrets(one).await.unwrap()[0].key_id, "k2");

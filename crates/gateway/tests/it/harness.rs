@@ -1,0 +1,187 @@
+//! A gateway to attack: on a temporary SQLite file or a fresh PostgreSQL database, in process or on a port.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use clock::{Clock, Rng};
+use gateway::config::Config;
+use gateway::lifecycle::Lifecycle;
+use gateway::{AppState, Gateway, StartError, edge};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::pgwire;
+
+/// Known to the tests, so that they can sign what the gateway never would.
+pub(crate) const JWT_SECRET: &str = "the-user-secret-of-the-gateway-tests";
+pub(crate) const SERVICE_SECRET: &str = "the-service-secret-of-the-gateway-tests";
+pub(crate) const VAULT_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// Longer than anything here may take: a hang becomes a failure.
+pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what).await.unwrap_or_else(|_| panic!("it hangs"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that asks where the test services are")]
+fn test_variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run `make test`"))
+}
+
+pub(crate) fn postgres_url() -> String {
+    test_variable("TEST_DATABASE_URL")
+}
+
+pub(crate) fn redis_url() -> String {
+    test_variable("TEST_REDIS_URL")
+}
+
+/// Host and port of a URL of a service on loopback.
+pub(crate) fn address_of(url: &str) -> SocketAddr {
+    let url = url::Url::parse(url).unwrap();
+    format!("{}:{}", url.host_str().unwrap(), url.port().unwrap()).parse().unwrap()
+}
+
+/// The same URL by way of another address.
+pub(crate) fn through(url: &str, address: SocketAddr) -> String {
+    let mut url = url::Url::parse(url).unwrap();
+    url.set_port(Some(address.port())).unwrap();
+    url.to_string()
+}
+
+/// How a gateway is to be started.
+pub(crate) struct Setup {
+    settings: BTreeMap<String, String>,
+    clock: Clock,
+    dir: TempDir,
+}
+
+impl Setup {
+    /// A temporary SQLite file; keys of the vault are made in the data dir.
+    pub(crate) fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        // Readiness looks for the sandbox engine on the PATH; what stands there is never run.
+        std::fs::write(bin.join("bwrap"), "").unwrap();
+        std::fs::set_permissions(bin.join("bwrap"), PermissionsExt::from_mode(0o755)).unwrap();
+        let setup = Self { settings: BTreeMap::new(), clock: Clock::system(), dir };
+        let data = setup.data_dir();
+        setup
+            .set("PATH", bin.to_str().unwrap())
+            .set("PROLIFERATE_DATA_DIR", data.to_str().unwrap())
+            .set("PROLIFERATE_LISTEN", "127.0.0.1:0")
+            .set("GATEWAY_JWT_SECRET", JWT_SECRET)
+            .set("SERVICE_TO_SERVICE_AUTH_TOKEN", SERVICE_SECRET)
+    }
+
+    /// A fresh PostgreSQL database.
+    pub(crate) async fn postgres() -> Self {
+        let url = fresh_database().await;
+        Self::sqlite().set("DATABASE_URL", &url).set("USER_SECRETS_ENCRYPTION_KEY", VAULT_KEY)
+    }
+
+    pub(crate) fn set(mut self, name: &str, value: &str) -> Self {
+        self.settings.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    pub(crate) fn clock(self, clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..self }
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A folder beside the data dir.
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        Config::load(&self.settings, &[]).unwrap()
+    }
+
+    pub(crate) async fn try_start(&self) -> Result<Gateway, StartError> {
+        within(Gateway::start(self.config(), self.clock.clone(), Rng::system())).await
+    }
+
+    pub(crate) async fn start(self) -> TestGateway {
+        let gateway = self.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+        let router = edge::router(gateway.app.clone());
+        TestGateway { app: gateway.app.clone(), router, setup: self, gateway }
+    }
+}
+
+/// A new database on the test server; its URL.
+pub(crate) async fn fresh_database() -> String {
+    let name = format!("gateway_{}", hex::encode(Rng::system().bytes::<8>()));
+    pgwire::run(&postgres_url(), &format!("CREATE DATABASE {name}")).await;
+    let mut url = url::Url::parse(&postgres_url()).unwrap();
+    url.set_path(&name);
+    url.to_string()
+}
+
+/// A gateway whose router is asked without a socket.
+pub(crate) struct TestGateway {
+    pub(crate) app: AppState,
+    pub(crate) router: Router,
+    pub(crate) setup: Setup,
+    gateway: Gateway,
+}
+
+impl TestGateway {
+    pub(crate) async fn sqlite() -> Self {
+        Setup::sqlite().start().await
+    }
+
+    pub(crate) async fn postgres() -> Self {
+        Setup::postgres().await.start().await
+    }
+
+    pub(crate) async fn both() -> [Self; 2] {
+        [Self::sqlite().await, Self::postgres().await]
+    }
+
+    /// Runs SQL beside the gateway; only with PostgreSQL.
+    pub(crate) async fn sql(&self, text: &str) {
+        pgwire::run(&self.setup.settings["DATABASE_URL"], text).await;
+    }
+
+    /// The same gateway on its port.
+    pub(crate) fn serve(self) -> Running {
+        let (address, life) = (self.gateway.address().unwrap(), Lifecycle::default());
+        let ours = life.clone();
+        let task = tokio::spawn(async move { self.gateway.run(&ours).await });
+        Running { address, life, app: self.app, router: self.router, task, _setup: self.setup }
+    }
+}
+
+/// A gateway on a port of loopback.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) life: Lifecycle,
+    pub(crate) app: AppState,
+    pub(crate) router: Router,
+    task: JoinHandle<bool>,
+    _setup: Setup,
+}
+
+impl Running {
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// What `run` returns: whether everything was finished.
+    pub(crate) async fn ended(self) -> bool {
+        within(self.task).await.unwrap()
+    }
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
+}

@@ -1,0 +1,31 @@
+//! The gateway attacked from outside: every credential, every route, hostile sockets and broken neighbours.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+
+mod call;
+mod harness;
+mod people;
+mod pgwire;
+mod raw;
+
+// Who is asking.
+mod bearer;
+mod identity;
+mod login;
+mod roles;
+mod sessions;
+mod tickets;
+// What may be said.
+mod document;
+mod garbage;
+mod manners;
+// What must stay secret.
+mod logs;
+mod rotation;
+mod vault;
+// The agent's model.
+mod model_proxy;
+// The process and its neighbours.
+mod hostile;
+mod ready;
+mod start;
+mod stopping;

@@ -1,0 +1,71 @@
+//! Keeps `docs/faults.md` whole: a row for every known fault, and every test it names exists.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+const FAULTS: u32 = 105;
+
+/// What is wrong with the table. A row is `| D-nn | text | tests |`; tests are `` `file::function` `` or *later*.
+fn problems(table: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for line in table.lines().filter(|line| line.starts_with("| D-")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, text, tests] = cells[..] else {
+            wrong.push(format!("not three cells: {line}"));
+            continue;
+        };
+        if !seen.insert(name.to_owned()) {
+            wrong.push(format!("{name} is there twice"));
+        }
+        if text.is_empty() {
+            wrong.push(format!("{name} does not say what was wrong"));
+        }
+        wrong.extend(missing_tests(name, tests, exists));
+    }
+    let wanted = (1..=FAULTS).map(|n| format!("D-{n:02}"));
+    wrong.extend(wanted.filter(|name| !seen.contains(name)).map(|name| format!("{name} has no row")));
+    wrong
+}
+
+fn missing_tests(name: &str, tests: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
+    if tests == "*later*" {
+        return Vec::new();
+    }
+    let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+    if named.is_empty() {
+        return vec![format!("{name} names no test")];
+    }
+    let is_missing =
+        |test: &&str| !test.split_once("::").is_some_and(|(file, function)| exists(file, function));
+    named.into_iter().filter(is_missing).map(|test| format!("{name}: there is no test {test}")).collect()
+}
+
+#[test]
+fn every_fault_has_a_row_and_every_named_test_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = fs::read_to_string(root.join("docs/faults.md")).unwrap();
+    let exists = |file: &str, function: &str| {
+        fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+    };
+    let wrong = problems(&table, &exists);
+    assert!(wrong.is_empty(), "docs/faults.md:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn a_missing_row_a_double_row_and_an_invented_test_are_found() {
+    let exists = |file: &str, function: &str| (file, function) == ("a.rs", "real");
+    let table = "| D-01 | x | `a.rs::real` |\n| D-01 | x | *later* |\n| D-02 | x | `a.rs::unreal` |\n| D-03 |  | none |\n";
+    let found = problems(table, &exists).join("\n");
+    for text in [
+        "D-01 is there twice",
+        "no test a.rs::unreal",
+        "D-03 does not say",
+        "D-03 names no test",
+        "D-04 has no row",
+    ] {
+        assert!(found.contains(text), "{text} is not in\n{found}");
+    }
+    assert!(!found.contains("a.rs::real"), "{found}");
+}
