@@ -16,7 +16,7 @@ need() { # need PROGRAM PACKAGE
 for tool in cargo npm; do
   have "$tool" || { echo "$tool is missing: install Rust (rustup) and Node 20 first" >&2; exit 1; }
 done
-need gcc gcc
+need g++ build-essential
 need git git
 need bwrap bubblewrap
 need mkfs.btrfs btrfs-progs

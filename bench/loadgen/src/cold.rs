@@ -21,8 +21,9 @@ const STOP_LIMIT_S: f64 = 8.0;
 
 #[derive(clap::Args)]
 pub struct Options {
-    #[arg(long)]
-    exec: String,
+    /// a command line for `sh`, whose own start is then part of the figure
+    #[arg(long, required_unless_present = "program", conflicts_with = "program")]
+    exec: Option<String>,
     #[arg(long, default_value_t = 5)]
     runs: usize,
     #[arg(long, default_value_t = 3.0)]
@@ -33,6 +34,19 @@ pub struct Options {
     /// give up when a path has not answered 200 this many seconds after the start
     #[arg(long, default_value_t = 60.0)]
     limit: f64,
+    /// a program and its arguments, started without a shell
+    #[arg(last = true)]
+    program: Vec<String>,
+}
+
+impl Options {
+    fn command(&self) -> Command {
+        let shell = self.exec.as_ref().map(|line| ["sh".to_owned(), "-c".to_owned(), format!("exec {line}")]);
+        let words = shell.as_ref().map_or(self.program.as_slice(), |words| words);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
 }
 
 pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
@@ -50,7 +64,7 @@ async fn once(context: &Context, options: &Options, run: usize) -> Result<()> {
         return Err(format!("something else answers at {addr} already").into());
     }
     let machine_before = process::machine_cpu_s();
-    let mut server = Server::start(&options.exec)?;
+    let mut server = Server::start(options.command())?;
     let health_s = server.answers(addr, "/health", options.limit).await?;
     let at_health = process::tree(server.pid());
     let others_s = (process::machine_cpu_s() - machine_before - at_health.cpu_s).max(0.0);
@@ -73,10 +87,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(command_line: &str) -> Result<Self> {
+    fn start(mut command: Command) -> Result<Self> {
         let started = now_ns();
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("exec {command_line}")).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: between fork and exec only system calls are made.
         unsafe {
             command.pre_exec(|| {

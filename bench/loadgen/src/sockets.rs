@@ -82,7 +82,7 @@ async fn open_some(
         let begun = now_ns();
         let socket = open(&context, session, Duration::from_secs(60)).await?;
         latency.record_ns(now_ns() - begun);
-        opened.push(Opened { socket, first: number % clients == 0 });
+        opened.push(Opened { socket, first: number.is_multiple_of(clients) });
     }
 }
 

@@ -56,7 +56,7 @@ impl Rng {
     }
 }
 
-/// The SplitMix64 step: one counter, well mixed; enough for tests, predictable by design.
+/// The `SplitMix64` step: one counter, well mixed; enough for tests, predictable by design.
 fn splitmix(state: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut z = state.fetch_add(STEP, Ordering::SeqCst).wrapping_add(STEP);

@@ -33,7 +33,7 @@ pub struct App {
     /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
     pub service_secret: SecretString,
     pub llm: Llm,
-    /// Absent when another gateway in this process counts (tests).
+    /// Absent when something else in this process counts.
     pub metrics: Option<PrometheusHandle>,
 }
 

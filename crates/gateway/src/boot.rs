@@ -33,7 +33,9 @@ pub struct Gateway {
 /// Why a gateway does not start; each is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("cannot listen on {address}: {source}. Choose another address with --listen, or stop what uses it.")]
+    #[error(
+        "cannot listen on {address}: {source}. Choose another address with --listen, or stop what uses it."
+    )]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     DataDir(#[from] DataDirError),
@@ -67,8 +69,20 @@ impl Gateway {
         };
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
-        let app =
-            App { config, public_url, origins, clock, rng, store, coord, vault, issuer, service_secret, llm, metrics };
+        let app = App {
+            config,
+            public_url,
+            origins,
+            clock,
+            rng,
+            store,
+            coord,
+            vault,
+            issuer,
+            service_secret,
+            llm,
+            metrics,
+        };
         Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })
     }
 
@@ -92,7 +106,11 @@ impl Gateway {
 
 /// The data dir, the keys and the database. PostgreSQL needs nothing of the data dir, so it is tried before a
 /// folder is made; SQLite lives in it.
-async fn open_storage(config: &Config, clock: &Clock, rng: &Rng) -> Result<(DataDir, Keyring, Store), StartError> {
+async fn open_storage(
+    config: &Config,
+    clock: &Clock,
+    rng: &Rng,
+) -> Result<(DataDir, Keyring, Store), StartError> {
     if matches!(config.database, Database::Postgres(_)) {
         let keyring = Keyring::open(config, rng)?;
         let store = open_store(config, clock).await?;

@@ -109,7 +109,10 @@ impl Config {
             stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds),
             log: r.required("PROLIFERATE_LOG", values::log_filter),
             log_format: r.optional("PROLIFERATE_LOG_FORMAT", LogFormat::parse),
-            search_path: environment.get("PATH").map(|path| std::env::split_paths(path).collect()).unwrap_or_default(),
+            search_path: environment
+                .get("PATH")
+                .map(|path| std::env::split_paths(path).collect())
+                .unwrap_or_default(),
         }
     }
 

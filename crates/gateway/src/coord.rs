@@ -34,7 +34,8 @@ impl Coord {
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE))
             .set_number_of_retries(1);
-        let manager = ConnectionManager::new_with_config(client, config).await.map_err(|e| failed(e.to_string()))?;
+        let manager =
+            ConnectionManager::new_with_config(client, config).await.map_err(|e| failed(e.to_string()))?;
         let coord = Self::Redis(manager);
         coord.ping().await.map_err(failed)?;
         Ok(coord)
@@ -46,7 +47,11 @@ impl Coord {
             Self::Local => Ok(()),
             Self::Redis(manager) => {
                 let mut connection = manager.clone();
-                redis::cmd("PING").query_async::<String>(&mut connection).await.map(drop).map_err(|e| e.to_string())
+                redis::cmd("PING")
+                    .query_async::<String>(&mut connection)
+                    .await
+                    .map(drop)
+                    .map_err(|e| e.to_string())
             }
         }
     }
@@ -55,7 +60,12 @@ impl Coord {
 /// The URL without user and password.
 fn describe(url: &str) -> String {
     match url::Url::parse(url) {
-        Ok(url) => format!("{}://{}:{}", url.scheme(), url.host_str().unwrap_or_default(), url.port().unwrap_or(6379)),
+        Ok(url) => format!(
+            "{}://{}:{}",
+            url.scheme(),
+            url.host_str().unwrap_or_default(),
+            url.port().unwrap_or(6379)
+        ),
         Err(_) => "(not a valid URL)".to_owned(),
     }
 }

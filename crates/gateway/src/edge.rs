@@ -1,12 +1,14 @@
 //! The edge: what clients can say to the gateway. Only here are status codes known.
 
 // The table of contents.
+mod document;
 mod router;
 // Who is asking, and for which organisation and session.
 pub mod auth;
-// What a body may be, and what a refusal looks like.
+// What a URL and a body may be, and what a refusal looks like.
 mod body;
 mod error;
+mod params;
 // What happens around every request.
 mod cors;
 mod observe;

@@ -44,8 +44,10 @@ impl Keyring {
     /// The secrets of `config`; on SQLite those that are absent come from the data dir and are made when there are
     /// none. With PostgreSQL several instances must agree, so nothing is made up.
     pub fn open(config: &Config, rng: &Rng) -> Result<Self, KeyringError> {
-        let given = [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
-        let missing: Vec<&str> = given.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
+        let given =
+            [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
+        let missing: Vec<&str> =
+            given.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| *name).collect();
         if let ([_, ..], Database::Postgres(_)) = (missing.as_slice(), &config.database) {
             let why = "must be set when DATABASE_URL is (make one with: openssl rand -hex 32)";
             return Err(ConfigErrors(missing.iter().map(|name| format!("{name}: {why}")).collect()).into());
@@ -60,30 +62,40 @@ impl Keyring {
             jwt: pick(&config.jwt_secret, JWT)?,
             service: pick(&config.service_secret, SERVICE)?,
             vault: pick(&config.vault_key, VAULT)?,
-            old_vault: config.old_vault_keys.iter().cloned().chain(value(&made, OLD_VAULT)).collect(),
+            old_vault: config.old_vault_keys.iter().cloned().chain(old_keys(&made)).collect(),
             file: config.vault_key.is_none().then_some(file),
         })
     }
 
-    /// Makes a new vault key in the data dir and keeps the present one for opening only.
+    /// Makes a new vault key in the data dir and keeps the present one, and those that an interrupted rotation left,
+    /// for opening only.
     pub fn renew_vault_key(&mut self, rng: &Rng) -> Result<(), KeyringError> {
         let Some(file) = &self.file else { return Ok(()) };
+        let _alone = lock(file)?;
+        let kept = parse(file)?;
+        let present = value(&kept, VAULT).ok_or(KeyringError::Damaged { path: file.clone(), name: VAULT })?;
+        let old: Vec<SecretString> = std::iter::once(present).chain(old_keys(&kept)).collect();
         let new = hex::encode(rng.bytes::<32>());
-        let old = self.vault.expose_secret().to_owned();
-        rewrite(file, &[(VAULT, Some(&new)), (OLD_VAULT, Some(&old))])?;
-        self.old_vault.push(std::mem::replace(&mut self.vault, new.into()));
+        let list = old.iter().map(SecretString::expose_secret).collect::<Vec<_>>().join(",");
+        rewrite(file, &[(VAULT, Some(&new)), (OLD_VAULT, Some(&list))])?;
+        self.vault = new.into();
+        self.old_vault.extend(old);
         Ok(())
     }
 
-    /// Forgets the key that a finished rotation replaced.
+    /// Forgets the keys that a finished rotation replaced, unless another one has begun meanwhile and needs them.
     pub fn forget_old_vault_key(&self) -> Result<(), KeyringError> {
-        self.file.as_deref().map_or(Ok(()), |file| rewrite(file, &[(OLD_VAULT, None)]))
+        let Some(file) = &self.file else { return Ok(()) };
+        let _alone = lock(file)?;
+        let present = value(&parse(file)?, VAULT);
+        let is_ours = present.is_some_and(|present| present.expose_secret() == self.vault.expose_secret());
+        if is_ours { rewrite(file, &[(OLD_VAULT, None)]) } else { Ok(()) }
     }
 
     /// The vault keys as the file has them now, present one first.
     pub(crate) fn vault_keys_in(file: &Path) -> Result<Vec<SecretString>, KeyringError> {
         let kept = parse(file)?;
-        Ok([VAULT, OLD_VAULT].iter().filter_map(|name| value(&kept, name)).collect())
+        Ok(value(&kept, VAULT).into_iter().chain(old_keys(&kept)).collect())
     }
 }
 
@@ -93,6 +105,20 @@ fn key_file(data_dir: &Path) -> PathBuf {
 
 fn value(kept: &BTreeMap<String, String>, name: &str) -> Option<SecretString> {
     kept.get(name).map(|value| SecretString::from(value.as_str()))
+}
+
+/// The keys that only open, comma-separated as in the setting.
+fn old_keys(kept: &BTreeMap<String, String>) -> Vec<SecretString> {
+    let list = kept.get(OLD_VAULT).map(String::as_str).unwrap_or_default();
+    list.split(',').filter(|key| !key.is_empty()).map(SecretString::from).collect()
+}
+
+/// Held while the file is read and rewritten: a key that two commands write over each other is lost.
+fn lock(file: &Path) -> Result<File, KeyringError> {
+    let path = file.with_extension("lock");
+    let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let locked = open.and_then(|lock| lock.lock().map(|()| lock));
+    locked.map_err(|e| failed("cannot lock", &path, e))
 }
 
 fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, KeyringError> {
@@ -121,8 +147,8 @@ fn make(file: &Path, text: &str) -> Result<(), KeyringError> {
 
 fn rewrite(file: &Path, changes: &[(&str, Option<&str>)]) -> Result<(), KeyringError> {
     let text = std::fs::read_to_string(file).map_err(|e| failed("cannot read", file, e))?;
-    let changed = |line: &str| changes.iter().any(|(name, _)| line.starts_with(&format!("{name}=")));
-    let mut lines: Vec<String> = text.lines().filter(|line| !changed(line)).map(str::to_owned).collect();
+    let is_old = |line: &str| changes.iter().any(|(name, _)| line.starts_with(&format!("{name}=")));
+    let mut lines: Vec<String> = text.lines().filter(|line| !is_old(line)).map(str::to_owned).collect();
     lines.extend(changes.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
     let part = write_part(file, &(lines.join("\n") + "\n"))?;
     std::fs::rename(&part, file).map_err(|e| failed("cannot replace", file, e))
@@ -156,7 +182,8 @@ mod tests {
     use super::*;
 
     fn config(data_dir: &Path, more: &[(&str, &str)]) -> Config {
-        let mut env: BTreeMap<String, String> = more.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        let mut env: BTreeMap<String, String> =
+            more.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         env.insert("PROLIFERATE_DATA_DIR".into(), data_dir.to_str().unwrap().into());
         Config::load(&env, &[]).unwrap()
     }

@@ -40,6 +40,7 @@ impl Lifecycle {
     pub async fn drained(&self) -> bool {
         self.tasks.close();
         tokio::select! {
+            biased;
             () = self.tasks.wait() => true,
             () = self.hard.cancelled() => false,
         }

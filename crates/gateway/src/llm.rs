@@ -14,12 +14,13 @@ use url::Url;
 use crate::config::Config;
 
 /// A model may think for long before its first word.
-const FIRST_BYTE: Duration = Duration::from_secs(600);
+const FIRST_BYTE: Duration = Duration::from_mins(10);
 const CONNECT: Duration = Duration::from_secs(10);
 /// What of an agent's request reaches the provider, and what of the answer reaches the agent. All else, above all
 /// the agent's own credential, stays here.
 const REQUEST_HEADERS: [&str; 4] = ["content-type", "accept", "anthropic-version", "anthropic-beta"];
-const REPLY_HEADERS: [&str; 5] = ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id"];
+const REPLY_HEADERS: [&str; 5] =
+    ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id"];
 
 /// Where requests to the model go.
 pub enum Llm {
@@ -44,8 +45,10 @@ impl Llm {
     /// The provider when there is a key, else the script.
     pub fn open(config: &Config) -> Result<Self, LlmError> {
         if let Some(key) = &config.anthropic_api_key {
-            let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(FIRST_BYTE).build();
-            let client = client.map_err(LlmError::Client)?;
+            let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(FIRST_BYTE);
+            // A redirect would carry the key to wherever it points.
+            let client =
+                client.redirect(reqwest::redirect::Policy::none()).build().map_err(LlmError::Client)?;
             return Ok(Self::Upstream { client, base: config.anthropic_base_url.clone(), key: key.clone() });
         }
         let script = match &config.model_script {
@@ -59,13 +62,24 @@ impl Llm {
         Ok(Self::Scripted(Arc::new(Model::new(script))))
     }
 
-    /// Passes one request on and streams the answer back. `path` is what follows the proxy's own prefix.
-    pub async fn answer(&self, method: &Method, path: &str, headers: &HeaderMap, body: Bytes) -> Response<Body> {
+    /// Passes one request on and streams the answer back. `path` is what follows the proxy's own prefix,
+    /// with the query.
+    pub async fn answer(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Response<Body> {
         match self {
             Self::Scripted(model) => {
                 let conversation = headers.get(model::CONVERSATION_HEADER).and_then(|v| v.to_str().ok());
-                let call =
-                    Call { method: method.as_str(), path, conversation: conversation.unwrap_or_default(), body: &body };
+                let call = Call {
+                    method: method.as_str(),
+                    path,
+                    conversation: conversation.unwrap_or_default(),
+                    body: &body,
+                };
                 play(model.answer(&call)).await
             }
             Self::Upstream { client, base, key } => {
@@ -126,7 +140,11 @@ async fn play(reply: Reply) -> Response<Body> {
 
 /// An error in the form that clients of the Messages API expect.
 pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
-    let kind = if status == StatusCode::UNAUTHORIZED { "authentication_error" } else { "api_error" };
+    let kind = match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        _ => "api_error",
+    };
     let body = serde_json::json!({ "type": "error", "error": { "type": kind, "message": message } });
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = status;

@@ -28,7 +28,7 @@ pub struct Limits {
 
 /// Serves `router` on `listener` until the lifecycle says stop, and waits for what runs within its deadlines.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: &Lifecycle) {
-    let slots = Arc::new(Semaphore::new(limits.connections));
+    let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let addresses = Addresses::default();
     loop {
         let Some((stream, peer, slot)) = next(&listener, &slots, life).await else { break };
@@ -36,10 +36,11 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
             metrics::counter!("proliferate_connections_refused_total").increment(1);
             continue;
         };
-        let service = router.clone().map_request(move |mut request: axum::http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(ConnectInfo(peer));
-            request.map(axum::body::Body::new)
-        });
+        let service =
+            router.clone().map_request(move |mut request: axum::http::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(ConnectInfo(peer));
+                request.map(axum::body::Body::new)
+            });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.client_timeout)

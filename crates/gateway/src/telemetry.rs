@@ -1,6 +1,7 @@
 //! Logs and metrics: what an operator can see of a running gateway. Tokens and values of secrets are in neither.
 
 use std::io::IsTerminal as _;
+use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
@@ -22,12 +23,24 @@ pub fn start_logging(config: &Config) {
 /// Seconds; from a cached answer to a slow clone.
 const LATENCY_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Starts counting. `None`: somebody else in this process counts already (tests).
+/// Starts counting, once for all gateways of this process. `None`: something else in it counts already.
 pub fn start_metrics() -> Option<PrometheusHandle> {
-    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCY_BUCKETS);
+    static STARTED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+    STARTED.get_or_init(install_metrics).clone()
+}
+
+fn install_metrics() -> Option<PrometheusHandle> {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCY_BUCKETS);
     let handle = builder.ok()?.install_recorder().ok()?;
-    metrics::describe_counter!("proliferate_http_requests_total", "Requests answered, by route, method and status.");
-    metrics::describe_histogram!("proliferate_http_request_seconds", "Time to the head of the answer, by route.");
+    metrics::describe_counter!(
+        "proliferate_http_requests_total",
+        "Requests answered, by route, method and status."
+    );
+    metrics::describe_histogram!(
+        "proliferate_http_request_seconds",
+        "Time to the head of the answer, by route."
+    );
     metrics::describe_gauge!("proliferate_connections", "Open client connections.");
     metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
     metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");

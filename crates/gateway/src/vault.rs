@@ -40,7 +40,9 @@ struct VaultKey {
 /// A secret cannot be stored or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
-    #[error("the name of a secret has letters, digits and _, does not begin with a digit, and at most {MAX_NAME} characters")]
+    #[error(
+        "the name of a secret has letters, digits and _, does not begin with a digit, and at most {MAX_NAME} characters"
+    )]
     BadName,
     #[error("the value of a secret has at most {MAX_VALUE} bytes and no NUL")]
     BadValue,
@@ -79,14 +81,26 @@ impl Vault {
             return Err(VaultError::BadValue);
         }
         let at: DateTime<Utc> = self.clock.now();
-        let sealed = self.seal(org, scope, name, value.expose_secret().as_bytes())?;
-        let id = SecretId::from(self.rng.uuid(at));
-        let new = NewSecret { id, org_id: org, scope, key: name.to_owned(), value: sealed, created_by: by, at };
-        Ok(self.store.put_secret(new).await?)
+        let mut created = false;
+        loop {
+            let value = self.seal(org, scope, name, value.expose_secret().as_bytes())?;
+            let (id, key_id) = (SecretId::from(self.rng.uuid(at)), value.key_id.clone());
+            let new = NewSecret { id, org_id: org, scope, key: name.to_owned(), value, created_by: by, at };
+            created |= self.store.put_secret(new).await?;
+            // A rotation that ended in between has not seen this value, and forgets the key that seals it.
+            if self.present()?.id == key_id {
+                return Ok(created);
+            }
+        }
     }
 
     /// The value of a secret, for the code that acts with it.
-    pub async fn open(&self, org: OrgId, scope: Scope, name: &str) -> Result<Option<SecretString>, VaultError> {
+    pub async fn open(
+        &self,
+        org: OrgId,
+        scope: Scope,
+        name: &str,
+    ) -> Result<Option<SecretString>, VaultError> {
         match self.store.sealed_secret(org, scope, name).await? {
             None => Ok(None),
             Some(sealed) => Ok(Some(self.unseal(org, scope, name, &sealed)?)),
@@ -97,10 +111,9 @@ impl Vault {
     /// `progress` with that number as it grows. Safe to run again after an interruption.
     pub async fn rotate(&self, progress: impl Fn(u64)) -> Result<u64, VaultError> {
         const PAGE: i64 = 100;
-        let current = self.key(|_| true).map(|key| key.id).ok_or(VaultError::BadKey)?;
         let mut done = 0;
         loop {
-            let page = self.store.secrets_not_under(&current, PAGE).await?;
+            let page = self.store.secrets_not_under(&self.present()?.id, PAGE).await?;
             if page.is_empty() {
                 return Ok(done);
             }
@@ -119,19 +132,26 @@ impl Vault {
     }
 
     fn seal(&self, org: OrgId, scope: Scope, name: &str, value: &[u8]) -> Result<Sealed, VaultError> {
-        let key = self.key(|_| true).ok_or(VaultError::BadKey)?;
+        let key = self.present()?;
         let nonce = self.rng.bytes::<12>();
         let payload = Payload { msg: value, aad: &owner(org, scope, name) };
-        let ciphertext = key.cipher.encrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::BadValue)?;
+        let ciphertext =
+            key.cipher.encrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::BadValue)?;
         Ok(Sealed { key_id: key.id, nonce: nonce.to_vec(), ciphertext })
     }
 
-    fn unseal(&self, org: OrgId, scope: Scope, name: &str, sealed: &Sealed) -> Result<SecretString, VaultError> {
-        let known = self.key(|key| key.id == sealed.key_id);
-        let key = match known {
-            Some(key) => key,
-            None => self.reload(&sealed.key_id)?,
-        };
+    fn unseal(
+        &self,
+        org: OrgId,
+        scope: Scope,
+        name: &str,
+        sealed: &Sealed,
+    ) -> Result<SecretString, VaultError> {
+        let wanted = |key: &VaultKey| key.id == sealed.key_id;
+        if self.key(wanted).is_none() {
+            self.reload()?;
+        }
+        let key = self.key(wanted).ok_or_else(|| VaultError::UnknownKey(sealed.key_id.clone()))?;
         let nonce: [u8; 12] = sealed.nonce.as_slice().try_into().map_err(|_| VaultError::Tampered)?;
         let payload = Payload { msg: &sealed.ciphertext, aad: &owner(org, scope, name) };
         let value = key.cipher.decrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::Tampered)?;
@@ -143,15 +163,26 @@ impl Vault {
         keys.iter().find(|key| wanted(key)).cloned()
     }
 
-    /// A rotation beside this running process put a new key into the data dir: take it from there.
-    fn reload(&self, id: &str) -> Result<VaultKey, VaultError> {
-        let unknown = || VaultError::UnknownKey(id.to_owned());
-        let file = self.file.as_deref().ok_or_else(unknown)?;
-        let fresh: Vec<VaultKey> =
+    /// The key that seals new values. What is sealed with an older one is lost once that one is forgotten.
+    fn present(&self) -> Result<VaultKey, VaultError> {
+        self.reload()?;
+        self.key(|_| true).ok_or(VaultError::BadKey)
+    }
+
+    /// A rotation beside this running process may have put a new key into the data dir: take it from there, and keep
+    /// those that are known for what it has not reached.
+    fn reload(&self) -> Result<(), VaultError> {
+        let Some(file) = self.file.as_deref() else { return Ok(()) };
+        let mut fresh: Vec<VaultKey> =
             Keyring::vault_keys_in(file)?.iter().map(VaultKey::new).collect::<Result<_, _>>()?;
-        let found = fresh.iter().find(|key| key.id == id).cloned().ok_or_else(unknown)?;
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(found)
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        for known in keys.drain(..) {
+            if fresh.iter().all(|key| key.id != known.id) {
+                fresh.push(known);
+            }
+        }
+        *keys = fresh;
+        Ok(())
     }
 }
 
@@ -173,7 +204,12 @@ fn owner(org: OrgId, scope: Scope, name: &str) -> Vec<u8> {
         Scope::Configuration(id) => id.uuid(),
     };
     let mut out = b"proliferate secret v1".to_vec();
-    for part in [org.uuid().as_bytes().as_slice(), scope.as_str().as_bytes(), id.as_bytes().as_slice(), name.as_bytes()] {
+    for part in [
+        org.uuid().as_bytes().as_slice(),
+        scope.as_str().as_bytes(),
+        id.as_bytes().as_slice(),
+        name.as_bytes(),
+    ] {
         out.extend_from_slice(&(part.len() as u64).to_be_bytes());
         out.extend_from_slice(part);
     }
@@ -181,7 +217,7 @@ fn owner(org: OrgId, scope: Scope, name: &str) -> Vec<u8> {
 }
 
 /// A name that can be an environment variable, and nothing else: no path, no option, no header.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
     name.len() <= MAX_NAME
         && letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')

@@ -170,6 +170,7 @@ CREATE TABLE parts (
     completed_at TIMESTAMPTZ,
     PRIMARY KEY (session_id, message_id, id),
     FOREIGN KEY (session_id, message_id) REFERENCES messages (session_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
     CHECK ((kind = 'text') = (text IS NOT NULL) AND (kind = 'image') = (image IS NOT NULL)),
     CHECK ((kind = 'tool') = (tool_call_id IS NOT NULL AND tool IS NOT NULL AND status IS NOT NULL))
 );

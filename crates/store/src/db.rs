@@ -19,6 +19,8 @@ use crate::{StoreError, migrate};
 
 /// How long a connection may take, and how long SQLite waits for another process that writes.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts at a file that somebody else is just making.
+const PAUSE: Duration = Duration::from_millis(10);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
 
@@ -75,9 +77,7 @@ impl Store {
             remedy: "Check that the data dir exists, is writable and is not full.",
         };
         let options = sqlite_options(file);
-        let mut connection = SqliteConnection::connect_with(&options.clone().create_if_missing(true))
-            .await
-            .map_err(unreachable)?;
+        let mut connection = connect_first(&options).await.map_err(unreachable)?;
         migrate::sqlite(&mut connection, clock).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(SQLITE_READERS)
@@ -136,12 +136,30 @@ pub fn describe_url(url: &str) -> String {
 fn sqlite_options(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(file)
-        .journal_mode(SqliteJournalMode::Wal)
         .foreign_keys(true)
         .busy_timeout(PATIENCE)
         // Each connection keeps its own cache of pages; idle memory is counted in a few MiB.
         .pragma("cache_size", "-1024")
         .optimize_on_close(true, 400)
+}
+
+/// Connects to a file that may not be there yet, and makes it write ahead. SQLite gives up at once when two
+/// connections do that to a new file together, so the waiting is done here.
+async fn connect_first(options: &SqliteConnectOptions) -> sqlx::Result<SqliteConnection> {
+    const BUSY: &str = "5";
+    let options = options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
+    let connecting = async {
+        loop {
+            match SqliteConnection::connect_with(&options).await {
+                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(BUSY) => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
+    };
+    let locked = || std::io::Error::new(std::io::ErrorKind::TimedOut, "another process keeps it locked");
+    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(sqlx::Error::Io(locked())))
 }
 
 /// One PostgreSQL transaction.
@@ -192,5 +210,27 @@ mod tests {
         let written =
             writer.write(Durability::Disk, move |tx| Box::pin(async move { Ok(settings(tx).await) }));
         assert_eq!(written.await.unwrap(), expected);
+    }
+
+    /// Who loses this race is a matter of luck, so it is run often enough to be lost.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_new_file_may_be_made_by_several_at_once() {
+        for _ in 0..150 {
+            let folder = TempDir::new().unwrap();
+            let options = sqlite_options(&folder.path().join("t.db"));
+            let start = Arc::new(tokio::sync::Barrier::new(6));
+            let connecting: Vec<_> = (0..6)
+                .map(|_| {
+                    let (options, start) = (options.clone(), start.clone());
+                    tokio::spawn(async move {
+                        start.wait().await;
+                        connect_first(&options).await
+                    })
+                })
+                .collect();
+            for connection in connecting {
+                connection.await.unwrap().unwrap();
+            }
+        }
     }
 }

@@ -89,7 +89,11 @@ impl Reader {
     }
 
     /// A secret that may be absent.
-    pub(super) fn secret(&mut self, name: &str, check: fn(&str) -> Result<(), String>) -> Option<SecretString> {
+    pub(super) fn secret(
+        &mut self,
+        name: &str,
+        check: fn(&str) -> Result<(), String>,
+    ) -> Option<SecretString> {
         debug_assert!(SECRETS.contains(&name), "{name} must be listed as a secret");
         let value = self.values.get(name).map(|value| value.trim().to_owned()).filter(|v| !v.is_empty())?;
         match check(&value) {
@@ -121,10 +125,17 @@ impl Reader {
 
     /// Notes an error when some, but not all, of these are set.
     pub(super) fn all_or_none(&mut self, names: &[&str]) {
-        let missing: Vec<&str> =
-            names.iter().copied().filter(|name| self.values.get(*name).is_none_or(String::is_empty)).collect();
+        let missing: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| self.values.get(*name).is_none_or(String::is_empty))
+            .collect();
         if !missing.is_empty() && missing.len() < names.len() {
-            self.errors.push(format!("{}: missing, though others of {} are set", missing.join(", "), names.join(", ")));
+            self.errors.push(format!(
+                "{}: missing, though others of {} are set",
+                missing.join(", "),
+                names.join(", ")
+            ));
         }
     }
 

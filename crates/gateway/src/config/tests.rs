@@ -43,8 +43,13 @@ fn all_errors_come_at_once_with_the_name_of_the_setting() {
     .unwrap_err()
     .to_string();
     for name in [
-        "PROLIFERATE_LISTEN", "DATABASE_URL", "GATEWAY_JWT_SECRET", "USER_SECRETS_ENCRYPTION_KEY", "S3_ACCESS_KEY",
-        "SANDBOX_PROVIDER", "NO_SUCH",
+        "PROLIFERATE_LISTEN",
+        "DATABASE_URL",
+        "GATEWAY_JWT_SECRET",
+        "USER_SECRETS_ENCRYPTION_KEY",
+        "S3_ACCESS_KEY",
+        "SANDBOX_PROVIDER",
+        "NO_SUCH",
     ] {
         assert!(errors.contains(name), "{name} is not in: {errors}");
     }
@@ -76,6 +81,22 @@ fn secrets_do_not_print_and_are_refused_on_the_command_line() {
     assert!(!format!("{config:?}").contains("s3cr3t"));
     let errors = load(&[], &[("ANTHROPIC_API_KEY", "x")]).unwrap_err();
     assert!(errors.to_string().contains("environment"));
+}
+
+#[test]
+fn numbers_that_would_break_the_running_gateway_are_refused() {
+    for (name, value) in [
+        ("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "0"),
+        ("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "86401"),
+        ("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "18446744073709551615"),
+        ("PROLIFERATE_STOP_SECONDS", "-1"),
+        ("PROLIFERATE_MAX_BODY_BYTES", "0"),
+        ("PROLIFERATE_MAX_CONNECTIONS", "many"),
+    ] {
+        let errors = load(&[(name, value)], &[]).unwrap_err().to_string();
+        assert!(errors.contains(name), "{name}={value}: {errors}");
+    }
+    assert!(load(&[("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "86400")], &[]).is_ok());
 }
 
 #[test]

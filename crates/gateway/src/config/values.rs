@@ -61,7 +61,11 @@ impl Storage {
         r.all_or_none(&["S3_BUCKET", "S3_ACCESS_KEY", "S3_SECRET_KEY"]);
         let region = r.required("S3_REGION", text);
         let endpoint = r.optional("S3_ENDPOINT_URL", web_url);
-        match (r.optional("S3_BUCKET", text), r.optional("S3_ACCESS_KEY", text), r.secret("S3_SECRET_KEY", any)) {
+        match (
+            r.optional("S3_BUCKET", text),
+            r.optional("S3_ACCESS_KEY", text),
+            r.secret("S3_SECRET_KEY", any),
+        ) {
             (Some(bucket), Some(access_key), Some(secret_key)) => {
                 Self::S3 { bucket, region, endpoint, access_key, secret_key }
             }
@@ -116,7 +120,9 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 pub(super) fn web_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|e| format!("must be a URL: {e}"))?;
     match url.scheme() {
-        "http" | "https" if url.has_host() && url.username().is_empty() && url.password().is_none() => Ok(url),
+        "http" | "https" if url.has_host() && url.username().is_empty() && url.password().is_none() => {
+            Ok(url)
+        }
         _ => Err("must be an http:// or https:// URL without a user name".to_owned()),
     }
 }
@@ -126,14 +132,17 @@ pub(super) fn redis_url(text: &str) -> Result<(), String> {
     if known { Ok(()) } else { Err("must begin with redis:// or rediss://".to_owned()) }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn any(_: &str) -> Result<(), String> {
     Ok(())
 }
@@ -151,7 +160,9 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    count(text).map(|n| Duration::from_secs(n as u64)).map_err(|_| "must be a whole number of seconds above 0".to_owned())
+    // No clock can be asked for more than it can count; a day is longer than anything here should wait.
+    let seconds = text.parse().ok().filter(|n| (1..=86_400).contains(n)).map(Duration::from_secs);
+    seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
 
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
@@ -173,7 +184,9 @@ pub(super) fn vault_key(text: &str) -> Result<(), String> {
 
 /// A key travels in a header; a line break in it would write headers of its own.
 pub(super) fn header_value(text: &str) -> Result<(), String> {
-    axum::http::HeaderValue::from_str(text).map(drop).map_err(|_| "has characters that no header can carry".to_owned())
+    axum::http::HeaderValue::from_str(text)
+        .map(drop)
+        .map_err(|_| "has characters that no header can carry".to_owned())
 }
 
 /// The place the operating system's conventions give, or the current folder where there is no home.

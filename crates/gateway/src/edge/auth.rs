@@ -14,6 +14,7 @@ use axum::http::request::Parts;
 use crate::app::AppState;
 
 pub use caller::{Admin, Caller, User, authenticate};
+pub(super) use caller::{bearer, from_allowed_origin};
 pub use session::SessionAccess;
 pub use ticket::UrlCaller;
 

@@ -1,6 +1,8 @@
 //! The one way in which a handler gets JSON: bounded, in time, and meaning one thing only.
 
+use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
@@ -15,20 +17,40 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
-        let limit = app.config.max_body_bytes;
-        let bytes = read(request.into_body(), limit).await?;
+        let (parts, body) = request.into_parts();
+        let bytes = read(app, &parts.headers, body, app.config.max_body_bytes).await?;
         ledger::check(&bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
-        let value = serde_json::from_slice(&bytes)
-            .map_err(|error| ApiError::invalid_json(format!("The body is not of the expected shape: {error}")))?;
+        let value = serde_json::from_slice(&bytes).map_err(|error| {
+            ApiError::invalid_json(format!("The body is not of the expected shape: {error}"))
+        })?;
         Ok(Self(value))
     }
 }
 
-/// The whole body, if it comes within `limit` bytes and the client's time.
-pub(super) async fn read(body: axum::body::Body, limit: usize) -> Result<axum::body::Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        Err(_) => Err(ApiError::body_timeout()),
+/// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client
+/// that sends one byte at a time does not hold a connection for days.
+const TIMEOUTS_PER_BODY: u32 = 6;
+
+/// The whole body, if it comes within `limit` bytes and the client's time. One that says it is larger is not awaited.
+pub(super) async fn read(
+    app: &AppState,
+    headers: &HeaderMap,
+    body: axum::body::Body,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if told.is_some_and(|told| told > limit as u64) {
+        return Err(ApiError::too_large(limit));
     }
+    let patience = app.config.client_timeout.saturating_mul(TIMEOUTS_PER_BODY);
+    match tokio::time::timeout(patience, Limited::new(body, limit).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
+        _ => Err(ApiError::body_timeout()),
+    }
+}
+
+/// Whether a text can be the name of something: one line of up to `most` characters that every database keeps.
+pub(super) fn is_line(text: &str, most: usize) -> bool {
+    !text.is_empty() && text.chars().count() <= most && !text.contains(char::is_control)
 }

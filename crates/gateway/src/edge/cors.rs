@@ -15,11 +15,13 @@ const MAX_AGE: HeaderValue = HeaderValue::from_static("86400");
 pub(super) async fn cors(State(app): State<AppState>, request: Request, next: Next) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let is_preflight = request.method() == Method::OPTIONS;
-    let mut response = if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
+    let mut response =
+        if is_preflight { StatusCode::NO_CONTENT.into_response() } else { next.run(request).await };
     let headers = response.headers_mut();
     // A cache must not give one origin's answer to another.
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    let allowed = origin.filter(|origin| app.origins.iter().any(|allowed| allowed.as_str().as_bytes() == origin));
+    let allowed =
+        origin.filter(|origin| app.origins.iter().any(|allowed| allowed.as_str().as_bytes() == origin));
     if let Some(origin) = allowed {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);

@@ -80,14 +80,19 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
     }
 
-    pub fn unavailable(what: &str, cause: impl ToString) -> Self {
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, format!("{what} is not available"));
-        Self { cause: Some(cause.to_string()), ..error }
+    pub fn unavailable(what: &str, cause: impl Into<String>) -> Self {
+        let error = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Unavailable,
+            format!("{what} is not available"),
+        );
+        Self { cause: Some(cause.into()), ..error }
     }
 
-    pub fn internal(cause: impl ToString) -> Self {
-        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "Internal server error");
-        Self { cause: Some(cause.to_string()), ..error }
+    pub fn internal(cause: impl Into<String>) -> Self {
+        let error =
+            Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "Internal server error");
+        Self { cause: Some(cause.into()), ..error }
     }
 }
 
@@ -96,7 +101,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
-            other => Self::unavailable("The database", other),
+            other => Self::unavailable("The database", other.to_string()),
         }
     }
 }
@@ -106,17 +111,25 @@ impl From<VaultError> for ApiError {
         match error {
             VaultError::BadName | VaultError::BadValue => Self::bad_request(capitalised(&error.to_string())),
             VaultError::Store(error) => error.into(),
-            other => Self::internal(other),
+            other => Self::internal(other.to_string()),
         }
+    }
+}
+
+impl ApiError {
+    /// Tells the log what happened, and gives what the client is told.
+    pub(super) fn tell(self) -> (StatusCode, ErrorBody) {
+        if let Some(cause) = &self.cause {
+            tracing::error!(status = self.status.as_u16(), cause, "{}", self.body.error);
+        }
+        (self.status, self.body)
     }
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if let Some(cause) = &self.cause {
-            tracing::error!(status = self.status.as_u16(), cause, "{}", self.body.error);
-        }
-        (self.status, Json(self.body)).into_response()
+        let (status, body) = self.tell();
+        (status, Json(body)).into_response()
     }
 }
 

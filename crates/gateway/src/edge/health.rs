@@ -1,14 +1,18 @@
 //! What machines ask about us: alive, ready, and how it goes.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use proto::http::{Check, Health, Readiness};
+use proto::http::{Check, ErrorBody, Health, Readiness};
 
 use super::ApiError;
 use crate::app::AppState;
 use crate::config::SandboxProvider;
 use crate::coord::Coord;
+
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Whether the process answers at all. Needs no token and ignores one.
 #[utoipa::path(get, path = "/health", tag = "operations", responses((status = 200, body = Health)), security(()))]
@@ -20,15 +24,15 @@ pub(super) async fn health() -> Json<Health> {
 #[utoipa::path(get, path = "/ready", tag = "operations", security(()),
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub(super) async fn ready(app: AppState) -> Response {
-    let database = app.store.ping().await.map_err(|error| error.to_string());
-    let coordination = app.coord.ping().await;
+    let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
+    let (database, coordination) = tokio::join!(in_time(database), in_time(app.coord.ping()));
     let kind = match app.coord {
         Coord::Local => "this instance alone",
         Coord::Redis(_) => "Redis",
     };
     let readiness = Readiness::of(vec![
-        check("database", app.store.backend(), database),
-        check("coordination", kind, coordination),
+        check("database", app.store.backend(), &database),
+        check("coordination", kind, &coordination),
         provider(&app),
     ]);
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -36,16 +40,22 @@ pub(super) async fn ready(app: AppState) -> Response {
 }
 
 /// Counters and latencies in the text format of Prometheus; no label names an organisation, user or session.
-#[utoipa::path(get, path = "/metrics", tag = "operations", responses((status = 200, body = String)), security(()))]
+#[utoipa::path(get, path = "/metrics", tag = "operations", security(()),
+    responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
     let handle = app.metrics.as_ref().ok_or_else(|| ApiError::not_found("Metrics are counted elsewhere"))?;
     let text = handle.render();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-fn check(name: &str, what: &str, result: Result<(), String>) -> Check {
+/// A neighbour that takes connections and says nothing is as good as gone.
+async fn in_time(ping: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    tokio::time::timeout(PATIENCE, ping).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
+}
+
+fn check(name: &str, what: &str, result: &Result<(), String>) -> Check {
     // The reason may name hosts; it is for the log, the client learns which part is down.
-    if let Err(reason) = &result {
+    if let Err(reason) = result {
         tracing::warn!(part = name, reason, "not ready");
     }
     Check { name: name.to_owned(), ok: result.is_ok(), detail: what.to_owned() }
@@ -55,7 +65,8 @@ fn provider(app: &AppState) -> Check {
     match app.config.sandbox_provider {
         SandboxProvider::Local => {
             let found = app.config.program("bwrap").map(drop);
-            check("sandboxes", "local (bubblewrap)", found.ok_or_else(|| "bwrap is not on the PATH".to_owned()))
+            let found = found.ok_or_else(|| "bwrap is not on the PATH".to_owned());
+            check("sandboxes", "local (bubblewrap)", &found)
         }
     }
 }

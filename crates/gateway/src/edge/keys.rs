@@ -1,7 +1,6 @@
 //! API keys of the caller's organisation: a key is shown when it is made and never again.
 
 use axum::Json;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use proto::ApiKeyId;
 use proto::Role;
@@ -10,6 +9,8 @@ use secrecy::ExposeSecret as _;
 use store::{ApiKey, NewApiKey};
 
 use super::auth::User;
+use super::body::is_line;
+use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
@@ -31,13 +32,14 @@ pub(super) async fn create(
     Body(request): Body<CreateKey>,
 ) -> Result<(StatusCode, Json<NewKey>), ApiError> {
     let name = request.name.trim().to_owned();
-    if name.is_empty() || name.chars().count() > 100 {
-        return Err(ApiError::bad_request("name must have 1 to 100 characters"));
+    if !is_line(&name, 100) {
+        return Err(ApiError::bad_request("name must be one line of 1 to 100 characters"));
     }
     let at = app.clock.now();
     let id = ApiKeyId::from(app.rng.uuid(at));
     let key = Credential::new(CredentialKind::ApiKey, &app.rng);
-    let new = NewApiKey { id, org_id: user.org, user_id: user.id, name, hint: key.hint, key_hash: key.hash, at };
+    let new =
+        NewApiKey { id, org_id: user.org, user_id: user.id, name, hint: key.hint, key_hash: key.hash, at };
     app.store.create_key(new).await?;
     Ok((StatusCode::CREATED, Json(NewKey { id, key: key.text.expose_secret().to_owned() })))
 }
@@ -45,7 +47,11 @@ pub(super) async fn create(
 /// Ends a key; members end their own.
 #[utoipa::path(delete, path = "/v1/keys/{keyId}", tag = "identity", params(("keyId" = ApiKeyId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
-pub(super) async fn revoke(app: AppState, user: User, Path(key): Path<ApiKeyId>) -> Result<Json<OkReply>, ApiError> {
+pub(super) async fn revoke(
+    app: AppState,
+    user: User,
+    Path(key): Path<ApiKeyId>,
+) -> Result<Json<OkReply>, ApiError> {
     let only_of = (user.role == Role::Member).then_some(user.id);
     app.store.revoke_key(user.org, key, only_of, app.clock.now()).await?;
     Ok(Json(OkReply::OK))

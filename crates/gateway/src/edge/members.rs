@@ -1,15 +1,19 @@
 //! The members of the caller's organisation.
 
 use axum::Json;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use proto::UserId;
 use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRole};
 use store::{Member, NewMember};
 
 use super::auth::{Admin, User};
+use super::body::is_line;
+use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
+
+/// An address stands in where there is no name, so both are as long.
+const MAX_NAME: usize = 320;
 
 #[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, ApiError> {
@@ -30,18 +34,22 @@ pub(super) async fn add(
     if !is_address(email) {
         return Err(ApiError::bad_request("email must be an address"));
     }
+    let name = new.name.unwrap_or_else(|| email.to_owned());
+    if !is_line(&name, MAX_NAME) {
+        return Err(ApiError::bad_request("name must be one line of 1 to 320 characters"));
+    }
     let at = app.clock.now();
     let user_id = UserId::from(app.rng.uuid(at));
-    let name = new.name.unwrap_or_else(|| email.to_owned());
     let member = NewMember { user_id, email: email.to_owned(), name, org_id: admin.org, role: new.role, at };
     let user = app.store.add_member(member).await?;
-    let member = app.store.member(admin.org, user).await?.ok_or_else(|| ApiError::conflict("Removed meanwhile"))?;
+    let member =
+        app.store.member(admin.org, user).await?.ok_or_else(|| ApiError::conflict("Removed meanwhile"))?;
     Ok((StatusCode::CREATED, Json(entry(member))))
 }
 
 #[utoipa::path(patch, path = "/v1/members/{userId}", tag = "identity", request_body = SetRole,
     params(("userId" = UserId, Path)),
-    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn set_role(
     app: AppState,
     Admin(admin): Admin,
@@ -56,7 +64,7 @@ pub(super) async fn set_role(
 
 /// Ends a membership, and with it every key and ticket it gave out.
 #[utoipa::path(delete, path = "/v1/members/{userId}", tag = "identity", params(("userId" = UserId, Path)),
-    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn remove(
     app: AppState,
     Admin(admin): Admin,
@@ -85,7 +93,10 @@ async fn may_touch(app: &AppState, admin: &User, user: UserId) -> Result<(), Api
 
 fn is_address(email: &str) -> bool {
     let parts = email.split_once('@');
-    email.len() <= 320 && !email.contains(char::is_whitespace) && parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
+    email.len() <= MAX_NAME
+        && is_line(email, MAX_NAME)
+        && !email.contains(char::is_whitespace)
+        && parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
 }
 
 fn entry(member: Member) -> MemberEntry {

@@ -2,9 +2,10 @@
 
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::{HeaderMap, Response};
 
-use super::auth::authenticate;
+use super::ApiError;
+use super::auth::{authenticate, bearer};
 use super::body::read;
 use crate::app::AppState;
 use crate::llm::failure;
@@ -13,13 +14,14 @@ use crate::llm::failure;
 const MAX_BODY: usize = model::MAX_BODY;
 
 /// Passes a request of the Messages API on and streams the answer back.
-#[utoipa::path(post, path = "/llm/v1/messages", tag = "model",
+#[utoipa::path(post, path = "/llm/v1/messages", tag = "model", request_body = serde_json::Value,
     responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream")))]
 pub(super) async fn messages(app: AppState, uri: OriginalUri, request: Request) -> Response<Body> {
     pass(app, uri, request).await
 }
 
 #[utoipa::path(post, path = "/llm/v1/messages/count_tokens", tag = "model",
+    request_body = serde_json::Value,
     responses((status = 200, description = "As the Messages API answers")))]
 pub(super) async fn count_tokens(app: AppState, uri: OriginalUri, request: Request) -> Response<Body> {
     pass(app, uri, request).await
@@ -33,22 +35,23 @@ pub(super) async fn models(app: AppState, uri: OriginalUri, request: Request) ->
 
 async fn pass(app: AppState, OriginalUri(uri): OriginalUri, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let caller = match key(&parts.headers) {
-        Some(key) => authenticate(&app, key, None).await.ok(),
-        None => None,
+    let admitted = async {
+        let key = key(&parts.headers).ok_or_else(ApiError::missing_authorization)?;
+        authenticate(&app, key, None).await?;
+        read(&app, &parts.headers, body, MAX_BODY).await
     };
-    if caller.is_none() {
-        return failure(StatusCode::UNAUTHORIZED, "invalid x-api-key");
-    }
-    let Ok(body) = read(body, MAX_BODY).await else {
-        return failure(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large or did not arrive in time");
+    let body = match admitted.await {
+        Ok(body) => body,
+        Err(error) => {
+            let (status, body) = error.tell();
+            return failure(status, &body.error);
+        }
     };
-    let path = uri.path().strip_prefix("/llm").unwrap_or_default().to_owned();
-    app.llm.answer(&parts.method, &path, &parts.headers, body).await
+    let path = uri.path_and_query().and_then(|path| path.as_str().strip_prefix("/llm")).unwrap_or_default();
+    app.llm.answer(&parts.method, path, &parts.headers, body).await
 }
 
 /// Clients of the Messages API send their key in a header of its own.
 fn key(headers: &HeaderMap) -> Option<&str> {
-    let bearer = || headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ");
-    headers.get("x-api-key").and_then(|key| key.to_str().ok()).or_else(bearer)
+    headers.get("x-api-key").and_then(|key| key.to_str().ok()).or_else(|| bearer(headers))
 }

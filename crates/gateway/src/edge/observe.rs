@@ -2,7 +2,7 @@
 //! a token.
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tracing::Instrument as _;
@@ -28,12 +28,27 @@ pub(super) async fn observe(State(app): State<AppState>, mut request: Request, n
         400.. => tracing::info!(status, micros = took.as_micros(), "answered"),
         _ => tracing::debug!(status, micros = took.as_micros(), "answered"),
     });
-    metrics::histogram!("proliferate_http_request_seconds", "route" => route.clone()).record(took.as_secs_f64());
-    let labels = [("route", route), ("method", method.to_string()), ("status", status.to_string())];
+    metrics::histogram!("proliferate_http_request_seconds", "route" => route.clone())
+        .record(took.as_secs_f64());
+    let labels = [("route", route), ("method", label(&method).to_owned()), ("status", status.to_string())];
     metrics::counter!("proliferate_http_requests_total", &labels).increment(1);
     response.headers_mut().insert(REQUEST_ID, id);
     harden(&mut response);
     response
+}
+
+/// A client may make methods up; each would be a series of its own, for ever.
+fn label(method: &Method) -> &str {
+    match *method {
+        Method::GET
+        | Method::HEAD
+        | Method::POST
+        | Method::PUT
+        | Method::PATCH
+        | Method::DELETE
+        | Method::OPTIONS => method.as_str(),
+        _ => "other",
+    }
 }
 
 /// What every answer tells a browser: do not guess types, do not pass our URLs on, do not frame us.
@@ -49,7 +64,9 @@ fn harden(response: &mut Response) {
 fn request_id(app: &AppState, request: &Request) -> HeaderValue {
     let is_plain = |id: &&HeaderValue| {
         let id = id.as_bytes();
-        !id.is_empty() && id.len() <= MAX_REQUEST_ID && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(b))
+        !id.is_empty()
+            && id.len() <= MAX_REQUEST_ID
+            && id.iter().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(b))
     };
     request.headers().get(REQUEST_ID).filter(is_plain).cloned().unwrap_or_else(|| {
         let id = app.rng.uuid(app.clock.now()).to_string();

@@ -5,11 +5,11 @@ use axum::response::IntoResponse as _;
 use axum::{Router, middleware, routing};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
-use utoipa::OpenApi;
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::document::{Document, complete};
 use super::{cors, health, keys, login, me, members, model_proxy, observe, secrets, sessions, tickets};
 use crate::app::AppState;
 
@@ -43,8 +43,8 @@ fn routes() -> OpenApiRouter<AppState> {
 
 /// The whole service.
 pub fn router(app: AppState) -> Router {
-    let (router, document) = routes().split_for_parts();
-    let json = document.to_json().unwrap_or_default();
+    let router: Router<AppState> = routes().into();
+    let json = api_document().to_json().unwrap_or_default();
     let describe = move || async { ([(header::CONTENT_TYPE, "application/json")], json).into_response() };
     let router = router.route("/openapi.json", routing::get(describe));
     #[cfg(feature = "ui")]
@@ -64,22 +64,7 @@ pub fn router(app: AppState) -> Router {
 
 /// The description of the API as it is served.
 pub fn api_document() -> utoipa::openapi::OpenApi {
-    routes().split_for_parts().1
-}
-
-#[derive(OpenApi)]
-#[openapi(
-    info(title = "proliferate", description = "A gateway for coding agents.", license(name = "Apache-2.0")),
-    modifiers(&Bearer),
-    security(("bearer" = []))
-)]
-struct Document;
-
-struct Bearer;
-
-impl utoipa::Modify for Bearer {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
-    }
+    let mut document = routes().into_openapi();
+    complete(&mut document);
+    document
 }

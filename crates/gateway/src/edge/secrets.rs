@@ -1,14 +1,17 @@
 //! The vault over HTTP: what there is can be listed, set and removed; no value ever comes back.
 
 use axum::Json;
-use axum::extract::{Path, Query};
 use axum::http::StatusCode;
-use proto::http::{ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretScope, SetSecret, SetSecretReply};
-use store::{Scope, SecretEntry};
+use proto::http::{
+    ErrorBody, OkReply, SecretItem, SecretList, SecretOwner, SecretScope, SetSecret, SetSecretReply,
+};
+use store::{Scope, SecretEntry, StoreError};
 
 use super::auth::{Admin, User};
+use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::vault::is_name;
 
 #[utoipa::path(get, path = "/v1/secrets", tag = "vault", responses((status = 200, body = SecretList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, ApiError> {
@@ -34,14 +37,19 @@ pub(super) async fn set(
 }
 
 #[utoipa::path(delete, path = "/v1/secrets/{name}", tag = "vault", params(("name" = String, Path), SecretOwner),
-    responses((status = 200, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn remove(
     app: AppState,
     Admin(admin): Admin,
     Path(name): Path<String>,
     Query(owner): Query<SecretOwner>,
 ) -> Result<Json<OkReply>, ApiError> {
-    app.store.delete_secret(admin.org, scope(&owner)?, &name).await?;
+    let scope = scope(&owner)?;
+    // What cannot be a name names nothing, and some of it no database can be asked for.
+    if !is_name(&name) {
+        return Err(StoreError::Missing("this secret").into());
+    }
+    app.store.delete_secret(admin.org, scope, &name).await?;
     Ok(Json(OkReply::OK))
 }
 

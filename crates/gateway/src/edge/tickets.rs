@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::Path;
 use axum::http::StatusCode;
 use proto::TicketId;
 use proto::http::{CreateTicket, ErrorBody, NewTicketReply, OkReply, TicketKind};
@@ -11,12 +10,13 @@ use secrecy::ExposeSecret as _;
 use store::NewTicket;
 
 use super::auth::User;
+use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 
-const SOCKET: Duration = Duration::from_secs(60);
-const PROXY: Duration = Duration::from_secs(3600);
+const SOCKET: Duration = Duration::from_mins(1);
+const PROXY: Duration = Duration::from_hours(1);
 
 /// Makes a ticket for one session of the caller's organisation: for its socket once, or for its proxied ports.
 #[utoipa::path(post, path = "/v1/tickets", tag = "identity", request_body = CreateTicket,
@@ -53,7 +53,11 @@ pub(super) async fn create(
 /// Ends one's own ticket before its time.
 #[utoipa::path(delete, path = "/v1/tickets/{ticketId}", tag = "identity", params(("ticketId" = TicketId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
-pub(super) async fn revoke(app: AppState, user: User, Path(id): Path<TicketId>) -> Result<Json<OkReply>, ApiError> {
+pub(super) async fn revoke(
+    app: AppState,
+    user: User,
+    Path(id): Path<TicketId>,
+) -> Result<Json<OkReply>, ApiError> {
     app.store.revoke_ticket(user.org, user.id, id, app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }

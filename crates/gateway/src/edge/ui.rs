@@ -1,11 +1,11 @@
 //! The web UI, built into the binary.
 
-use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
 
 use super::ApiError;
+use super::params::Path;
 
 #[derive(RustEmbed)]
 #[folder = "../../web"]

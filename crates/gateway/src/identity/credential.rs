@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn credentials_differ_and_tell_their_kind() {
         let rng = Rng::system();
-        let (a, b) = (Credential::new(CredentialKind::ApiKey, &rng), Credential::new(CredentialKind::ApiKey, &rng));
+        let (a, b) =
+            (Credential::new(CredentialKind::ApiKey, &rng), Credential::new(CredentialKind::ApiKey, &rng));
         assert_ne!(a.hash, b.hash);
         assert_eq!(hash(a.text.expose_secret()), a.hash);
         assert_eq!(CredentialKind::of(a.text.expose_secret()), Some(CredentialKind::ApiKey));

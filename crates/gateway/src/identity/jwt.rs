@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// How long a user's or service's token lives.
-pub const USER_TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+pub const USER_TOKEN_LIFETIME: Duration = Duration::from_hours(1);
 
 /// Our own tokens name both; a token that names something else is not for us.
 const ISSUER: &str = "proliferate";
@@ -61,13 +61,27 @@ impl Issuer {
     }
 
     /// A token for a user in one organisation.
-    pub fn user(&self, user: UserId, org: OrgId, email: &str, now: DateTime<Utc>, life: Duration) -> SecretString {
-        let claims = Claims { email: Some(email.to_owned()), ..claims(user.to_string(), Some(org), now, life) };
+    pub fn user(
+        &self,
+        user: UserId,
+        org: OrgId,
+        email: &str,
+        now: DateTime<Utc>,
+        life: Duration,
+    ) -> SecretString {
+        let claims =
+            Claims { email: Some(email.to_owned()), ..claims(user.to_string(), Some(org), now, life) };
         self.user.sign(&claims)
     }
 
     /// A token for a service, bound to one organisation or to none.
-    pub fn service(&self, name: &str, org: Option<OrgId>, now: DateTime<Utc>, life: Duration) -> SecretString {
+    pub fn service(
+        &self,
+        name: &str,
+        org: Option<OrgId>,
+        now: DateTime<Utc>,
+        life: Duration,
+    ) -> SecretString {
         let claims = Claims { service: Some(true.into()), ..claims(name.to_owned(), org, now, life) };
         self.service.sign(&claims)
     }
@@ -101,7 +115,10 @@ impl Pair {
         rules.set_audience(&[AUDIENCE]);
         rules.leeway = LEEWAY_SECONDS;
         rules.validate_nbf = true;
-        decode::<Claims>(token, &self.decode, &rules).ok().map(|data| data.claims).filter(|c| !c.sub.is_empty())
+        decode::<Claims>(token, &self.decode, &rules)
+            .ok()
+            .map(|data| data.claims)
+            .filter(|c| !c.sub.is_empty())
     }
 }
 

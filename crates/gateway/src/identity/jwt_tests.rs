@@ -32,7 +32,10 @@ fn hs256(secret: &str, claims: &Value) -> String {
 fn the_published_vectors_are_read() {
     let user = Claim::User { user: "user_1".into(), org: Some("org_1".into()) };
     assert_eq!(issuer().read(USER_VECTOR), Some(user));
-    assert_eq!(issuer().read(SERVICE_VECTOR), Some(Claim::Service { name: "slack-worker".into(), org: None }));
+    assert_eq!(
+        issuer().read(SERVICE_VECTOR),
+        Some(Claim::Service { name: "slack-worker".into(), org: None })
+    );
 }
 
 #[test]
@@ -84,7 +87,10 @@ fn forged_late_and_foreign_tokens_are_refused() {
         assert_eq!(issuer().read(&token), None, "{name}");
     }
     assert!(issuer().read(&user(&good)).is_some(), "the token all of these were made from is good");
-    assert!(issuer().read(&user(&with("exp", json!(now - 2)))).is_some(), "two seconds are within the leeway");
+    assert!(
+        issuer().read(&user(&with("exp", json!(now - 2)))).is_some(),
+        "two seconds are within the leeway"
+    );
 }
 
 #[test]
@@ -101,9 +107,9 @@ proptest! {
     }
 
     #[test]
-    fn every_changed_byte_is_noticed(at in 21usize..236, to in "[A-Za-z0-9_-]") {
+    fn every_changed_byte_is_noticed(at in 21usize..USER_VECTOR.len() - 1, to in "[A-Za-z0-9_-]") {
         let mut token = USER_VECTOR.to_owned();
-        prop_assume!(&token[at..=at] != to.as_str() && &token[at..=at] != "." && at < token.len() - 1);
+        prop_assume!(&token[at..=at] != to.as_str() && &token[at..=at] != ".");
         token.replace_range(at..=at, &to);
         prop_assert_eq!(issuer().read(&token), None);
     }

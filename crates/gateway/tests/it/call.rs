@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-use crate::harness::{Running, TestGateway, within};
+use crate::harness::{TestGateway, within};
 
 /// A request that is being written.
 pub(crate) struct Call {
@@ -36,12 +36,6 @@ impl TestGateway {
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Call {
         self.call("POST", path).json(body)
-    }
-}
-
-impl Running {
-    pub(crate) fn get(&self, path: &str) -> Call {
-        Call::new(self.router.clone(), "GET", path)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) const VAULT_KEY: &str = "00112233445566778899aabbccddeeff001122334455
 
 /// Longer than anything here may take: a hang becomes a failure.
 pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.unwrap_or_else(|_| panic!("it hangs"))
+    tokio::time::timeout(Duration::from_mins(1), what).await.unwrap_or_else(|_| panic!("it hangs"))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that asks where the test services are")]
@@ -157,7 +157,7 @@ impl TestGateway {
         let (address, life) = (self.gateway.address().unwrap(), Lifecycle::default());
         let ours = life.clone();
         let task = tokio::spawn(async move { self.gateway.run(&ours).await });
-        Running { address, life, app: self.app, router: self.router, task, _setup: self.setup }
+        Running { address, life, task, _setup: self.setup }
     }
 }
 
@@ -165,8 +165,6 @@ impl TestGateway {
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) life: Lifecycle,
-    pub(crate) app: AppState,
-    pub(crate) router: Router,
     task: JoinHandle<bool>,
     _setup: Setup,
 }
@@ -183,5 +181,5 @@ impl Running {
 }
 
 pub(crate) fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_mins(1)).build().unwrap()
 }

@@ -99,8 +99,8 @@ pub(crate) async fn sandbox_token(app: &AppState, session: SessionId) -> String 
 /// The code of a fresh login link.
 pub(crate) async fn login_code(app: &AppState, person: &Person) -> String {
     let member = app.store.member(person.org, person.id).await.unwrap().unwrap();
-    let link = identity::login_link(&app.store, &member, &app.public_url, &app.clock, &Rng::system());
-    let link = link.await.unwrap();
+    let link =
+        identity::login_link(&app.store, &member, &app.public_url, &app.clock, &app.rng).await.unwrap();
     link.expose_secret().split_once("code=").unwrap().1.to_owned()
 }
 
@@ -110,4 +110,33 @@ pub(crate) fn signed(secret: &str, claims: &Value) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
     mac.update(body.as_bytes());
     format!("{body}.{}", B64.encode(mac.finalize().into_bytes()))
+}
+
+/// An organisation with one member of each role.
+pub(crate) struct OrgOf3 {
+    pub(crate) org: OrgId,
+    people: Vec<(Role, Person)>,
+}
+
+impl OrgOf3 {
+    pub(crate) async fn new(app: &AppState) -> Self {
+        let org = org(app).await;
+        let mut people = Vec::new();
+        for role in [Role::Member, Role::Admin, Role::Owner] {
+            people.push((role, person(app, org, role).await));
+        }
+        Self { org, people }
+    }
+
+    pub(crate) fn person(&self, role: Role) -> &Person {
+        self.people.iter().find(|(has, _)| *has == role).map(|(_, person)| person).unwrap()
+    }
+
+    pub(crate) fn token(&self, role: Role) -> &str {
+        &self.person(role).token
+    }
+
+    pub(crate) fn id(&self, role: Role) -> UserId {
+        self.person(role).id
+    }
 }

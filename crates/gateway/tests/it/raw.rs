@@ -41,7 +41,9 @@ impl Raw {
         let mut all = Vec::new();
         while !all.ends_with(end.as_bytes()) {
             let byte = within(self.0.read_u8()).await;
-            all.push(byte.unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&all))));
+            all.push(
+                byte.unwrap_or_else(|error| panic!("{error} after {:?}", String::from_utf8_lossy(&all))),
+            );
         }
         String::from_utf8_lossy(&all).into_owned()
     }

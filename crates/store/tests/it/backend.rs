@@ -84,6 +84,14 @@ impl Place {
         Self::Postgres(PgDatabase::create().await)
     }
 
+    /// The address of a PostgreSQL database.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Sqlite { .. } => panic!("a SQLite database has no address"),
+            Self::Postgres(database) => database.url(),
+        }
+    }
+
     /// Opens it as the program does.
     pub(crate) async fn open(&self) -> Result<Store, StoreError> {
         match self {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Clock;
+use sqlx::{Connection as _, query_scalar};
 use store::{Migration, NewOrg, Store, StoreError, check_backup, restore};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -141,6 +142,24 @@ async fn a_restore_needs_no_old_database_and_ignores_its_log() {
     assert_eq!(restore(&backup, &database).await.unwrap(), None);
     assert_eq!(org_names(&database).await, ["org 1"]);
     assert!(with(&database, ".before-restore-wal").exists(), "even a lonely log is kept");
+}
+
+/// A copy of a database that was closed still says that it writes ahead; a look must not begin to.
+#[tokio::test]
+async fn a_look_at_a_backup_makes_nothing_beside_it() {
+    let backend = Backend::sqlite().await;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("closed.db");
+    backend.store.backup(&file).await.unwrap();
+    let Raw::Sqlite(mut connection) = Raw::sqlite(&file).await else { unreachable!() };
+    let mode: String = query_scalar("PRAGMA journal_mode = WAL").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(mode, "wal");
+    connection.close().await.unwrap();
+
+    let before = content(folder.path());
+    assert_eq!(before.len(), 1);
+    assert_eq!(check_backup(&file).await.unwrap(), Migration::LATEST);
+    assert!(content(folder.path()) == before);
 }
 
 /// Files that must not be restored, each made from a good backup, and what the refusal says.

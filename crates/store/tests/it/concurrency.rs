@@ -6,10 +6,7 @@ use uuid::Uuid;
 use crate::backend::{Backend, Raw, on_both};
 use crate::world::{at, together};
 
-on_both! {
-    five_hundred_writes_at_once_are_all_there
-    writes_that_fail_leave_their_neighbours_alone
-}
+on_both! { writes_that_fail_leave_their_neighbours_alone }
 
 fn numbered(number: usize) -> NewOrg {
     NewOrg { id: Uuid::from_u128(number as u128).into(), name: format!("org {number}"), at: at(0) }
@@ -19,21 +16,23 @@ async fn count(store: &Store) -> usize {
     store.orgs().await.unwrap().len()
 }
 
-async fn five_hundred_writes_at_once_are_all_there(b: &Backend) {
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_writes_at_once_are_all_there() {
+    let backend = Backend::sqlite().await;
     let made = together(500, |caller| {
-        let store = b.store.clone();
+        let store = backend.store.clone();
         async move { store.create_org(numbered(caller)).await }
     })
     .await;
     made.into_iter().for_each(Result::unwrap);
-    assert_eq!(count(&b.store).await, 500);
+    assert_eq!(count(&backend.store).await, 500);
 }
 
 async fn writes_that_fail_leave_their_neighbours_alone(b: &Backend) {
     // Each id is wanted by three callers.
-    let made = together(300, |caller| {
+    let made = together(120, |caller| {
         let store = b.store.clone();
-        async move { (caller % 100, store.create_org(numbered(caller % 100)).await) }
+        async move { (caller % 40, store.create_org(numbered(caller % 40)).await) }
     })
     .await;
     let mut winners: Vec<usize> = Vec::new();
@@ -47,8 +46,8 @@ async fn writes_that_fail_leave_their_neighbours_alone(b: &Backend) {
         }
     }
     winners.sort_unstable();
-    assert_eq!(winners, (0..100).collect::<Vec<_>>());
-    assert_eq!(count(&b.store).await, 100);
+    assert_eq!(winners, (0..40).collect::<Vec<_>>());
+    assert_eq!(count(&b.store).await, 40);
 }
 
 #[tokio::test]

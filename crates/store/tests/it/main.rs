@@ -19,3 +19,4 @@ mod vocabulary;
 mod backup;
 mod concurrency;
 mod opening;
+mod probing;

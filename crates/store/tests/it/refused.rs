@@ -69,7 +69,7 @@ const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, in
 /// A good row, what to put in the place of what, and which rule must refuse it then.
 type Case = (&'static str, &'static str, &'static str, ErrorKind);
 
-const CASES: [Case; 36] = [
+const CASES: [Case; 37] = [
     (USER, "bob@", "Bob@", ErrorKind::CheckViolation),
     (USER, "bob@example.com", "b@", ErrorKind::CheckViolation),
     (USER, "bob@", "ada@", ErrorKind::UniqueViolation),
@@ -104,6 +104,7 @@ const CASES: [Case; 36] = [
     (TOOL_PART, "'call'", "NULL", ErrorKind::CheckViolation),
     (TOOL_PART, "'tool', NULL", "'tool', 'words'", ErrorKind::CheckViolation),
     (TOOL_PART, "'m1'", "'m2'", ErrorKind::ForeignKeyViolation),
+    (TOOL_PART, "#1, 1, 'tool'", "#2, 1, 'tool'", ErrorKind::ForeignKeyViolation),
     (INVOCATION, "'claimed'", "'completed'", ErrorKind::CheckViolation),
     (ACTION, "'2025-06-16T00:00:00Z'", "NULL", ErrorKind::CheckViolation),
 ];

@@ -19,7 +19,10 @@ use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
 pub enum Caller {
     User(User),
     /// Another program of the operator's; bound to one organisation, or to none.
-    Service { name: String, org: Option<OrgId> },
+    Service {
+        name: String,
+        org: Option<OrgId>,
+    },
     /// The sandbox of one session.
     Sandbox(SandboxOwner),
 }
@@ -48,9 +51,12 @@ impl Caller {
     /// How the caller is described to itself.
     pub fn me(&self) -> Me {
         match self {
-            Self::User(user) => {
-                Me { user_id: Some(user.id), org_id: Some(user.org), role: Some(user.role), source: user.source }
-            }
+            Self::User(user) => Me {
+                user_id: Some(user.id),
+                org_id: Some(user.org),
+                role: Some(user.role),
+                source: user.source,
+            },
             Self::Service { org, .. } => {
                 Me { user_id: None, org_id: *org, role: None, source: TokenSource::Service }
             }
@@ -69,8 +75,10 @@ impl FromRequestParts<AppState> for Caller {
             Some(token) => (token.to_owned(), false),
             None => (cookie(&parts.headers).ok_or_else(ApiError::missing_authorization)?.to_owned(), true),
         };
-        // Browsers send cookies with requests that other sites make; such a request must show where it comes from.
-        if from_cookie && !is_safe(&parts.method) && !from_allowed_origin(&parts.headers, app) {
+        // Browsers send cookies with requests that other sites make, and open sockets for them; such a request must
+        // show where it comes from.
+        let acts = !is_safe(&parts.method) || parts.headers.contains_key(header::UPGRADE);
+        if from_cookie && acts && !from_allowed_origin(&parts.headers, app) {
             return Err(ApiError::forbidden("This origin may not act with a login cookie"));
         }
         let session = session_in_path(parts, app).await;
@@ -84,7 +92,9 @@ impl FromRequestParts<AppState> for User {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         match Caller::from_request_parts(parts, app).await? {
             Caller::User(user) => Ok(user),
-            Caller::Service { .. } | Caller::Sandbox(_) => Err(ApiError::forbidden("Only members may do this")),
+            Caller::Service { .. } | Caller::Sandbox(_) => {
+                Err(ApiError::forbidden("Only members may do this"))
+            }
         }
     }
 }
@@ -164,21 +174,28 @@ async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Resu
     Ok(app.store.sandbox_of_session(id).await?.map(Caller::Sandbox))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    value.strip_prefix("Bearer ").map(str::trim).filter(|token| !token.is_empty())
+/// The token of the one `Authorization` header: of two, a proxy before us may have looked at the other one.
+pub(in crate::edge) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (all.next(), all.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
 fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let pairs = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
-    pairs.filter_map(|pair| pair.trim().split_once('=')).find(|(name, _)| *name == LOGIN_COOKIE).map(|(_, v)| v)
+    let pairs =
+        headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
+    pairs
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == LOGIN_COOKIE)
+        .map(|(_, v)| v)
 }
 
 fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-fn from_allowed_origin(headers: &HeaderMap, app: &AppState) -> bool {
+pub(in crate::edge) fn from_allowed_origin(headers: &HeaderMap, app: &AppState) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|value| value.to_str().ok());
     origin.is_some_and(|origin| app.origins.iter().any(|allowed| allowed.as_str() == origin))
 }

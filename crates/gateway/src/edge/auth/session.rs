@@ -30,7 +30,11 @@ impl FromRequestParts<AppState> for SessionAccess {
 }
 
 /// The session `id`, if `caller` may see it.
-pub(super) async fn admit(app: &AppState, caller: &Caller, id: Option<SessionId>) -> Result<SessionRow, ApiError> {
+pub(super) async fn admit(
+    app: &AppState,
+    caller: &Caller,
+    id: Option<SessionId>,
+) -> Result<SessionRow, ApiError> {
     if let Caller::Sandbox(owner) = caller
         && id != Some(owner.session_id)
     {

@@ -1,4 +1,4 @@
-//! Credentials in URLs, for WebSockets of browsers, which cannot send headers.
+//! Credentials in URLs, for `WebSocket`s of browsers, which cannot send headers.
 //!
 //! Our own clients use a ticket: one session, one user, once. Old clients put their token there; it is accepted and
 //! never logged (the access log has the route, not the URL).
@@ -51,7 +51,8 @@ impl FromRequestParts<AppState> for UrlCaller {
 /// Uses a socket ticket up. One that was made for another session is used up too: it was shown where it should not be.
 async fn take(app: &AppState, token: &str, session: Option<SessionId>) -> Result<User, ApiError> {
     let owner = app.store.take_socket_ticket(&hash(token), app.clock.now()).await?;
-    let owner = owner.filter(|owner| session == Some(owner.session_id)).ok_or_else(ApiError::invalid_token)?;
+    let owner =
+        owner.filter(|owner| session == Some(owner.session_id)).ok_or_else(ApiError::invalid_token)?;
     member(app, owner.org_id, owner.user_id).await
 }
 

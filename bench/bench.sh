@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Measures the release binary beside the ceiling (a bare server, see loadgen/README.md), run by run in turn on this
+# machine, and prints one table. `make bench` calls it. A missed target is said plainly and is no failure.
+#   bench/bench.sh
+# PROLIFERATE and LOADGEN name other binaries than the built ones.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+proliferate=${PROLIFERATE:-$root/target/release/proliferate}
+loadgen=${LOADGEN:-$root/bench/loadgen/target/release/loadgen}
+COLD_RUNS=10 IDLE_RUNS=3 IDLE_REST=5 GET_RUNS=3 GET_SECS=3 CONCURRENCY=16
+QUIET=20 # percent of a core that others may use while a run begins
+
+results=$root/bench/results/$(date -u +%Y%m%dT%H%M%SZ)
+sides=(proliferate ceiling)
+declare -A address=() server=()
+over=0
+
+say() { printf '· %s\n' "$*"; }
+
+need_binaries() {
+  [ -x "$proliferate" ] || { echo "$proliferate is missing: cargo build --release --bin proliferate" >&2; exit 1; }
+  [ -x "$loadgen" ] && return
+  [ -z "${LOADGEN:-}" ] || { echo "$loadgen is missing" >&2; exit 1; }
+  say "building the load generator (once; some minutes)"
+  cargo build --release --locked --manifest-path "$root/bench/loadgen/Cargo.toml" --target-dir "$root/bench/loadgen/target"
+}
+
+free_port() { # below the ports that connections leave from, so that polling a closed port cannot meet itself
+  local port
+  while :; do
+    port=$((20000 + RANDOM % 12000))
+    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
+  done
+}
+
+command_of() { # command_of SIDE ; sets `words` to what starts its server
+  case $1 in
+    proliferate) words=("$proliferate" serve --listen "${address[$1]}" --data-dir "$work/data") ;;
+    ceiling) words=("$loadgen" ceiling --listen "${address[$1]}" --db "$work/ceiling.db") ;;
+  esac
+}
+
+measure() { # measure ITEM SIDE ARGUMENTS… ; appends one result line
+  local item=$1 side=$2
+  shift 2
+  "${clean[@]}" "$loadgen" --addr "${address[$side]}" --tag "$side" --quiet $QUIET --quiet-max 3 "$@" >>"$work/$item.$side"
+}
+
+cold() { # cold ITEM SIDE REST
+  command_of "$2"
+  measure "$1" "$2" cold --runs 1 --rest "$3" --ready-path /ready -- "${words[@]}" ||
+    { echo "to see why: ${words[*]}" >&2; exit 1; }
+}
+
+in_turn() { # in_turn RUNS COMMAND ITEM ARGUMENTS… ; COMMAND ITEM SIDE ARGUMENTS… for each side, RUNS times
+  local runs=$1 command=$2 item=$3 run side
+  shift 3
+  for ((run = 0; run < runs; run++)); do
+    for side in "${sides[@]}"; do "$command" "$item" "$side" "$@"; done
+  done
+}
+
+start_server() { # start_server SIDE
+  command_of "$1"
+  "${clean[@]}" "${words[@]}" >>"$work/$1.log" 2>&1 &
+  server[$1]=$!
+  for _ in $(seq 100); do
+    kill -0 "${server[$1]}" 2>/dev/null || break
+    (exec 3<>"/dev/tcp/127.0.0.1/${address[$1]#*:}") 2>/dev/null && return
+    sleep 0.05
+  done
+  echo "$1 did not start:" >&2
+  tail -5 "$work/$1.log" >&2
+  exit 1
+}
+
+stop_servers() {
+  local pid
+  for pid in "${server[@]}"; do kill "$pid" 2>/dev/null || true; done
+  for pid in "${server[@]}"; do
+    for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.05; done
+    kill -9 "$pid" 2>/dev/null || true
+    wait "$pid" 2>/dev/null || true
+  done
+  server=()
+}
+
+clean_up() {
+  stop_servers
+  rm -rf "$work"
+}
+
+get() { # get ITEM SIDE
+  measure "$1" "$2" get --path /health --conc $CONCURRENCY --secs $GET_SECS --pids "gw=${server[$2]}"
+}
+
+figure() { # figure median|max SCALE KEY FILE ; over the result lines of a file
+  { grep -o "\"$3\":[0-9.e+-]*" "$4" || true; } | cut -d: -f2 | sort -g |
+    awk -v which="$1" -v scale="$2" '{ v[NR] = $1 * scale }
+      END { if (!NR) exit 1; m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; print which == "max" ? v[NR] : m }'
+}
+
+row() { # row ITEM TEXT UNIT FORMAT median|max SCALE KEY [TARGET] ; TARGET: the figure must be below it
+  local item=$1 text=$2 unit=$3 format=$4 which=$5 scale=$6 key=$7 target=${8:-} ours theirs ratio verdict=-
+  ours=$(figure "$which" "$scale" "$key" "$work/$item.proliferate")
+  theirs=$(figure "$which" "$scale" "$key" "$work/$item.ceiling")
+  ratio=$(awk -v a="$ours" -v b="$theirs" 'BEGIN { printf "%.2f", a / b }')
+  if [ -n "$target" ]; then
+    verdict=$(awk -v a="$ours" -v t="$target" 'BEGIN { print a < t ? "ok" : "over" }')
+    [ $verdict = ok ] || over=$((over + 1))
+  fi
+  printf "| %-34s | %13s | %13s | %5s | %-8s | %-7s |\n" "$text" "$(printf "$format" "$ours") $unit" \
+    "$(printf "$format" "$theirs") $unit" "$ratio" "${target:+< $target $unit}" "$verdict"
+  printf '{"cmd":"bench","item":"%s","unit":"%s","proliferate":%s,"ceiling":%s,"ratio":%s,"target":%s,"verdict":"%s"}\n' \
+    "$text" "$unit" "$ours" "$theirs" "$ratio" "${target:-null}" "$verdict" >>"$results.jsonl"
+}
+
+table() {
+  printf "| %-34s | %13s | %13s | %5s | %-8s | %-7s |\n" item proliferate ceiling ratio target verdict
+  echo "|------------------------------------|---------------|---------------|-------|----------|---------|"
+  row cold "cold start, median of $COLD_RUNS" ms %.1f median 1 ready_ms 50
+  row cold "cold start, max of $COLD_RUNS" ms %.1f max 1 ready_ms 50
+  row idle "idle memory, median of $IDLE_RUNS" MiB %.1f median 0.0009765625 rss_kib_idle 25
+  row get "GET /health, $CONCURRENCY connections" req/s %.0f median 1 req_per_s
+  row get "GET /health, p50" ms %.3f median 1 p50_ms
+  row get "GET /health, p99" ms %.3f median 1 p99_ms
+}
+
+remarks() {
+  local others wrong
+  others=$(figure max 1 other_cpu_pct <(cat "$work"/get.*))
+  wrong=$(cat "$work"/get.* | grep -vc '"codes":{"200":[0-9]*},"conc":[0-9]*,"errors":0,' || true)
+  echo "ratio = proliferate / ceiling. GET: medians of $GET_RUNS runs of $GET_SECS s; the generator has one thread, and where"
+  echo "that is busy (usage.loadgen.cpu_pct in the runs) req/s is a lower bound."
+  echo "Others used up to $others % of a core during these runs; above 30 % the figures are not worth much."
+  [ "$wrong" = 0 ] || echo "IN $wrong OF THESE RUNS NOT ALL ANSWERS WERE 200."
+  if [ $over = 0 ]; then echo "All targets are met."; else echo "TARGETS MISSED: $over (see verdict)."; fi
+}
+
+need_binaries
+mkdir -p "$root/bench/results" "$root/target"
+work=$(mktemp -d "$root/target/bench.XXXXXX") # the data dir lies on the disk of the project, like the ceiling's
+clean=(env -i PATH="$PATH" HOME="$work") # nothing that this shell inherited becomes a setting of what is measured
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+for side in "${sides[@]}"; do address[$side]=127.0.0.1:$(free_port); done
+
+say "making the data dirs: one start each, not counted"
+in_turn 1 cold first 0
+say "cold start to the first GET /health: $COLD_RUNS runs each"
+in_turn $COLD_RUNS cold cold 0
+say "memory $IDLE_REST s after GET /ready: $IDLE_RUNS runs each"
+in_turn $IDLE_RUNS cold idle $IDLE_REST
+say "GET /health, $CONCURRENCY connections: $GET_RUNS runs of $GET_SECS s each"
+for side in "${sides[@]}"; do start_server "$side"; done
+in_turn $GET_RUNS get get
+stop_servers
+for item in cold idle get; do cat "$work/$item".*; done >"$results.runs.jsonl"
+echo
+table
+echo
+remarks
+say "results: ${results#"$root/"}.jsonl, and every run in ${results#"$root/"}.runs.jsonl"

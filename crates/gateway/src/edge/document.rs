@@ -1,0 +1,64 @@
+//! The description of the API, with what all routes share: the bearer scheme and the refusals of the extractors.
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "proliferate", description = "A gateway for coding agents.", license(name = "Apache-2.0")),
+    modifiers(&Bearer),
+    security(("bearer" = []))
+)]
+pub(super) struct Document;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        document.components.get_or_insert_default().add_security_scheme("bearer", scheme);
+    }
+}
+
+const OF_ALL: [(&str, &str); 1] = [("503", "Something the gateway stands on is not available")];
+const OF_CREDENTIALS: [(&str, &str); 2] =
+    [("401", "No valid credential"), ("403", "The caller is known and may not do this")];
+const OF_PATHS: [(&str, &str); 1] = [("404", "There is no such thing, or the caller may not know of it")];
+const OF_BODIES: [(&str, &str); 3] = [
+    ("400", "The body is malformed or not of the expected shape"),
+    ("408", "The body did not arrive in time"),
+    ("413", "The body is too large"),
+];
+
+/// Adds the refusals that come from extractors, so that no route has to name them.
+pub(super) fn complete(document: &mut utoipa::openapi::OpenApi) {
+    for (path, item) in &mut document.paths.paths {
+        let all = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        // The model's own API has errors of its own form.
+        let ours = !path.starts_with("/llm/");
+        for operation in all.into_iter().flatten() {
+            let (secured, body) = (operation.security.is_none(), operation.request_body.is_some());
+            add(operation, &OF_ALL, ours);
+            for (applies, refusals) in
+                [(secured, &OF_CREDENTIALS[..]), (path.contains('{'), &OF_PATHS[..]), (body, &OF_BODIES[..])]
+            {
+                add(operation, if applies { refusals } else { &[] }, ours);
+            }
+        }
+    }
+}
+
+fn add(operation: &mut Operation, refusals: &[(&str, &str)], ours: bool) {
+    for (status, why) in refusals {
+        let known = &mut operation.responses.responses;
+        known.entry((*status).to_owned()).or_insert_with(|| RefOr::T(refusal(why, ours)));
+    }
+}
+
+fn refusal(why: &str, ours: bool) -> Response {
+    let response = ResponseBuilder::new().description(why);
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+    if ours { response.content("application/json", body).build() } else { response.build() }
+}

@@ -1,0 +1,140 @@
+//! A person comes in by a link and stays by a cookie, which no other site can use.
+
+use std::time::Duration;
+
+use clock::Clock;
+use futures_util::future::join_all;
+use gateway::identity::LOGIN_LINK_LIFETIME;
+use proto::Role;
+use serde_json::json;
+
+use crate::call::Answer;
+use crate::harness::{Setup, TestGateway};
+use crate::people::{Person, login_code, org, person};
+
+async fn member(gateway: &TestGateway) -> Person {
+    person(&gateway.app, org(&gateway.app).await, Role::Owner).await
+}
+
+/// The cookie's value and its attributes.
+fn cookie(answer: &Answer) -> (String, String) {
+    let cookie = answer.header("set-cookie").unwrap();
+    let (pair, attributes) = cookie.split_once("; ").unwrap();
+    (pair.strip_prefix("proliferate_login=").unwrap().to_owned(), attributes.to_owned())
+}
+
+async fn logged_in(gateway: &TestGateway, person: &Person) -> String {
+    let code = login_code(&gateway.app, person).await;
+    let answer = gateway.post("/v1/login", &json!({"code": code})).send().await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    cookie(&answer).0
+}
+
+#[tokio::test]
+async fn of_eight_who_use_one_code_one_gets_in() {
+    for gateway in TestGateway::both().await {
+        let code = login_code(&gateway.app, &member(&gateway).await).await;
+        let body = json!({"code": code});
+        let statuses = join_all((0..8).map(|_| gateway.post("/v1/login", &body).status())).await;
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+        assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 7, "{statuses:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_code_ends_with_its_time_and_with_its_membership() {
+    let clock = Clock::manual(Clock::system().now());
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let gateway = setup.clock(&clock).start().await;
+        let person = member(&gateway).await;
+        crate::people::person(&gateway.app, person.org, Role::Owner).await;
+        let (in_time, orphan) =
+            (login_code(&gateway.app, &person).await, login_code(&gateway.app, &person).await);
+        let post = |code: &str| gateway.post("/v1/login", &json!({"code": code})).status();
+        clock.advance(LOGIN_LINK_LIFETIME.saturating_sub(Duration::from_secs(1)));
+        assert_eq!(post(&in_time).await, 200);
+        gateway.app.store.change_member(person.org, person.id, None).await.unwrap();
+        assert_eq!(post(&orphan).await, 401);
+        for strange in ["", "pll_", "pll_00", "plk_00", "x"] {
+            assert_eq!(post(strange).await, 401, "{strange}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_late_code_is_late_for_a_member_too() {
+    let clock = Clock::manual(Clock::system().now());
+    let gateway = Setup::sqlite().clock(&clock).start().await;
+    let code = login_code(&gateway.app, &member(&gateway).await).await;
+    clock.advance(LOGIN_LINK_LIFETIME);
+    assert_eq!(gateway.post("/v1/login", &json!({"code": code})).status().await, 401);
+}
+
+#[tokio::test]
+async fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
+    for (public_url, secure) in [("", false), ("http://g.example", false), ("https://g.example", true)] {
+        let gateway = Setup::sqlite().set("PUBLIC_URL", public_url).start().await;
+        let code = login_code(&gateway.app, &member(&gateway).await).await;
+        let (value, attributes) = cookie(&gateway.post("/v1/login", &json!({"code": code})).send().await);
+        let end = if secure { "; Secure" } else { "" };
+        assert_eq!(attributes, format!("Path=/; HttpOnly; SameSite=Strict; Max-Age=43200{end}"));
+        assert_eq!(gateway.get("/v1/me").cookie(&value).status().await, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_cookie_acts_only_for_our_own_pages() {
+    let setup = Setup::sqlite().set("PUBLIC_URL", "https://g.example");
+    let gateway = setup.start().await;
+    let token = logged_in(&gateway, &member(&gateway).await).await;
+    let body = json!({"name": "k"});
+    let post = || gateway.post("/v1/keys", &body).cookie(&token);
+    assert_eq!(post().status().await, 403, "no origin");
+    for foreign in [
+        "https://evil.example",
+        "null",
+        "",
+        "https://g.example.evil.example",
+        "http://g.example",
+        "https://g.example:8443",
+        "https://g.example/",
+    ] {
+        assert_eq!(post().header("origin", foreign).status().await, 403, "{foreign}");
+    }
+    assert_eq!(post().header("origin", "https://g.example").status().await, 201);
+    let keys = gateway.get("/v1/keys").cookie(&token).header("origin", "https://evil.example").send().await;
+    assert_eq!(keys.json()["keys"].as_array().unwrap().len(), 1, "reading works, and nothing else was made");
+    assert_eq!(keys.header("access-control-allow-origin"), None);
+    let bearer = gateway.post("/v1/keys", &body).bearer(&token);
+    assert_eq!(bearer.status().await, 201, "a token in a header was put there by whoever has it");
+}
+
+#[tokio::test]
+async fn a_foreign_page_can_neither_open_a_socket_nor_log_somebody_in() {
+    let gateway = Setup::sqlite().set("PUBLIC_URL", "https://g.example").start().await;
+    let person = member(&gateway).await;
+    let token = logged_in(&gateway, &person).await;
+    let upgrade = || gateway.get("/v1/me").cookie(&token).header("upgrade", "websocket");
+    assert_eq!(upgrade().header("origin", "https://evil.example").status().await, 403);
+    assert_eq!(upgrade().status().await, 403);
+    assert_eq!(upgrade().header("origin", "https://g.example").status().await, 200);
+
+    let code = json!({"code": login_code(&gateway.app, &person).await});
+    let foreign = gateway.post("/v1/login", &code).header("origin", "https://evil.example").send().await;
+    assert_eq!((foreign.status, foreign.header("set-cookie")), (403, None));
+    let own = gateway.post("/v1/login", &code).header("origin", "https://g.example").send().await;
+    assert_eq!(own.status, 200, "the foreign attempt did not use the code up");
+}
+
+#[tokio::test]
+async fn logout_takes_the_cookie_away() {
+    let gateway = Setup::sqlite().set("PUBLIC_URL", "https://g.example").start().await;
+    let token = logged_in(&gateway, &member(&gateway).await).await;
+    let logout = gateway.call("POST", "/v1/logout").cookie(&token);
+    assert_eq!(logout.status().await, 403, "another site cannot log us out");
+    let out =
+        gateway.call("POST", "/v1/logout").cookie(&token).header("origin", "https://g.example").send().await;
+    let expected = (String::new(), "Path=/; HttpOnly; SameSite=Strict; Max-Age=0; Secure".to_owned());
+    assert_eq!((out.status, cookie(&out)), (200, expected));
+    assert_eq!(gateway.get("/v1/me").cookie("").status().await, 401);
+}

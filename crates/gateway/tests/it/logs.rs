@@ -1,0 +1,131 @@
+//! Nothing secret reaches a log, whatever the level and wherever a credential is put.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::sync::Once;
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use proto::Role;
+use serde_json::json;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::dynamic_filter_fn;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::harness::{JWT_SECRET, SERVICE_SECRET, Setup, VAULT_KEY};
+use crate::people::{OrgOf3, api_key, login_code, sandbox_token, service_token, session};
+
+thread_local! {
+    /// What this thread has logged while somebody listens to it.
+    static HEARD: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Everything that is logged by this thread, at every level, until it is dropped. A test runs on one thread, and so
+/// does all it spawns.
+pub(crate) struct Captured(());
+
+impl Captured {
+    pub(crate) fn start() -> Self {
+        // For the whole process: a subscriber of one thread misses what another thread was first to log.
+        static LISTENER: Once = Once::new();
+        LISTENER.call_once(|| {
+            let listens = dynamic_filter_fn(|_, _| HEARD.with_borrow(Option::is_some));
+            let layer = tracing_subscriber::fmt::layer().with_writer(|| Listener).with_ansi(false);
+            tracing_subscriber::registry().with(layer.with_filter(listens)).init();
+        });
+        HEARD.set(Some(Vec::new()));
+        Self(())
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let Self(()) = self;
+        HEARD.with_borrow(|heard| heard.clone().unwrap_or_default())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        HEARD.set(None);
+    }
+}
+
+struct Listener;
+
+impl Write for Listener {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        HEARD.with_borrow_mut(|heard| heard.get_or_insert_default().extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How a value may be hidden from a plain search.
+pub(crate) fn forms(secret: &str) -> Vec<String> {
+    vec![
+        secret.to_owned(),
+        hex::encode(secret),
+        BASE64_STANDARD.encode(secret),
+        BASE64_URL_SAFE_NO_PAD.encode(secret),
+    ]
+}
+
+#[tokio::test]
+async fn no_credential_code_or_secret_is_ever_logged() {
+    let logs = Captured::start();
+    let gateway = Setup::postgres().await.set("SANDBOX_TOKEN_COMPAT", "1").start().await;
+    let app = gateway.app.clone();
+    let team = OrgOf3::new(&app).await;
+    let (owner, session) = (team.person(Role::Owner), session(&app, team.org).await);
+    let ticket =
+        gateway.post("/v1/tickets", &json!({"sessionId": session, "kind": "socket"})).bearer(&owner.token);
+    let made = gateway.post("/v1/keys", &json!({"name": "k"})).bearer(&owner.token).send().await.json();
+    let login = login_code(&app, owner).await;
+    let mut secrets = vec![
+        owner.token.clone(),
+        api_key(&app, owner).await.1,
+        made["key"].as_str().unwrap().to_owned(),
+        service_token(&app, None),
+        sandbox_token(&app, session).await,
+        gateway::identity::compat_sandbox_token(&app.service_secret, &session.to_string()),
+        ticket.send().await.json()["ticket"].as_str().unwrap().to_owned(),
+        login,
+        "plk_not-a-key-but-somebody-might-think-so".to_owned(),
+        "the-password-of-a-user-who-mistook-the-field".to_owned(),
+    ];
+    let running = gateway.serve();
+    let client = crate::harness::client();
+    for secret in &secrets {
+        let status = format!("/proliferate/sessions/{session}/status?token={secret}");
+        for path in [
+            "/v1/me",
+            &status,
+            &format!("/v1/me?token={secret}"),
+            &format!("/{secret}"),
+            &format!("/ui/{secret}"),
+        ] {
+            let request = client.get(running.url(path)).bearer_auth(secret).header("x-api-key", secret);
+            request.header("cookie", format!("proliferate_login={secret}")).send().await.unwrap();
+        }
+        client.post(running.url("/v1/login")).json(&json!({"code": secret})).send().await.unwrap();
+        client.post(running.url("/llm/v1/messages")).header("x-api-key", secret).send().await.unwrap();
+        let set = client.put(running.url("/v1/secrets/A")).bearer_auth(&owner.token);
+        assert!(set.json(&json!({"value": secret})).send().await.unwrap().status().is_success());
+    }
+    secrets.extend([JWT_SECRET, SERVICE_SECRET, VAULT_KEY].map(str::to_owned));
+    let text = logs.text();
+    assert!(text.contains("route=\"/v1/me\"") && text.contains("answered"), "the log was looked at:\n{text}");
+    for secret in secrets {
+        for form in forms(&secret) {
+            let line = text.lines().find(|line| line.contains(&form));
+            assert!(line.is_none(), "{secret} is in: {line:?}");
+        }
+    }
+}

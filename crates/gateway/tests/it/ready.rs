@@ -1,0 +1,90 @@
+//! `/ready` while Redis or PostgreSQL is cut off: it names the part, in bounded time, and recovers by itself.
+
+use serde_json::Value;
+use testkit::{Direction, FaultProxy};
+
+use crate::harness::{Setup, TestGateway, address_of, fresh_database, redis_url, through, within};
+
+/// How a neighbour can go away.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Refuse,
+    BlackHole,
+}
+
+async fn break_off(proxy: &FaultProxy, fault: Fault) {
+    match fault {
+        Fault::Refuse => {
+            proxy.refuse().await;
+            proxy.reset_now();
+        }
+        Fault::BlackHole => proxy.black_hole(Direction::ToTarget),
+    }
+}
+
+/// The names of the parts that are down.
+async fn down(gateway: &TestGateway) -> Vec<String> {
+    let answer = gateway.get("/ready").send().await;
+    let body = answer.json();
+    let checks = body["checks"].as_array().unwrap();
+    let down: Vec<_> = checks.iter().filter(|check| check["ok"] == Value::Bool(false)).collect();
+    assert_eq!(
+        (answer.status == 200, body["ready"] == Value::Bool(true)),
+        (down.is_empty(), down.is_empty()),
+        "{body}"
+    );
+    assert!(answer.status == 200 || answer.status == 503, "{body}");
+    assert!(!answer.text().contains("127.0.0.1"), "where things are is for the log: {body}");
+    down.iter().map(|check| check["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Cuts the part off and back on, in both ways; each answer has to come before the harness loses patience.
+async fn comes_and_goes(gateway: &TestGateway, proxy: &FaultProxy, part: &str) {
+    for fault in [Fault::Refuse, Fault::BlackHole] {
+        within(async { while !down(gateway).await.is_empty() {} }).await;
+        break_off(proxy, fault).await;
+        assert_eq!(down(gateway).await, [part], "{fault:?}");
+        assert_eq!(gateway.get("/health").status().await, 200, "alive is another question than ready");
+        assert_eq!(down(gateway).await, [part], "{fault:?}, asked again");
+        proxy.heal().await.unwrap();
+    }
+    within(async { while !down(gateway).await.is_empty() {} }).await;
+}
+
+#[tokio::test]
+async fn redis_is_named_while_it_is_away() {
+    let proxy = FaultProxy::start(address_of(&redis_url())).await.unwrap();
+    let gateway = Setup::sqlite().set("REDIS_URL", &through(&redis_url(), proxy.address())).start().await;
+    comes_and_goes(&gateway, &proxy, "coordination").await;
+}
+
+#[tokio::test]
+async fn postgres_is_named_while_it_is_away() {
+    let url = fresh_database().await;
+    let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
+    let setup = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address()));
+    let gateway = setup.start().await;
+    comes_and_goes(&gateway, &proxy, "database").await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_a_503_that_tells_nothing_of_it() {
+    let url = fresh_database().await;
+    let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
+    let gateway = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address())).start().await;
+    let person =
+        crate::people::person(&gateway.app, crate::people::org(&gateway.app).await, proto::Role::Member);
+    let person = person.await;
+    break_off(&proxy, Fault::Refuse).await;
+    let answer = gateway.get("/v1/me").bearer(&person.token).send().await;
+    let expected = r#"{"error":"The database is not available","code":"unavailable"}"#;
+    assert_eq!((answer.status, answer.text().as_str()), (503, expected));
+    proxy.heal().await.unwrap();
+    assert_eq!(gateway.get("/v1/me").bearer(&person.token).status().await, 200);
+}
+
+#[tokio::test]
+async fn a_missing_sandbox_engine_is_named() {
+    let gateway = Setup::sqlite().set("PATH", "/nonexistent").start().await;
+    assert_eq!(down(&gateway).await, ["sandboxes"]);
+}

@@ -1,0 +1,142 @@
+//! Starts that must fail do so with one sentence that says what to do, and leave nothing behind.
+
+use std::net::TcpListener;
+
+use testkit::{Direction, FaultProxy};
+
+use crate::harness::{Setup, address_of, fresh_database, postgres_url, redis_url, through};
+
+/// The start fails, its text has all these parts, and no data dir was made.
+async fn refused(setup: &Setup, parts: &[&str]) {
+    let Err(error) = setup.try_start().await else { panic!("it started") };
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    assert!(!text.contains("hunter2"), "the password is shown: {text}");
+    assert!(!setup.data_dir().exists(), "a data dir was left behind: {text}");
+}
+
+/// A port that nobody listens on, with the socket that keeps it so.
+fn closed_port() -> (tokio::net::TcpSocket, u16) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_its_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    refused(&Setup::sqlite().set("PROLIFERATE_LISTEN", &address), &[&address, "--listen"]).await;
+}
+
+#[tokio::test]
+async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let file = setup.folder().join("file");
+        std::fs::write(&file, "").unwrap();
+        let below = file.join("data");
+        let setup = setup.set("PROLIFERATE_DATA_DIR", below.to_str().unwrap());
+        refused(&setup, &[below.to_str().unwrap(), "--data-dir"]).await;
+    }
+}
+
+#[tokio::test]
+async fn unreachable_services_are_named_without_their_passwords() {
+    let (_held, port) = closed_port();
+    let redis = format!("redis://:hunter2@127.0.0.1:{port}");
+    refused(&Setup::sqlite().set("REDIS_URL", &redis), &["REDIS_URL", &port.to_string()]).await;
+    let database = format!("postgres://u:hunter2@127.0.0.1:{port}/d");
+    refused(&Setup::postgres().await.set("DATABASE_URL", &database), &["DATABASE_URL", &port.to_string()])
+        .await;
+    for scheme in ["redis://:hunter2@[", "rediss://hunter2@127.0.0.1:x"] {
+        refused(&Setup::sqlite().set("REDIS_URL", scheme), &["REDIS_URL"]).await;
+    }
+    refused(&Setup::postgres().await.set("DATABASE_URL", "postgres://u:hunter2@["), &["DATABASE_URL"]).await;
+    let absent = through(&format!("{}_absent", postgres_url()), address_of(&postgres_url()));
+    refused(&Setup::postgres().await.set("DATABASE_URL", &absent), &["DATABASE_URL", "postgres_absent"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_service_that_takes_connections_and_says_nothing_does_not_hang_the_start() {
+    let proxy = FaultProxy::start(address_of(&redis_url())).await.unwrap();
+    proxy.black_hole(Direction::ToTarget);
+    refused(&Setup::sqlite().set("REDIS_URL", &through(&redis_url(), proxy.address())), &["REDIS_URL"]).await;
+    let url = fresh_database().await;
+    let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
+    proxy.black_hole(Direction::ToTarget);
+    let setup = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address()));
+    refused(&setup, &["DATABASE_URL"]).await;
+}
+
+#[tokio::test]
+async fn with_postgres_all_missing_secrets_are_named_at_once() {
+    let names = ["GATEWAY_JWT_SECRET", "SERVICE_TO_SERVICE_AUTH_TOKEN", "USER_SECRETS_ENCRYPTION_KEY"];
+    let mut setup = Setup::postgres().await;
+    for name in names {
+        setup = setup.set(name, "");
+    }
+    refused(&setup, &[names[0], names[1], names[2], "openssl rand"]).await;
+    refused(&Setup::postgres().await.set(names[1], ""), &[names[1]]).await;
+}
+
+#[tokio::test]
+async fn a_bad_model_script_is_named_with_the_line() {
+    let setup = Setup::sqlite();
+    let script = setup.folder().join("model.toml");
+    let setup = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
+    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml"]).await;
+    std::fs::write(&script, "[[rule]]\n[[rule.step]]\nsay = \"x\"\n").unwrap();
+    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "model.toml", "say"]).await;
+    std::fs::write(&script, "").unwrap();
+    refused(&setup, &["PROLIFERATE_MODEL_SCRIPT", "no rule"]).await;
+}
+
+#[tokio::test]
+async fn of_two_that_start_on_an_empty_database_one_makes_the_owner() {
+    let url = fresh_database().await;
+    let (a, b) = (
+        Setup::postgres().await.set("DATABASE_URL", &url),
+        Setup::postgres().await.set("DATABASE_URL", &url),
+    );
+    let (a, b) = tokio::join!(Box::pin(a.try_start()), Box::pin(b.try_start()));
+    let (a, b) = (a.unwrap_or_else(|error| panic!("{error}")), b.unwrap_or_else(|error| panic!("{error}")));
+    let made = [&a, &b].into_iter().filter_map(|gateway| gateway.first_owner.clone()).collect::<Vec<_>>();
+    let orgs = a.app.store.orgs().await.unwrap();
+    assert_eq!((made.len(), orgs.len()), (1, 1));
+    assert_eq!((made[0].org_id, made[0].role), (orgs[0].id, proto::Role::Owner));
+    let again = Setup::postgres().await.set("DATABASE_URL", &url).try_start().await;
+    assert!(again.is_ok_and(|gateway| gateway.first_owner.is_none()), "a later start makes nobody");
+}
+
+#[tokio::test]
+async fn a_data_dir_is_served_by_one_gateway_at_a_time() {
+    let setup = Setup::sqlite();
+    let first = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(first.first_owner.is_some());
+    let Err(error) = setup.try_start().await else { panic!("two gateways serve one data dir") };
+    assert!(
+        error.to_string().contains("another proliferate") && error.to_string().contains("--data-dir"),
+        "{error}"
+    );
+    drop(first);
+    let second = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(second.first_owner.is_none(), "the owner is there already");
+}
+
+#[tokio::test]
+async fn a_damaged_key_file_is_said_and_left_as_it_is() {
+    let setup = Setup::sqlite();
+    std::fs::create_dir(setup.data_dir()).unwrap();
+    let keys = setup.data_dir().join("keys.env");
+    std::fs::write(&keys, "GATEWAY_JWT_SECRET=x\n").unwrap();
+    let Err(error) = setup.try_start().await else { panic!("it started without a vault key") };
+    assert!(
+        error.to_string().contains("USER_SECRETS_ENCRYPTION_KEY") && error.to_string().contains("keys.env"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_to_string(&keys).unwrap(), "GATEWAY_JWT_SECRET=x\n");
+}
