@@ -1,5 +1,7 @@
 //! Opens a database and runs one query text on whichever it is.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -76,6 +78,7 @@ impl Store {
             reason: error.to_string(),
             remedy: "Check that the data dir exists, is writable and is not full.",
         };
+        make_private(file).map_err(|error| unreachable(error.into()))?;
         let options = sqlite_options(file);
         let mut connection = connect_first(&options).await.map_err(unreachable)?;
         migrate::sqlite(&mut connection, clock).await?;
@@ -141,6 +144,11 @@ fn sqlite_options(file: &Path) -> SqliteConnectOptions {
         // Each connection keeps its own cache of pages; idle memory is counted in a few MiB.
         .pragma("cache_size", "-1024")
         .optimize_on_close(true, 400)
+}
+
+/// SQLite would make the file readable by everybody; its log takes over whatever the file has.
+fn make_private(file: &Path) -> std::io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file).map(drop)
 }
 
 /// Connects to a file that may not be there yet, and makes it write ahead. SQLite gives up at once when two
