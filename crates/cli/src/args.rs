@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use proto::{ApiKeyId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Parser)]
 #[command(name = "proliferate", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
@@ -62,6 +63,7 @@ pub(crate) enum Command {
     Completions { shell: Shell },
 }
 
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct Listen {
     /// Address and port; port 0 takes a free one [setting PROLIFERATE_LISTEN, default 127.0.0.1:8787]

@@ -19,9 +19,9 @@ pub(crate) async fn up(context: Context) -> Result<(), Failure> {
     let owner = gateway.app.store.first_owner().await?;
     let link = link(&context, &gateway, owner.as_ref()).await?;
     if context.out.is_json() {
-        announce(&gateway, link.as_ref())
+        announce(&gateway, link.as_ref());
     } else {
-        greet(&gateway, link.as_ref())
+        greet(&gateway, link.as_ref());
     }
     serve_until_stopped(gateway, life).await
 }

@@ -35,9 +35,8 @@ impl Clock {
     pub fn now(&self) -> DateTime<Utc> {
         match &self.0 {
             Source::System { .. } => Utc::now().trunc_subsecs(6),
-            Source::Manual { now, .. } => {
-                DateTime::from_timestamp_micros(now.load(Ordering::SeqCst)).unwrap_or(DateTime::<Utc>::MIN_UTC)
-            }
+            Source::Manual { now, .. } => DateTime::from_timestamp_micros(now.load(Ordering::SeqCst))
+                .unwrap_or(DateTime::<Utc>::MIN_UTC),
         }
     }
 

@@ -92,16 +92,7 @@ impl Store {
 
     /// Connects to PostgreSQL and brings the database up to date.
     pub async fn open_postgres(url: &str, clock: &Clock) -> Result<Self, StoreError> {
-        let unreachable = |error: sqlx::Error| StoreError::Unreachable {
-            target: describe_url(url),
-            reason: error.to_string(),
-            remedy: "Start PostgreSQL or correct DATABASE_URL.",
-        };
-        let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
-        let mut connection = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options))
-            .await
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-            .map_err(unreachable)?;
+        let (options, mut connection) = connect_postgres(url).await?;
         migrate::postgres(&mut connection, clock).await?;
         connection.close().await?;
         let pool = PgPoolOptions::new()
@@ -125,6 +116,19 @@ impl Store {
             Db::Postgres(_) => "PostgreSQL",
         }
     }
+}
+
+/// One connection to PostgreSQL, within a few seconds.
+pub(crate) async fn connect_postgres(url: &str) -> Result<(PgConnectOptions, PgConnection), StoreError> {
+    let unreachable = |error: sqlx::Error| StoreError::Unreachable {
+        target: describe_url(url),
+        reason: error.to_string(),
+        remedy: "Start PostgreSQL or correct DATABASE_URL.",
+    };
+    let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
+    let connecting = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options));
+    let connection = connecting.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(unreachable)?;
+    Ok((options, connection))
 }
 
 /// A database URL without its password.

@@ -1,16 +1,13 @@
 //! Looks at a database without changing it: is it there, and which schema has it?
 
 use std::path::Path;
-use std::str::FromStr as _;
-use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, query_scalar};
 
-use crate::{StoreError, describe_url};
+use crate::StoreError;
+use crate::db::connect_postgres;
 
-const PATIENCE: Duration = Duration::from_secs(5);
 const VERSION: &str = "SELECT max(version) FROM schema_migrations";
 
 /// What schema a database has.
@@ -42,18 +39,11 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
 }
 
 pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
-    let unreachable = |error: sqlx::Error| StoreError::Unreachable {
-        target: describe_url(url),
-        reason: error.to_string(),
-        remedy: "Start PostgreSQL or correct DATABASE_URL.",
-    };
-    let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
-    let connecting = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options));
-    let mut connection = connecting.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(unreachable)?;
+    let (_, mut connection) = connect_postgres(url).await?;
     let ours = "SELECT to_regclass('schema_migrations') IS NOT NULL";
-    if !query_scalar::<_, bool>(ours).fetch_one(&mut connection).await.map_err(unreachable)? {
+    if !query_scalar::<_, bool>(ours).fetch_one(&mut connection).await? {
         return Ok(Schema::Absent);
     }
-    let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await.map_err(unreachable)?;
+    let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await?;
     Ok(version.map_or(Schema::Absent, Schema::Version))
 }

@@ -13,7 +13,7 @@ use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::harness::{JWT_SECRET, SERVICE_SECRET, Setup, VAULT_KEY};
+use crate::harness::{JWT_SECRET, Running, SERVICE_SECRET, Setup, VAULT_KEY};
 use crate::people::{OrgOf3, api_key, login_code, sandbox_token, service_token, session};
 
 thread_local! {
@@ -77,6 +77,22 @@ pub(crate) fn forms(secret: &str) -> Vec<String> {
     ]
 }
 
+/// Puts `secret` wherever a client can put one.
+async fn show_everywhere(running: &Running, secret: &str, session: &str, owner: &str) {
+    let client = crate::harness::client();
+    let status = format!("/proliferate/sessions/{session}/status?token={secret}");
+    let (query, path, file) =
+        (format!("/v1/me?token={secret}"), format!("/{secret}"), format!("/ui/{secret}"));
+    for path in ["/v1/me", &status, &query, &path, &file] {
+        let request = client.get(running.url(path)).bearer_auth(secret).header("x-api-key", secret);
+        request.header("cookie", format!("proliferate_login={secret}")).send().await.unwrap();
+    }
+    client.post(running.url("/v1/login")).json(&json!({"code": secret})).send().await.unwrap();
+    client.post(running.url("/llm/v1/messages")).header("x-api-key", secret).send().await.unwrap();
+    let set = client.put(running.url("/v1/secrets/A")).bearer_auth(owner).json(&json!({"value": secret}));
+    assert!(set.send().await.unwrap().status().is_success());
+}
+
 #[tokio::test]
 async fn no_credential_code_or_secret_is_ever_logged() {
     let logs = Captured::start();
@@ -101,23 +117,8 @@ async fn no_credential_code_or_secret_is_ever_logged() {
         "the-password-of-a-user-who-mistook-the-field".to_owned(),
     ];
     let running = gateway.serve();
-    let client = crate::harness::client();
     for secret in &secrets {
-        let status = format!("/proliferate/sessions/{session}/status?token={secret}");
-        for path in [
-            "/v1/me",
-            &status,
-            &format!("/v1/me?token={secret}"),
-            &format!("/{secret}"),
-            &format!("/ui/{secret}"),
-        ] {
-            let request = client.get(running.url(path)).bearer_auth(secret).header("x-api-key", secret);
-            request.header("cookie", format!("proliferate_login={secret}")).send().await.unwrap();
-        }
-        client.post(running.url("/v1/login")).json(&json!({"code": secret})).send().await.unwrap();
-        client.post(running.url("/llm/v1/messages")).header("x-api-key", secret).send().await.unwrap();
-        let set = client.put(running.url("/v1/secrets/A")).bearer_auth(&owner.token);
-        assert!(set.json(&json!({"value": secret})).send().await.unwrap().status().is_success());
+        show_everywhere(&running, secret, &session.to_string(), &owner.token).await;
     }
     secrets.extend([JWT_SECRET, SERVICE_SECRET, VAULT_KEY].map(str::to_owned));
     let text = logs.text();

@@ -171,7 +171,7 @@ async fn metrics_count_routes_and_name_nobody() {
 }
 
 #[tokio::test]
-async fn the_page_has_its_policy_and_no_other_file_is_served() {
+async fn the_page_has_its_policy_and_no_script_of_its_own() {
     let gateway = gateway().await;
     for path in ["/", "/login", "/login?code=pll_00"] {
         let page = gateway.get(path).send().await;
@@ -189,6 +189,11 @@ async fn the_page_has_its_policy_and_no_other_file_is_served() {
             "{text}"
         );
     }
+}
+
+#[tokio::test]
+async fn nothing_but_the_files_of_the_page_is_served() {
+    let gateway = gateway().await;
     assert_eq!(
         gateway.get("/ui/app.js").send().await.header("content-type"),
         Some("text/javascript; charset=utf-8")

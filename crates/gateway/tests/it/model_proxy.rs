@@ -67,6 +67,15 @@ async fn without_a_valid_key_the_refusal_has_the_form_of_the_api() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_too_large_is_refused_after_its_key_was_looked_at() {
+    let gateway = TestGateway::sqlite().await;
+    let person = agent(&gateway).await;
+    let call = || messages(&gateway, "hi").header("content-length", (model::MAX_BODY + 1).to_string());
+    assert_refusal(&call().send().await, 401, "authentication_error");
+    assert_refusal(&call().bearer(&person.token).send().await, 413, "request_too_large");
+}
+
+#[tokio::test]
 async fn the_scripted_model_streams_to_every_credential_of_ours() {
     let gateway = TestGateway::sqlite().await;
     let person = agent(&gateway).await;

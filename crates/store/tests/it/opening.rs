@@ -207,7 +207,7 @@ async fn a_new_database_and_its_log_are_for_their_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let _store = Store::open_sqlite(&dir.path().join("a.db"), &Clock::system()).await.unwrap();
-    for entry in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+    for entry in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
         let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{:?}", entry.file_name());
     }
