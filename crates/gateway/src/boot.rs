@@ -62,11 +62,9 @@ impl Gateway {
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
-        let origins = if config.allowed_origins.is_empty() {
-            vec![Origin::of(&public_url)]
-        } else {
-            config.allowed_origins.clone()
-        };
+        // Our own pages come from here whatever else is allowed.
+        let own = Origin::of(&public_url);
+        let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let app = App {

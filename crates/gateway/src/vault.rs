@@ -52,6 +52,10 @@ pub enum VaultError {
     Tampered,
     #[error("a vault key is not 64 hexadecimal digits")]
     BadKey,
+    #[error(
+        "the secret {name} of organisation {org} stops the rotation: {source}. Set it anew or remove it, then rotate again."
+    )]
+    Rotation { org: OrgId, name: String, source: Box<VaultError> },
     #[error(transparent)]
     Keyring(#[from] KeyringError),
     #[error(transparent)]
@@ -120,7 +124,9 @@ impl Vault {
             for entry in page {
                 let (org, scope) = (entry.org_id, entry.scope());
                 let Some(old) = self.store.sealed_secret(org, scope, &entry.key).await? else { continue };
-                let value = self.unseal(org, scope, &entry.key, &old)?;
+                let named =
+                    |source| VaultError::Rotation { org, name: entry.key.clone(), source: Box::new(source) };
+                let value = self.unseal(org, scope, &entry.key, &old).map_err(named)?;
                 let new = self.seal(org, scope, &entry.key, value.expose_secret().as_bytes())?;
                 // Somebody who wrote a new value meanwhile has sealed it with the present key.
                 if self.store.reseal_secret(entry.id, old, new).await? {

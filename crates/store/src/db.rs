@@ -23,6 +23,8 @@ use crate::{StoreError, migrate};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts at a file that somebody else is just making.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long PostgreSQL may take to answer. Our queries are short; one that hangs must not hold its request for ever.
+const ANSWER: Duration = Duration::from_secs(30);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
 
@@ -43,7 +45,7 @@ macro_rules! read {
     ($store:expr, $pool:ident => $query:expr) => {
         match &$store.db {
             $crate::db::Db::Sqlite { readers: $pool, .. } => $query,
-            $crate::db::Db::Postgres($pool) => $query,
+            $crate::db::Db::Postgres($pool) => $crate::db::in_time(async { $query }).await,
         }
     };
 }
@@ -179,13 +181,30 @@ pub(crate) async fn transaction<T, F>(pool: &PgPool, durability: Durability, run
 where
     F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send,
 {
-    let mut transaction = pool.begin().await?;
-    if durability == Durability::Process {
-        raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
+    let work = async {
+        let mut transaction = pool.begin().await?;
+        if durability == Durability::Process {
+            raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
+        }
+        let value = run(&mut transaction).await?;
+        transaction.commit().await?;
+        Ok(value)
+    };
+    match tokio::time::timeout(ANSWER, work).await {
+        Ok(done) => done,
+        // If the silence began after the commit was sent, it may have been kept.
+        Err(_) => Err(StoreError::Failed(no_answer())),
     }
-    let value = run(&mut transaction).await?;
-    transaction.commit().await?;
-    Ok(value)
+}
+
+/// A query's answer, unless the network has swallowed it: PostgreSQL's own limits do not help then.
+pub(crate) async fn in_time<T>(query: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+    tokio::time::timeout(ANSWER, query).await.unwrap_or_else(|_| Err(no_answer()))
+}
+
+fn no_answer() -> sqlx::Error {
+    let text = format!("no answer from PostgreSQL within {} s", ANSWER.as_secs());
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
 }
 
 #[cfg(test)]

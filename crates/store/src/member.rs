@@ -122,4 +122,14 @@ impl Store {
             Ok(())
         })
     }
+
+    /// Takes a plain member's membership away; an admin or owner stays. `true`: it was one, and is gone.
+    pub async fn remove_plain_member(&self, org: OrgId, user: UserId) -> Result<bool, StoreError> {
+        const SQL: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2 AND role = 'member'";
+        let (org, user) = (org.uuid(), user.uuid());
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(user).execute(&mut *tx).await?;
+            Ok(done.rows_affected() == 1)
+        })
+    }
 }

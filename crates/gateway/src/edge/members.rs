@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::http::StatusCode;
-use proto::UserId;
 use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRole};
+use proto::{Permission, Role, UserId};
 use store::{Member, NewMember};
 
 use super::auth::{Admin, User};
@@ -52,13 +52,14 @@ pub(super) async fn add(
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn set_role(
     app: AppState,
-    Admin(admin): Admin,
-    Path(user): Path<UserId>,
+    user: User,
+    Path(target): Path<UserId>,
     Body(change): Body<SetRole>,
 ) -> Result<Json<OkReply>, ApiError> {
-    may_give(&admin, change.role)?;
-    may_touch(&app, &admin, user).await?;
-    app.store.change_member(admin.org, user, Some(change.role)).await?;
+    if !user.role.may(Permission::ManageRoles) {
+        return Err(ApiError::forbidden("Owner role required"));
+    }
+    app.store.change_member(user.org, target, Some(change.role)).await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -68,27 +69,24 @@ pub(super) async fn set_role(
 pub(super) async fn remove(
     app: AppState,
     Admin(admin): Admin,
-    Path(user): Path<UserId>,
+    Path(target): Path<UserId>,
 ) -> Result<Json<OkReply>, ApiError> {
-    may_touch(&app, &admin, user).await?;
-    app.store.change_member(admin.org, user, None).await?;
+    if admin.role.may(Permission::ManageRoles) {
+        app.store.change_member(admin.org, target, None).await?;
+    } else if !app.store.remove_plain_member(admin.org, target).await? {
+        let member = app.store.member(admin.org, target).await?;
+        return Err(match member {
+            Some(_) => ApiError::forbidden("Only an owner may remove owners and admins"),
+            None => ApiError::not_found("This member does not exist"),
+        });
+    }
     Ok(Json(OkReply::OK))
 }
 
-/// Nobody gives more than they have: only an owner makes owners.
-fn may_give(admin: &User, role: proto::Role) -> Result<(), ApiError> {
-    let allowed = role != proto::Role::Owner || admin.role == proto::Role::Owner;
-    if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make owners")) }
-}
-
-/// An admin changes members and admins; owners are changed by owners.
-async fn may_touch(app: &AppState, admin: &User, user: UserId) -> Result<(), ApiError> {
-    let member = app.store.member(admin.org, user).await?;
-    let is_owner = member.is_some_and(|member| member.role == proto::Role::Owner);
-    if is_owner && admin.role != proto::Role::Owner {
-        return Err(ApiError::forbidden("Only an owner may change owners"));
-    }
-    Ok(())
+/// Inviting is not promoting: who may not manage roles adds plain members only.
+fn may_give(admin: &User, role: Role) -> Result<(), ApiError> {
+    let allowed = role == Role::Member || admin.role.may(Permission::ManageRoles);
+    if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make admins and owners")) }
 }
 
 fn is_address(email: &str) -> bool {
