@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .PHONY: help up test check bench audit clean
 
 BIN := target/release/proliferate
+# The load generator is a workspace of its own: it must not share a line with what it measures.
+LOADGEN := bench/loadgen/Cargo.toml
+CARGO_DENY := 0.20.2
 # What was installed for us alone is found first.
 export PATH := $(CURDIR)/.tools/bin:$(CURDIR)/.tools/node_modules/.bin:$(PATH)
 
@@ -20,10 +23,13 @@ test: ## All tests, beside a private PostgreSQL and Redis
 	@scripts/need.sh test
 	cargo build --workspace --locked --tests
 	scripts/with-services.sh cargo test --workspace --locked --no-fail-fast
+	cargo test --locked --manifest-path $(LOADGEN)
 
 check: .tools/bin/cargo-deny ## Format, lints, tidiness, licences
 	cargo fmt --all --check
+	cargo fmt --manifest-path $(LOADGEN) --check
 	cargo clippy --workspace --locked --all-targets -- -D warnings
+	cargo clippy --locked --all-targets --manifest-path $(LOADGEN) -- -D warnings
 	cargo test --locked -q -p testkit --test tidy
 	cargo deny --log-level error check bans licenses sources
 
@@ -36,8 +42,9 @@ audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a n
 	cargo deny check advisories
 
 .tools/bin/cargo-deny:
+	@scripts/need.sh up
 	@echo "installing cargo-deny into .tools (once; some minutes)"
-	cargo install --quiet --locked --root .tools cargo-deny
+	cargo install --quiet --locked --root .tools cargo-deny@$(CARGO_DENY)
 
 clean: ## Remove what was built and installed here
 	rm -rf target .tools

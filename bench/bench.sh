@@ -19,8 +19,10 @@ say() { printf '· %s\n' "$*"; }
 
 need_binaries() {
   [ -x "$proliferate" ] || { echo "$proliferate is missing: cargo build --release --bin proliferate" >&2; exit 1; }
-  [ -x "$loadgen" ] && return
-  [ -z "${LOADGEN:-}" ] || { echo "$loadgen is missing" >&2; exit 1; }
+  if [ -n "${LOADGEN:-}" ]; then
+    [ -x "$loadgen" ] || { echo "$loadgen is missing" >&2; exit 1; }
+    return
+  fi
   say "building the load generator (once; some minutes)"
   cargo build --release --locked --manifest-path "$root/bench/loadgen/Cargo.toml" --target-dir "$root/bench/loadgen/target"
 }

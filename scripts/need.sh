@@ -8,14 +8,20 @@ say() { printf '\033[2m·\033[0m %s\n' "$*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 OPENCODE_VERSION=$(cat scripts/opencode.version)
+RUST=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 packages=()
 need() { # need PROGRAM PACKAGE
   have "$1" || [ -x "/usr/sbin/$1" ] || packages+=("$2")
 }
 
-for tool in cargo npm; do
-  have "$tool" || { echo "$tool is missing: install Rust (rustup) and Node 20 first" >&2; exit 1; }
-done
+fail() { echo "error: $*" >&2; exit 1; }
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -1)" = "$1" ]; } # at_least WANTED FOUND
+have cargo || fail "cargo is missing: install Rust $RUST or newer with rustup"
+have npm || fail "npm is missing: install Node 20 or newer"
+found=$(cargo --version | cut -d' ' -f2)
+at_least "$RUST" "$found" || fail "cargo is $found: Rust $RUST or newer is needed (rustup update)"
+found=$(node --version | tr -d v)
+at_least 20 "$found" || fail "node is $found: Node 20 or newer is needed"
 need g++ build-essential
 need git git
 need bwrap bubblewrap
@@ -30,7 +36,10 @@ fi
 if [ ${#packages[@]} -gt 0 ]; then
   say "installing with apt: ${packages[*]}"
   sudo=""
-  [ "$(id -u)" = 0 ] || sudo=sudo
+  if [ "$(id -u)" != 0 ]; then
+    have sudo || fail "these packages are missing and there is no sudo: apt-get install ${packages[*]}"
+    sudo=sudo
+  fi
   export DEBIAN_FRONTEND=noninteractive
   $sudo apt-get update -qq
   # Recommended packages of a browser alone are hundreds of megabytes.

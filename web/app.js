@@ -26,14 +26,17 @@ function pair(term, text) {
   return [dt, dd];
 }
 
-/** Uses up the code of a login link and takes it out of the address bar and the history. */
+/** Uses up the code of a login link. It stands behind a `#`, which browsers do not send, and leaves the history too. */
 async function loginByLink() {
-  const code = new URLSearchParams(location.search).get("code");
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (location.pathname !== "/login" || !code) return;
-  const login = await ask("POST", "/v1/login", { code });
   history.replaceState(null, "", "/");
-  if (login.status !== 200) {
+  const login = await ask("POST", "/v1/login", { code });
+  if (login.status === 401) {
     throw new Error("This login link was used already or has expired. Make a new one with: proliferate login-link");
+  }
+  if (login.status !== 200) {
+    throw new Error(`${login.body.error}: open the gateway at the address it printed (PUBLIC_URL).`);
   }
 }
 

@@ -1,6 +1,5 @@
 //! The command line: every command, its options and its help.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -32,7 +31,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and said why · 2 w
 pub(crate) enum Command {
     /// Run everything on this machine and print a link that logs you in
     Up(Listen),
-    /// Run the gateway as a service: quiet, with logs in JSON
+    /// Run the gateway as a service: logs are JSON where standard error is no terminal
     Serve(Listen),
     /// Check this machine and say how to mend what is missing
     Doctor,
@@ -68,7 +67,7 @@ pub(crate) enum Command {
 pub(crate) struct Listen {
     /// Address and port; port 0 takes a free one [setting PROLIFERATE_LISTEN, default 127.0.0.1:8787]
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<String>,
 }
 
 /// Which member a command acts for.
@@ -124,20 +123,23 @@ pub(crate) enum OrgsCommand {
     Ls,
 }
 
+#[derive(Args)]
+pub(crate) struct NewUser {
+    #[arg(long)]
+    pub(crate) email: String,
+    /// What people call them [default: the address]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    #[arg(long, value_parser = role)]
+    pub(crate) role: Role,
+    #[command(flatten)]
+    pub(crate) org: WhichOrg,
+}
+
 #[derive(Subcommand)]
 pub(crate) enum UsersCommand {
     /// Make a user a member of an organisation; the user is made when the address is new
-    Create {
-        #[arg(long)]
-        email: String,
-        /// What people call them [default: the address]
-        #[arg(long)]
-        name: Option<String>,
-        #[arg(long, value_parser = role)]
-        role: Role,
-        #[command(flatten)]
-        org: WhichOrg,
-    },
+    Create(NewUser),
     /// List the members of an organisation
     Ls {
         #[command(flatten)]
@@ -234,7 +236,7 @@ pub(crate) enum DbCommand {
         /// The file to write; must not exist
         file: PathBuf,
     },
-    /// Put a backup in the place of the database; the old one is kept beside it
+    /// Put a backup in the place of the database; with SQLite the old one is kept beside it
     Restore {
         file: PathBuf,
         /// Do not ask

@@ -1,12 +1,16 @@
 //! What every command needs: settings, time, and the way to the database.
 
+use std::path::PathBuf;
+
 use clock::{Clock, Rng};
 use gateway::config::{self, Config, Database};
 use gateway::keyring::Keyring;
 use gateway::vault::Vault;
 use gateway::{DataDir, open_store};
 use proto::OrgId;
+use secrecy::ExposeSecret as _;
 use store::{Member, Store};
+use tokio::sync::OnceCell;
 use url::Url;
 
 use crate::args::{Cli, Command, WhichMember};
@@ -19,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) rng: Rng,
     pub(crate) out: Output,
+    /// The database, once a command has asked for it.
+    opened: OnceCell<Store>,
 }
 
 impl Context {
@@ -29,29 +35,51 @@ impl Context {
             flags.push(("PROLIFERATE_DATA_DIR".to_owned(), dir.to_owned()));
         }
         if let Command::Up(listen) | Command::Serve(listen) = &cli.command
-            && let Some(address) = listen.listen
+            && let Some(address) = &listen.listen
         {
-            flags.push(("PROLIFERATE_LISTEN".to_owned(), address.to_string()));
+            flags.push(("PROLIFERATE_LISTEN".to_owned(), address.clone()));
         }
-        let config = Config::load(&config::environment(), &flags)?;
-        Ok(Self { config, clock: Clock::system(), rng: Rng::system(), out: Output::new(cli.json) })
+        let mut config = Config::load(&config::environment(), &flags)?;
+        config.search_path.extend(tools_of_this_build());
+        Ok(Self {
+            config,
+            clock: Clock::system(),
+            rng: Rng::system(),
+            out: Output::new(cli.json),
+            opened: OnceCell::new(),
+        })
     }
 
-    /// The database, made when there is none. Works beside a running gateway.
+    /// The database as it is: nothing is made and no schema is changed, also beside a running gateway.
     pub(crate) async fn store(&self) -> Result<Store, Failure> {
+        let open = async || match &self.config.database {
+            Database::Sqlite => Store::open_existing_sqlite(&self.config.sqlite_file()).await,
+            Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
+        };
+        Ok(self.opened.get_or_try_init(open).await?.clone())
+    }
+
+    /// The database, made when there is none and brought up to date.
+    pub(crate) async fn store_or_new(&self) -> Result<Store, Failure> {
         if matches!(self.config.database, Database::Sqlite) {
             DataDir::prepare(&self.config.data_dir)?;
         }
-        Ok(open_store(&self.config, &self.clock).await?)
+        Ok(self.opened.get_or_try_init(|| open_store(&self.config, &self.clock)).await?.clone())
+    }
+
+    /// Lets go of the database; what SQLite has in its log is in its file then.
+    pub(crate) async fn close(self) {
+        if let Some(store) = self.opened.into_inner() {
+            store.close().await;
+        }
     }
 
     pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
         Ok(Keyring::open(&self.config, &self.rng)?)
     }
 
-    pub(crate) async fn vault(&self) -> Result<Vault, Failure> {
-        let store = self.store().await?;
-        Ok(Vault::new(store, &self.keyring()?, self.clock.clone(), self.rng.clone())?)
+    pub(crate) fn vault(&self, store: &Store) -> Result<Vault, Failure> {
+        Ok(Vault::new(store.clone(), &self.keyring()?, self.clock.clone(), self.rng.clone())?)
     }
 
     /// The organisation that was named, or the first one.
@@ -89,4 +117,10 @@ impl Context {
     pub(crate) fn public_url(&self) -> Url {
         self.config.public_url.clone().unwrap_or_else(|| gateway::url_of(self.config.listen))
     }
+}
+
+/// Where `make up` puts the agent, seen from the binary that it built: it is found there without a changed `PATH`.
+fn tools_of_this_build() -> Option<PathBuf> {
+    let root = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
+    Some(root.join(".tools/node_modules/.bin")).filter(|folder| folder.is_dir())
 }

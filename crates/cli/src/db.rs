@@ -9,7 +9,7 @@ use gateway::config::Database;
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use store::{Migration, check_backup, restore};
+use store::{Migration, backup_sqlite, check_backup, restore};
 use tokio::process::Command;
 use url::Url;
 
@@ -17,11 +17,11 @@ use crate::args::DbCommand;
 use crate::context::Context;
 use crate::failure::Failure;
 
-pub(crate) async fn run(context: Context, command: DbCommand) -> Result<(), Failure> {
+pub(crate) async fn run(context: &Context, command: DbCommand) -> Result<(), Failure> {
     match command {
         DbCommand::Migrate => {
             let spinner = context.out.spinner("bringing the schema up to date");
-            let store = context.store().await;
+            let store = context.store_or_new().await;
             spinner.finish_and_clear();
             let backend = store?.backend();
             let version = Migration::LATEST;
@@ -29,8 +29,8 @@ pub(crate) async fn run(context: Context, command: DbCommand) -> Result<(), Fail
             context.out.result(&json!({ "backend": backend, "version": version }), &sentence);
             Ok(())
         }
-        DbCommand::Backup { file } => backup(&context, &file).await,
-        DbCommand::Restore { file, yes } => restore_from(&context, &file, yes).await,
+        DbCommand::Backup { file } => backup(context, &file).await,
+        DbCommand::Restore { file, yes } => restore_from(context, &file, yes).await,
     }
 }
 
@@ -40,9 +40,15 @@ async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
     }
     let spinner = context.out.spinner("copying the database");
     let done = match &context.config.database {
-        Database::Sqlite => context.store().await?.backup(file).await.map_err(Failure::from),
+        Database::Sqlite => backup_sqlite(&context.config.sqlite_file(), file).await.map_err(Failure::from),
         Database::Postgres(url) => {
-            run_tool(postgres_tool("pg_dump", url)?.arg("--format=custom").arg("--file").arg(file)).await
+            run_tool(
+                postgres_tool("pg_dump", url)?
+                    .args(["--format=custom", "--no-owner"])
+                    .arg("--file")
+                    .arg(file),
+            )
+            .await
         }
     };
     spinner.finish_and_clear();
@@ -75,12 +81,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     let spinner = context.out.spinner("restoring");
     let kept = match &context.config.database {
         Database::Sqlite => restore(file, &context.config.sqlite_file()).await.map_err(Failure::from),
-        Database::Postgres(url) => {
-            let mut command = postgres_tool("pg_restore", url)?;
-            run_tool(command.args(["--clean", "--if-exists", "--single-transaction"]).arg(file))
-                .await
-                .map(|()| None)
-        }
+        Database::Postgres(url) => restore_postgres(url, file).await.map(|()| None),
     };
     spinner.finish_and_clear();
     let kept = kept?;
@@ -90,6 +91,19 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
         .out
         .result(&json!({ "restored": file, "kept": kept }), &format!("{} restored{note}", file.display()));
     Ok(())
+}
+
+/// One transaction: everything that is there goes, everything in the dump comes. A dump of an older schema leaves
+/// nothing of a newer one behind.
+async fn restore_postgres(url: &SecretString, dump: &Path) -> Result<(), Failure> {
+    let script = tempfile::NamedTempFile::new();
+    let script = script.map_err(|error| Failure::failed(format!("cannot make a temporary file: {error}")))?;
+    let mut unpack = Command::new("pg_restore");
+    run_tool(unpack.arg("--no-owner").arg("--file").arg(script.path()).arg(dump)).await?;
+    let mut load = postgres_tool("psql", url)?;
+    load.args(["--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]);
+    load.args(["--command=DROP SCHEMA public CASCADE", "--command=CREATE SCHEMA public", "--file"]);
+    run_tool(load.arg(script.path())).await
 }
 
 fn confirmed(file: &Path) -> Result<bool, Failure> {
@@ -111,7 +125,7 @@ fn postgres_tool(program: &str, url: &SecretString) -> Result<Command, Failure> 
     let password = percent_decode_str(url.password().unwrap_or_default()).decode_utf8_lossy().into_owned();
     url.set_password(None).map_err(|()| wrong())?;
     let mut command = Command::new(program);
-    command.arg("--no-owner").arg("--dbname").arg(url.as_str());
+    command.arg("--dbname").arg(url.as_str());
     if !password.is_empty() {
         command.env("PGPASSWORD", password);
     }

@@ -64,7 +64,7 @@ impl Finding {
     }
 }
 
-pub(crate) async fn run(context: Context) -> Result<(), Failure> {
+pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
     let (bubblewrap, opencode, database, redis, model, port) = tokio::join!(
@@ -79,7 +79,7 @@ pub(crate) async fn run(context: Context) -> Result<(), Failure> {
     findings.extend([bubblewrap, machine::cgroups(), machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));
     spinner.finish_and_clear();
-    report(&context, &findings)
+    report(context, &findings)
 }
 
 fn report(context: &Context, findings: &[Finding]) -> Result<(), Failure> {

@@ -33,11 +33,6 @@ impl Failure {
         Self { message: message.into(), code: 3 }
     }
 
-    /// The same failure, of one thing among many.
-    pub(crate) fn about(self, what: &str) -> Self {
-        Self { message: format!("{what}: {}", self.message), ..self }
-    }
-
     /// Tells the person, or the program, and gives the exit code.
     pub(crate) fn report(self, json: bool) -> ExitCode {
         let mut err = anstream::stderr();
@@ -74,6 +69,8 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unreachable { .. }
+            | StoreError::Absent { .. }
+            | StoreError::OlderSchema { .. }
             | StoreError::NewerSchema { .. }
             | StoreError::ForeignSchema { .. } => Self::missing(error.to_string()),
             other => Self::failed(other.to_string()),

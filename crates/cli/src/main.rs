@@ -7,10 +7,12 @@ mod failure;
 mod output;
 
 mod db;
-mod identity;
+mod keys;
+mod orgs;
 mod secrets;
 mod serve;
 mod token;
+mod users;
 
 use std::process::ExitCode;
 
@@ -39,14 +41,20 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         return Ok(());
     }
     let context = Context::new(&cli)?;
-    match cli.command {
+    let done = dispatch(&context, cli.command).await;
+    context.close().await;
+    done
+}
+
+async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
+    match command {
         Command::Up(_) => serve::up(context).await,
         Command::Serve(_) => serve::serve(context).await,
         Command::Doctor => doctor::run(context).await,
-        Command::LoginLink { member } => identity::login_link(context, member).await,
-        Command::Orgs(command) => identity::orgs(context, command).await,
-        Command::Users(command) => identity::users(context, command).await,
-        Command::Keys(command) => identity::keys(context, command).await,
+        Command::LoginLink { member } => users::link(context, member).await,
+        Command::Orgs(command) => orgs::run(context, command).await,
+        Command::Users(command) => users::run(context, command).await,
+        Command::Keys(command) => keys::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::Secrets(command) => secrets::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,

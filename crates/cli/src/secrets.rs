@@ -12,48 +12,41 @@ use crate::args::{SecretOwner, SecretsCommand};
 use crate::context::Context;
 use crate::failure::Failure;
 
-pub(crate) async fn run(context: Context, command: SecretsCommand) -> Result<(), Failure> {
+pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<(), Failure> {
     match command {
         SecretsCommand::Set { key, value, owner } => {
             let value = if value == "-" { trimmed(read(Path::new("-"))?) } else { value };
-            let created = set(&context, &owner, &[(key.clone(), value)]).await? == 1;
+            let created = set(context, &owner, &[(key.clone(), value)]).await? == 1;
             let verb = if created { "stored" } else { "replaced" };
             context.out.result(&json!({ "key": key, "created": created }), &format!("{key} {verb}"));
         }
         SecretsCommand::Import { file, owner } => {
             let pairs = dotenv::parse(&read(&file)?)
                 .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-            let created = set(&context, &owner, &pairs).await?;
+            let created = set(context, &owner, &pairs).await?;
             let replaced = pairs.len() - created;
             let sentence = format!("{created} stored, {replaced} replaced");
             context.out.result(&json!({ "created": created, "replaced": replaced }), &sentence);
         }
-        SecretsCommand::Ls { org } => ls(&context, org.org).await?,
+        SecretsCommand::Ls { org } => ls(context, org.org).await?,
         SecretsCommand::Rm { key, owner } => {
             let store = context.store().await?;
             let org = context.org(&store, owner.org).await?;
             store.delete_secret(org, scope(&owner), &key).await?;
             context.out.result(&json!({ "key": key }), &format!("{key} removed"));
         }
-        SecretsCommand::Rotate => rotate(&context).await?,
+        SecretsCommand::Rotate => rotate(context).await?,
     }
     Ok(())
 }
 
-/// Stores all pairs; returns how many were new.
+/// Stores all pairs or none; returns how many were new.
 async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)]) -> Result<usize, Failure> {
     let store = context.store().await?;
     let org = context.org(&store, owner.org).await?;
-    let vault = context.vault().await?;
-    let mut created = 0;
-    for (key, value) in pairs {
-        let value = SecretString::from(value.as_str());
-        let new = vault.set(org, scope(owner), key, &value, None).await;
-        // Which of many it was; the value is not named.
-        let new = new.map_err(Failure::from).map_err(|failure| failure.about(key))?;
-        created += usize::from(new);
-    }
-    Ok(created)
+    let pairs: Vec<_> =
+        pairs.iter().map(|(key, value)| (key.clone(), SecretString::from(value.as_str()))).collect();
+    Ok(context.vault(&store)?.set_all(org, scope(owner), &pairs, None).await?)
 }
 
 async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure> {

@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::output::{BOLD, DIM, GREEN, line};
 
 /// Runs everything and greets the person who started it with a fresh login link.
-pub(crate) async fn up(context: Context) -> Result<(), Failure> {
-    let (gateway, life) = start(&context).await?;
+pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
+    let (gateway, life) = start(context).await?;
     let owner = gateway.app.store.first_owner().await?;
-    let link = link(&context, &gateway, owner.as_ref()).await?;
+    let link = link(context, &gateway, owner.as_ref()).await?;
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
     } else {
@@ -27,9 +27,9 @@ pub(crate) async fn up(context: Context) -> Result<(), Failure> {
 }
 
 /// Runs the gateway; prints where it listens, and on the first start of a database the link of its owner.
-pub(crate) async fn serve(context: Context) -> Result<(), Failure> {
-    let (gateway, life) = start(&context).await?;
-    let link = link(&context, &gateway, gateway.first_owner.as_ref()).await?;
+pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
+    let (gateway, life) = start(context).await?;
+    let link = link(context, &gateway, gateway.first_owner.as_ref()).await?;
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
     } else {
@@ -47,8 +47,11 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     let life = Lifecycle::default();
     let signals = life.stop_on_signals(context.config.stop_after);
     signals.map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
-    let gateway = Gateway::start(context.config.clone(), context.clock.clone(), context.rng.clone()).await?;
-    Ok((gateway, life))
+    let starting = Gateway::start(context.config.clone(), context.clock.clone(), context.rng.clone());
+    tokio::select! {
+        gateway = starting => Ok((gateway?, life)),
+        () = life.soft.cancelled() => Err(Failure::failed("stopped before the start was complete")),
+    }
 }
 
 async fn serve_until_stopped(gateway: Gateway, life: Lifecycle) -> Result<(), Failure> {

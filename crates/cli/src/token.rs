@@ -9,8 +9,8 @@ use crate::args::TokenCommand;
 use crate::context::Context;
 use crate::failure::Failure;
 
-pub(crate) async fn run(context: Context, command: TokenCommand) -> Result<(), Failure> {
-    let token = make(&context, command).await?;
+pub(crate) async fn run(context: &Context, command: TokenCommand) -> Result<(), Failure> {
+    let token = make(context, command).await?;
     context.out.result(&json!({ "token": token.expose_secret() }), token.expose_secret());
     Ok(())
 }

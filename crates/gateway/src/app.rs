@@ -9,6 +9,7 @@ use clock::{Clock, Rng};
 use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::SecretString;
 use store::Store;
+use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::config::{Config, Origin};
@@ -16,6 +17,9 @@ use crate::coord::Coord;
 use crate::identity::Issuer;
 use crate::llm::Llm;
 use crate::vault::Vault;
+
+/// The most requests to the model that are held in memory at a time.
+pub(crate) const MODEL_REQUESTS: usize = 64;
 
 /// The running gateway's parts.
 pub struct App {
@@ -33,6 +37,8 @@ pub struct App {
     /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
     pub service_secret: SecretString,
     pub llm: Llm,
+    /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
+    pub model_requests: Semaphore,
     /// Absent when something else in this process counts.
     pub metrics: Option<PrometheusHandle>,
 }

@@ -1,14 +1,16 @@
 //! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clock::{Clock, Rng};
 use secrecy::ExposeSecret as _;
 use store::{Member, Store, StoreError};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use url::Url;
 
-use crate::app::{App, AppState};
+use crate::app::{App, AppState, MODEL_REQUESTS};
 use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
@@ -20,6 +22,9 @@ use crate::llm::{Llm, LlmError};
 use crate::server::{self, Limits};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
+
+/// How long a database may take to be closed.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// A gateway that is ready to serve.
 pub struct Gateway {
@@ -59,8 +64,9 @@ impl Gateway {
         let llm = Llm::open(&config)?;
         let coord = Coord::open(config.redis_url.as_ref()).await?;
         let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
-        let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
+        vault.check_keys().await?;
+        let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
         let own = Origin::of(&public_url);
@@ -79,6 +85,7 @@ impl Gateway {
             issuer,
             service_secret,
             llm,
+            model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,
         };
         Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })
@@ -98,12 +105,15 @@ impl Gateway {
             client_timeout: config.client_timeout,
         };
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
-        life.drained().await
+        let drained = life.drained().await;
+        // A server that has gone away cannot say goodbye; it must not hold our own end up.
+        let _ = tokio::time::timeout(CLOSING, self.app.store.clone().close()).await;
+        drained
     }
 }
 
 /// The data dir, the keys and the database. PostgreSQL needs nothing of the data dir, so it is tried before a
-/// folder is made; SQLite lives in it.
+/// folder is made; SQLite lives in it, and is asked before keys are made which of them it needs.
 async fn open_storage(
     config: &Config,
     clock: &Clock,
@@ -115,8 +125,8 @@ async fn open_storage(
         return Ok((DataDir::hold(&config.data_dir)?, keyring, store));
     }
     let data_dir = DataDir::hold(&config.data_dir)?;
-    let keyring = Keyring::open(config, rng)?;
     let store = open_store(config, clock).await?;
+    let keyring = Keyring::open_for(config, rng, &store.secret_key_ids().await?)?;
     Ok((data_dir, keyring, store))
 }
 
@@ -129,15 +139,40 @@ pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreEr
 }
 
 /// A URL that reaches `address` from this machine; "all addresses" is not one that can be opened.
-///
-/// # Panics
-/// Never: an address and a port always make a URL.
 pub fn url_of(address: SocketAddr) -> Url {
-    let host = match address {
-        _ if address.ip().is_unspecified() => "127.0.0.1".to_owned(),
-        SocketAddr::V4(v4) => v4.ip().to_string(),
-        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
-    };
-    let text = format!("http://{host}:{}", address.port());
-    Url::parse(&text).unwrap_or_else(|error| panic!("{text} is made of an address and yet no URL: {error}"))
+    let mut url = local();
+    if !address.ip().is_unspecified() {
+        let _always_for_http = url.set_ip_host(address.ip());
+    }
+    let _always_for_http = url.set_port(Some(address.port()));
+    url
+}
+
+/// A URL to start from. What is written here is one, which a test shows; the loop is how to say so to the compiler
+/// without a way to panic.
+fn local() -> Url {
+    loop {
+        if let Ok(url) = Url::parse("http://127.0.0.1") {
+            return url;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_is_a_url_that_this_machine_can_open() {
+        for (address, url) in [
+            ("127.0.0.1:8787", "http://127.0.0.1:8787/"),
+            ("10.1.2.3:80", "http://10.1.2.3/"),
+            ("0.0.0.0:1", "http://127.0.0.1:1/"),
+            ("[::]:1", "http://127.0.0.1:1/"),
+            ("[::1]:65535", "http://[::1]:65535/"),
+            ("[fe80::1%3]:2", "http://[fe80::1]:2/"),
+        ] {
+            assert_eq!(url_of(address.parse().unwrap()).as_str(), url);
+        }
+    }
 }

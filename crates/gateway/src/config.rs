@@ -78,13 +78,13 @@ impl Config {
         reader.finish(config)
     }
 
-    fn read(r: &mut Reader, environment: &BTreeMap<String, String>) -> Self {
+    fn read(r: &mut Reader, environment: &BTreeMap<String, String>) -> Option<Self> {
         let public_url = r.optional("PUBLIC_URL", values::web_url);
         let service_secret = r.secret("SERVICE_TO_SERVICE_AUTH_TOKEN", values::signing_secret);
         let jwt_secret = r.secret("GATEWAY_JWT_SECRET", values::signing_secret);
         r.differ("GATEWAY_JWT_SECRET", "SERVICE_TO_SERVICE_AUTH_TOKEN");
-        Self {
-            listen: r.required("PROLIFERATE_LISTEN", values::address),
+        Some(Self {
+            listen: r.required("PROLIFERATE_LISTEN", values::address)?,
             data_dir: r
                 .optional("PROLIFERATE_DATA_DIR", values::path)
                 .unwrap_or_else(|| values::default_data_dir(environment)),
@@ -92,28 +92,29 @@ impl Config {
             public_url,
             database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
             redis_url: r.secret("REDIS_URL", values::redis_url),
-            storage: Storage::read(r),
-            sandbox_provider: r.required("SANDBOX_PROVIDER", SandboxProvider::parse),
+            storage: Storage::read(r)?,
+            sandbox_provider: r.required("SANDBOX_PROVIDER", SandboxProvider::parse)?,
             jwt_secret,
             service_secret,
             vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),
             old_vault_keys: r.secrets("USER_SECRETS_ENCRYPTION_KEY_OLD", values::vault_key),
-            sandbox_token_compat: r.required("SANDBOX_TOKEN_COMPAT", values::switch),
+            sandbox_token_compat: r.required("SANDBOX_TOKEN_COMPAT", values::switch)?,
             anthropic_api_key: r.secret("ANTHROPIC_API_KEY", values::header_value),
-            anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url),
+            anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url)?,
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
-            max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count),
-            max_connections_per_address: r.required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count),
-            client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds),
-            max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count),
-            stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds),
-            log: r.required("PROLIFERATE_LOG", values::log_filter),
+            max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count)?,
+            max_connections_per_address: r
+                .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,
+            client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds)?,
+            max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count)?,
+            stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds)?,
+            log: r.required("PROLIFERATE_LOG", values::log_filter)?,
             log_format: r.optional("PROLIFERATE_LOG_FORMAT", LogFormat::parse),
             search_path: environment
                 .get("PATH")
                 .map(|path| std::env::split_paths(path).collect())
                 .unwrap_or_default(),
-        }
+        })
     }
 
     /// The file of a program on the search path.

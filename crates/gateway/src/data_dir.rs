@@ -1,8 +1,8 @@
 //! The folder that is ours: made for us alone, and served by one process at a time.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// The data dir, held. Another process may read and write its database, but not serve it.
@@ -25,8 +25,8 @@ impl DataDir {
     pub fn prepare(path: &Path) -> Result<(), DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
         if !path.is_dir() {
-            std::fs::create_dir_all(path).map_err(unusable)?;
-            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(unusable)?;
+            // Not made and closed afterwards: in between, others could open it.
+            DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         }
         Ok(())
     }
@@ -51,6 +51,8 @@ impl DataDir {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -58,7 +60,10 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("deep/er");
         let held = DataDir::hold(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        for made in [&*path, path.parent().unwrap()] {
+            let mode = std::fs::metadata(made).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700, "{} was open to others when it was made", made.display());
+        }
         assert!(matches!(DataDir::hold(&path), Err(DataDirError::Served { .. })));
         drop(held);
         assert!(DataDir::hold(&path).is_ok());

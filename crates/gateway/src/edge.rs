@@ -27,4 +27,5 @@ mod ui;
 
 pub use body::Body;
 pub use error::ApiError;
+pub use login::cookie_name;
 pub use router::{api_document, router};

@@ -10,6 +10,7 @@ use clock::Rng;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::{Config, ConfigErrors, Database};
+use crate::vault::key_id;
 
 /// The signing secrets and the keys of the vault.
 #[derive(Clone, Debug)]
@@ -38,12 +39,28 @@ pub enum KeyringError {
     File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("{} has no {name}: it is damaged; restore it from your backup, sealed secrets cannot be read without it", path.display())]
     Damaged { path: PathBuf, name: &'static str },
+    #[error("{} can be read by others, and whoever reads it can act as anybody: run `chmod 600 {}`", path.display(), path.display())]
+    Exposed { path: PathBuf },
+    #[error(
+        "{} is gone, and the database holds secrets that are sealed with its key {key}: restore it from your backup, \
+         or set the key as USER_SECRETS_ENCRYPTION_KEY or USER_SECRETS_ENCRYPTION_KEY_OLD",
+        path.display()
+    )]
+    Lost { path: PathBuf, key: String },
 }
 
 impl Keyring {
     /// The secrets of `config`; on SQLite those that are absent come from the data dir and are made when there are
     /// none. With PostgreSQL several instances must agree, so nothing is made up.
+    ///
+    /// Where there is a database already, [`Keyring::open_for`] is the one to call.
     pub fn open(config: &Config, rng: &Rng) -> Result<Self, KeyringError> {
+        Self::open_for(config, rng, &[])
+    }
+
+    /// The same for a database in which the keys with the ids `sealing` have sealed something. A file that is gone is
+    /// then not replaced by a new one, which would open nothing of it.
+    pub fn open_for(config: &Config, rng: &Rng, sealing: &[String]) -> Result<Self, KeyringError> {
         let given =
             [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
         let missing: Vec<&str> =
@@ -53,6 +70,13 @@ impl Keyring {
             return Err(ConfigErrors(missing.iter().map(|name| format!("{name}: {why}")).collect()).into());
         }
         let file = key_file(&config.data_dir);
+        if !missing.is_empty() && !file.exists() {
+            let known = config.vault_key.iter().chain(&config.old_vault_keys).filter_map(key_id);
+            let known: Vec<String> = known.collect();
+            if let Some(key) = sealing.iter().find(|id| !known.contains(id)) {
+                return Err(KeyringError::Lost { path: file, key: key.clone() });
+            }
+        }
         let made = if missing.is_empty() { BTreeMap::new() } else { read_or_make(&file, rng)? };
         let pick = |given: &Option<SecretString>, name: &'static str| match given {
             Some(given) => Ok(given.clone()),
@@ -131,7 +155,15 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
         );
         make(file, &text)?;
     }
+    private(file)?;
     parse(file)
+}
+
+/// Refuses a file that a copy or a restored backup has left open to others.
+fn private(file: &Path) -> Result<(), KeyringError> {
+    let mode = std::fs::metadata(file).map_err(|e| failed("cannot read", file, e))?.permissions().mode();
+    let owners = mode & 0o700;
+    if mode & 0o777 == owners { Ok(()) } else { Err(KeyringError::Exposed { path: file.to_owned() }) }
 }
 
 /// Puts a whole file in place, unless another process was faster: then that one counts.
@@ -141,7 +173,7 @@ fn make(file: &Path, text: &str) -> Result<(), KeyringError> {
     let _ = std::fs::remove_file(&part);
     match linked {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed("cannot make", file, e)),
-        _ => Ok(()),
+        _ => sync_folder_of(file),
     }
 }
 
@@ -151,7 +183,16 @@ fn rewrite(file: &Path, changes: &[(&str, Option<&str>)]) -> Result<(), KeyringE
     let mut lines: Vec<String> = text.lines().filter(|line| !is_old(line)).map(str::to_owned).collect();
     lines.extend(changes.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
     let part = write_part(file, &(lines.join("\n") + "\n"))?;
-    std::fs::rename(&part, file).map_err(|e| failed("cannot replace", file, e))
+    std::fs::rename(&part, file).map_err(|e| failed("cannot replace", file, e))?;
+    sync_folder_of(file)
+}
+
+/// A name is on the disk when its folder is. Before that a power cut brings the old file back, and what was sealed
+/// with a key of the new one is lost.
+fn sync_folder_of(file: &Path) -> Result<(), KeyringError> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| failed("cannot save", folder, e))
 }
 
 fn write_part(file: &Path, text: &str) -> Result<PathBuf, KeyringError> {
@@ -200,6 +241,41 @@ mod tests {
         let mode = std::fs::metadata(dir.path().join("keys.env")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file was left behind");
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), &[]);
+        Keyring::open(&config, &Rng::system()).unwrap();
+        let file = dir.path().join("keys.env");
+        for mode in [0o640, 0o604, 0o660, 0o644] {
+            std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let error = Keyring::open(&config, &Rng::system()).unwrap_err().to_string();
+            assert!(error.contains(&format!("chmod 600 {}", file.display())), "{mode:o}: {error}");
+        }
+        std::fs::set_permissions(&file, Permissions::from_mode(0o400)).unwrap();
+        assert!(Keyring::open(&config, &Rng::system()).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_not_replaced_while_its_key_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (given, other) = ("ab".repeat(32), "0123456789ab".to_owned());
+        let id = key_id(&given.as_str().into()).unwrap();
+        let none = config(dir.path(), &[]);
+        let error =
+            Keyring::open_for(&none, &Rng::system(), std::slice::from_ref(&id)).unwrap_err().to_string();
+        assert!(error.contains(&id) && error.contains("keys.env") && error.contains(OLD_VAULT), "{error}");
+        let some = config(dir.path(), &[(VAULT, &given)]);
+        let lost = Keyring::open_for(&some, &Rng::system(), &[id.clone(), other]);
+        assert!(matches!(lost, Err(KeyringError::Lost { .. })), "{lost:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was made");
+        for name in [VAULT, OLD_VAULT] {
+            let config = config(dir.path(), &[(name, &given)]);
+            assert!(Keyring::open_for(&config, &Rng::system(), std::slice::from_ref(&id)).is_ok(), "{name}");
+            std::fs::remove_file(dir.path().join("keys.env")).unwrap();
+        }
     }
 
     #[test]

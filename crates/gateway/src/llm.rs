@@ -22,6 +22,9 @@ const REQUEST_HEADERS: [&str; 4] = ["content-type", "accept", "anthropic-version
 const REPLY_HEADERS: [&str; 5] =
     ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id"];
 
+/// Bodies of the scripted model that are read without a thread of their own.
+const AT_ONCE: usize = 1 << 20;
+
 /// Where requests to the model go.
 pub enum Llm {
     /// Answers from a script; costs nothing and needs no account.
@@ -74,13 +77,8 @@ impl Llm {
         match self {
             Self::Scripted(model) => {
                 let conversation = headers.get(model::CONVERSATION_HEADER).and_then(|v| v.to_str().ok());
-                let call = Call {
-                    method: method.as_str(),
-                    path,
-                    conversation: conversation.unwrap_or_default(),
-                    body: &body,
-                };
-                play(model.answer(&call)).await
+                let conversation = conversation.unwrap_or_default();
+                play(scripted(model, method, path, conversation, body).await).await
             }
             Self::Upstream { client, base, key } => {
                 let url = format!("{}{path}", base.as_str().trim_end_matches('/'));
@@ -94,6 +92,26 @@ impl Llm {
             }
         }
     }
+}
+
+/// What the script says to a request. A large one takes long to read, so it is read where nobody else waits.
+async fn scripted(
+    model: &Arc<Model>,
+    method: &Method,
+    path: &str,
+    conversation: &str,
+    body: Bytes,
+) -> Option<Reply> {
+    if body.len() <= AT_ONCE {
+        return Some(model.answer(&Call { method: method.as_str(), path, conversation, body: &body }));
+    }
+    let model = Arc::clone(model);
+    let (method, path, conversation) = (method.clone(), path.to_owned(), conversation.to_owned());
+    let work = move || {
+        model.answer(&Call { method: method.as_str(), path: &path, conversation: &conversation, body: &body })
+    };
+    let reply = tokio::task::spawn_blocking(work).await;
+    reply.inspect_err(|error| tracing::error!(%error, "the scripted model failed")).ok()
 }
 
 /// A provider's answer, as it comes.
@@ -117,7 +135,10 @@ fn pass(answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
 }
 
 /// The scripted model's answer, with its pauses and its planned breaks.
-async fn play(reply: Reply) -> Response<Body> {
+async fn play(reply: Option<Reply>) -> Response<Body> {
+    let Some(reply) = reply else {
+        return failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error");
+    };
     tokio::time::sleep(reply.delay).await;
     let frames = stream::iter(reply.frames).then(|frame| async {
         match frame {
@@ -125,7 +146,11 @@ async fn play(reply: Reply) -> Response<Body> {
                 tokio::time::sleep(delay).await;
                 Ok(Bytes::from(bytes))
             }
-            Frame::Cut => Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
+            Frame::Cut => {
+                // The server writes out what it holds when the body has nothing more to give for the moment.
+                tokio::task::yield_now().await;
+                Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+            }
         }
     });
     let mut response = Response::new(Body::from_stream(frames));
@@ -150,4 +175,28 @@ pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn prompt(length: usize) -> Bytes {
+        let text = "x".repeat(length);
+        let body = serde_json::json!({ "model": "m", "max_tokens": 9, "messages": [{ "role": "user", "content": text }] });
+        body.to_string().into()
+    }
+
+    #[tokio::test]
+    async fn a_large_request_is_read_where_nobody_waits_for_it() {
+        let model = Arc::new(Model::new(Script::built_in()));
+        let ask = |body| scripted(&model, &Method::POST, "/v1/messages", "", body);
+        let small = ask(prompt(9)).now_or_never().flatten();
+        assert_eq!(small.map(|reply| reply.status), Some(200));
+        let mut large = Box::pin(ask(prompt(AT_ONCE)));
+        assert!(large.as_mut().now_or_never().is_none(), "it was read on the thread that serves");
+        assert_eq!(large.await.map(|reply| reply.status), Some(200));
+    }
 }

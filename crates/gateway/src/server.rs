@@ -2,6 +2,8 @@
 //!
 //! `axum::serve` keeps a connection that never finishes its headers for ever and has no cap; so this is our own loop.
 
+mod patience;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt as _;
 
 use crate::lifecycle::Lifecycle;
+use patience::Patient;
 
 /// How many connections there may be, and how patient we are with them.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,16 @@ pub struct Limits {
     pub connections: usize,
     pub per_address: usize,
     pub client_timeout: Duration,
+}
+
+/// A client that takes nothing of its answer is given up after this many of the client's timeout.
+const TIMEOUTS_PER_WRITE: u32 = 3;
+
+/// One counted connection, among the extensions of each of its requests. A `WebSocket` outlives the request that
+/// opened it: its handler keeps a clone, so that the socket still counts.
+#[derive(Clone)]
+pub struct ConnectionHeld {
+    _counted: Arc<(OwnedSemaphorePermit, Guard)>,
 }
 
 /// Serves `router` on `listener` until the lifecycle says stop, and waits for what runs within its deadlines.
@@ -36,11 +49,15 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
             metrics::counter!("proliferate_connections_refused_total").increment(1);
             continue;
         };
+        let held = ConnectionHeld { _counted: Arc::new((slot, guard)) };
+        let of_requests = held.clone();
         let service =
             router.clone().map_request(move |mut request: axum::http::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(ConnectInfo(peer));
+                request.extensions_mut().insert(of_requests.clone());
                 request.map(axum::body::Body::new)
             });
+        let stream = Patient::new(stream, limits.client_timeout.saturating_mul(TIMEOUTS_PER_WRITE));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.client_timeout)
@@ -48,7 +65,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
             .with_upgrades();
         let (soft, hard) = (life.soft.clone(), life.hard.clone());
         life.tasks.spawn(async move {
-            let _held = (slot, guard);
+            let _held = held;
             let mut connection = std::pin::pin!(connection);
             // How a connection ends is its client's affair; the request it carried was logged.
             tokio::select! {

@@ -48,6 +48,11 @@ pub enum VaultError {
     BadValue,
     #[error("the secret is sealed with key {0}, which is neither USER_SECRETS_ENCRYPTION_KEY nor an old one")]
     UnknownKey(String),
+    #[error(
+        "secrets of the database are sealed with key {0}, which is neither in keys.env of the data dir nor \
+         USER_SECRETS_ENCRYPTION_KEY or USER_SECRETS_ENCRYPTION_KEY_OLD: restore keys.env from your backup, or set the key"
+    )]
+    LostKey(String),
     #[error("the secret does not open: its row was changed or belongs to somebody else")]
     Tampered,
     #[error("a vault key is not 64 hexadecimal digits")]
@@ -69,6 +74,17 @@ impl Vault {
         Ok(Self { store, clock, rng, keys, file: keyring.file.clone() })
     }
 
+    /// Fails when something in the database is sealed with a key that is not here: a gateway without it would run,
+    /// seal new values with another key, and only later show that the old ones are lost.
+    pub async fn check_keys(&self) -> Result<(), VaultError> {
+        let sealing = self.store.secret_key_ids().await?;
+        let is_unknown = |id: &&String| self.key(|key| key.id == **id).is_none();
+        if sealing.iter().any(|id| is_unknown(&id)) {
+            self.reload()?;
+        }
+        sealing.iter().find(is_unknown).map_or(Ok(()), |id| Err(VaultError::LostKey(id.clone())))
+    }
+
     /// Stores a secret, replacing one of the same owner and name. `true`: it is new.
     pub async fn set(
         &self,
@@ -78,22 +94,33 @@ impl Vault {
         value: &SecretString,
         by: Option<UserId>,
     ) -> Result<bool, VaultError> {
-        if !is_name(name) {
-            return Err(VaultError::BadName);
-        }
-        if value.expose_secret().len() > MAX_VALUE || value.expose_secret().contains('\0') {
-            return Err(VaultError::BadValue);
-        }
+        Ok(self.set_all(org, scope, &[(name.to_owned(), value.clone())], by).await? == 1)
+    }
+
+    /// Stores all of these secrets or none, replacing those of the same owner and name. Returns how many are new.
+    pub async fn set_all(
+        &self,
+        org: OrgId,
+        scope: Scope,
+        pairs: &[(String, SecretString)],
+        by: Option<UserId>,
+    ) -> Result<usize, VaultError> {
+        pairs.iter().try_for_each(|(name, value)| checked(name, value))?;
         let at: DateTime<Utc> = self.clock.now();
-        let mut created = false;
+        let mut created = None;
         loop {
-            let value = self.seal(org, scope, name, value.expose_secret().as_bytes())?;
-            let (id, key_id) = (SecretId::from(self.rng.uuid(at)), value.key_id.clone());
-            let new = NewSecret { id, org_id: org, scope, key: name.to_owned(), value, created_by: by, at };
-            created |= self.store.put_secret(new).await?;
-            // A rotation that ended in between has not seen this value, and forgets the key that seals it.
-            if self.present()?.id == key_id {
-                return Ok(created);
+            let key = self.present()?;
+            let seal = |(name, value): &(String, SecretString)| {
+                let value = self.seal(&key, org, scope, name, value.expose_secret().as_bytes())?;
+                let (id, key) = (SecretId::from(self.rng.uuid(at)), name.clone());
+                Ok(NewSecret { id, org_id: org, scope, key, value, created_by: by, at })
+            };
+            let all = pairs.iter().map(seal).collect::<Result<Vec<_>, VaultError>>()?;
+            let made = self.store.put_secrets(all).await?;
+            let created = *created.get_or_insert(made);
+            // A rotation that ended in between has not seen these values, and forgets the key that seals them.
+            if self.present()?.id == key.id {
+                return Ok(usize::try_from(created).unwrap_or(usize::MAX));
             }
         }
     }
@@ -127,7 +154,8 @@ impl Vault {
                 let named =
                     |source| VaultError::Rotation { org, name: entry.key.clone(), source: Box::new(source) };
                 let value = self.unseal(org, scope, &entry.key, &old).map_err(named)?;
-                let new = self.seal(org, scope, &entry.key, value.expose_secret().as_bytes())?;
+                let new =
+                    self.seal(&self.present()?, org, scope, &entry.key, value.expose_secret().as_bytes())?;
                 // Somebody who wrote a new value meanwhile has sealed it with the present key.
                 if self.store.reseal_secret(entry.id, old, new).await? {
                     done += 1;
@@ -137,13 +165,19 @@ impl Vault {
         }
     }
 
-    fn seal(&self, org: OrgId, scope: Scope, name: &str, value: &[u8]) -> Result<Sealed, VaultError> {
-        let key = self.present()?;
+    fn seal(
+        &self,
+        key: &VaultKey,
+        org: OrgId,
+        scope: Scope,
+        name: &str,
+        value: &[u8],
+    ) -> Result<Sealed, VaultError> {
         let nonce = self.rng.bytes::<12>();
         let payload = Payload { msg: value, aad: &owner(org, scope, name) };
         let ciphertext =
             key.cipher.encrypt(&Nonce::from(nonce), payload).map_err(|_| VaultError::BadValue)?;
-        Ok(Sealed { key_id: key.id, nonce: nonce.to_vec(), ciphertext })
+        Ok(Sealed { key_id: key.id.clone(), nonce: nonce.to_vec(), ciphertext })
     }
 
     fn unseal(
@@ -200,6 +234,21 @@ impl VaultKey {
         let digest = Sha256::new().chain_update(b"proliferate vault key id").chain_update(&bytes).finalize();
         Ok(Self { id: hex::encode(&digest[..6]), cipher })
     }
+}
+
+/// The name of a key, for telling which one is missing; `None`: it is no key.
+pub(crate) fn key_id(secret: &SecretString) -> Option<String> {
+    VaultKey::new(secret).ok().map(|key| key.id)
+}
+
+fn checked(name: &str, value: &SecretString) -> Result<(), VaultError> {
+    if !is_name(name) {
+        return Err(VaultError::BadName);
+    }
+    if value.expose_secret().len() > MAX_VALUE || value.expose_secret().contains('\0') {
+        return Err(VaultError::BadValue);
+    }
+    Ok(())
 }
 
 /// The owner of a value as bytes; each part with its length, so that no two owners have the same.

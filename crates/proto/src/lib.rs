@@ -20,6 +20,7 @@ mod error;
 pub mod http;
 
 pub mod socket;
+pub mod text;
 
 pub mod dotenv;
 pub mod iso;

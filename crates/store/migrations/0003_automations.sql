@@ -1,4 +1,6 @@
 -- Work that starts itself: automations, what triggers them, their runs, and what must be told afterwards.
+-- Every reference to a row of an organisation carries the organisation, so that it can name no foreign one. An
+-- optional one has no ON DELETE: SET NULL would empty the organisation too, so whoever deletes empties it first.
 
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
@@ -8,13 +10,14 @@ CREATE TABLE automations (
     enabled BOOLEAN NOT NULL,
     agent_instructions TEXT,
     model_id TEXT,
-    configuration_id UUID REFERENCES configurations (id) ON DELETE SET NULL,
+    configuration_id UUID,
     action_modes JSONB NOT NULL,
     notification JSONB,
     created_by UUID REFERENCES users (id) ON DELETE SET NULL,
     created_at TIMESTAMPTZ NOT NULL,
     updated_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (id, org_id)
+    UNIQUE (id, org_id),
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id)
 );
 
 CREATE TABLE automation_connections (
@@ -60,7 +63,7 @@ CREATE TABLE automation_runs (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL,
     automation_id UUID NOT NULL,
-    trigger_event_id UUID UNIQUE REFERENCES trigger_events (id) ON DELETE SET NULL,
+    trigger_event_id UUID UNIQUE,
     status TEXT NOT NULL CHECK (status IN ('queued', 'enriching', 'ready', 'running', 'succeeded', 'failed',
         'needs_human', 'timed_out', 'canceled', 'skipped')),
     status_reason TEXT,
@@ -81,7 +84,8 @@ CREATE TABLE automation_runs (
     completed_at TIMESTAMPTZ,
     deadline_at TIMESTAMPTZ NOT NULL,
     UNIQUE (id, org_id),
-    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (trigger_event_id, org_id) REFERENCES trigger_events (id, org_id)
 );
 CREATE INDEX automation_runs_by_status ON automation_runs (status, deadline_at);
 

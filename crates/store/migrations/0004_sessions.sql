@@ -4,8 +4,8 @@ CREATE TABLE sessions (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     created_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    configuration_id UUID REFERENCES configurations (id) ON DELETE SET NULL,
-    parent_session_id UUID REFERENCES sessions (id) ON DELETE SET NULL,
+    configuration_id UUID,
+    parent_session_id UUID,
     session_type TEXT NOT NULL CHECK (session_type IN ('coding', 'setup', 'cli')),
     client_type TEXT CHECK (client_type IN ('web', 'slack', 'cli', 'automation')),
     client_metadata JSONB,
@@ -23,9 +23,9 @@ CREATE TABLE sessions (
     initial_prompt_sent_at TIMESTAMPTZ,
     system_prompt TEXT,
     agent_config JSONB,
-    automation_id UUID REFERENCES automations (id) ON DELETE SET NULL,
-    trigger_id UUID REFERENCES triggers (id) ON DELETE SET NULL,
-    trigger_event_id UUID REFERENCES trigger_events (id) ON DELETE SET NULL,
+    automation_id UUID,
+    trigger_id UUID,
+    trigger_event_id UUID,
     trigger_context JSONB,
     branch_name TEXT,
     base_commit_sha TEXT,
@@ -51,9 +51,15 @@ CREATE TABLE sessions (
     paused_at TIMESTAMPTZ,
     ended_at TIMESTAMPTZ,
     UNIQUE (automation_id, trigger_event_id),
-    UNIQUE (id, org_id)
+    UNIQUE (id, org_id),
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id),
+    FOREIGN KEY (parent_session_id, org_id) REFERENCES sessions (id, org_id),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id),
+    FOREIGN KEY (trigger_id, org_id) REFERENCES triggers (id, org_id),
+    FOREIGN KEY (trigger_event_id, org_id) REFERENCES trigger_events (id, org_id)
 );
 CREATE INDEX sessions_by_activity ON sessions (org_id, last_activity_at);
+CREATE INDEX sessions_by_parent ON sessions (parent_session_id);
 CREATE INDEX sessions_by_status ON sessions (status, sandbox_expires_at);
 
 CREATE TABLE session_connections (
@@ -80,6 +86,9 @@ CREATE TABLE tickets (
     FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
     FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
 );
+CREATE INDEX tickets_by_member ON tickets (org_id, user_id);
+CREATE INDEX tickets_by_session ON tickets (session_id);
+CREATE INDEX tickets_by_expiry ON tickets (org_id, expires_at);
 
 -- A token of a pooled sandbox has no session until one takes it, and opens nothing before.
 CREATE TABLE sandbox_tokens (
@@ -92,6 +101,7 @@ CREATE TABLE sandbox_tokens (
     FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
     CHECK ((session_id IS NULL) = (org_id IS NULL) AND (session_id IS NULL) = (generation IS NULL))
 );
+CREATE INDEX sandbox_tokens_by_session ON sandbox_tokens (session_id);
 
 CREATE TABLE idempotency_keys (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -128,7 +138,7 @@ CREATE TABLE events (
     session_id UUID NOT NULL,
     seq BIGINT NOT NULL CHECK (seq > 0),
     org_id UUID NOT NULL,
-    epoch BIGINT NOT NULL,
+    epoch BIGINT NOT NULL CHECK (epoch >= 0),
     frame TEXT NOT NULL,
     created_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (session_id, seq),

@@ -41,7 +41,7 @@ CREATE TABLE invocations (
     run_id TEXT NOT NULL,
     request_hash TEXT NOT NULL CHECK (length(request_hash) = 64),
     state TEXT NOT NULL CHECK (state IN ('claimed', 'executing', 'completed', 'failed', 'denied', 'unknown')),
-    owner_epoch BIGINT NOT NULL,
+    owner_epoch BIGINT NOT NULL CHECK (owner_epoch >= 0),
     answer JSONB,
     created_at TIMESTAMPTZ NOT NULL,
     settled_at TIMESTAMPTZ,

@@ -8,35 +8,32 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, query, query_as, query_scalar};
 
-use crate::db::Db;
-use crate::{Store, StoreError, migrate};
+use crate::{StoreError, migrate};
 
-impl Store {
-    /// Writes a copy of the database to `out`, which must not exist. PostgreSQL has its own tools for this.
-    pub async fn backup(&self, out: &Path) -> Result<(), StoreError> {
-        let Db::Sqlite { file, .. } = &self.db else {
-            return Err(StoreError::Refused("this database is PostgreSQL: back it up with pg_dump"));
-        };
-        let target = out.to_str().ok_or(StoreError::Refused("the path of a backup must be UTF-8"))?;
-        let fail = |source| StoreError::File { what: format!("cannot write the backup {target}"), source };
-        // SQLite fills an empty file that is there; making it here refuses every other and hides it from others.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(out).map_err(fail)?;
-        // A connection of its own: the readers are `query_only`, and that forbids writing the copy too.
-        let copied = async {
-            let mut connection =
-                SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(file)).await?;
-            query("VACUUM INTO $1").bind(target).execute(&mut connection).await?;
-            connection.close().await
-        };
-        let written = match copied.await {
-            Ok(()) => made.sync_all().map_err(fail),
-            Err(error) => Err(StoreError::Failed(error)),
-        };
-        if written.is_err() {
-            let _ = fs::remove_file(out);
-        }
-        written
+/// Writes a copy of the database in `file` to `out`, which must not exist; also beside a running gateway, and
+/// whatever schema it has: a backup before an upgrade is one of the old schema.
+pub async fn backup_sqlite(file: &Path, out: &Path) -> Result<(), StoreError> {
+    if !file.exists() {
+        return Err(StoreError::Absent { target: file.display().to_string() });
     }
+    let target = out.to_str().ok_or(StoreError::Refused("the path of a backup must be UTF-8"))?;
+    let fail = |source| StoreError::File { what: format!("cannot write the backup {target}"), source };
+    // SQLite fills an empty file that is there; making it here refuses every other and hides it from others.
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(out).map_err(fail)?;
+    let copied = async {
+        let options = SqliteConnectOptions::new().filename(file);
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        query("VACUUM INTO $1").bind(target).execute(&mut connection).await?;
+        connection.close().await
+    };
+    let written = match copied.await {
+        Ok(()) => made.sync_all().map_err(fail),
+        Err(error) => Err(StoreError::Failed(error)),
+    };
+    if written.is_err() {
+        let _ = fs::remove_file(out);
+    }
+    written
 }
 
 /// Checks that `backup` is a whole database of ours that this program can read; returns its schema version.
@@ -67,50 +64,103 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
 
 /// Puts a backup in the place of the database, if it is whole. Nobody may have the database open.
 /// The old one is kept beside it; its path is returned.
+///
+/// Whatever moment the machine stops at, a whole database is in its place: the old one or the backup.
+/// 1. The backup is copied beside the database and synced. A stop leaves the old one, and a part that the next
+///    restore overwrites.
+/// 2. The log of the old one is copied to its kept name, then SQLite folds it in. A stop leaves the old one, with its
+///    log or without need of it. This comes before the exchange because SQLite replays any log that lies beside a
+///    file: there may be no moment with the backup and the old log, and none with the old file and no log.
+/// 3. The old file gets its kept name as a second one. A stop leaves the old one, under both names.
+/// 4. The part is renamed over the database: the one step that counts, and the file system does it whole.
 pub async fn restore(backup: &Path, database: &Path) -> Result<Option<PathBuf>, StoreError> {
     check_backup(backup).await?;
     let part = with(database, ".restoring");
-    let what = || format!("cannot restore {} to {}", backup.display(), database.display());
-    let done = copy_to_disk(backup, &part).and_then(|()| exchange(&part, database));
+    let kept = unused(database);
+    let exchanged = async {
+        copy_private(backup, &part)?;
+        keep_logs(database, &kept)?;
+        fold(database).await;
+        exchange(&part, database, &kept)
+    };
+    let done = exchanged.await;
     if done.is_err() {
         let _ = fs::remove_file(&part);
     }
+    let what = || format!("cannot restore {} to {}", backup.display(), database.display());
     done.map_err(|source| StoreError::File { what: what(), source })
 }
 
-/// The log belongs to the old database. It goes with it, and as a copy first: a crash in between leaves no
-/// database without its log, and a log left here would be replayed onto the backup.
-fn exchange(part: &Path, database: &Path) -> io::Result<Option<PathBuf>> {
-    let log = with(database, "-wal");
-    let kept = unused(database);
-    if log.exists() {
-        copy_to_disk(&log, &with(&kept, "-wal"))?;
+/// What SQLite would replay onto, or roll back from, whatever database it finds beside it.
+const LOGS: [&str; 2] = ["-wal", "-journal"];
+
+fn keep_logs(database: &Path, kept: &Path) -> io::Result<()> {
+    for log in LOGS {
+        if with(database, log).exists() {
+            copy_private(&with(database, log), &with(kept, log))?;
+        }
     }
+    sync_folder(database)
+}
+
+/// Lets SQLite bring the old database to its end: its log is folded in and removed. A database that is too damaged
+/// for that is not made worse by losing its log in the next step, and a copy of the log is kept.
+async fn fold(database: &Path) {
+    let folding = async {
+        let mut connection =
+            SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(database)).await?;
+        let folded = query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await;
+        connection.close().await?;
+        folded
+    };
+    if let Err(error) = folding.await
+        && database.exists()
+    {
+        tracing::warn!(%error, "the old database cannot be brought to its end; it is kept as it is");
+    }
+}
+
+fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<PathBuf>> {
     let there = database.exists();
-    if there {
-        fs::rename(database, &kept)?;
+    // A second name first, so that the first one is never without a database. Not every file system has them.
+    if there && fs::hard_link(database, kept).is_err() {
+        copy_private(database, kept)?;
     }
-    for stale in [log, with(database, "-shm")] {
+    for stale in LOGS.into_iter().chain(["-shm"]).map(|suffix| with(database, suffix)) {
         if stale.exists() {
             fs::remove_file(stale)?;
         }
     }
+    // Both must be on disk before the name changes hands.
+    sync_folder(database)?;
     fs::rename(part, database)?;
-    File::open(database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-        .sync_all()?;
-    Ok(there.then_some(kept))
+    sync_folder(database)?;
+    Ok(there.then_some(kept.to_owned()))
 }
 
-fn copy_to_disk(from: &Path, to: &Path) -> io::Result<()> {
-    fs::copy(from, to)?;
-    File::open(to)?.sync_all()
+/// A copy that is on disk and that only its owner can read, whatever the original allows.
+fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
+    let mut original = File::open(from)?;
+    // What an earlier attempt left may be readable by others; it is made anew.
+    match fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut original, &mut copy)?;
+    copy.sync_all()
+}
+
+fn sync_folder(file: &Path) -> io::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// A name for the old database that no earlier restore has used.
 fn unused(database: &Path) -> PathBuf {
     let mut kept = with(database, ".before-restore");
     for number in 2_u32.. {
-        if !kept.exists() && !with(&kept, "-wal").exists() {
+        if !kept.exists() && LOGS.iter().all(|log| !with(&kept, log).exists()) {
             break;
         }
         kept = with(database, &format!(".before-restore-{number}"));
@@ -122,4 +172,42 @@ fn with(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::Clock;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::NewOrg;
+    use crate::Store;
+
+    /// A machine that stops before the exchange leaves the old database, whole without its log.
+    #[tokio::test]
+    async fn before_the_exchange_the_old_database_needs_no_log() {
+        let folder = TempDir::new().unwrap();
+        let (live, crashed) = (folder.path().join("live.db"), folder.path().join("crashed.db"));
+        let store = Store::open_sqlite(&live, &Clock::system()).await.unwrap();
+        let at = Clock::system().now();
+        let org = NewOrg { id: uuid::Uuid::from_u128(1).into(), name: "in the log".to_owned(), at };
+        store.create_org(org).await.unwrap();
+        for log in ["", "-wal"] {
+            fs::copy(with(&live, log), with(&crashed, log)).unwrap();
+        }
+        let alone = folder.path().join("alone.db");
+        fs::copy(&crashed, &alone).unwrap();
+        assert!(orgs(&alone).await.is_err(), "the organisation, and more, is only in the log");
+
+        fold(&crashed).await;
+        assert!(!with(&crashed, "-wal").exists() && !with(&crashed, "-shm").exists());
+        fs::copy(&crashed, &alone).unwrap();
+        assert_eq!(orgs(&alone).await.unwrap(), ["in the log"]);
+    }
+
+    async fn orgs(file: &Path) -> sqlx::Result<Vec<String>> {
+        let options = SqliteConnectOptions::new().filename(file).read_only(true).immutable(true);
+        let mut connection = SqliteConnection::connect_with(&options).await?;
+        query_scalar("SELECT name FROM organizations").fetch_all(&mut connection).await
+    }
 }

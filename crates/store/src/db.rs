@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::str::FromStr as _;
-use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use clock::Clock;
 use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
@@ -36,7 +36,7 @@ pub struct Store {
 
 #[derive(Clone)]
 pub(crate) enum Db {
-    Sqlite { file: Arc<Path>, readers: SqlitePool, writer: Writer },
+    Sqlite { readers: SqlitePool, writer: Writer },
     Postgres(PgPool),
 }
 
@@ -81,34 +81,64 @@ impl Store {
             remedy: "Check that the data dir exists, is writable and is not full.",
         };
         make_private(file).map_err(|error| unreachable(error.into()))?;
-        let options = sqlite_options(file);
+        let options = sqlite_options(file).create_if_missing(true);
         let mut connection = connect_first(&options).await.map_err(unreachable)?;
         migrate::sqlite(&mut connection, clock).await?;
+        Ok(Self::sqlite(file, connection))
+    }
+
+    /// The store of an open file whose schema is known to be ours.
+    pub(crate) fn sqlite(file: &Path, connection: SqliteConnection) -> Self {
         let readers = SqlitePoolOptions::new()
             .max_connections(SQLITE_READERS)
             .min_connections(0)
             .acquire_timeout(PATIENCE)
-            .connect_lazy_with(options.pragma("query_only", "on"));
-        Ok(Self { db: Db::Sqlite { file: Arc::from(file), readers, writer: Writer::start(connection) } })
+            .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
+        Self { db: Db::Sqlite { readers, writer: Writer::start(connection) } }
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
     pub async fn open_postgres(url: &str, clock: &Clock) -> Result<Self, StoreError> {
         let (options, mut connection) = connect_postgres(url).await?;
-        migrate::postgres(&mut connection, clock).await?;
+        migrate::postgres(&mut connection, clock).await.map_err(|error| migrate::stuck(error, url))?;
         connection.close().await?;
+        Ok(Self::postgres(options))
+    }
+
+    /// The store of a server's database whose schema is known to be ours.
+    pub(crate) fn postgres(options: PgConnectOptions) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(POSTGRES_CONNECTIONS)
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(options);
-        Ok(Self { db: Db::Postgres(pool) })
+        Self { db: Db::Postgres(pool) }
     }
 
-    /// Answers when the database answers.
+    /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds
+    /// everything alone; a later write is told that the writer has stopped.
+    pub async fn close(self) {
+        match self.db {
+            Db::Sqlite { readers, writer } => {
+                // SQLite folds the log into the file when the last connection closes: that must be the writer's,
+                // for only its end is waited for.
+                readers.close().await;
+                writer.close().await;
+            }
+            Db::Postgres(pool) => pool.close().await,
+        }
+    }
+
+    /// Answers when the database can be read and written. On SQLite the writer is a part of its own, which may be
+    /// dead while every read still works.
     pub async fn ping(&self) -> Result<(), StoreError> {
         read!(self, pool => sqlx::query("SELECT 1").execute(pool).await.map(drop))?;
-        Ok(())
+        match &self.db {
+            Db::Sqlite { writer, .. } => {
+                writer.write(Durability::Process, |_| Box::pin(async { Ok(()) })).await
+            }
+            Db::Postgres(_) => Ok(()),
+        }
     }
 
     /// What the open database is, for people.
@@ -142,7 +172,7 @@ pub fn describe_url(url: &str) -> String {
     format!("postgres://{}@{}:{}/{database}", options.get_username(), options.get_host(), options.get_port())
 }
 
-fn sqlite_options(file: &Path) -> SqliteConnectOptions {
+pub(crate) fn sqlite_options(file: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(file)
         .foreign_keys(true)
@@ -157,11 +187,11 @@ fn make_private(file: &Path) -> std::io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file).map(drop)
 }
 
-/// Connects to a file that may not be there yet, and makes it write ahead. SQLite gives up at once when two
-/// connections do that to a new file together, so the waiting is done here.
-async fn connect_first(options: &SqliteConnectOptions) -> sqlx::Result<SqliteConnection> {
+/// Connects to a file that may be new, and makes it write ahead. SQLite gives up at once when two connections do
+/// that to a file together, so the waiting is done here.
+pub(crate) async fn connect_first(options: &SqliteConnectOptions) -> sqlx::Result<SqliteConnection> {
     const BUSY: &str = "5";
-    let options = options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
+    let options = options.clone().journal_mode(SqliteJournalMode::Wal);
     let connecting = async {
         loop {
             match SqliteConnection::connect_with(&options).await {
@@ -197,6 +227,12 @@ where
     }
 }
 
+/// Credentials that expired before this are deleted when the next one of their organisation is made, so that their
+/// tables do not grow for ever. A day, so that one which has just expired can still be looked into.
+pub(crate) fn long_before(now: DateTime<Utc>) -> DateTime<Utc> {
+    now - TimeDelta::days(1)
+}
+
 /// A query's answer, unless the network has swallowed it: PostgreSQL's own limits do not help then.
 pub(crate) async fn in_time<T>(query: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
     tokio::time::timeout(ANSWER, query).await.unwrap_or_else(|_| Err(no_answer()))
@@ -209,6 +245,8 @@ fn no_answer() -> sqlx::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use sqlx::query_scalar;
     use tempfile::TempDir;
 
@@ -218,7 +256,7 @@ mod tests {
     async fn readers_and_the_writer_keep_the_rules_and_readers_only_read() {
         let folder = TempDir::new().unwrap();
         let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
-        let Db::Sqlite { readers, writer, .. } = &store.db else { panic!("SQLite was opened") };
+        let Db::Sqlite { readers, writer } = &store.db else { panic!("SQLite was opened") };
         let settings = async |connection: &mut SqliteConnection| {
             let journal: String =
                 query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await.unwrap();
@@ -243,12 +281,24 @@ mod tests {
         assert_eq!(written.await.unwrap(), expected);
     }
 
+    #[tokio::test]
+    async fn a_ping_notices_a_dead_writer() {
+        let folder = TempDir::new().unwrap();
+        let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
+        store.ping().await.unwrap();
+        let Db::Sqlite { writer, .. } = &store.db else { panic!("SQLite was opened") };
+        writer.close().await;
+        assert!(store.orgs().await.unwrap().is_empty(), "reads still work");
+        let error = store.ping().await.unwrap_err().to_string();
+        assert!(error.contains("the writer has stopped"), "{error}");
+    }
+
     /// Who loses this race is a matter of luck, so it is run often enough to be lost.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_new_file_may_be_made_by_several_at_once() {
         for _ in 0..150 {
             let folder = TempDir::new().unwrap();
-            let options = sqlite_options(&folder.path().join("t.db"));
+            let options = sqlite_options(&folder.path().join("t.db")).create_if_missing(true);
             let start = Arc::new(tokio::sync::Barrier::new(6));
             let connecting: Vec<_> = (0..6)
                 .map(|_| {

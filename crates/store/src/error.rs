@@ -21,6 +21,14 @@ pub enum StoreError {
          start the newer program that wrote it, or restore a backup made before the upgrade"
     )]
     NewerSchema { found: i64, known: i64 },
+    /// There is nothing to open, and whoever asked does not want it made.
+    #[error("there is no database at {target} yet: run `proliferate up` once, or `proliferate db migrate`")]
+    Absent { target: String },
+    /// The database was written by an older program, and whoever asked does not want it changed.
+    #[error(
+        "the database has schema version {found}, this program needs {known}: run `proliferate db migrate`"
+    )]
+    OlderSchema { found: i64, known: i64 },
     /// A migration that ran is not the one in this program.
     #[error(
         "migration {version} of the database is not the one in this program: it was built from another source"

@@ -49,7 +49,7 @@ impl Store {
 
     /// Whom a key stands for, if it is valid now.
     pub async fn key_owner(&self, hash: &TokenHash) -> Result<Option<Member>, StoreError> {
-        const SQL: &str = "SELECT m.user_id, m.org_id, u.email, u.name, m.role, m.created_at
+        const SQL: &str = "SELECT m.user_id, m.org_id, u.email, m.name, m.role, m.created_at
             FROM api_keys k JOIN members m ON m.org_id = k.org_id AND m.user_id = k.user_id
             JOIN users u ON u.id = m.user_id WHERE k.key_hash = $1 AND k.revoked_at IS NULL";
         let hash = hash.as_slice();

@@ -8,6 +8,7 @@ mod backup;
 mod db;
 mod dialect;
 mod error;
+mod existing;
 mod migrate;
 mod probe;
 mod writer;
@@ -15,6 +16,7 @@ mod writer;
 // Who there is.
 mod key;
 mod login;
+mod login_session;
 mod member;
 mod org;
 // What a session is and which credentials it gave out.
@@ -24,11 +26,12 @@ mod ticket;
 // What must stay secret.
 mod secret;
 
-pub use backup::{check_backup, restore};
+pub use backup::{backup_sqlite, check_backup, restore};
 pub use db::{Durability, Store, describe_url};
 pub use error::StoreError;
 pub use key::{ApiKey, NewApiKey};
 pub use login::NewLoginCode;
+pub use login_session::NewLoginSession;
 pub use member::{Member, NewMember};
 pub use migrate::Migration;
 pub use org::{FirstOwner, NewOrg, Org};

@@ -16,6 +16,7 @@ pub struct Member {
     #[sqlx(try_from = "Uuid")]
     pub org_id: OrgId,
     pub email: String,
+    /// What this organisation calls the user; another one neither sees nor changes it.
     pub name: String,
     #[sqlx(try_from = "String")]
     pub role: Role,
@@ -36,7 +37,7 @@ pub struct NewMember {
 macro_rules! members {
     ($rest:literal) => {
         concat!(
-            "SELECT m.user_id, m.org_id, u.email, u.name, m.role, m.created_at
+            "SELECT m.user_id, m.org_id, u.email, m.name, m.role, m.created_at
             FROM members m JOIN users u ON u.id = m.user_id JOIN organizations o ON o.id = m.org_id ",
             $rest
         )
@@ -52,17 +53,17 @@ const OTHER_OWNERS: &str =
 impl Store {
     /// Adds a member and returns the user's id: the one given, or that of the user who has the address already.
     pub async fn add_member(&self, new: NewMember) -> Result<UserId, StoreError> {
-        const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $3, $4)
+        const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)
             ON CONFLICT (email) DO NOTHING";
         const FIND: &str = "SELECT id FROM users WHERE email = $1";
         const MEMBER: &str =
-            "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, $3, $4)";
+            "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, $4, $5)";
         let email = new.email.to_lowercase();
         write!(self, Disk, tx => {
-            sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.name).bind(new.at).execute(&mut *tx).await?;
+            sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.at).execute(&mut *tx).await?;
             let user: Uuid = sqlx::query_scalar(FIND).bind(email).fetch_one(&mut *tx).await?;
             sqlx::query(MEMBER)
-                .bind(new.org_id.uuid()).bind(user).bind(new.role.as_str()).bind(new.at)
+                .bind(new.org_id.uuid()).bind(user).bind(new.name).bind(new.role.as_str()).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(UserId::from(user))
         })

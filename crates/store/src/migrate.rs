@@ -3,13 +3,15 @@
 //! All that is missing runs in one transaction behind a lock of the database, so that several instances may
 //! start at once and a failure in the middle leaves nothing.
 
+use std::time::Duration;
+
 use clock::Clock;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
 
-use crate::StoreError;
 use crate::dialect::Dialect;
+use crate::{StoreError, describe_url};
 
 /// One step of the schema. Never edited once it has been released: the database remembers its text.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,9 @@ const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
 /// Any fixed number: instances that start at once queue up behind it.
 const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
 
+/// How long a start waits for another one, or for any lock of a table that it must change.
+const POSTGRES_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Notes that a step has run; the same text on both databases.
 macro_rules! record {
     ($migration:expr, $clock:expr, $connection:expr) => {
@@ -87,7 +92,17 @@ pub(crate) async fn sqlite(connection: &mut SqliteConnection, clock: &Clock) -> 
 }
 
 pub(crate) async fn postgres(connection: &mut PgConnection, clock: &Clock) -> Result<(), StoreError> {
+    postgres_within(POSTGRES_PATIENCE, connection, clock).await
+}
+
+async fn postgres_within(
+    patience: Duration,
+    connection: &mut PgConnection,
+    clock: &Clock,
+) -> Result<(), StoreError> {
     let mut transaction = connection.begin().await?;
+    let patience = format!("SET LOCAL lock_timeout = '{}ms'", patience.as_millis());
+    raw_sql(AssertSqlSafe(patience)).execute(&mut *transaction).await?;
     raw_sql(POSTGRES_LOCK).execute(&mut *transaction).await?;
     raw_sql(CREATE).execute(&mut *transaction).await?;
     let done = sqlx::query_as(APPLIED).fetch_all(&mut *transaction).await?;
@@ -98,6 +113,24 @@ pub(crate) async fn postgres(connection: &mut PgConnection, clock: &Clock) -> Re
     }
     transaction.commit().await?;
     Ok(())
+}
+
+/// The same error of a migration, but a lock that did not come in time says what to do about it.
+pub(crate) fn stuck(error: StoreError, url: &str) -> StoreError {
+    const LOCK_NOT_AVAILABLE: &str = "55P03";
+    match &error {
+        StoreError::Failed(sqlx::Error::Database(e)) if e.code().as_deref() == Some(LOCK_NOT_AVAILABLE) => {
+            StoreError::Unreachable {
+                target: describe_url(url),
+                reason: format!(
+                    "somebody else has held a lock that its migration needs for {} s",
+                    POSTGRES_PATIENCE.as_secs()
+                ),
+                remedy: "End the stuck start or query (pg_stat_activity shows it) and start again.",
+            }
+        }
+        _ => error,
+    }
 }
 
 pub(crate) const APPLIED: &str = "SELECT version, checksum FROM schema_migrations ORDER BY version";
@@ -124,4 +157,29 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
         .into_iter()
         .filter(|m| !done.iter().any(|(version, _)| *version == m.version))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is made: the lock comes first, and it is never got.
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the test run names its server in the environment")]
+    async fn a_stuck_start_ends_and_says_why() {
+        let url = std::env::var("TEST_DATABASE_URL").unwrap();
+        let mut holder = PgConnection::connect(&url).await.unwrap();
+        let mut held = holder.begin().await.unwrap();
+        raw_sql(POSTGRES_LOCK).execute(&mut *held).await.unwrap();
+
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let (short, clock) = (Duration::from_millis(100), Clock::system());
+        let starting = postgres_within(short, &mut connection, &clock);
+        let ended = tokio::time::timeout(Duration::from_secs(10), starting).await.unwrap();
+        let error = stuck(ended.unwrap_err(), "postgres://ada:hunter2@db.example.com/app");
+        let text = error.to_string();
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{text}");
+        assert!(text.contains("postgres://ada@db.example.com:5432/app") && text.contains("lock"), "{text}");
+        assert!(text.contains("pg_stat_activity") && !text.contains("hunter2"), "{text}");
+    }
 }

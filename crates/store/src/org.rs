@@ -52,9 +52,9 @@ impl Store {
     pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
         const CLAIM: &str = "INSERT INTO organizations (id, name, action_modes, created_at)
             SELECT $1, $2, '{}', $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
-        const USER: &str = "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, $2, $3)";
+        const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)";
         const OWNER: &str =
-            "INSERT INTO members (org_id, user_id, role, created_at) VALUES ($1, $2, 'owner', $3)";
+            "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, 'owner', $4)";
         let is_postgres = matches!(self.db, Db::Postgres(_));
         let FirstOwner { org, user, email } = first;
         let email = email.to_lowercase();
@@ -67,8 +67,8 @@ impl Store {
             if made.rows_affected() == 0 {
                 return Ok(false);
             }
-            sqlx::query(USER).bind(user.uuid()).bind(email).bind(org.at).execute(&mut *tx).await?;
-            sqlx::query(OWNER).bind(org.id.uuid()).bind(user.uuid()).bind(org.at).execute(&mut *tx).await?;
+            sqlx::query(USER).bind(user.uuid()).bind(&email).bind(org.at).execute(&mut *tx).await?;
+            sqlx::query(OWNER).bind(org.id.uuid()).bind(user.uuid()).bind(email).bind(org.at).execute(&mut *tx).await?;
             Ok(true)
         })
     }

@@ -59,6 +59,19 @@ pub struct NewSecret {
     pub at: DateTime<Utc>,
 }
 
+impl NewSecret {
+    /// Its owner and key: one row.
+    fn place(&self) -> (Uuid, &'static str, Option<Uuid>, Option<Uuid>, &str) {
+        (
+            self.org_id.uuid(),
+            self.scope.as_str(),
+            self.scope.repo(),
+            self.scope.configuration(),
+            self.key.as_str(),
+        )
+    }
+}
+
 /// What any list shows of a secret.
 #[derive(Clone, Debug, FromRow)]
 pub struct SecretEntry {
@@ -105,6 +118,11 @@ macro_rules! by_owner {
 impl Store {
     /// Stores a secret. `true`: it is new; `false`: it replaced one.
     pub async fn put_secret(&self, new: NewSecret) -> Result<bool, StoreError> {
+        Ok(self.put_secrets(vec![new]).await? == 1)
+    }
+
+    /// Stores all of these secrets or none; returns how many are new.
+    pub async fn put_secrets(&self, mut all: Vec<NewSecret>) -> Result<u64, StoreError> {
         const SQL: &str =
             "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce,
             ciphertext, created_by, created_at, updated_at)
@@ -113,14 +131,20 @@ impl Store {
             SET key_id = excluded.key_id, nonce = excluded.nonce, ciphertext = excluded.ciphertext,
                 updated_at = excluded.updated_at
             RETURNING id";
-        let id = new.id.uuid();
+        // Two callers must lock the same rows in the same order, or PostgreSQL ends one of them as a deadlock.
+        all.sort_by(|a, b| a.place().cmp(&b.place()));
         write!(self, Disk, tx => {
-            let kept: Uuid = sqlx::query_scalar(SQL)
-                .bind(id).bind(new.org_id.uuid()).bind(new.scope.as_str()).bind(new.scope.repo())
-                .bind(new.scope.configuration()).bind(new.key).bind(new.value.key_id).bind(new.value.nonce)
-                .bind(new.value.ciphertext).bind(new.created_by.map(UserId::uuid)).bind(new.at)
-                .fetch_one(&mut *tx).await?;
-            Ok(kept == id)
+            let mut made = 0;
+            for new in all {
+                let id = new.id.uuid();
+                let kept: Uuid = sqlx::query_scalar(SQL)
+                    .bind(id).bind(new.org_id.uuid()).bind(new.scope.as_str()).bind(new.scope.repo())
+                    .bind(new.scope.configuration()).bind(new.key).bind(new.value.key_id).bind(new.value.nonce)
+                    .bind(new.value.ciphertext).bind(new.created_by.map(UserId::uuid)).bind(new.at)
+                    .fetch_one(&mut *tx).await?;
+                made += u64::from(kept == id);
+            }
+            Ok(made)
         })
         .map_err(|error: StoreError| {
             error.on_constraint("this secret", "this organisation, repo or configuration")
@@ -167,6 +191,12 @@ impl Store {
         const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
             FROM secrets WHERE key_id <> $1 ORDER BY id LIMIT $2";
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(current).bind(limit).fetch_all(pool).await)?)
+    }
+
+    /// The keys that seal anything at all: without one of them something can no longer be opened.
+    pub async fn secret_key_ids(&self) -> Result<Vec<String>, StoreError> {
+        const SQL: &str = "SELECT key_id FROM secrets UNION SELECT key_id FROM secret_files ORDER BY key_id";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_all(pool).await)?)
     }
 
     /// Replaces the seal of a secret, unless somebody wrote a new value meanwhile.

@@ -5,7 +5,7 @@ use proto::{OrgId, SessionId, TicketId, UserId};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::db::{read, write};
+use crate::db::{long_before, read, write};
 use crate::{Store, StoreError, TokenHash};
 
 /// What a ticket opens.
@@ -51,10 +51,12 @@ pub struct TicketOwner {
 
 impl Store {
     pub async fn create_ticket(&self, ticket: NewTicket) -> Result<(), StoreError> {
+        const PURGE: &str = "DELETE FROM tickets WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO tickets
             (id, org_id, session_id, user_id, kind, token_hash, created_at, expires_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
         write!(self, Disk, tx => {
+            sqlx::query(PURGE).bind(ticket.org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
                 .bind(ticket.id.uuid()).bind(ticket.org_id.uuid()).bind(ticket.session_id.uuid())
                 .bind(ticket.user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())

@@ -39,16 +39,29 @@ struct Job {
     run: Run,
 }
 
-/// A handle to the writer; the writer ends when the last handle is gone.
+/// A handle to the writer; the writer ends when it is closed or the last handle is gone.
 #[derive(Clone)]
-pub(crate) struct Writer(mpsc::Sender<Job>);
+pub(crate) struct Writer {
+    jobs: mpsc::Sender<Job>,
+    stop: mpsc::Sender<oneshot::Sender<()>>,
+}
 
 impl Writer {
     /// Starts the writer on its own connection.
     pub(crate) fn start(connection: SqliteConnection) -> Self {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(work(connection, receiver));
-        Self(sender)
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (stop, stops) = mpsc::channel(1);
+        tokio::spawn(work(connection, queue, stops));
+        Self { jobs, stop }
+    }
+
+    /// Takes no more writes, does those that wait, and returns when the connection is closed.
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        // Either may fail only because the writer has ended already, and then there is nothing to wait for.
+        if self.stop.send(done).await.is_ok() {
+            let _ = closed.await;
+        }
     }
 
     /// Runs `write` inside the next transaction and returns after the commit.
@@ -77,41 +90,77 @@ impl Writer {
             })
         });
         let gone = |why: &str| StoreError::NotCommitted(why.to_owned());
-        self.0.send(Job { durability, run }).await.map_err(|_| gone("the writer has stopped"))?;
+        self.jobs.send(Job { durability, run }).await.map_err(|_| gone("the writer has stopped"))?;
         receiver.await.map_err(|_| gone("the write did not come to its end"))?
     }
 }
 
-async fn work(mut connection: SqliteConnection, mut queue: mpsc::Receiver<Job>) {
+async fn work(
+    mut connection: SqliteConnection,
+    mut queue: mpsc::Receiver<Job>,
+    mut stops: mpsc::Receiver<oneshot::Sender<()>>,
+) {
     let mut synchronous = None;
     let mut batch = Vec::with_capacity(BATCH);
-    while queue.recv_many(&mut batch, BATCH).await > 0 {
-        let wanted = batch.iter().map(|job| job.durability).max();
-        if synchronous != wanted && set_synchronous(&mut connection, wanted).await.is_ok() {
-            synchronous = wanted;
+    let mut closers = Vec::new();
+    loop {
+        tokio::select! {
+            // What was queued before the queue closed still comes out of it, so it is done.
+            taken = queue.recv_many(&mut batch, BATCH) => {
+                if taken == 0 {
+                    break;
+                }
+                let wanted = batch.iter().map(|job| job.durability).max();
+                let ready = set_synchronous(&mut connection, &mut synchronous, wanted).await;
+                commit(&mut connection, ready, batch.drain(..)).await;
+            }
+            Some(closer) = stops.recv() => {
+                queue.close();
+                closers.push(closer);
+            }
         }
-        commit(&mut connection, batch.drain(..)).await;
     }
     // Only now may the file be copied away: the log is folded into it.
     if let Err(error) = connection.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
     }
+    for closer in closers {
+        // Whoever asked may have gone away.
+        let _ = closer.send(());
+    }
 }
 
-/// `synchronous` can only be set between transactions. FULL waits for the disk, NORMAL for the kernel.
-async fn set_synchronous(connection: &mut SqliteConnection, wanted: Option<Durability>) -> sqlx::Result<()> {
-    let sql = match wanted {
-        Some(Durability::Process) => "PRAGMA synchronous = NORMAL",
-        _ => "PRAGMA synchronous = FULL",
-    };
-    execute(connection, sql).await
+/// `synchronous` can only be set between transactions. FULL waits for the disk, NORMAL for the kernel. An error
+/// means that the batch may not be committed: it would be reported as on disk and might not be.
+async fn set_synchronous(
+    connection: &mut SqliteConnection,
+    set: &mut Option<Durability>,
+    wanted: Option<Durability>,
+) -> sqlx::Result<()> {
+    if *set == wanted {
+        return Ok(());
+    }
+    let needs_disk = wanted != Some(Durability::Process);
+    let sql = if needs_disk { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+    let done = execute(connection, sql).await;
+    // After a failure nobody knows which one holds, so the next batch sets it again.
+    *set = if done.is_ok() { wanted } else { None };
+    // Waiting for the disk without need harms nobody.
+    if needs_disk { done } else { Ok(()) }
 }
 
-/// Runs all jobs of a batch in one transaction; a job that fails is undone alone.
-async fn commit(connection: &mut SqliteConnection, batch: impl ExactSizeIterator<Item = Job>) {
+/// Runs all jobs of a batch in one transaction, unless it is not `ready`; a job that fails is undone alone.
+async fn commit(
+    connection: &mut SqliteConnection,
+    ready: sqlx::Result<()>,
+    batch: impl ExactSizeIterator<Item = Job>,
+) {
     let alone = batch.len() == 1;
     let mut replies = Vec::with_capacity(batch.len());
-    let mut end = execute(connection, "BEGIN IMMEDIATE").await;
+    let mut end = match ready {
+        Ok(()) => execute(connection, "BEGIN IMMEDIATE").await,
+        not_ready => not_ready,
+    };
     for job in batch {
         let reply = match &end {
             Ok(()) => {
@@ -158,219 +207,4 @@ async fn execute(connection: &mut SqliteConnection, sql: &'static str) -> sqlx::
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use futures_util::future::poll_immediate;
-    use proptest::prelude::*;
-    use sqlx::sqlite::SqliteConnectOptions;
-    use tempfile::TempDir;
-
-    use super::*;
-
-    /// One write to the table `t`, which holds a number once.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Act {
-        /// Fails when the number is there.
-        Insert(i64),
-        Delete(i64),
-        /// Writes, and then finds a reason to fail.
-        InsertAndFail(i64),
-        /// The same, and much worse.
-        InsertAndPanic(i64),
-        /// What a full disk does: SQLite itself ends the whole transaction.
-        LoseTransaction,
-    }
-
-    /// What a caller sees.
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Seen {
-        Done,
-        Failed,
-        NotCommitted,
-    }
-
-    async fn start() -> (Writer, TempDir) {
-        let folder = TempDir::new().unwrap();
-        let options =
-            SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
-        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-        execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
-        (Writer::start(connection), folder)
-    }
-
-    async fn act(writer: &Writer, durability: Durability, act: Act) -> Seen {
-        let done = writer.write(durability, move |tx| Box::pin(run(tx, act))).await;
-        match done {
-            Ok(()) => Seen::Done,
-            Err(StoreError::NotCommitted(_)) => Seen::NotCommitted,
-            Err(_) => Seen::Failed,
-        }
-    }
-
-    async fn run(tx: &mut SqliteConnection, act: Act) -> Result<(), StoreError> {
-        let (sql, n) = match act {
-            Act::Insert(n) | Act::InsertAndFail(n) | Act::InsertAndPanic(n) => {
-                ("INSERT INTO t VALUES ($1)", n)
-            }
-            Act::Delete(n) => ("DELETE FROM t WHERE n = $1", n),
-            Act::LoseTransaction => ("ROLLBACK", 0),
-        };
-        let query = sqlx::query(sql);
-        if act == Act::LoseTransaction { query } else { query.bind(n) }.execute(tx).await?;
-        assert!(!matches!(act, Act::InsertAndPanic(_)), "a bug in a write");
-        match act {
-            Act::Insert(_) | Act::Delete(_) => Ok(()),
-            _ => Err(StoreError::Refused("no")),
-        }
-    }
-
-    /// Lets the acts wait behind a write that is held, so that they become exactly one transaction.
-    async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> Vec<Seen> {
-        let (release, released) = oneshot::channel();
-        let mut held = Box::pin(writer.write(durability, move |_| {
-            Box::pin(async move {
-                released.await.unwrap();
-                Ok(())
-            })
-        }));
-        assert!(poll_immediate(&mut held).await.is_none());
-        // The writer must have taken the held write alone before the others queue up.
-        while writer.0.capacity() < QUEUE {
-            tokio::task::yield_now().await;
-        }
-        let mut waiting: Vec<_> = acts.iter().map(|one| Box::pin(act(writer, durability, *one))).collect();
-        for one in &mut waiting {
-            assert!(poll_immediate(one).await.is_none());
-        }
-        assert_eq!(writer.0.capacity(), QUEUE - acts.len());
-        release.send(()).unwrap();
-        held.await.unwrap();
-        let mut seen = Vec::new();
-        for one in waiting {
-            seen.push(one.await);
-        }
-        seen
-    }
-
-    async fn numbers(writer: &Writer) -> BTreeSet<i64> {
-        let all = writer.write(Durability::Disk, |tx| {
-            Box::pin(async move { Ok(sqlx::query_scalar("SELECT n FROM t").fetch_all(tx).await?) })
-        });
-        let all: Vec<i64> = all.await.unwrap();
-        all.into_iter().collect()
-    }
-
-    /// What must come of acts that share a transaction, or have one alone.
-    fn model(table: &mut BTreeSet<i64>, acts: &[Act]) -> Vec<Seen> {
-        let before = table.clone();
-        let mut seen: Vec<_> = acts.iter().map(|act| model_one(table, *act)).collect();
-        if let Some(lost) = acts.iter().position(|act| *act == Act::LoseTransaction) {
-            *table = before;
-            // Whoever had succeeded or was still to come is told; a failure keeps its own reason.
-            for (at, seen) in seen.iter_mut().enumerate() {
-                if at > lost || *seen == Seen::Done {
-                    *seen = Seen::NotCommitted;
-                }
-            }
-        }
-        seen
-    }
-
-    fn model_one(table: &mut BTreeSet<i64>, act: Act) -> Seen {
-        match act {
-            Act::Insert(n) if table.insert(n) => Seen::Done,
-            Act::Delete(n) => {
-                table.remove(&n);
-                Seen::Done
-            }
-            Act::InsertAndPanic(n) if !table.contains(&n) => Seen::NotCommitted,
-            _ => Seen::Failed,
-        }
-    }
-
-    fn acts() -> impl Strategy<Value = Vec<Act>> {
-        let one = prop_oneof![
-            6 => (0..6_i64).prop_map(Act::Insert),
-            3 => (0..6_i64).prop_map(Act::Delete),
-            3 => (0..6_i64).prop_map(Act::InsertAndFail),
-            1 => (0..6_i64).prop_map(Act::InsertAndPanic),
-            1 => Just(Act::LoseTransaction),
-        ];
-        prop::collection::vec(one, 1..8)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-
-        #[test]
-        fn each_batch_does_what_the_model_says(batches in prop::collection::vec(acts(), 1..5)) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let (writer, _folder) = start().await;
-                let mut table = BTreeSet::new();
-                for batch in &batches {
-                    let expected = model(&mut table, batch);
-                    prop_assert_eq!(in_one_batch(&writer, Durability::Process, batch).await, expected);
-                    prop_assert_eq!(&numbers(&writer).await, &table);
-                }
-                Ok(())
-            })?;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_write_alone_that_fails_is_undone_and_the_next_goes_on() {
-        let (writer, _folder) = start().await;
-        let all = [
-            Act::InsertAndFail(1),
-            Act::InsertAndPanic(2),
-            Act::LoseTransaction,
-            Act::Insert(3),
-            Act::Insert(3),
-        ];
-        let mut seen = Vec::new();
-        for one in all {
-            seen.push(act(&writer, Durability::Disk, one).await);
-        }
-        assert_eq!(seen, [Seen::Failed, Seen::NotCommitted, Seen::Failed, Seen::Done, Seen::Failed]);
-        assert_eq!(numbers(&writer).await, BTreeSet::from([3]));
-    }
-
-    #[tokio::test]
-    async fn a_write_happens_though_its_caller_has_gone() {
-        let (writer, _folder) = start().await;
-        let mut abandoned = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
-        assert!(poll_immediate(&mut abandoned).await.is_none(), "it waits for its commit");
-        drop(abandoned);
-        // Writes keep their order, so this read comes after it.
-        assert_eq!(numbers(&writer).await, BTreeSet::from([1]));
-    }
-
-    #[tokio::test]
-    async fn a_write_waits_for_the_disk_only_when_it_must() {
-        const NORMAL: i64 = 1;
-        const FULL: i64 = 2;
-        let (writer, _folder) = start().await;
-        let synchronous = |durability| {
-            writer.write(durability, |tx| {
-                Box::pin(async move { Ok(sqlx::query_scalar("PRAGMA synchronous").fetch_one(tx).await?) })
-            })
-        };
-        let order = [Durability::Disk, Durability::Process, Durability::Process, Durability::Disk];
-        let mut seen: Vec<i64> = Vec::new();
-        for durability in order {
-            seen.push(synchronous(durability).await.unwrap());
-        }
-        assert_eq!(seen, [FULL, NORMAL, NORMAL, FULL]);
-
-        let mut mixed =
-            [Durability::Process, Durability::Disk, Durability::Process].map(|d| Box::pin(synchronous(d)));
-        for one in &mut mixed {
-            assert!(poll_immediate(one).await.is_none());
-        }
-        for one in mixed {
-            assert_eq!(one.await.unwrap(), FULL, "one that must wait makes its whole batch wait");
-        }
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gateway::config::{Config, Database};
 use gateway::coord::Coord;
+use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;
 use store::{Migration, Schema, probe_postgres, probe_sqlite};
 
@@ -58,7 +59,8 @@ pub(super) async fn model(config: &Config) -> Finding {
         return Finding::good(NAME, "built-in script; set ANTHROPIC_API_KEY for a real one");
     };
     let url = format!("{}/v1/models", config.anthropic_base_url.as_str().trim_end_matches('/'));
-    let client = reqwest::Client::builder().timeout(PATIENCE).build();
+    // A redirect would carry the key to another host.
+    let client = reqwest::Client::builder().timeout(PATIENCE).redirect(Policy::none()).build();
     let Ok(client) = client else {
         return Finding::bad(NAME, "no HTTP client", "check the system's certificates");
     };

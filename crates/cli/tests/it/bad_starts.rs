@@ -18,7 +18,7 @@ fn refused(ended: &Ended, code: i32, words: &[&str]) {
     assert!(!ended.err.contains("panicked"), "{}", ended.err);
 }
 
-fn execute(file: &std::path::Path, sql: &'static str) {
+pub(crate) fn execute(file: &std::path::Path, sql: &'static str) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
@@ -133,4 +133,35 @@ fn for_programs_the_error_is_json() {
     let error: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
     assert!(error["error"].as_str().unwrap().contains("PUBLIC_URL"));
     assert_eq!(error["exitCode"], 2);
+}
+
+#[test]
+fn commands_that_only_look_or_change_rows_make_no_database() {
+    let machine = Machine::new();
+    let out = machine.file("backup.db");
+    let backup = ["db", "backup", out.to_str().unwrap()];
+    for args in [&["users", "ls"][..], &["keys", "ls"], &["token", "user"], &["secrets", "ls"], &backup] {
+        refused(&machine.run(args), 3, &["proliferate.db"]);
+    }
+    assert!(!machine.data_dir().exists() && !out.exists());
+}
+
+#[test]
+fn a_credential_in_a_url_is_not_repeated() {
+    let machine = Machine::new().with("ANTHROPIC_BASE_URL", "https://user:hunter2@example.com");
+    refused(&machine.run(SERVE), 2, &["ANTHROPIC_BASE_URL"]);
+}
+
+#[test]
+fn a_lost_key_file_is_noticed_before_anything_is_served() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    machine.feed(&["secrets", "set", "KEPT", "-"], "1");
+    let keys = machine.data_dir().join("keys.env");
+    std::fs::rename(&keys, machine.file("elsewhere")).unwrap();
+    let ended = machine.run(SERVE);
+    assert_ne!(ended.code, 0);
+    assert!(ended.err.contains("keys.env"), "{}", ended.err);
+    std::fs::rename(machine.file("elsewhere"), &keys).unwrap();
+    assert_eq!(machine.serve().stop(), 0);
 }

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::bad_starts::execute;
 use crate::harness::{Machine, postgres};
 
 #[test]
@@ -79,4 +80,34 @@ fn the_same_commands_work_on_postgres() {
     assert_eq!(restored.code, 0, "{}", restored.err);
     assert_eq!(machine.json(&["secrets", "ls"]).as_array().unwrap().len(), 1);
     psql(format!("DROP DATABASE {name} WITH (FORCE)"));
+}
+
+#[test]
+fn an_older_database_is_backed_up_as_it_is_and_changed_only_when_told() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    let file = machine.data_dir().join("proliferate.db");
+    // What a program of one version earlier leaves, as far as we can see it.
+    execute(
+        &file,
+        "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)",
+    );
+    let looked = machine.run(&["users", "ls"]);
+    assert_eq!(looked.code, 3);
+    assert!(looked.err.contains("db migrate"), "{}", looked.err);
+    let out = machine.file("old.db");
+    assert_eq!(machine.run(&["db", "backup", out.to_str().unwrap()]).code, 0);
+    let doctor = machine.run(&["doctor", "--json"]).out;
+    assert!(doctor.contains("brought to"), "{doctor}");
+}
+
+#[test]
+fn a_stopped_gateway_leaves_everything_in_one_file() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    let log = machine.data_dir().join("proliferate.db-wal");
+    assert!(
+        std::fs::metadata(&log).map(|log| log.len()).unwrap_or_default() == 0,
+        "the log was not folded in"
+    );
 }

@@ -78,7 +78,7 @@ fn doctor_finds_what_is_broken() {
         .with("ANTHROPIC_BASE_URL", "http://127.0.0.1:1");
     let ended = machine.run(&["doctor"]);
     assert_eq!(ended.code, 1);
-    for name in ["redis", "database", "model", "bubblewrap", "opencode", "git"] {
+    for name in ["redis", "database", "model", "bubblewrap", "git"] {
         let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
         assert!(line.is_some(), "{name} is not failed in:\n{}", ended.out);
     }

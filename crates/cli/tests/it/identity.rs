@@ -7,7 +7,7 @@ fn the_first_start_makes_an_owner_and_prints_a_link_and_the_second_does_not() {
     let machine = Machine::new();
     let server = machine.serve();
     let link = server.said["loginLink"].as_str().unwrap();
-    assert!(link.contains("/login?code=pll_"), "{link}");
+    assert!(link.contains("/login#code=pll_"), "{link}");
     assert_eq!(server.stop(), 0);
     assert!(machine.serve().said["loginLink"].is_null());
 }
@@ -88,6 +88,22 @@ fn the_last_owner_stays_and_wrong_ids_are_refused() {
 #[test]
 fn before_the_first_start_a_token_says_what_to_do() {
     let ended = Machine::new().run(&["token", "user"]);
-    assert_eq!(ended.code, 1);
+    assert_eq!(ended.code, 3);
     assert!(ended.err.contains("proliferate up"), "{}", ended.err);
+}
+
+#[test]
+fn words_that_are_no_address_or_no_name_are_refused() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    for email in ["@", "a@", "a b@c", "a@b\n"] {
+        assert_eq!(
+            machine.run(&["users", "create", "--email", email, "--role", "member"]).code,
+            2,
+            "{email:?}"
+        );
+    }
+    assert_eq!(machine.run(&["users", "create", "--email", "a@b", "--name", "", "--role", "member"]).code, 2);
+    assert_eq!(machine.run(&["orgs", "create", "--name", " "]).code, 2);
+    assert_eq!(machine.run(&["keys", "create", "--name", "a\nb"]).code, 2);
 }

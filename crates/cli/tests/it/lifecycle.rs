@@ -76,7 +76,7 @@ fn up_greets_with_a_link_on_every_start() {
         child.kill().unwrap();
         child.wait().unwrap();
         let greeting = greeting.join("\n");
-        assert!(greeting.contains("/login?code=pll_") && greeting.contains("SQLite"), "{greeting}");
+        assert!(greeting.contains("/login#code=pll_") && greeting.contains("SQLite"), "{greeting}");
         assert!(greeting.contains("built-in script"), "{greeting}");
     }
 }

@@ -36,6 +36,9 @@ fn an_env_file_is_imported_whole_or_refused_with_its_line() {
     let names: Vec<_> =
         machine.json(&["secrets", "ls"]).as_array().unwrap().iter().map(|s| s["key"].clone()).collect();
     assert_eq!(names, ["A", "B", "C"], "nothing of the broken file was stored");
+    let long = format!("E=5\nF={}\n", "x".repeat(70_000));
+    assert_eq!(machine.feed(&["secrets", "import", "-"], &long).code, 2);
+    assert_eq!(machine.json(&["secrets", "ls"]).as_array().unwrap().len(), 3, "all or none");
 }
 
 #[test]

@@ -18,6 +18,9 @@ const SECRETS: [&str; 8] = [
     "ANTHROPIC_API_KEY",
 ];
 
+/// The names of URLs. Somebody may have written user:password@ into one, so their values are not shown either.
+const URLS: [&str; 4] = ["PUBLIC_URL", "ALLOWED_ORIGINS", "S3_ENDPOINT_URL", "ANTHROPIC_BASE_URL"];
+
 /// Values by name, and the errors so far.
 pub(super) struct Reader {
     defaults: BTreeMap<String, String>,
@@ -52,11 +55,14 @@ impl Reader {
         Ok(Self { defaults, values, errors })
     }
 
-    /// A setting that always has a value. A wrong one is noted, and the default stands in until all are read.
-    pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> T {
-        self.optional(name, parse)
-            .or_else(|| parse(self.defaults.get(name)?).ok())
-            .unwrap_or_else(|| panic!("{name} has no valid default in config.default.toml"))
+    /// A setting that always has a value. A wrong one is noted, and the default stands in until all are read;
+    /// `None`, which is noted too: there is no default to stand in.
+    pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
+        let value = self.optional(name, parse).or_else(|| parse(self.defaults.get(name)?).ok());
+        if value.is_none() {
+            self.errors.push(format!("{name}: has no valid default in config.default.toml"));
+        }
+        value
     }
 
     /// A setting that may be absent.
@@ -64,7 +70,7 @@ impl Reader {
         let value = self.values.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())?;
         match parse(value) {
             Ok(value) => Some(value),
-            Err(why) if SECRETS.contains(&name) => {
+            Err(why) if SECRETS.contains(&name) || URLS.contains(&name) => {
                 self.errors.push(format!("{name}: {why}"));
                 None
             }
@@ -139,7 +145,25 @@ impl Reader {
         }
     }
 
-    pub(super) fn finish<T>(self, config: T) -> Result<T, ConfigErrors> {
-        if self.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(self.errors)) }
+    pub(super) fn finish<T>(self, config: Option<T>) -> Result<T, ConfigErrors> {
+        match config {
+            Some(config) if self.errors.is_empty() => Ok(config),
+            _ => Err(ConfigErrors(self.errors)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_that_is_missing_or_wrong_is_an_error_like_any_other() {
+        for defaults in ["", "COUNT = \"many\""] {
+            let mut reader = Reader::new(defaults, &BTreeMap::new(), &[]).unwrap();
+            let count = reader.required("COUNT", crate::config::values::count);
+            let errors = reader.finish(count).unwrap_err().to_string();
+            assert!(errors.contains("COUNT: has no valid default"), "{errors}");
+        }
     }
 }

@@ -106,3 +106,34 @@ fn origins_are_compared_as_browsers_send_them() {
     assert_eq!(texts, ["https://a.example", "http://b.example:3000"]);
     assert!(load(&[("ALLOWED_ORIGINS", "https://a.example/path")], &[]).is_err());
 }
+
+#[test]
+fn a_url_may_hold_a_password_and_is_not_repeated() {
+    for name in ["PUBLIC_URL", "ANTHROPIC_BASE_URL", "S3_ENDPOINT_URL", "ALLOWED_ORIGINS"] {
+        for url in [
+            "https://u:hunter2@h.example",
+            "ftp://hunter2@h",
+            "hunter2",
+            "https://hunter2:x/",
+            "https://h/hunter2",
+        ] {
+            if let Err(errors) = load(&[(name, url)], &[]) {
+                assert!(errors.to_string().contains(name), "{name} is not in: {errors}");
+                assert!(!errors.to_string().contains("hunter2"), "{errors}");
+            }
+        }
+        assert!(load(&[(name, "https://u:hunter2@h.example")], &[]).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn redis_is_reached_over_tcp_plain_or_with_tls() {
+    for good in ["redis://h:1", "rediss://u:p@h:1"] {
+        assert!(load(&[("REDIS_URL", good)], &[]).is_ok(), "{good}");
+    }
+    for bad in ["unix:///run/redis.sock", "redis+unix:///x", "http://h", "h:6379"] {
+        let errors = load(&[("REDIS_URL", bad)], &[]).unwrap_err().to_string();
+        assert!(errors.contains("redis://") && errors.contains("rediss://"), "{errors}");
+        assert!(!errors.contains(bad), "{errors}");
+    }
+}

@@ -57,20 +57,22 @@ impl Database {
 }
 
 impl Storage {
-    pub(super) fn read(r: &mut Reader) -> Self {
+    pub(super) fn read(r: &mut Reader) -> Option<Self> {
         r.all_or_none(&["S3_BUCKET", "S3_ACCESS_KEY", "S3_SECRET_KEY"]);
-        let region = r.required("S3_REGION", text);
+        let region = r.required("S3_REGION", text)?;
         let endpoint = r.optional("S3_ENDPOINT_URL", web_url);
-        match (
-            r.optional("S3_BUCKET", text),
-            r.optional("S3_ACCESS_KEY", text),
-            r.secret("S3_SECRET_KEY", any),
-        ) {
-            (Some(bucket), Some(access_key), Some(secret_key)) => {
-                Self::S3 { bucket, region, endpoint, access_key, secret_key }
-            }
-            _ => Self::Local,
-        }
+        Some(
+            match (
+                r.optional("S3_BUCKET", text),
+                r.optional("S3_ACCESS_KEY", text),
+                r.secret("S3_SECRET_KEY", any),
+            ) {
+                (Some(bucket), Some(access_key), Some(secret_key)) => {
+                    Self::S3 { bucket, region, endpoint, access_key, secret_key }
+                }
+                _ => Self::Local,
+            },
+        )
     }
 }
 
@@ -97,7 +99,7 @@ impl Origin {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let url = web_url(text)?;
         if url.path() != "/" || url.query().is_some() {
-            return Err(format!("{text} is not an origin: write scheme://host[:port] only"));
+            return Err("an origin is scheme://host[:port] only, without a path".to_owned());
         }
         Ok(Self::of(&url))
     }
@@ -128,7 +130,7 @@ pub(super) fn web_url(text: &str) -> Result<Url, String> {
 }
 
 pub(super) fn redis_url(text: &str) -> Result<(), String> {
-    let known = ["redis://", "rediss://", "unix://"].iter().any(|scheme| text.starts_with(scheme));
+    let known = ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme));
     if known { Ok(()) } else { Err("must begin with redis:// or rediss://".to_owned()) }
 }
 

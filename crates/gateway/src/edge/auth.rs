@@ -5,6 +5,7 @@
 //! once.
 
 mod caller;
+mod model;
 mod session;
 mod ticket;
 
@@ -13,9 +14,11 @@ use axum::http::request::Parts;
 
 use crate::app::AppState;
 
+pub(super) use caller::from_allowed_origin;
 pub use caller::{Admin, Caller, User, authenticate};
-pub(super) use caller::{bearer, from_allowed_origin};
+pub use model::{ModelCaller, ModelRefusal};
 pub use session::SessionAccess;
+pub(super) use session::admit;
 pub use ticket::UrlCaller;
 
 /// The session id of a route with `{id}` in its path, as the client wrote it.

@@ -20,11 +20,18 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
         let (parts, body) = request.into_parts();
         let bytes = read(app, &parts.headers, body, app.config.max_body_bytes).await?;
         ledger::check(&bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
-        let value = serde_json::from_slice(&bytes).map_err(|error| {
-            ApiError::invalid_json(format!("The body is not of the expected shape: {error}"))
-        })?;
-        Ok(Self(value))
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| misshapen(&error))
     }
+}
+
+/// Where a body is not what it should be. The reader's own words repeat values, which may be secrets; only the name
+/// of a field that is missing is ours.
+fn misshapen(error: &serde_json::Error) -> ApiError {
+    let (line, column, text) = (error.line(), error.column(), error.to_string());
+    let missing = text.strip_prefix("missing field ").and_then(|rest| rest.split(" at line ").next());
+    let missing = missing.map(|name| format!(": it has no {name}")).unwrap_or_default();
+    let message = format!("The body is not of the expected shape at line {line}, column {column}{missing}");
+    ApiError::invalid_json(message)
 }
 
 /// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client

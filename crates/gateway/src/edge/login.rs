@@ -5,16 +5,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use proto::http::{ErrorBody, LoginRequest, Me, OkReply};
+use proto::http::{ErrorBody, LoginRequest, Me, OkReply, TokenSource};
 use secrecy::ExposeSecret as _;
+use store::NewLoginSession;
+use url::Url;
 
-use super::auth::{Caller, authenticate, from_allowed_origin};
+use super::auth::{Caller, User, from_allowed_origin};
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::identity::{CredentialKind, hash};
+use crate::identity::{Credential, CredentialKind, hash};
 
-/// The name of the cookie.
-pub(super) const LOGIN_COOKIE: &str = "proliferate_login";
 /// A working day.
 const LIFETIME: Duration = Duration::from_hours(12);
 
@@ -37,15 +37,42 @@ pub(super) async fn login(
     let redeemed = app.store.redeem_login_code(&hash(&request.code), now).await?;
     let (org, user) = redeemed.ok_or_else(ApiError::invalid_token)?;
     let member = app.store.member(org, user).await?.ok_or_else(ApiError::invalid_token)?;
-    let token = app.issuer.user(user, org, &member.email, now, LIFETIME);
-    let caller = authenticate(&app, token.expose_secret(), None).await?;
-    with_cookie(&app, Json(caller.me()), token.expose_secret(), LIFETIME)
+    let cookie = Credential::new(CredentialKind::Cookie, &app.rng);
+    let session = NewLoginSession {
+        token_hash: cookie.hash,
+        org_id: org,
+        user_id: user,
+        at: now,
+        expires_at: now + LIFETIME,
+    };
+    app.store.create_login_session(session).await?;
+    let me = Caller::User(User::new(member, TokenSource::User)).me();
+    with_cookie(&app, Json(me), cookie.text.expose_secret(), LIFETIME)
 }
 
-/// Takes the login cookie away.
+/// Ends the login, for whoever else may have the cookie too, and takes the cookie away.
 #[utoipa::path(post, path = "/v1/logout", tag = "identity", responses((status = 200, body = OkReply)))]
-pub(super) async fn logout(app: AppState, _: Caller) -> Result<Response, ApiError> {
+pub(super) async fn logout(app: AppState, headers: HeaderMap, _: Caller) -> Result<Response, ApiError> {
+    if let Some(token) = login_cookie(&app, &headers) {
+        app.store.end_login_session(&hash(token), app.clock.now()).await?;
+    }
     with_cookie(&app, Json(OkReply::OK), "", Duration::ZERO)
+}
+
+/// The name of the cookie. Cookies know no ports, so that of another gateway on the same host must be told apart; and
+/// a browser takes `__Host-` only from the host itself over TLS, so that no neighbour can plant one.
+pub fn cookie_name(public_url: &Url) -> String {
+    let prefix = if public_url.scheme() == "https" { "__Host-" } else { "" };
+    let port = public_url.port().map(|port| format!("_{port}")).unwrap_or_default();
+    format!("{prefix}proliferate_login{port}")
+}
+
+/// The value of the login cookie, if the browser sent one.
+pub(super) fn login_cookie<'a>(app: &AppState, headers: &'a HeaderMap) -> Option<&'a str> {
+    let wanted = cookie_name(&app.public_url);
+    let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = all.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
 fn with_cookie(
@@ -56,7 +83,8 @@ fn with_cookie(
 ) -> Result<Response, ApiError> {
     let secure = if app.public_url.scheme() == "https" { "; Secure" } else { "" };
     let cookie = format!(
-        "{LOGIN_COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
+        "{}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
+        cookie_name(&app.public_url),
         life.as_secs()
     );
     let mut response = body.into_response();

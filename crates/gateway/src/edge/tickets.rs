@@ -9,7 +9,7 @@ use proto::http::{CreateTicket, ErrorBody, NewTicketReply, OkReply, TicketKind};
 use secrecy::ExposeSecret as _;
 use store::NewTicket;
 
-use super::auth::User;
+use super::auth::{Caller, User, admit};
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -26,8 +26,8 @@ pub(super) async fn create(
     user: User,
     Body(request): Body<CreateTicket>,
 ) -> Result<(StatusCode, Json<NewTicketReply>), ApiError> {
-    let session = app.store.session(request.session_id).await?.filter(|session| session.org_id == user.org);
-    let session = session.ok_or_else(ApiError::session_not_found)?;
+    let (org, id) = (user.org, user.id);
+    let session = admit(&app, &Caller::User(user), Some(request.session_id)).await?;
     let (kind, life) = match request.kind {
         TicketKind::Socket => (store::TicketKind::Socket, SOCKET),
         TicketKind::Proxy => (store::TicketKind::Proxy, PROXY),
@@ -36,9 +36,9 @@ pub(super) async fn create(
     let ticket = Credential::new(CredentialKind::Ticket, &app.rng);
     let new = NewTicket {
         id: TicketId::from(app.rng.uuid(at)),
-        org_id: user.org,
+        org_id: org,
         session_id: session.id,
-        user_id: user.id,
+        user_id: id,
         kind,
         token_hash: ticket.hash,
         at,

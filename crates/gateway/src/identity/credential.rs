@@ -1,4 +1,4 @@
-//! Random credentials: API keys, sandbox tokens, tickets and login codes.
+//! Random credentials: API keys, sandbox tokens, tickets, login codes and login cookies.
 
 use clock::Rng;
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -12,11 +12,14 @@ pub enum CredentialKind {
     ApiKey,
     Sandbox,
     Ticket,
+    /// The code of a login link, good for one login.
     Login,
+    /// What a login leaves with the browser.
+    Cookie,
 }
 
 impl CredentialKind {
-    const ALL: [Self; 4] = [Self::ApiKey, Self::Sandbox, Self::Ticket, Self::Login];
+    const ALL: [Self; 5] = [Self::ApiKey, Self::Sandbox, Self::Ticket, Self::Login, Self::Cookie];
 
     fn prefix(self) -> &'static str {
         match self {
@@ -24,6 +27,7 @@ impl CredentialKind {
             Self::Sandbox => "pls_",
             Self::Ticket => "plt_",
             Self::Login => "pll_",
+            Self::Cookie => "plc_",
         }
     }
 

@@ -45,5 +45,5 @@ pub async fn login_link(
         })
         .await?;
     let base = public_url.as_str().trim_end_matches('/');
-    Ok(format!("{base}/login?code={}", code.text.expose_secret()).into())
+    Ok(format!("{base}/login#code={}", code.text.expose_secret()).into())
 }

@@ -12,6 +12,13 @@ use super::*;
 const USER_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c2VyXzEiLCJlbWFpbCI6ImFAYi5jbyIsIm9yZ0lkIjoib3JnXzEiLCJpYXQiOjE3MDAwMDAwMDAsImV4cCI6NDEwMjQ0NDgwMH0.S6QXeLncyB5Qj57vm9k97FImxWu6_ahbwC-UPzEEW1g";
 const SERVICE_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJzbGFjay13b3JrZXIiLCJzZXJ2aWNlIjp0cnVlLCJpYXQiOjE3MDAwMDAwMDAsImV4cCI6NDEwMjQ0NDgwMH0.6CQC5aD8-QC61DSY4m1d3-j4AZy7GCDgPF2TNnVdkK8";
 
+/// A time long past on any machine: nothing here may ask another clock.
+const NOW: i64 = 1_700_000_000;
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp(NOW, 0).unwrap()
+}
+
 fn issuer() -> Issuer {
     Issuer::new(&"user-secret".into(), &"svc-secret".into())
 }
@@ -31,33 +38,31 @@ fn hs256(secret: &str, claims: &Value) -> String {
 #[test]
 fn the_published_vectors_are_read() {
     let user = Claim::User { user: "user_1".into(), org: Some("org_1".into()) };
-    assert_eq!(issuer().read(USER_VECTOR), Some(user));
+    assert_eq!(issuer().read(USER_VECTOR, now()), Some(user));
     assert_eq!(
-        issuer().read(SERVICE_VECTOR),
+        issuer().read(SERVICE_VECTOR, now()),
         Some(Claim::Service { name: "slack-worker".into(), org: None })
     );
 }
 
 #[test]
 fn what_we_sign_we_read_and_it_carries_issuer_and_audience() {
-    let now = clock::Clock::system().now();
     let (user, org) = (UserId::from(uuid::Uuid::from_u128(1)), OrgId::from(uuid::Uuid::from_u128(2)));
-    let token = issuer().user(user, org, "a@b.co", now, USER_TOKEN_LIFETIME);
-    let read = issuer().read(token.expose_secret());
+    let token = issuer().user(user, org, "a@b.co", now(), USER_TOKEN_LIFETIME);
+    let read = issuer().read(token.expose_secret(), now());
     assert_eq!(read, Some(Claim::User { user: user.to_string(), org: Some(org.to_string()) }));
     let body = token.expose_secret().split('.').nth(1).unwrap().to_owned();
     let body: Value = serde_json::from_slice(&B64.decode(body).unwrap()).unwrap();
     assert_eq!((&body["iss"], &body["aud"]), (&json!("proliferate"), &json!("proliferate")));
     assert_eq!(body["exp"].as_i64().unwrap() - body["iat"].as_i64().unwrap(), 3600);
-    let service = issuer().service("worker", Some(org), now, USER_TOKEN_LIFETIME);
+    let service = issuer().service("worker", Some(org), now(), USER_TOKEN_LIFETIME);
     let expected = Claim::Service { name: "worker".into(), org: Some(org.to_string()) };
-    assert_eq!(issuer().read(service.expose_secret()), Some(expected));
+    assert_eq!(issuer().read(service.expose_secret(), now()), Some(expected));
 }
 
 #[test]
 fn forged_late_and_foreign_tokens_are_refused() {
-    let now = clock::Clock::system().now().timestamp();
-    let good = json!({"sub": "u", "exp": now + 60});
+    let good = json!({"sub": "u", "exp": NOW + 60});
     let with = |key: &str, value: Value| {
         let mut claims = good.clone();
         claims[key] = value;
@@ -65,11 +70,11 @@ fn forged_late_and_foreign_tokens_are_refused() {
     };
     let user = |claims: &Value| hs256("user-secret", claims);
     let cases = [
-        ("expired beyond the leeway", user(&with("exp", json!(now - 10)))),
+        ("expired beyond the leeway", user(&with("exp", json!(NOW - 10)))),
         ("no expiry", user(&json!({"sub": "u"}))),
-        ("no subject", user(&json!({"exp": now + 60}))),
+        ("no subject", user(&json!({"exp": NOW + 60}))),
         ("empty subject", user(&with("sub", json!("")))),
-        ("not yet valid", user(&with("nbf", json!(now + 60)))),
+        ("not yet valid", user(&with("nbf", json!(NOW + 60)))),
         ("another issuer", user(&with("iss", json!("evil")))),
         ("another audience", user(&with("aud", json!("internal")))),
         ("another secret", hs256("other-secret", &good)),
@@ -84,26 +89,34 @@ fn forged_late_and_foreign_tokens_are_refused() {
         ("empty", String::new()),
     ];
     for (name, token) in cases {
-        assert_eq!(issuer().read(&token), None, "{name}");
+        assert_eq!(issuer().read(&token, now()), None, "{name}");
     }
-    assert!(issuer().read(&user(&good)).is_some(), "the token all of these were made from is good");
+    assert!(issuer().read(&user(&good), now()).is_some(), "the token all of these were made from is good");
     assert!(
-        issuer().read(&user(&with("exp", json!(now - 2)))).is_some(),
+        issuer().read(&user(&with("exp", json!(NOW - 2))), now()).is_some(),
         "two seconds are within the leeway"
     );
 }
 
 #[test]
+fn a_token_holds_from_nbf_to_exp_by_the_clock_that_is_given_with_five_seconds_to_spare() {
+    let token = hs256("user-secret", &json!({"sub": "u", "nbf": NOW, "exp": NOW + 60}));
+    let holds = |at: i64| issuer().read(&token, DateTime::from_timestamp(NOW + at, 0).unwrap()).is_some();
+    assert_eq!([-6, -5, 0, 60, 64, 65].map(holds), [false, true, true, true, true, false]);
+    let endless = hs256("user-secret", &json!({"sub": "u", "nbf": i64::MIN, "exp": i64::MAX}));
+    assert!(issuer().read(&endless, now()).is_some());
+}
+
+#[test]
 fn a_user_token_cannot_pass_as_a_service_even_when_it_says_so() {
-    let now = clock::Clock::system().now().timestamp();
-    let token = hs256("user-secret", &json!({"sub": "u", "exp": now + 60, "service": true}));
-    assert_eq!(issuer().read(&token), Some(Claim::User { user: "u".into(), org: None }));
+    let token = hs256("user-secret", &json!({"sub": "u", "exp": NOW + 60, "service": true}));
+    assert_eq!(issuer().read(&token, now()), Some(Claim::User { user: "u".into(), org: None }));
 }
 
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "\\PC{0,80}") {
-        let _ = issuer().read(&text);
+        let _ = issuer().read(&text, now());
     }
 
     #[test]
@@ -111,6 +124,6 @@ proptest! {
         let mut token = USER_VECTOR.to_owned();
         prop_assume!(&token[at..=at] != to.as_str() && &token[at..=at] != ".");
         token.replace_range(at..=at, &to);
-        prop_assert_eq!(issuer().read(&token), None);
+        prop_assert_eq!(issuer().read(&token, now()), None);
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct Call {
     router: Router,
     request: Builder,
     body: Body,
+    cookie: String,
 }
 
 /// What came back.
@@ -27,7 +28,8 @@ pub(crate) struct Answer {
 
 impl TestGateway {
     pub(crate) fn call(&self, method: &str, path: &str) -> Call {
-        Call::new(self.router.clone(), method, path)
+        let cookie = gateway::edge::cookie_name(&self.app.public_url);
+        Call { cookie, ..Call::new(self.router.clone(), method, path) }
     }
 
     pub(crate) fn get(&self, path: &str) -> Call {
@@ -42,7 +44,8 @@ impl TestGateway {
 impl Call {
     pub(crate) fn new(router: Router, method: &str, path: &str) -> Self {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        Self { router, request: Request::builder().method(method).uri(path), body: Body::empty() }
+        let request = Request::builder().method(method).uri(path);
+        Self { router, request, body: Body::empty(), cookie: String::new() }
     }
 
     pub(crate) fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
@@ -55,7 +58,8 @@ impl Call {
     }
 
     pub(crate) fn cookie(self, token: &str) -> Self {
-        self.header("cookie", format!("other=1; proliferate_login={token}"))
+        let cookie = format!("other=1; {}={token}", self.cookie);
+        self.header("cookie", cookie)
     }
 
     pub(crate) fn json(self, body: &Value) -> Self {

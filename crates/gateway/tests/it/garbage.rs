@@ -154,3 +154,33 @@ async fn words_that_no_database_keeps_are_refused_before_it() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_refusal_does_not_repeat_what_was_sent() {
+    const CANARY: &str = "9917331842";
+    let gateway = TestGateway::sqlite().await;
+    let team = OrgOf3::new(&gateway.app).await;
+    let number: u64 = CANARY.parse().unwrap();
+    for (method, path, body) in [
+        ("PUT", "/v1/secrets/A", json!({"value": number})),
+        ("PUT", "/v1/secrets/A", json!({"value": -9_917_331_842_i64})),
+        ("PUT", "/v1/secrets/A", json!({"value": 0.991_733_184_2})),
+        ("PUT", "/v1/secrets/A", json!({"value": [CANARY]})),
+        ("PUT", "/v1/secrets/A", json!({"value": "v", "repoId": CANARY})),
+        ("PUT", "/v1/secrets/A", json!(CANARY)),
+        ("POST", "/v1/members", json!({"email": "a@b.co", "role": CANARY})),
+        ("POST", "/v1/members", json!({"email": number, "role": "member"})),
+        ("POST", "/v1/tickets", json!({"sessionId": CANARY, "kind": "socket"})),
+        ("POST", "/v1/tickets", json!({"sessionId": some_uuid(), "kind": CANARY})),
+        ("POST", "/v1/login", json!({"code": number})),
+    ] {
+        let answer = gateway.call(method, path).bearer(team.token(Role::Owner)).json(&body).send().await;
+        let text = answer.text();
+        assert_eq!(answer.status, 400, "{path} {body}: {text}");
+        assert!(text.contains("line 1, column "), "{path} {body}: {text}");
+        assert!(!text.contains(CANARY) && !text.contains("9917"), "{path} {body}: {text}");
+    }
+    let missing = gateway.call("PUT", "/v1/secrets/A").bearer(team.token(Role::Owner)).json(&json!({}));
+    let missing = missing.send().await.text();
+    assert!(missing.contains("it has no `value`"), "what is missing is named: {missing}");
+}

@@ -152,6 +152,12 @@ impl TestGateway {
         pgwire::run(&self.setup.settings["DATABASE_URL"], text).await;
     }
 
+    /// Ends it without having served; what it leaves can be started again.
+    pub(crate) async fn stop(self) -> Setup {
+        within(self.app.store.clone().close()).await;
+        self.setup
+    }
+
     /// The same gateway on its port.
     pub(crate) fn serve(self) -> Running {
         let (address, life) = (self.gateway.address().unwrap(), Lifecycle::default());

@@ -145,6 +145,16 @@ async fn one_address_cannot_take_more_than_its_share() {
 }
 
 #[tokio::test]
+async fn a_client_that_never_reads_its_answers_is_given_up() {
+    let gateway = impatient().await;
+    let mut client = Raw::open(gateway.address).await;
+    let many = "GET /openapi.json HTTP/1.1\r\nHost: t\r\n\r\n".repeat(100);
+    // Soon neither side takes more; the server has to end it.
+    within(async { while client.0.write_all(many.as_bytes()).await.is_ok() {} }).await;
+    assert!(Raw::open(gateway.address).await.healthy().await);
+}
+
+#[tokio::test]
 async fn beyond_the_cap_of_all_connections_one_waits_for_room() {
     let gateway = patient(&[("PROLIFERATE_MAX_CONNECTIONS", "2")]).await;
     let (mut a, mut b) = (Raw::open(gateway.address).await, Raw::open(gateway.address).await);

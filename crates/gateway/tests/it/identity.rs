@@ -1,5 +1,8 @@
 //! Whom the gateway takes a credential for, and what ends one at once.
 
+use std::time::Duration;
+
+use clock::Clock;
 use proto::{OrgId, Role};
 use serde_json::{Value, json};
 
@@ -41,20 +44,41 @@ async fn each_credential_is_taken_for_its_owner() {
 }
 
 #[tokio::test]
-async fn a_user_token_without_organisation_needs_exactly_one_membership() {
-    let gateway = TestGateway::sqlite().await;
+async fn a_user_token_without_organisation_counts_for_the_oldest_membership() {
+    let clock = Clock::manual(Clock::system().now());
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        oldest_membership(setup.clock(&clock).start().await, &clock).await;
+    }
+}
+
+async fn oldest_membership(gateway: TestGateway, clock: &Clock) {
     let (a, b) = (org(&gateway.app).await, org(&gateway.app).await);
     let user = join(&gateway.app, a, Role::Member, "two@test.example").await;
     let token = signed(JWT_SECRET, &json!({"sub": user, "exp": now() + 60}));
     assert_eq!(me(&gateway, &token).await["orgId"], json!(a));
+    clock.advance(Duration::from_secs(1));
     assert_eq!(join(&gateway.app, b, Role::Admin, "Two@test.example").await, user, "one address, one user");
-    let answer = gateway.get("/v1/me").bearer(&token).send().await;
-    assert_eq!((answer.status, answer.json()["error"].as_str()), (401, Some("Organization required")));
+    assert_eq!(
+        me(&gateway, &token).await["orgId"],
+        json!(a),
+        "nobody is locked out by being added elsewhere"
+    );
     assert_eq!(me(&gateway, &user_token(&gateway.app, user, b)).await["role"], json!("admin"));
     gateway.app.store.change_member(a, user, None).await.unwrap();
     assert_eq!(me(&gateway, &token).await["orgId"], json!(b));
     gateway.app.store.change_member(b, user, None).await.unwrap();
     refused(&gateway, &token, "no membership is left").await;
+}
+
+#[tokio::test]
+async fn a_token_ends_by_our_own_clock() {
+    let clock = Clock::manual(Clock::system().now());
+    let gateway = Setup::sqlite().clock(&clock).start().await;
+    let person = person(&gateway.app, org(&gateway.app).await, Role::Member).await;
+    clock.advance(Duration::from_mins(59));
+    me(&gateway, &person.token).await;
+    clock.advance(Duration::from_mins(2));
+    refused(&gateway, &person.token, "its hour is over").await;
 }
 
 #[tokio::test]
@@ -163,6 +187,7 @@ async fn codes_and_tickets_are_no_bearers() {
     let person = person(app, org(app).await, Role::Owner).await;
     let session = session(app, person.org).await;
     refused(&gateway, &login_code(app, &person).await, "a login code").await;
+    refused(&gateway, &crate::login::logged_in(&gateway, &person).await, "a login cookie").await;
     for kind in ["socket", "proxy"] {
         let made = gateway.post("/v1/tickets", &json!({"sessionId": session, "kind": kind}));
         let made = made.bearer(&person.token).send().await;

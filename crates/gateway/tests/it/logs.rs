@@ -80,12 +80,14 @@ pub(crate) fn forms(secret: &str) -> Vec<String> {
 /// Puts `secret` wherever a client can put one.
 async fn show_everywhere(running: &Running, secret: &str, session: &str, owner: &str) {
     let client = crate::harness::client();
+    let cookie = format!("proliferate_login_{}={secret}", running.address.port());
     let status = format!("/proliferate/sessions/{session}/status?token={secret}");
     let (query, path, file) =
         (format!("/v1/me?token={secret}"), format!("/{secret}"), format!("/ui/{secret}"));
     for path in ["/v1/me", &status, &query, &path, &file] {
         let request = client.get(running.url(path)).bearer_auth(secret).header("x-api-key", secret);
-        request.header("cookie", format!("proliferate_login={secret}")).send().await.unwrap();
+        request.send().await.unwrap();
+        client.get(running.url(path)).header("cookie", &cookie).send().await.unwrap();
     }
     client.post(running.url("/v1/login")).json(&json!({"code": secret})).send().await.unwrap();
     client.post(running.url("/llm/v1/messages")).header("x-api-key", secret).send().await.unwrap();
@@ -104,6 +106,7 @@ async fn no_credential_code_or_secret_is_ever_logged() {
         gateway.post("/v1/tickets", &json!({"sessionId": session, "kind": "socket"})).bearer(&owner.token);
     let made = gateway.post("/v1/keys", &json!({"name": "k"})).bearer(&owner.token).send().await.json();
     let login = login_code(&app, owner).await;
+    let cookie = crate::login::logged_in(&gateway, owner).await;
     let mut secrets = vec![
         owner.token.clone(),
         api_key(&app, owner).await.1,
@@ -113,6 +116,7 @@ async fn no_credential_code_or_secret_is_ever_logged() {
         gateway::identity::compat_sandbox_token(&app.service_secret, &session.to_string()),
         ticket.send().await.json()["ticket"].as_str().unwrap().to_owned(),
         login,
+        cookie,
         "plk_not-a-key-but-somebody-might-think-so".to_owned(),
         "the-password-of-a-user-who-mistook-the-field".to_owned(),
     ];

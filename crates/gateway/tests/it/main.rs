@@ -29,3 +29,4 @@ mod hostile;
 mod ready;
 mod start;
 mod stopping;
+mod upgrades;

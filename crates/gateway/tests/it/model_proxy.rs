@@ -12,9 +12,10 @@ use testkit::{FaultProxy, ScriptedModel};
 use tokio::net::TcpListener;
 
 use crate::call::{Answer, Call};
-use crate::harness::{Setup, TestGateway, address_of};
+use crate::harness::{Running, Setup, TestGateway, address_of};
 use crate::logs::Captured;
 use crate::people::{Person, api_key, login_code, org, person, sandbox_token, session};
+use crate::raw::Raw;
 
 const PROVIDER_KEY: &str = "sk-ant-the-real-key-of-the-provider";
 
@@ -63,6 +64,28 @@ async fn without_a_valid_key_the_refusal_has_the_form_of_the_api() {
             assert_refusal(&call().bearer(bad).send().await, 401, "authentication_error");
         }
         assert_refusal(&call().cookie(&person.token).send().await, 401, "authentication_error");
+    }
+}
+
+#[tokio::test]
+async fn of_two_keys_none_counts() {
+    let gateway = TestGateway::sqlite().await;
+    let person = agent(&gateway).await;
+    let (key, token) = (api_key(&gateway.app, &person).await.1, &person.token);
+    let call = || messages(&gateway, "hi");
+    assert_eq!(
+        call().header("x-api-key", &key).bearer(token).status().await,
+        200,
+        "one of each is one client"
+    );
+    for twice in [
+        call().header("x-api-key", &key).header("x-api-key", &key),
+        call().header("x-api-key", "x").header("x-api-key", &key),
+        call().header("x-api-key", &key).header("x-api-key", &key).bearer(token),
+        call().bearer(token).bearer(token),
+        call().header("x-api-key", b"\xff").bearer(token),
+    ] {
+        assert_refusal(&twice.send().await, 401, "authentication_error");
     }
 }
 
@@ -186,6 +209,68 @@ async fn a_redirect_of_the_provider_does_not_carry_the_key_away() {
     let answer = messages(&gateway, "x").bearer(&key).send().await;
     assert_eq!(thief.requests().len(), 0, "the key went to {}", thief.url());
     assert_eq!((answer.status, answer.header("location")), (307, None));
+}
+
+#[tokio::test]
+async fn what_comes_before_a_planned_cut_arrives() {
+    let setup = Setup::sqlite();
+    let script = setup.folder().join("model.toml");
+    std::fs::write(&script, "[[rule]]\n[[rule.step]]\ntext = \"one two three\"\nchunk = 1\ndrop_after = 5")
+        .unwrap();
+    let gateway = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).start().await;
+    let key = api_key(&gateway.app, &agent(&gateway).await).await.1;
+    let running = gateway.serve();
+    // Each request is another one, for the script cuts each of them once.
+    for at in 0..10 {
+        let mut client = Raw::open(running.address).await;
+        let body = prompt(&format!("hi {at}"), true).to_string();
+        let length = body.len();
+        let head = format!(
+            "POST /llm/v1/messages HTTP/1.1\r\nHost: t\r\nx-api-key: {key}\r\nContent-Length: {length}"
+        );
+        client.send(format!("{head}\r\n\r\n{body}")).await;
+        let said = client.rest().await;
+        assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+        assert_eq!(said.matches("event: ").count(), 5, "{said}");
+        assert!(!said.ends_with("0\r\n\r\n"), "it was not cut: {said}");
+    }
+}
+
+/// A request of which the head is sent; the body is to be asked for.
+async fn asks(running: &Running, key: &str, body: &str) -> Raw {
+    let mut client = Raw::open(running.address).await;
+    let length = body.len();
+    let head =
+        format!("POST /llm/v1/messages HTTP/1.1\r\nHost: t\r\nx-api-key: {key}\r\nContent-Length: {length}");
+    client.send(format!("{head}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")).await;
+    client
+}
+
+#[tokio::test]
+async fn no_more_than_64_requests_are_held_in_memory() {
+    let gateway = Setup::sqlite().set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await;
+    let key = api_key(&gateway.app, &agent(&gateway).await).await.1;
+    let (running, body) = (gateway.serve(), prompt("hi", true).to_string());
+    let mut held = Vec::new();
+    for _ in 0..64 {
+        let mut client = asks(&running, &key, &body).await;
+        assert_eq!(client.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
+        held.push(client);
+    }
+    let mut next = asks(&running, &key, &body).await;
+    let mut other = Raw::open(running.address).await;
+    for _ in 0..50 {
+        assert!(other.healthy().await, "what holds no body does not wait");
+    }
+    assert!(next.0.try_read(&mut [0; 16]).is_err(), "a 65th body was asked for");
+    let mut first = held.remove(0);
+    first.send(&body).await;
+    assert!(first.rest().await.contains("message_stop"));
+    assert_eq!(next.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
+    // One that goes away makes room as well.
+    held.clear();
+    next.send(&body).await;
+    assert!(next.rest().await.contains("message_stop"));
 }
 
 async fn serve(router: Router) -> SocketAddr {

@@ -24,7 +24,7 @@ pub(crate) fn some_uuid() -> uuid::Uuid {
     Rng::system().uuid(Clock::system().now())
 }
 
-/// Seconds since 1970: the JWT library reads the machine's clock.
+/// Seconds since 1970, for tokens that are signed by hand.
 pub(crate) fn now() -> i64 {
     Clock::system().now().timestamp()
 }
@@ -49,12 +49,12 @@ pub(crate) async fn join(app: &AppState, org: OrgId, role: Role, email: &str) ->
 }
 
 pub(crate) fn user_token(app: &AppState, user: UserId, org: OrgId) -> String {
-    let now = Clock::system().now();
+    let now = app.clock.now();
     app.issuer.user(user, org, "a@test.example", now, USER_TOKEN_LIFETIME).expose_secret().to_owned()
 }
 
 pub(crate) fn service_token(app: &AppState, org: Option<OrgId>) -> String {
-    let now = Clock::system().now();
+    let now = app.clock.now();
     app.issuer.service("worker", org, now, USER_TOKEN_LIFETIME).expose_secret().to_owned()
 }
 

@@ -84,6 +84,31 @@ async fn a_database_that_is_away_is_a_503_that_tells_nothing_of_it() {
 }
 
 #[tokio::test]
+async fn an_error_of_the_database_that_no_waiting_heals_is_a_500_and_logged() {
+    let logs = crate::logs::Captured::start();
+    let gateway = TestGateway::postgres().await;
+    let team = crate::people::OrgOf3::new(&gateway.app).await;
+    let owner = team.token(proto::Role::Owner);
+    let expected = r#"{"error":"Internal server error","code":"internal"}"#;
+    // A row that cannot be read, a rule that no code of ours knows, and a table that is not there.
+    for (sql, method, path) in [
+        (
+            "ALTER TABLE members DROP CONSTRAINT members_role_check; UPDATE members SET role = 'strange' WHERE role = 'member'",
+            "GET",
+            "/v1/members",
+        ),
+        ("ALTER TABLE api_keys ADD CONSTRAINT no_more CHECK (name <> 'k')", "POST", "/v1/keys"),
+        ("ALTER TABLE secrets RENAME TO gone", "GET", "/v1/secrets"),
+    ] {
+        gateway.sql(sql).await;
+        let call = gateway.call(method, path).bearer(owner).json(&serde_json::json!({"name": "k"}));
+        let answer = call.send().await;
+        assert_eq!((answer.status, answer.text().as_str()), (500, expected), "{sql}");
+    }
+    assert!(logs.text().contains("no_more") && logs.text().contains("secrets"), "{}", logs.text());
+}
+
+#[tokio::test]
 async fn a_missing_sandbox_engine_is_named() {
     let gateway = Setup::sqlite().set("PATH", "/nonexistent").start().await;
     assert_eq!(down(&gateway).await, ["sandboxes"]);

@@ -171,3 +171,22 @@ async fn a_new_key_is_shown_once_and_acts_as_its_maker() {
     assert_eq!(listed["keys"][0]["name"], "laptop");
     assert!(key.starts_with(listed["keys"][0]["hint"].as_str().unwrap()));
 }
+
+#[tokio::test]
+async fn a_name_is_what_the_organisation_gave_and_nobody_elses_business() {
+    for gateway in TestGateway::both().await {
+        let (ours, theirs) = (OrgOf3::new(&gateway.app).await, OrgOf3::new(&gateway.app).await);
+        let email = format!("{}@test.example", some_uuid());
+        let add = |team: &OrgOf3, name: &str| {
+            let body = json!({"email": email, "name": name, "role": "member"});
+            gateway.post("/v1/members", &body).bearer(team.token(Role::Owner)).send()
+        };
+        let (one, other) = (add(&ours, "Ada Lovelace").await, add(&theirs, "that countess").await);
+        assert_eq!((one.status, other.status), (201, 201), "{} {}", one.text(), other.text());
+        assert_eq!(one.json()["userId"], other.json()["userId"], "one address, one user");
+        assert_eq!(one.json()["name"], "Ada Lovelace");
+        assert_eq!(other.json()["name"], "that countess");
+        let listed = gateway.get("/v1/members").bearer(ours.token(Role::Owner)).send().await.text();
+        assert!(listed.contains("Ada Lovelace") && !listed.contains("countess"), "{listed}");
+    }
+}

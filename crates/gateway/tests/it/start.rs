@@ -1,6 +1,8 @@
 //! Starts that must fail do so with one sentence that says what to do, and leave nothing behind.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 
 use testkit::{Direction, FaultProxy};
 
@@ -133,10 +135,74 @@ async fn a_damaged_key_file_is_said_and_left_as_it_is() {
     std::fs::create_dir(setup.data_dir()).unwrap();
     let keys = setup.data_dir().join("keys.env");
     std::fs::write(&keys, "GATEWAY_JWT_SECRET=x\n").unwrap();
+    std::fs::set_permissions(&keys, Permissions::from_mode(0o600)).unwrap();
     let Err(error) = setup.try_start().await else { panic!("it started without a vault key") };
     assert!(
         error.to_string().contains("USER_SECRETS_ENCRYPTION_KEY") && error.to_string().contains("keys.env"),
         "{error}"
     );
     assert_eq!(std::fs::read_to_string(&keys).unwrap(), "GATEWAY_JWT_SECRET=x\n");
+}
+
+#[tokio::test]
+async fn a_key_file_that_others_can_read_is_refused() {
+    let setup = Setup::sqlite();
+    drop(setup.try_start().await.unwrap_or_else(|error| panic!("{error}")));
+    let keys = setup.data_dir().join("keys.env");
+    std::fs::set_permissions(&keys, Permissions::from_mode(0o640)).unwrap();
+    let Err(error) = setup.try_start().await else { panic!("it started with keys that a group can read") };
+    assert!(error.to_string().contains(&format!("chmod 600 {}", keys.display())), "{error}");
+}
+
+/// A gateway that has sealed a value and was stopped: how it was set up, and the id of the key.
+async fn with_a_sealed_value(setup: Setup) -> (Setup, String) {
+    let gateway = setup.start().await;
+    let org = crate::people::org(&gateway.app).await;
+    gateway.app.vault.set(org, store::Scope::Org, "A", &"v".into(), None).await.unwrap();
+    let id = gateway.app.store.secret_key_ids().await.unwrap().remove(0);
+    (gateway.stop().await, id)
+}
+
+async fn refused_without_its_key(setup: &Setup, id: &str) {
+    let Err(error) = setup.try_start().await else { panic!("it started without its key") };
+    let text = error.to_string();
+    for part in [id, "keys.env", "USER_SECRETS_ENCRYPTION_KEY ", "USER_SECRETS_ENCRYPTION_KEY_OLD"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_key_file_is_said_and_not_replaced() {
+    let (mut setup, id) = with_a_sealed_value(Setup::sqlite()).await;
+    let (keys, backup) = (setup.data_dir().join("keys.env"), setup.folder().join("backup"));
+    std::fs::rename(&keys, &backup).unwrap();
+    for other in ["", &"bb".repeat(32)] {
+        setup = setup.set("USER_SECRETS_ENCRYPTION_KEY", other);
+        refused_without_its_key(&setup, &id).await;
+        assert!(!keys.exists(), "a new key file was made");
+    }
+    setup = setup.set("USER_SECRETS_ENCRYPTION_KEY", "");
+    std::fs::rename(&backup, &keys).unwrap();
+    assert!(setup.try_start().await.is_ok(), "the backup is back");
+    let text = std::fs::read_to_string(&keys).unwrap();
+    std::fs::write(
+        &keys,
+        text.replace(
+            "USER_SECRETS_ENCRYPTION_KEY=",
+            &format!("USER_SECRETS_ENCRYPTION_KEY={}\nX=", "cc".repeat(32)),
+        ),
+    )
+    .unwrap();
+    refused_without_its_key(&setup, &id).await;
+}
+
+#[tokio::test]
+async fn a_lost_key_that_was_a_setting_is_said() {
+    let (old, new) = ("aa".repeat(32), "bb".repeat(32));
+    let setup = Setup::postgres().await.set("USER_SECRETS_ENCRYPTION_KEY", &old);
+    let (setup, id) = with_a_sealed_value(setup).await;
+    let setup = setup.set("USER_SECRETS_ENCRYPTION_KEY", &new);
+    refused_without_its_key(&setup, &id).await;
+    let setup = setup.set("USER_SECRETS_ENCRYPTION_KEY_OLD", &old);
+    assert!(setup.try_start().await.is_ok(), "the old key opens");
 }

@@ -91,3 +91,16 @@ async fn the_data_dir_is_free_after_the_end() {
     assert!(within(first.run(&life)).await);
     assert!(setup.try_start().await.is_ok());
 }
+
+#[tokio::test]
+async fn the_database_is_closed_at_the_end_and_is_one_file() {
+    let setup = Setup::sqlite();
+    let gateway = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+    let (store, life) = (gateway.app.store.clone(), gateway::lifecycle::Lifecycle::default());
+    let log = setup.data_dir().join("proliferate.db-wal");
+    assert!(log.exists(), "it writes ahead while it runs");
+    life.soft.cancel();
+    assert!(within(gateway.run(&life)).await);
+    assert!(!log.exists(), "a copy of the file alone would miss what is in the log");
+    assert!(store.ping().await.is_err());
+}

@@ -122,6 +122,7 @@ async fn only_tickets_for_sockets_and_tokens_of_people_and_services_work_in_a_ur
         ("a sandbox token", sandbox_token(app, world.session).await, 401),
         ("a plain sandbox token", plain.clone(), 401),
         ("a login code", login_code(app, &world.ada).await, 401),
+        ("a login cookie", crate::login::logged_in(&world.gateway, &world.ada).await, 401),
         ("a made-up ticket", "plt_00".to_owned(), 401),
         ("nothing", String::new(), 401),
         ("a stranger's token", stranger.token, 404),

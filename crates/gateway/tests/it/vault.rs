@@ -180,3 +180,21 @@ async fn a_vault_with_another_key_opens_nothing() {
     let vault = Vault::new(store, &keyring, clock, Rng::system()).unwrap();
     assert!(matches!(vault.open(org, Scope::Org, "A").await, Err(VaultError::UnknownKey(_))));
 }
+
+#[tokio::test]
+async fn of_many_secrets_all_are_stored_or_none() {
+    for gateway in TestGateway::both().await {
+        let org = org(&gateway.app).await;
+        let set = async |names: &[&str]| {
+            let pairs: Vec<_> =
+                names.iter().map(|name| ((*name).to_owned(), SecretString::from("v"))).collect();
+            gateway.app.vault.set_all(org, Scope::Org, &pairs, None).await
+        };
+        assert_eq!(set(&["A", "B"]).await.unwrap(), 2);
+        assert_eq!(set(&["B", "C", "D"]).await.unwrap(), 2, "B was there");
+        assert!(matches!(set(&["E", "no name", "F"]).await, Err(VaultError::BadName)));
+        assert_eq!(set(&[]).await.unwrap(), 0);
+        let listed = gateway.app.store.secrets(org).await.unwrap();
+        assert_eq!(listed.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["A", "B", "C", "D"]);
+    }
+}

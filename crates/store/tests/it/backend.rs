@@ -58,6 +58,14 @@ impl Backend {
         self.place.open().await
     }
 
+    /// Opens the same database once more, as it is.
+    pub(crate) async fn open_existing(&self) -> Result<Store, StoreError> {
+        match &self.place {
+            Place::Sqlite { file, .. } => Store::open_existing_sqlite(file).await,
+            Place::Postgres(database) => Store::open_existing_postgres(&database.url()).await,
+        }
+    }
+
     /// A connection that knows no store.
     pub(crate) async fn raw(&self) -> Raw {
         self.place.raw().await

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Clock;
 use sqlx::{Connection as _, query_scalar};
-use store::{Migration, NewOrg, Store, StoreError, check_backup, restore};
+use store::{Migration, NewOrg, Store, StoreError, backup_sqlite, check_backup, restore};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -58,7 +58,7 @@ async fn a_backup_holds_all_that_was_done_before_and_no_holes() {
         tokio::task::yield_now().await;
     }
     let before = backend.store.orgs().await.unwrap().len();
-    backend.store.backup(&out).await.unwrap();
+    backup_sqlite(backend.file(), &out).await.unwrap();
     stop.store(true, Ordering::SeqCst);
     let written = usize::try_from(writing.await.unwrap()).unwrap();
 
@@ -76,23 +76,22 @@ async fn a_backup_overwrites_nothing() {
     for (name, text) in [("notes", "mine"), ("empty", "")] {
         let out = folder.path().join(name);
         fs::write(&out, text).unwrap();
-        let error = backend.store.backup(&out).await.unwrap_err();
+        let error = backup_sqlite(backend.file(), &out).await.unwrap_err();
         assert!(matches!(error, StoreError::File { .. }), "{error:?}");
         assert!(error.to_string().contains(&out.display().to_string()), "{error}");
         assert_eq!(fs::read_to_string(&out).unwrap(), text);
     }
-    let nowhere = backend.store.backup(&folder.path().join("missing/backup.db")).await;
+    let nowhere = backup_sqlite(backend.file(), &folder.path().join("missing/backup.db")).await;
     assert!(matches!(nowhere, Err(StoreError::File { .. })), "{nowhere:?}");
 }
 
 #[tokio::test]
-async fn a_backup_of_postgres_is_left_to_its_own_tools() {
-    let backend = Backend::postgres().await;
+async fn a_backup_of_nothing_makes_nothing() {
     let folder = TempDir::new().unwrap();
-    let out = folder.path().join("backup.db");
-    let refused = backend.store.backup(&out).await;
-    assert!(matches!(refused, Err(StoreError::Refused(why)) if why.contains("pg_dump")));
-    assert!(!out.exists());
+    let (file, out) = (folder.path().join("absent.db"), folder.path().join("backup.db"));
+    let refused = backup_sqlite(&file, &out).await;
+    assert!(matches!(refused, Err(StoreError::Absent { .. })), "{refused:?}");
+    assert!(!file.exists() && !out.exists());
 }
 
 /// A database as a crash leaves it, whose last organisation is only in the log, and an older backup of it.
@@ -100,7 +99,7 @@ async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
     let backend = Backend::sqlite().await;
     let (database, backup) = (folder.join("data.db"), folder.join("backup.db"));
     org(&backend.store, 1).await;
-    backend.store.backup(&backup).await.unwrap();
+    backup_sqlite(backend.file(), &backup).await.unwrap();
     org(&backend.store, 2).await;
     for suffix in ["", "-wal"] {
         fs::copy(with(backend.file(), suffix), with(&database, suffix)).unwrap();
@@ -135,6 +134,65 @@ async fn a_second_restore_keeps_what_the_first_one_kept() {
 }
 
 #[tokio::test]
+async fn a_restored_database_is_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    for open in [&backup, &with(&database, "-wal")] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    // What a restore that was stopped left behind.
+    fs::write(with(&database, ".restoring"), "half").unwrap();
+    let kept = restore(&backup, &database).await.unwrap().unwrap();
+    for file in [database.clone(), with(&kept, "-wal")] {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
+    }
+    assert_eq!(org_names(&database).await, ["org 1"]);
+}
+
+/// A program that starts meanwhile would make a new database where there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_has_no_moment_without_a_database() {
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let watching = std::thread::spawn({
+        let (database, stop) = (database.clone(), stop.clone());
+        move || {
+            let (mut looks, mut gaps) = (0_u64, 0_u64);
+            while !stop.load(Ordering::SeqCst) {
+                looks += 1;
+                gaps += u64::from(!database.exists());
+            }
+            (looks, gaps)
+        }
+    });
+    for _ in 0..30 {
+        restore(&backup, &database).await.unwrap();
+    }
+    stop.store(true, Ordering::SeqCst);
+    let (looks, gaps) = watching.join().unwrap();
+    assert!(looks > 30);
+    assert_eq!(gaps, 0, "of {looks} looks");
+}
+
+#[tokio::test]
+async fn a_restore_replaces_what_is_damaged_beyond_reading() {
+    let folder = TempDir::new().unwrap();
+    let (database, backup) = crashed(folder.path()).await;
+    let damaged = "no database at all".repeat(500);
+    for file in ["", "-wal", "-journal"] {
+        fs::write(with(&database, file), &damaged).unwrap();
+    }
+    let kept = restore(&backup, &database).await.unwrap().unwrap();
+    for file in ["", "-wal", "-journal"] {
+        assert_eq!(fs::read_to_string(with(&kept, file)).unwrap(), damaged, "{file}");
+        assert!(file.is_empty() || !with(&database, file).exists(), "{file}");
+    }
+    assert_eq!(org_names(&database).await, ["org 1"]);
+}
+
+#[tokio::test]
 async fn a_restore_needs_no_old_database_and_ignores_its_log() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
@@ -150,7 +208,7 @@ async fn a_look_at_a_backup_makes_nothing_beside_it() {
     let backend = Backend::sqlite().await;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("closed.db");
-    backend.store.backup(&file).await.unwrap();
+    backup_sqlite(backend.file(), &file).await.unwrap();
     let Raw::Sqlite(mut connection) = Raw::sqlite(&file).await else { unreachable!() };
     let mode: String = query_scalar("PRAGMA journal_mode = WAL").fetch_one(&mut connection).await.unwrap();
     assert_eq!(mode, "wal");

@@ -51,6 +51,54 @@ async fn every_row_belongs_to_an_organisation() {
     assert_eq!(nullable, ORG_MAY_BE_NULL.map(|(table, _)| table));
 }
 
+/// The table, the columns and the target with its columns of a line that tells a foreign key.
+fn parse_foreign_key(line: &str) -> Option<(&str, Vec<&str>, &str, Vec<&str>)> {
+    let (table, rest) = line.split_once(": foreign key (")?;
+    let (from, rest) = rest.split_once(") to ")?;
+    let (target, rest) = rest.split_once(" (")?;
+    let (to, _) = rest.split_once(')')?;
+    Some((table, from.split(", ").collect(), target, to.split(", ").collect()))
+}
+
+#[tokio::test]
+async fn no_row_can_name_one_of_another_organisation() {
+    let catalog = sqlite_catalog().await;
+    let owned: BTreeSet<_> =
+        catalog.iter().filter_map(|line| line.strip_suffix(": unique constraint (id, org_id)")).collect();
+    assert!(owned.contains("sessions") && owned.contains("trigger_events"), "{owned:?}");
+    let keys: Vec<_> = catalog.iter().filter_map(|line| parse_foreign_key(line)).collect();
+    assert!(keys.len() > 40, "only {} keys: the catalog is not read", keys.len());
+    let loose: Vec<_> = keys
+        .iter()
+        .filter(|(_, from, target, to)| {
+            let place = to.iter().position(|column| *column == "org_id");
+            owned.contains(target) && place.is_none_or(|place| from[place] != "org_id")
+        })
+        .collect();
+    assert!(loose.is_empty(), "without the organisation: {loose:?}");
+}
+
+/// Removing one row must not read a whole table to find what goes with it.
+#[tokio::test]
+async fn what_goes_with_a_member_or_a_session_is_found_by_an_index() {
+    let catalog = sqlite_catalog().await;
+    let indexed = |table: &str, from: &[&str]| {
+        catalog.iter().filter(|line| line.starts_with(&format!("{table}: "))).any(|line| {
+            let Some((_, columns)) = line.split_once(" (") else { return false };
+            let is_index = [": primary key", ": unique", ": index"].iter().any(|kind| line.contains(kind));
+            let columns: Vec<_> = columns.trim_end_matches(')').split(", ").collect();
+            let of_one = columns[0] != "org_id" && from.contains(&columns[0]);
+            is_index && (of_one || from.iter().all(|name| columns.iter().take(from.len()).any(|c| c == name)))
+        })
+    };
+    let scanned: Vec<_> = catalog
+        .iter()
+        .filter_map(|line| parse_foreign_key(line))
+        .filter(|(table, from, target, _)| ["members", "sessions"].contains(target) && !indexed(table, from))
+        .collect();
+    assert!(scanned.is_empty(), "without an index: {scanned:?}");
+}
+
 #[tokio::test]
 async fn every_sqlite_table_keeps_its_types() {
     let backend = Backend::sqlite().await;

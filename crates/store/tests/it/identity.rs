@@ -1,7 +1,7 @@
 //! Organisations and members: the first owner is made once, and no organisation loses its last one.
 
 use proto::{OrgId, Role, UserId};
-use store::{FirstOwner, NewOrg, StoreError};
+use store::{FirstOwner, NewMember, NewOrg, StoreError};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, id, member, membership, org, together};
@@ -10,6 +10,7 @@ on_both! {
     the_first_owner_is_made_once
     organisations_are_listed_oldest_first
     one_address_is_one_user_in_every_organisation
+    a_name_belongs_to_the_organisation_that_wrote_it
     a_membership_is_taken_or_its_organisation_missing
     the_last_owner_stays
     two_owners_cannot_remove_each_other_at_once
@@ -32,6 +33,7 @@ async fn the_first_owner_is_made_once(b: &Backend) {
     let owner = b.store.first_owner().await.unwrap().unwrap();
     assert_eq!((owner.org_id, owner.user_id), (id::<OrgId>(winner), id::<UserId>(100 + winner)));
     assert_eq!((owner.email.as_str(), owner.role), ("owner@example.com", Role::Owner));
+    assert_eq!(owner.name, owner.email);
     assert_eq!(b.store.orgs().await.unwrap().len(), 1);
     assert!(!b.store.create_first_owner(first(50)).await.unwrap());
 }
@@ -57,6 +59,20 @@ async fn one_address_is_one_user_in_every_organisation(b: &Backend) {
     assert_eq!(roles, [(first, Role::Owner, "ada@example.com"), (second, Role::Member, "ada@example.com")]);
     assert!(b.store.member(second, id(11)).await.unwrap().is_none(), "the id that was not needed is nobody");
     assert_eq!(b.store.members(second).await.unwrap().len(), 1);
+}
+
+async fn a_name_belongs_to_the_organisation_that_wrote_it(b: &Backend) {
+    let (first, second) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let called = |org, name: &str| NewMember {
+        name: name.to_owned(),
+        ..membership(org, 10, "ada@example.com", Role::Owner)
+    };
+    let ada = b.store.add_member(called(first, "Ada, who owes us money")).await.unwrap();
+    b.store.add_member(called(second, "Ada")).await.unwrap();
+    let names: Vec<_> =
+        b.store.memberships(ada).await.unwrap().into_iter().map(|m| (m.org_id, m.name)).collect();
+    assert_eq!(names, [(first, "Ada, who owes us money".to_owned()), (second, "Ada".to_owned())]);
+    assert_eq!(b.store.members(second).await.unwrap()[0].name, "Ada");
 }
 
 async fn a_membership_is_taken_or_its_organisation_missing(b: &Backend) {

@@ -8,6 +8,7 @@ mod world;
 // The public calls, as stories.
 mod credentials;
 mod identity;
+mod logins;
 mod sandboxes;
 mod vault;
 // The schema.
@@ -18,5 +19,6 @@ mod vocabulary;
 // The file and the server below.
 mod backup;
 mod concurrency;
+mod existing;
 mod opening;
 mod probing;

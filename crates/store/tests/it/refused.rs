@@ -13,23 +13,32 @@ on_both! {
 const WORLD: &str = "
     INSERT INTO organizations (id, name, action_modes, created_at) VALUES (#1, 'one', '{}', '2025-06-15T00:00:00Z'),
         (#2, 'two', '{}', '2025-06-15T00:00:00Z');
-    INSERT INTO users (id, email, name, created_at) VALUES (#10, 'ada@example.com', 'Ada', '2025-06-15T00:00:00Z');
-    INSERT INTO members (org_id, user_id, role, created_at) VALUES (#1, #10, 'owner', '2025-06-15T00:00:00Z');
+    INSERT INTO users (id, email, created_at) VALUES (#10, 'ada@example.com', '2025-06-15T00:00:00Z');
+    INSERT INTO members (org_id, user_id, name, role, created_at) VALUES (#1, #10, 'Ada', 'owner', '2025-06-15T00:00:00Z');
     INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)
         VALUES (#20, #1, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z'),
         (#21, #2, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z');
     INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_at, updated_at)
-        VALUES (#30, #1, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+        VALUES (#30, #1, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
+        (#31, #2, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+    INSERT INTO automations (id, org_id, name, enabled, action_modes, created_at, updated_at)
+        VALUES (#80, #1, 'a', true, '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
+        (#81, #2, 'a', true, '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+    INSERT INTO triggers (id, org_id, automation_id, kind, enabled, created_at)
+        VALUES (#82, #1, #80, 'manual', true, '2025-06-15T00:00:00Z'), (#83, #2, #81, 'manual', true, '2025-06-15T00:00:00Z');
+    INSERT INTO trigger_events (id, org_id, trigger_id, status, payload, created_at)
+        VALUES (#84, #1, #82, 'queued', '{}', '2025-06-15T00:00:00Z'), (#85, #2, #83, 'queued', '{}', '2025-06-15T00:00:00Z');
     INSERT INTO sessions (id, org_id, session_type, origin, status, sandbox_provider, sandbox_generation, owner_epoch,
         seq_reserved, pr_urls, metrics, started_at, last_activity_at) VALUES (#40, #1, 'coding', 'web', 'running',
-        'local', 0, 0, 0, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
+        'local', 0, 0, 0, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
+        (#49, #2, 'coding', 'web', 'running', 'local', 0, 0, 0, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
     INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete, interrupted, created_at)
         VALUES (#40, 'm1', #1, 1, 'user', 'hi', true, false, '2025-06-15T00:00:00Z');";
 
-const USER: &str = "INSERT INTO users (id, email, name, created_at)
-    VALUES (#11, 'bob@example.com', 'Bob', '2025-06-15T00:00:00Z')";
-const MEMBER: &str = "INSERT INTO members (org_id, user_id, role, created_at)
-    VALUES (#2, #10, 'admin', '2025-06-15T00:00:00Z')";
+const USER: &str = "INSERT INTO users (id, email, created_at)
+    VALUES (#11, 'bob@example.com', '2025-06-15T00:00:00Z')";
+const MEMBER: &str = "INSERT INTO members (org_id, user_id, name, role, created_at)
+    VALUES (#2, #10, 'Ada', 'admin', '2025-06-15T00:00:00Z')";
 const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
     VALUES (#50, #1, #10, 'laptop', 'plf_a', @1, '2025-06-15T00:00:00Z')";
 const REPO: &str =
@@ -46,6 +55,17 @@ const SESSION: &str = "INSERT INTO sessions (id, org_id, session_type, origin, s
     sandbox_generation, owner_epoch, seq_reserved, pr_urls, metrics, started_at, last_activity_at)
     VALUES (#41, #1, 'coding', 'web', 'pending', 'local', 1, 2, 3, '[]', '{}', '2025-06-15T00:00:00Z',
     '2025-06-15T00:00:00Z')";
+const STARTED: &str = "INSERT INTO sessions (id, org_id, configuration_id, parent_session_id, automation_id, trigger_id,
+    trigger_event_id, session_type, origin, status, sandbox_provider, sandbox_generation, owner_epoch, seq_reserved,
+    pr_urls, metrics, started_at, last_activity_at) VALUES (#42, #1, #30, #40, #80, #82, #84, 'coding', 'web',
+    'pending', 'local', 1, 2, 3, '[]', '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+const AUTOMATION: &str =
+    "INSERT INTO automations (id, org_id, name, enabled, configuration_id, action_modes, created_at,
+    updated_at) VALUES (#86, #1, 'a', true, #30, '{}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+const RUN: &str = "INSERT INTO automation_runs (id, org_id, automation_id, trigger_event_id, status, lease_version, attempt,
+    queued_at, deadline_at) VALUES (#87, #1, #80, #84, 'queued', 0, 0, '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+const LOGIN: &str = "INSERT INTO login_sessions (token_hash, org_id, user_id, created_at, expires_at)
+    VALUES (@4, #1, #10, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
 const TOKEN: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
     VALUES (@3, #1, #40, 0, '2025-06-15T00:00:00Z')";
 const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, route, key, fingerprint, state, response_status,
@@ -69,7 +89,7 @@ const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, in
 /// A good row, what to put in the place of what, and which rule must refuse it then.
 type Case = (&'static str, &'static str, &'static str, ErrorKind);
 
-const CASES: [Case; 37] = [
+const CASES: [Case; 49] = [
     (USER, "bob@", "Bob@", ErrorKind::CheckViolation),
     (USER, "bob@example.com", "b@", ErrorKind::CheckViolation),
     (USER, "bob@", "ada@", ErrorKind::UniqueViolation),
@@ -94,6 +114,16 @@ const CASES: [Case; 37] = [
     (SESSION, "'local', 1, 2, 3", "'local', -1, 2, 3", ErrorKind::CheckViolation),
     (SESSION, "'local', 1, 2, 3", "'local', 1, -2, 3", ErrorKind::CheckViolation),
     (SESSION, "'local', 1, 2, 3", "'local', 1, 2, -3", ErrorKind::CheckViolation),
+    (STARTED, "#30", "#31", ErrorKind::ForeignKeyViolation),
+    (STARTED, "#40", "#49", ErrorKind::ForeignKeyViolation),
+    (STARTED, "#80", "#81", ErrorKind::ForeignKeyViolation),
+    (STARTED, "#82", "#83", ErrorKind::ForeignKeyViolation),
+    (STARTED, "#84", "#85", ErrorKind::ForeignKeyViolation),
+    (AUTOMATION, "#30", "#31", ErrorKind::ForeignKeyViolation),
+    (RUN, "#80", "#81", ErrorKind::ForeignKeyViolation),
+    (RUN, "#84", "#85", ErrorKind::ForeignKeyViolation),
+    (LOGIN, "#1, #10", "#2, #10", ErrorKind::ForeignKeyViolation),
+    (LOGIN, "#10", "#11", ErrorKind::ForeignKeyViolation),
     (TOKEN, "#1, #40, 0", "NULL, #40, 0", ErrorKind::CheckViolation),
     (TOKEN, "#1, #40, 0", "#1, #40, NULL", ErrorKind::CheckViolation),
     (TOKEN, "#1, #40, 0", "NULL, NULL, 0", ErrorKind::CheckViolation),
@@ -101,11 +131,13 @@ const CASES: [Case; 37] = [
     (IDEMPOTENCY, "'done', 200", "'done', NULL", ErrorKind::CheckViolation),
     (IDEMPOTENCY, "'done', 200", "'in_flight', 200", ErrorKind::CheckViolation),
     (EVENT, "#40, 7", "#40, 0", ErrorKind::CheckViolation),
+    (EVENT, "#1, 1, '{}'", "#1, -1, '{}'", ErrorKind::CheckViolation),
     (TOOL_PART, "'call'", "NULL", ErrorKind::CheckViolation),
     (TOOL_PART, "'tool', NULL", "'tool', 'words'", ErrorKind::CheckViolation),
     (TOOL_PART, "'m1'", "'m2'", ErrorKind::ForeignKeyViolation),
     (TOOL_PART, "#1, 1, 'tool'", "#2, 1, 'tool'", ErrorKind::ForeignKeyViolation),
     (INVOCATION, "'claimed'", "'completed'", ErrorKind::CheckViolation),
+    (INVOCATION, "'claimed', 0", "'claimed', -1", ErrorKind::CheckViolation),
     (ACTION, "'2025-06-16T00:00:00Z'", "NULL", ErrorKind::CheckViolation),
 ];
 
@@ -142,7 +174,20 @@ fn same(a: &ErrorKind, b: &ErrorKind) -> bool {
 async fn rows_go_with_what_they_belong_to(b: &Backend) {
     let mut raw = b.raw().await;
     raw.execute(WORLD).await.unwrap();
-    let dependent = [KEY, CONFIGURATION_REPO, SECRET, SESSION, TOKEN, IDEMPOTENCY, EVENT, TOOL_PART];
+    let dependent = [
+        KEY,
+        LOGIN,
+        CONFIGURATION_REPO,
+        SECRET,
+        SESSION,
+        STARTED,
+        AUTOMATION,
+        RUN,
+        TOKEN,
+        IDEMPOTENCY,
+        EVENT,
+        TOOL_PART,
+    ];
     for row in dependent.into_iter().chain([INVOCATION, ACTION]) {
         raw.execute(row).await.unwrap();
     }

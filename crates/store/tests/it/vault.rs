@@ -2,15 +2,19 @@
 
 use proto::{OrgId, SecretId};
 use store::{NewSecret, Scope, Sealed, Store, StoreError};
+use uuid::Uuid;
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, configuration, id, org, repo};
+use crate::world::{at, configuration, id, org, repo, together};
 
 on_both! {
     a_secret_is_new_and_then_replaced
     the_same_name_is_a_secret_of_its_own_in_each_scope
     a_secret_can_be_deleted_by_its_owner_and_name
     a_secret_cannot_be_put_under_what_is_not_ours
+    several_secrets_are_put_together_or_not_at_all
+    several_may_put_the_same_secrets_at_once
+    the_keys_in_use_are_known
     a_rotation_never_overwrites_a_newer_value
     a_rotation_sees_what_it_has_left_to_do
 }
@@ -101,6 +105,67 @@ async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
     let nowhere = b.store.put_secret(secret(id(9), Scope::Org, "TOKEN", 70)).await;
     assert!(matches!(nowhere, Err(StoreError::Missing(_))), "{nowhere:?}");
     assert_eq!(b.raw().await.number("SELECT count(*) FROM secrets").await, 0);
+}
+
+async fn several_secrets_are_put_together_or_not_at_all(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    org(&b.store, 2).await;
+    let (ours, theirs) = (Scope::Repo(repo(b, 1, 20).await), Scope::Repo(repo(b, 2, 21).await));
+    assert_eq!(b.store.put_secrets(Vec::new()).await.unwrap(), 0);
+    let first = vec![secret(one, Scope::Org, "B", 70), secret(one, ours, "A", 71)];
+    assert_eq!(b.store.put_secrets(first).await.unwrap(), 2);
+    let second = vec![
+        secret(one, Scope::Org, "C", 72),
+        secret(one, Scope::Org, "B", 73),
+        secret(one, Scope::Org, "B", 74),
+    ];
+    assert_eq!(b.store.put_secrets(second).await.unwrap(), 1, "only one is new");
+    assert_eq!(value(&b.store, one, Scope::Org, "B").await, Some(74), "of one name the last counts");
+
+    let bad = vec![
+        secret(one, Scope::Org, "A", 75),
+        secret(one, Scope::Org, "B", 76),
+        secret(one, theirs, "A", 77),
+    ];
+    let refused = b.store.put_secrets(bad).await;
+    assert!(matches!(refused, Err(StoreError::Missing(_))), "{refused:?}");
+    assert_eq!(value(&b.store, one, Scope::Org, "A").await, None);
+    assert_eq!(value(&b.store, one, Scope::Org, "B").await, Some(74));
+}
+
+async fn several_may_put_the_same_secrets_at_once(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    for round in 0..10 {
+        let put = together(4, |caller| {
+            let put = |number: usize| NewSecret {
+                id: Uuid::from_u128((round * 1_000 + caller * 100 + number).try_into().unwrap()).into(),
+                ..secret(one, Scope::Org, &format!("KEY_{number:02}"), 70)
+            };
+            let mut all: Vec<_> = (0..20).map(put).collect();
+            if caller % 2 == 1 {
+                all.reverse();
+            }
+            let store = b.store.clone();
+            async move { store.put_secrets(all).await }
+        })
+        .await;
+        assert!(put.iter().all(Result::is_ok), "{put:?}");
+    }
+}
+
+async fn the_keys_in_use_are_known(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    configuration(b, 1, 30).await;
+    assert_eq!(b.store.secret_key_ids().await.unwrap(), [""; 0]);
+    for (key_id, number) in [("k2", 70), ("k1", 71), ("k2", 72)] {
+        let key = format!("KEY_{number}");
+        let new = NewSecret { value: sealed(key_id, number), ..secret(one, Scope::Org, &key, number) };
+        b.store.put_secret(new).await.unwrap();
+    }
+    let file = "INSERT INTO secret_files (id, org_id, configuration_id, path, key_id, nonce, ciphertext, created_at,
+        updated_at) VALUES (#80, #1, #30, '.env', 'k3', @1, @2, '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+    b.raw().await.execute(file).await.unwrap();
+    assert_eq!(b.store.secret_key_ids().await.unwrap(), ["k1", "k2", "k3"]);
 }
 
 async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {

@@ -9,7 +9,7 @@ use store::{Member, SandboxOwner};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
-use super::super::login::LOGIN_COOKIE;
+use super::super::login::login_cookie;
 use super::session_in_path;
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
@@ -42,7 +42,7 @@ pub struct User {
 pub struct Admin(pub User);
 
 impl User {
-    pub(super) fn new(member: Member, source: TokenSource) -> Self {
+    pub(in crate::edge) fn new(member: Member, source: TokenSource) -> Self {
         Self { id: member.user_id, org: member.org_id, role: member.role, email: member.email, source }
     }
 }
@@ -71,19 +71,29 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let (token, from_cookie) = match bearer(&parts.headers) {
-            Some(token) => (token.to_owned(), false),
-            None => (cookie(&parts.headers).ok_or_else(ApiError::missing_authorization)?.to_owned(), true),
-        };
+        if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
+            let session = session_in_path(parts, app).await;
+            return authenticate(app, &token, session.as_deref()).await;
+        }
+        let token = login_cookie(app, &parts.headers).ok_or_else(ApiError::missing_authorization)?;
         // Browsers send cookies with requests that other sites make, and open sockets for them; such a request must
         // show where it comes from.
         let acts = !is_safe(&parts.method) || parts.headers.contains_key(header::UPGRADE);
-        if from_cookie && acts && !from_allowed_origin(&parts.headers, app) {
+        if acts && !from_allowed_origin(&parts.headers, app) {
             return Err(ApiError::forbidden("This origin may not act with a login cookie"));
         }
-        let session = session_in_path(parts, app).await;
-        authenticate(app, &token, session.as_deref()).await
+        logged_in(app, token).await
     }
+}
+
+/// The caller of a login cookie, which is good for nothing but a cookie: nothing else passes here, and it passes
+/// nowhere else.
+async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
+    let owner = match CredentialKind::of(token) {
+        Some(CredentialKind::Cookie) => app.store.login_session_owner(&hash(token), app.clock.now()).await?,
+        _ => None,
+    };
+    known(owner.map(|member| Caller::User(User::new(member, TokenSource::User))))
 }
 
 impl FromRequestParts<AppState> for User {
@@ -120,13 +130,18 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
             owner.map(|member| Caller::User(User::new(member, TokenSource::Cli)))
         }
         Some(CredentialKind::Sandbox) => app.store.sandbox_owner(&hash(token)).await?.map(Caller::Sandbox),
-        // Good for URLs of one session or for one login, and for nothing else.
-        Some(CredentialKind::Ticket | CredentialKind::Login) => None,
-        None => match app.issuer.read(token) {
+        // Good for URLs of one session, for one login or for a cookie, and for nothing else.
+        Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
+        None => match app.issuer.read(token, app.clock.now()) {
             Some(claim) => claimed(app, claim).await?,
             None => old_sandbox(app, token, session).await?,
         },
     };
+    known(found)
+}
+
+/// Counts those who are not.
+fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
     if found.is_none() {
         metrics::counter!("proliferate_auth_failures_total").increment(1);
     }
@@ -147,19 +162,12 @@ async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiErro
                     Ok(org) => app.store.member(org, user).await?,
                     Err(_) => None,
                 },
-                None => only_membership(app, user).await?,
+                // Old tokens name no organisation. The first one counts: whoever adds the user to another one later
+                // neither locks nor leads them out of it.
+                None => app.store.memberships(user).await?.into_iter().next(),
             };
             Ok(member.map(|member| Caller::User(User::new(member, TokenSource::User))))
         }
-    }
-}
-
-/// Old tokens name no organisation. That is clear enough for a user who has one.
-async fn only_membership(app: &AppState, user: UserId) -> Result<Option<Member>, ApiError> {
-    let mut all = app.store.memberships(user).await?;
-    match all.len() {
-        0 | 1 => Ok(all.pop()),
-        _ => Err(ApiError::organization_required()),
     }
 }
 
@@ -175,20 +183,11 @@ async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Resu
 }
 
 /// The token of the one `Authorization` header: of two, a proxy before us may have looked at the other one.
-pub(in crate::edge) fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (all.next(), all.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
-}
-
-fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let pairs =
-        headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(';'));
-    pairs
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == LOGIN_COOKIE)
-        .map(|(_, v)| v)
 }
 
 fn is_safe(method: &Method) -> bool {

@@ -30,7 +30,7 @@ impl FromRequestParts<AppState> for SessionAccess {
 }
 
 /// The session `id`, if `caller` may see it.
-pub(super) async fn admit(
+pub(in crate::edge) async fn admit(
     app: &AppState,
     caller: &Caller,
     id: Option<SessionId>,

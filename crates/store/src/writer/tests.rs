@@ -1,0 +1,239 @@
+//! The writer against a model of it, and what it owes its callers when things go wrong.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::poll_immediate;
+use proptest::prelude::*;
+use sqlx::sqlite::SqliteConnectOptions;
+use tempfile::TempDir;
+
+use super::*;
+
+/// One write to the table `t`, which holds a number once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Act {
+    /// Fails when the number is there.
+    Insert(i64),
+    Delete(i64),
+    /// Writes, and then finds a reason to fail.
+    InsertAndFail(i64),
+    /// The same, and much worse.
+    InsertAndPanic(i64),
+    /// What a full disk does: SQLite itself ends the whole transaction.
+    LoseTransaction,
+}
+
+/// What a caller sees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Seen {
+    Done,
+    Failed,
+    NotCommitted,
+}
+
+async fn start() -> (Writer, TempDir) {
+    let folder = TempDir::new().unwrap();
+    let options = SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
+    (Writer::start(connection), folder)
+}
+
+async fn act(writer: &Writer, durability: Durability, act: Act) -> Seen {
+    let done = writer.write(durability, move |tx| Box::pin(run(tx, act))).await;
+    match done {
+        Ok(()) => Seen::Done,
+        Err(StoreError::NotCommitted(_)) => Seen::NotCommitted,
+        Err(_) => Seen::Failed,
+    }
+}
+
+async fn run(tx: &mut SqliteConnection, act: Act) -> Result<(), StoreError> {
+    let (sql, n) = match act {
+        Act::Insert(n) | Act::InsertAndFail(n) | Act::InsertAndPanic(n) => ("INSERT INTO t VALUES ($1)", n),
+        Act::Delete(n) => ("DELETE FROM t WHERE n = $1", n),
+        Act::LoseTransaction => ("ROLLBACK", 0),
+    };
+    let query = sqlx::query(sql);
+    if act == Act::LoseTransaction { query } else { query.bind(n) }.execute(tx).await?;
+    assert!(!matches!(act, Act::InsertAndPanic(_)), "a bug in a write");
+    match act {
+        Act::Insert(_) | Act::Delete(_) => Ok(()),
+        _ => Err(StoreError::Refused("no")),
+    }
+}
+
+/// Lets the acts wait behind a write that is held, so that they become exactly one transaction.
+async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> Vec<Seen> {
+    let (release, released) = oneshot::channel();
+    let mut held = Box::pin(writer.write(durability, move |_| {
+        Box::pin(async move {
+            released.await.unwrap();
+            Ok(())
+        })
+    }));
+    assert!(poll_immediate(&mut held).await.is_none());
+    // The writer must have taken the held write alone before the others queue up.
+    while writer.jobs.capacity() < QUEUE {
+        tokio::task::yield_now().await;
+    }
+    let mut waiting: Vec<_> = acts.iter().map(|one| Box::pin(act(writer, durability, *one))).collect();
+    for one in &mut waiting {
+        assert!(poll_immediate(one).await.is_none());
+    }
+    assert_eq!(writer.jobs.capacity(), QUEUE - acts.len());
+    release.send(()).unwrap();
+    held.await.unwrap();
+    let mut seen = Vec::new();
+    for one in waiting {
+        seen.push(one.await);
+    }
+    seen
+}
+
+async fn numbers(writer: &Writer) -> BTreeSet<i64> {
+    let all = writer.write(Durability::Disk, |tx| {
+        Box::pin(async move { Ok(sqlx::query_scalar("SELECT n FROM t").fetch_all(tx).await?) })
+    });
+    let all: Vec<i64> = all.await.unwrap();
+    all.into_iter().collect()
+}
+
+/// What must come of acts that share a transaction, or have one alone.
+fn model(table: &mut BTreeSet<i64>, acts: &[Act]) -> Vec<Seen> {
+    let before = table.clone();
+    let mut seen: Vec<_> = acts.iter().map(|act| model_one(table, *act)).collect();
+    if let Some(lost) = acts.iter().position(|act| *act == Act::LoseTransaction) {
+        *table = before;
+        // Whoever had succeeded or was still to come is told; a failure keeps its own reason.
+        for (at, seen) in seen.iter_mut().enumerate() {
+            if at > lost || *seen == Seen::Done {
+                *seen = Seen::NotCommitted;
+            }
+        }
+    }
+    seen
+}
+
+fn model_one(table: &mut BTreeSet<i64>, act: Act) -> Seen {
+    match act {
+        Act::Insert(n) if table.insert(n) => Seen::Done,
+        Act::Delete(n) => {
+            table.remove(&n);
+            Seen::Done
+        }
+        Act::InsertAndPanic(n) if !table.contains(&n) => Seen::NotCommitted,
+        _ => Seen::Failed,
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let one = prop_oneof![
+        6 => (0..6_i64).prop_map(Act::Insert),
+        3 => (0..6_i64).prop_map(Act::Delete),
+        3 => (0..6_i64).prop_map(Act::InsertAndFail),
+        1 => (0..6_i64).prop_map(Act::InsertAndPanic),
+        1 => Just(Act::LoseTransaction),
+    ];
+    prop::collection::vec(one, 1..8)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_batch_does_what_the_model_says(batches in prop::collection::vec(acts(), 1..5)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (writer, _folder) = start().await;
+            let mut table = BTreeSet::new();
+            for batch in &batches {
+                let expected = model(&mut table, batch);
+                prop_assert_eq!(in_one_batch(&writer, Durability::Process, batch).await, expected);
+                prop_assert_eq!(&numbers(&writer).await, &table);
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn a_write_alone_that_fails_is_undone_and_the_next_goes_on() {
+    let (writer, _folder) = start().await;
+    let all =
+        [Act::InsertAndFail(1), Act::InsertAndPanic(2), Act::LoseTransaction, Act::Insert(3), Act::Insert(3)];
+    let mut seen = Vec::new();
+    for one in all {
+        seen.push(act(&writer, Durability::Disk, one).await);
+    }
+    assert_eq!(seen, [Seen::Failed, Seen::NotCommitted, Seen::Failed, Seen::Done, Seen::Failed]);
+    assert_eq!(numbers(&writer).await, BTreeSet::from([3]));
+}
+
+#[tokio::test]
+async fn a_write_happens_though_its_caller_has_gone() {
+    let (writer, _folder) = start().await;
+    let mut abandoned = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
+    assert!(poll_immediate(&mut abandoned).await.is_none(), "it waits for its commit");
+    drop(abandoned);
+    // Writes keep their order, so this read comes after it.
+    assert_eq!(numbers(&writer).await, BTreeSet::from([1]));
+}
+
+#[tokio::test]
+async fn a_write_waits_for_the_disk_only_when_it_must() {
+    const NORMAL: i64 = 1;
+    const FULL: i64 = 2;
+    let (writer, _folder) = start().await;
+    let synchronous = |durability| {
+        writer.write(durability, |tx| {
+            Box::pin(async move { Ok(sqlx::query_scalar("PRAGMA synchronous").fetch_one(tx).await?) })
+        })
+    };
+    let order = [Durability::Disk, Durability::Process, Durability::Process, Durability::Disk];
+    let mut seen: Vec<i64> = Vec::new();
+    for durability in order {
+        seen.push(synchronous(durability).await.unwrap());
+    }
+    assert_eq!(seen, [FULL, NORMAL, NORMAL, FULL]);
+
+    let mut mixed =
+        [Durability::Process, Durability::Disk, Durability::Process].map(|d| Box::pin(synchronous(d)));
+    for one in &mut mixed {
+        assert!(poll_immediate(one).await.is_none());
+    }
+    for one in mixed {
+        assert_eq!(one.await.unwrap(), FULL, "one that must wait makes its whole batch wait");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_must_be_on_disk_is_not_committed_when_the_disk_will_not_be_waited_for() {
+    let folder = TempDir::new().unwrap();
+    let options = SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
+    let mut set = Some(Durability::Process);
+    // SQLite refuses to change it inside a transaction.
+    execute(&mut connection, "BEGIN").await.unwrap();
+    let not_ready = set_synchronous(&mut connection, &mut set, Some(Durability::Disk)).await;
+    assert!(not_ready.is_err());
+    assert_eq!(set, None, "the next batch tries again");
+    set_synchronous(&mut connection, &mut set, Some(Durability::Process)).await.unwrap();
+    assert_eq!(set, None);
+    execute(&mut connection, "COMMIT").await.unwrap();
+
+    // The writer's own jobs, given to a batch that is not ready.
+    let (jobs, mut queue) = mpsc::channel(1);
+    let (stop, _stops) = mpsc::channel(1);
+    let writer = Writer { jobs, stop };
+    let mut insert = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
+    assert!(poll_immediate(&mut insert).await.is_none());
+    let job = queue.recv().await.unwrap();
+    commit(&mut connection, not_ready, vec![job].into_iter()).await;
+    assert_eq!(insert.await, Seen::NotCommitted);
+    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connection).await.unwrap();
+    assert_eq!(kept, 0);
+    set_synchronous(&mut connection, &mut set, Some(Durability::Disk)).await.unwrap();
+    assert_eq!(set, Some(Durability::Disk), "the failed batch left the connection in order");
+}
