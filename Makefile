@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench audit clean
+.PHONY: help up test check bench fuzz audit clean
 
 BIN := target/release/proliferate
 # The load generator is a workspace of its own: it must not share a line with what it measures.
@@ -37,6 +37,11 @@ bench: ## Measure, beside a bare ceiling in the same run
 	@scripts/need.sh up
 	cargo build --release --locked --bin proliferate
 	bench/bench.sh
+
+FUZZ_SECONDS ?= 3600
+fuzz: ## Fuzz what a sandbox can send, an hour for each (FUZZ_SECONDS=60 for less); `make test` does it for seconds
+	cargo run --release --locked -p channel --example fuzz $(FUZZ_SECONDS)
+	cargo run --release --locked -p egress --example fuzz -- $(FUZZ_SECONDS)
 
 audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a network)
 	cargo deny check advisories

@@ -1,0 +1,192 @@
+//! One conversation as one side knows it.
+//!
+//! Each side ends its part with exactly one final frame, Done or Reset, and the conversation is forgotten when both
+//! have been sent. So a frame for a conversation that is not known is never a late one but always a lie, and a place
+//! becomes free only when whoever worked on the conversation has let go of it: opening and resetting in a loop
+//! starts no more work than the limit allows.
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::error::{StreamError, Violation};
+use crate::frame::{Flow, Frame, Lane, StreamId};
+use crate::limits::{CONTROL_WINDOW, WINDOW};
+use crate::window::{Chunk, Inbox, Outbox, wake};
+
+/// A side's last word.
+#[derive(Clone, Debug)]
+pub(crate) enum Final {
+    Done(Bytes),
+    Reset(Bytes),
+}
+
+impl Final {
+    pub(crate) fn dropped() -> Self {
+        Self::Reset(Bytes::from_static(b"dropped"))
+    }
+
+    pub(crate) fn refusal() -> Self {
+        Self::Reset(Bytes::from_static(b"nobody takes conversations any more"))
+    }
+
+    /// What the other side's last word means to somebody who waits for its result.
+    pub(crate) fn result(&self) -> Result<Bytes, StreamError> {
+        match self {
+            Self::Done(result) => Ok(result.clone()),
+            Self::Reset(reason) => Err(StreamError::Reset(String::from_utf8_lossy(reason).into_owned())),
+        }
+    }
+}
+
+/// Whether this side goes on sending bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Open,
+    EndWaits,
+    EndSent,
+}
+
+pub(crate) struct Entry {
+    /// The caller's request, until it was sent.
+    pub(crate) request: Option<Bytes>,
+    pub(crate) data_in: Inbox,
+    pub(crate) control_in: Inbox,
+    pub(crate) data_out: Outbox,
+    pub(crate) control_out: Outbox,
+    /// The other side has said that no more bytes come.
+    pub(crate) ended_in: bool,
+    pub(crate) sending: Sending,
+    pub(crate) ours: Option<Final>,
+    ours_sent: bool,
+    pub(crate) theirs: Option<Final>,
+    /// It waits for its turn to write.
+    pub(crate) scheduled: bool,
+    /// Frees the place when the conversation is forgotten.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl Entry {
+    pub(crate) fn new(request: Option<Bytes>, place: Option<OwnedSemaphorePermit>) -> Self {
+        Self {
+            request,
+            data_in: Inbox::new(WINDOW),
+            control_in: Inbox::new(CONTROL_WINDOW),
+            data_out: Outbox::new(WINDOW),
+            control_out: Outbox::new(CONTROL_WINDOW),
+            ended_in: false,
+            sending: Sending::Open,
+            ours: None,
+            ours_sent: false,
+            theirs: None,
+            scheduled: false,
+            _place: place,
+        }
+    }
+
+    /// Both sides have said their last word.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ours_sent && self.theirs.is_some()
+    }
+
+    pub(crate) fn receive_data(&mut self, id: StreamId, lane: Lane, bytes: Bytes) -> Result<(), Violation> {
+        if self.ended_in {
+            return Err(Violation::DataAfterEnd(id));
+        }
+        if self.data_in.push(Chunk { lane, bytes }) { Ok(()) } else { Err(Violation::CreditOverrun(id)) }
+    }
+
+    pub(crate) fn receive_control(&mut self, id: StreamId, bytes: Bytes) -> Result<(), Violation> {
+        let chunk = Chunk { lane: Lane::Main, bytes };
+        if self.control_in.push(chunk) { Ok(()) } else { Err(Violation::CreditOverrun(id)) }
+    }
+
+    pub(crate) fn receive_credit(&mut self, id: StreamId, flow: Flow, amount: u32) -> Result<(), Violation> {
+        let granted = match flow {
+            Flow::Data => self.data_out.grant(amount),
+            Flow::Control => self.control_out.grant(amount),
+        };
+        if granted { Ok(()) } else { Err(Violation::CreditInvented(id)) }
+    }
+
+    pub(crate) fn receive_end(&mut self, id: StreamId) -> Result<(), Violation> {
+        if self.ended_in {
+            return Err(Violation::DataAfterEnd(id));
+        }
+        self.ended_in = true;
+        wake(&mut self.data_in.reader);
+        Ok(())
+    }
+
+    pub(crate) fn receive_final(&mut self, last: Final) {
+        self.theirs = Some(last);
+        self.data_out.clear();
+        self.control_out.clear();
+        wake(&mut self.data_in.reader);
+        wake(&mut self.control_in.reader);
+    }
+
+    /// Says this side's last word, unless it was said. Unread bytes are dropped, and unwritten ones if they are given up
+    /// halfway; what was ended is a whole and is still written.
+    pub(crate) fn finish(&mut self, last: Final) {
+        if self.ours.is_some() {
+            return;
+        }
+        if matches!(last, Final::Reset(_)) && self.sending == Sending::Open {
+            self.data_out.clear();
+            self.control_out.clear();
+        }
+        self.ours = Some(last);
+        self.data_in.close();
+        self.control_in.close();
+        wake(&mut self.data_out.sender);
+        wake(&mut self.control_out.sender);
+    }
+
+    /// The next frame to write. Control overtakes data, and the last word comes last.
+    pub(crate) fn next_frame(&mut self, id: StreamId) -> Option<Frame> {
+        if let Some(request) = self.request.take() {
+            return Some(Frame::Open(id, request));
+        }
+        if self.ours_sent {
+            return None;
+        }
+        if self.theirs.is_none()
+            && let Some(frame) = self.next_of_conversation(id)
+        {
+            return Some(frame);
+        }
+        let last = self.ours.clone()?;
+        self.ours_sent = true;
+        Some(match last {
+            Final::Done(result) => Frame::Done(id, result),
+            Final::Reset(reason) => Frame::Reset(id, reason),
+        })
+    }
+
+    fn next_of_conversation(&mut self, id: StreamId) -> Option<Frame> {
+        if let Some(amount) = self.data_in.return_credit() {
+            return Some(Frame::Credit(id, Flow::Data, amount));
+        }
+        if let Some(amount) = self.control_in.return_credit() {
+            return Some(Frame::Credit(id, Flow::Control, amount));
+        }
+        if let Some(chunk) = self.control_out.pop() {
+            return Some(Frame::Control(id, chunk.bytes));
+        }
+        if let Some(chunk) = self.data_out.pop() {
+            return Some(Frame::Data(id, chunk.lane, chunk.bytes));
+        }
+        if self.sending == Sending::EndWaits {
+            self.sending = Sending::EndSent;
+            return Some(Frame::End(id));
+        }
+        None
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        wake(&mut self.data_in.reader);
+        wake(&mut self.control_in.reader);
+        wake(&mut self.data_out.sender);
+        wake(&mut self.control_out.sender);
+    }
+}

@@ -1,0 +1,227 @@
+//! A conversation, in three parts that different tasks may hold.
+//!
+//! - **Exec**: the request names the program. The callee sends output and errors by lane ([`Sender::send`]) and the
+//!   exit code by [`Sender::finish`]; it reads the input with [`Receiver::recv`] and, at the same time, signals and
+//!   terminal sizes with [`Controls::recv`], which also tells it when the caller has lost interest. Control messages
+//!   are not held up by input that the program does not read.
+//! - **Files**: a [`Stream`] is `AsyncRead` and `AsyncWrite` on the main lane, so `tokio::io::copy` does it. The
+//!   reader must wait for [`Receiver::outcome`]: only that says that the whole was sent.
+//! - **Port forwarding**: `tokio::io::copy_bidirectional` between a [`Stream`] and a socket; shutting down is End.
+//!
+//! Whatever is dropped before it was ended resets the conversation, so that a broken part never looks like a whole.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::driver::Shared;
+use crate::error::StreamError;
+use crate::frame::{Lane, MAX_PAYLOAD, StreamId};
+use crate::limits::MAX_CONTROL;
+use crate::mux::Final;
+use crate::window::Chunk;
+
+/// One conversation. Take it apart to use its parts from several tasks.
+pub struct Stream {
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub controls: Controls,
+}
+
+impl Stream {
+    pub(crate) fn new(shared: Arc<Shared>, id: StreamId) -> Self {
+        let handle = Arc::new(Handle { shared, id });
+        Self {
+            sender: Sender(Arc::clone(&handle)),
+            receiver: Receiver { handle: Arc::clone(&handle), rest: Bytes::new() },
+            controls: Controls(handle),
+        }
+    }
+
+    /// See [`Sender::finish`].
+    pub fn finish(self, result: impl Into<Bytes>) -> Result<(), StreamError> {
+        self.sender.finish(result)
+    }
+
+    /// See [`Sender::reset`].
+    pub fn reset(self, reason: &str) {
+        self.sender.reset(reason);
+    }
+}
+
+/// The bytes that this side sends.
+pub struct Sender(Arc<Handle>);
+
+impl Sender {
+    /// Sends all of `bytes`, in several frames if need be. Returns when the last is queued and has credit; it waits
+    /// while the other side does not read. If it is abandoned halfway, a beginning of `bytes` was sent.
+    pub async fn send(&mut self, lane: Lane, bytes: impl Into<Bytes>) -> Result<(), StreamError> {
+        let mut bytes = bytes.into();
+        while !bytes.is_empty() {
+            let length = bytes.len();
+            poll_fn(|cx| {
+                let take = |fits| (lane, bytes.split_to(fits));
+                self.0.shared.mux().poll_send(self.0.id, cx, length, take)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Says that no more bytes come. The conversation goes on: the other side may send, and finish.
+    pub fn end(&mut self) {
+        self.0.shared.mux().end(self.0.id);
+    }
+
+    /// Ends this side's part with a result of at most [`MAX_PAYLOAD`] bytes, behind all that was sent. What the
+    /// other side still sends is dropped.
+    pub fn finish(self, result: impl Into<Bytes>) -> Result<(), StreamError> {
+        let result = result.into();
+        if result.len() > MAX_PAYLOAD {
+            return Err(StreamError::TooLong { length: result.len(), most: MAX_PAYLOAD });
+        }
+        self.0.shared.mux().finish(self.0.id, Final::Done(result));
+        Ok(())
+    }
+
+    /// Gives the conversation up; what was not yet written is dropped, unless it was ended. A long reason is cut.
+    pub fn reset(self, reason: &str) {
+        let reason = &reason.as_bytes()[..reason.floor_char_boundary(MAX_CONTROL)];
+        self.0.shared.mux().finish(self.0.id, Final::Reset(Bytes::copy_from_slice(reason)));
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.0.shared.mux().sender_dropped(self.0.id);
+    }
+}
+
+/// The bytes that the other side sends.
+pub struct Receiver {
+    handle: Arc<Handle>,
+    /// What `AsyncRead` has not yet given out of a chunk.
+    rest: Bytes,
+}
+
+impl Receiver {
+    /// The next bytes; nothing when the other side has ended or finished. Reading returns credit. After a reset,
+    /// what had come before it is still read.
+    pub async fn recv(&mut self) -> Result<Option<Chunk>, StreamError> {
+        if !self.rest.is_empty() {
+            return Ok(Some(Chunk { lane: Lane::Main, bytes: std::mem::take(&mut self.rest) }));
+        }
+        poll_fn(|cx| self.handle.shared.mux().poll_data(self.handle.id, cx)).await
+    }
+
+    /// Waits for the other side's result and drops the bytes that come before it.
+    pub async fn outcome(&mut self) -> Result<Bytes, StreamError> {
+        poll_fn(|cx| self.handle.shared.mux().poll_outcome(self.handle.id, cx)).await
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.handle.shared.mux().receiver_dropped(self.handle.id);
+    }
+}
+
+/// What both sides say beside the bytes, with a window of its own.
+pub struct Controls(Arc<Handle>);
+
+impl Controls {
+    /// Sends a message of at most [`MAX_CONTROL`] bytes; waits while the other side does not read its messages.
+    pub async fn send(&mut self, message: impl Into<Bytes>) -> Result<(), StreamError> {
+        let message = message.into();
+        if message.len() > MAX_CONTROL {
+            return Err(StreamError::TooLong { length: message.len(), most: MAX_CONTROL });
+        }
+        poll_fn(|cx| self.0.shared.mux().poll_send_control(self.0.id, cx, &message)).await
+    }
+
+    /// The next message; nothing when the other side has finished, an error when it has reset.
+    pub async fn recv(&mut self) -> Result<Option<Bytes>, StreamError> {
+        poll_fn(|cx| self.0.shared.mux().poll_control(self.0.id, cx)).await
+    }
+}
+
+/// That some part of the conversation is still held. The last one to go says the last word, if nobody has.
+struct Handle {
+    shared: Arc<Shared>,
+    id: StreamId,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.mux().finish(self.id, Final::dropped());
+    }
+}
+
+impl AsyncRead for Receiver {
+    /// Errors have no place among the bytes: a chunk of that lane is `InvalidData`.
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.rest.is_empty() {
+            let next = ready!(this.handle.shared.mux().poll_data(this.handle.id, cx))?;
+            let Some(Chunk { lane, bytes }) = next else { return Poll::Ready(Ok(())) };
+            if lane != Lane::Main {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::InvalidData)));
+            }
+            this.rest = bytes;
+        }
+        let length = this.rest.len().min(out.remaining());
+        out.put_slice(&this.rest[..length]);
+        this.rest.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Sender {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let take = |fits| (Lane::Main, Bytes::copy_from_slice(&bytes[..fits]));
+        let sent = ready!(self.0.shared.mux().poll_send(self.0.id, cx, bytes.len(), take))?;
+        Poll::Ready(Ok(sent))
+    }
+
+    /// The driver writes by itself and at once.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.receiver).poll_read(cx, out)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.sender).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.sender).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.sender).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,104 @@
+//! What is fuzzed without a runtime: the decoder. And the shape and the corpus of everything that is fuzzed here.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use bytes::BytesMut;
+use channel::frame::{Frame, FrameError, HEADER, MAX_PAYLOAD};
+
+use crate::mutate::{Dice, Shape};
+
+pub(crate) const FRAMES: Shape = Shape {
+    units: frames_of,
+    // Length, kind, stream, and the number of those kinds that have one.
+    fields: &[0..4, 4..5, 5..9, 9..13],
+    edges: &[0, 1, 4, 12, 64, 256, 32_768, 65_536, 262_144, 0x7fff_ffff, 0xffff_ffff],
+    most: 1024 * 1024,
+};
+
+/// Where frames begin and end by their own word; what is left over is one more.
+fn frames_of(bytes: &[u8]) -> Vec<Range<usize>> {
+    let (mut units, mut start) = (Vec::new(), 0);
+    while start < bytes.len() {
+        let length = bytes[start..].first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
+        let end = length.map_or(bytes.len(), |length| start.saturating_add(HEADER + length).min(bytes.len()));
+        units.push(start..end);
+        start = end;
+    }
+    units
+}
+
+/// All kept inputs whose names begin so: hexadecimal, with `#` before what is said about them.
+pub(crate) fn corpus(prefix: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with(prefix));
+    paths.sort();
+    paths.iter().map(|path| read_hex(&fs::read_to_string(path).unwrap())).collect()
+}
+
+fn read_hex(text: &str) -> Vec<u8> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let digits: String = lines.flat_map(str::chars).filter(|letter| !letter.is_whitespace()).collect();
+    hex::decode(digits).unwrap()
+}
+
+pub(crate) type Decode = fn(&mut BytesMut) -> Result<Option<Frame>, FrameError>;
+
+/// Cut or whole, the same frames and the same error; what was taken is what would be written; nothing is waited for
+/// that is too long or already there.
+pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<(), String> {
+    let (mut whole, mut cut) = (Decoded::default(), Decoded::default());
+    whole.feed(decode, input)?;
+    let mut rest = input;
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(1 + dice.below(rest.len().min(100_000)));
+        cut.feed(decode, now)?;
+        rest = later;
+    }
+    if whole != cut {
+        return Err(format!("whole: {whole:?}\ncut: {cut:?}"));
+    }
+    let mut written = BytesMut::new();
+    for frame in &whole.frames {
+        frame.encode(&mut written);
+    }
+    if input.starts_with(&written) { Ok(()) } else { Err("it would be written otherwise".to_owned()) }
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Decoded {
+    frames: Vec<Frame>,
+    error: Option<FrameError>,
+    buffer: BytesMut,
+}
+
+impl Decoded {
+    fn feed(&mut self, decode: Decode, bytes: &[u8]) -> Result<(), String> {
+        self.buffer.extend_from_slice(bytes);
+        while self.error.is_none() {
+            match decode(&mut self.buffer) {
+                Ok(Some(frame)) => self.frames.push(frame),
+                Ok(None) => return self.may_wait(),
+                Err(error) => self.error = Some(error),
+            }
+        }
+        // What follows an error is never looked at.
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn may_wait(&self) -> Result<(), String> {
+        let Some(length) = self.buffer.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
+        else {
+            return Ok(());
+        };
+        match self.buffer.len() {
+            held if held < HEADER => Ok(()),
+            _ if length > MAX_PAYLOAD => Err(format!("it waits for a frame of {length} bytes")),
+            held if held >= HEADER + length => Err("it waits for a frame that is there".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The proxy of one sandbox: takes its connections, has every request checked, answered and recorded.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clock::Clock;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
+
+use crate::address::AddressPolicy;
+use crate::answer::Answer;
+use crate::client::Client;
+use crate::connect::tunnel;
+use crate::dial::{DialError, Dialer};
+use crate::fields::{Framing, HeadError};
+use crate::head::{Request, RequestHead};
+use crate::http::exchange;
+use crate::limits::Limits;
+use crate::meter::Metered;
+use crate::record::{Book, Counters, Ended, Entry, Kind, Recorder, Refusal, Verdict};
+use crate::resolve::Resolve;
+use crate::rules::{Grounds, Rules};
+
+/// How many of the connections beyond the limit are told so at a time; the others are just closed.
+const FAREWELLS: usize = 16;
+
+/// What a proxy is made of.
+pub struct Config {
+    /// Read anew for each request.
+    pub rules: watch::Receiver<Arc<Rules>>,
+    pub resolver: Arc<dyn Resolve>,
+    pub addresses: AddressPolicy,
+    pub limits: Limits,
+    pub clock: Clock,
+    pub recorder: Arc<dyn Recorder>,
+}
+
+/// The way out of one sandbox; cheap to clone, and clones count together.
+#[derive(Clone)]
+pub struct Proxy(Arc<Shared>);
+
+struct Shared {
+    rules: watch::Receiver<Arc<Rules>>,
+    dialer: Dialer,
+    limits: Limits,
+    book: Book,
+    slots: Semaphore,
+    farewells: Semaphore,
+}
+
+impl Proxy {
+    pub fn new(config: Config) -> Self {
+        let Config { rules, resolver, addresses, limits, clock, recorder } = config;
+        Self(Arc::new(Shared {
+            rules,
+            dialer: Dialer { resolver, addresses, limits },
+            limits,
+            book: Book::new(clock, recorder),
+            slots: Semaphore::new(limits.connections),
+            farewells: Semaphore::new(FAREWELLS),
+        }))
+    }
+
+    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Send>(&self, stream: S) {
+        let client = Client::new(stream);
+        match self.0.slots.try_acquire() {
+            Ok(_slot) => self.0.talk(client).await,
+            Err(_) => self.0.turn_away(client).await,
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        let open = self.0.limits.connections - self.0.slots.available_permits();
+        self.0.book.counters(open as u64)
+    }
+}
+
+impl Shared {
+    async fn talk<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+        let mut first = true;
+        loop {
+            let head = match client.next_head(&self.limits, first).await {
+                Ok(Some(bytes)) => RequestHead::parse(&bytes),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            first = false;
+            match head {
+                Err(error) => {
+                    self.refuse_malformed(&mut client, error).await;
+                    break;
+                }
+                Ok(head) if head.request == Request::Connect => return self.connect(client, &head).await,
+                Ok(head) => {
+                    if !self.http(&mut client, &head).await {
+                        break;
+                    }
+                }
+            }
+        }
+        client.close(&self.limits).await;
+    }
+
+    async fn connect<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>, head: &RequestHead) {
+        let (mut entry, reached) = self.reach(Kind::Connect, head).await;
+        match reached {
+            Ok(stream) => {
+                let meter = entry.meter();
+                let target = Metered::new(stream, Arc::clone(&meter));
+                entry.end(Box::pin(tunnel(client, target, &meter, &self.limits)).await);
+            }
+            Err(answer) => {
+                drop(entry);
+                client.answer(&answer, false, true, &self.limits).await;
+                client.close(&self.limits).await;
+            }
+        }
+    }
+
+    /// Returns whether the client may ask again on this connection.
+    async fn http<S: AsyncRead + AsyncWrite + Send>(
+        &self,
+        client: &mut Client<S>,
+        head: &RequestHead,
+    ) -> bool {
+        let (mut entry, reached) = self.reach(Kind::Http, head).await;
+        let with_body = !matches!(&head.request, Request::Http { method, .. } if method == "HEAD");
+        let stream = match reached {
+            Ok(stream) => stream,
+            Err(answer) => {
+                // A body that nobody wants would have to be read before the next request.
+                let keep_alive = head.keep_alive && head.body == Framing::None;
+                drop(entry);
+                client.answer(&answer, keep_alive, with_body, &self.limits).await;
+                return keep_alive;
+            }
+        };
+        let meter = entry.meter();
+        let target = Metered::new(stream, Arc::clone(&meter));
+        let outcome = Box::pin(exchange(client, target, head, &meter, &self.limits)).await;
+        entry.end(outcome.result.map_or_else(Ended::Failed, |_| Ended::Complete));
+        drop(entry);
+        match outcome.result {
+            Ok(keep_alive) => return keep_alive,
+            Err(failure) if !outcome.answered => {
+                client.answer(&failure.into(), false, with_body, &self.limits).await;
+            }
+            Err(_) => {}
+        }
+        false
+    }
+
+    /// Decides by the rules of this moment, resolves and connects.
+    async fn reach(&self, kind: Kind, head: &RequestHead) -> (Entry<'_>, Result<TcpStream, Answer>) {
+        let rules = Arc::clone(&self.rules.borrow());
+        let target = Some(head.target.clone());
+        let grounds = match rules.decide(&head.target) {
+            Ok(grounds) => grounds,
+            Err(denial) => {
+                let refusal = Refusal::Rule(denial);
+                let answer = Answer::from(&refusal);
+                return (self.book.open(kind, target, Verdict::Refused(refusal)), Err(answer));
+            }
+        };
+        let mut entry = self.book.open(kind, target, Verdict::Allowed(grounds.clone()));
+        let reached = self.dial(&rules, head, &grounds, &mut entry).await;
+        (entry, reached)
+    }
+
+    async fn dial(
+        &self,
+        rules: &Rules,
+        head: &RequestHead,
+        grounds: &Grounds,
+        entry: &mut Entry<'_>,
+    ) -> Result<TcpStream, Answer> {
+        let refusal = match self.dialer.dial(rules, &head.target, grounds).await {
+            Ok((stream, address)) => {
+                entry.reached(SocketAddr::ip(&address));
+                return Ok(stream);
+            }
+            Err(DialError::Denied(denial)) => Refusal::Rule(denial),
+            Err(DialError::Address(address, class)) => {
+                entry.reached(address);
+                Refusal::Address { target: head.target.clone(), class }
+            }
+            Err(DialError::Failed(failure)) => {
+                entry.end(Ended::Failed(failure));
+                return Err(failure.into());
+            }
+        };
+        let answer = Answer::from(&refusal);
+        entry.refuse(refusal);
+        Err(answer)
+    }
+
+    async fn refuse_malformed<S: AsyncRead + AsyncWrite + Send>(
+        &self,
+        client: &mut Client<S>,
+        error: HeadError,
+    ) {
+        let refusal = Refusal::Malformed(error);
+        let answer = Answer::from(&refusal);
+        drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
+        client.answer(&answer, false, true, &self.limits).await;
+    }
+
+    async fn turn_away<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+        let refusal = Refusal::TooManyConnections(self.limits.connections);
+        let answer = Answer::from(&refusal);
+        drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
+        if let Ok(_farewell) = self.farewells.try_acquire() {
+            client.answer(&answer, false, true, &self.limits).await;
+            client.close(&self.limits).await;
+        }
+    }
+}

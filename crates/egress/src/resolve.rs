@@ -1,0 +1,97 @@
+//! From a name to addresses. A trait, because what a hostile name server answers must be scripted in tests.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Semaphore;
+
+/// The addresses of a name, or why there are none.
+pub type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+
+/// Asked once for each connection; what it answers is checked and then used, never asked for again.
+pub trait Resolve: Send + Sync + 'static {
+    /// `name` is in normal form: lower case, punycode, no dot at the end, no address.
+    fn lookup<'a>(&'a self, name: &'a str) -> Lookup<'a>;
+}
+
+/// The machine's resolver. Make one for each sandbox: it is also what bounds how many lookups run at a time,
+/// and a sandbox that asks a dead name server must not make the others wait.
+#[derive(Debug)]
+pub struct SystemResolver {
+    slots: Arc<Semaphore>,
+}
+
+impl SystemResolver {
+    /// At most `at_once` lookups run at a time; more wait.
+    pub fn new(at_once: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(at_once)) }
+    }
+}
+
+impl Resolve for SystemResolver {
+    fn lookup<'a>(&'a self, name: &'a str) -> Lookup<'a> {
+        Box::pin(async move {
+            // The dot at the end keeps the machine's search domains out: `example.com` is that and nothing else.
+            let name = format!("{name}.");
+            let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
+            // A lookup goes on in its thread when the one who asked gives up, so the slot goes with it.
+            let lookup = tokio::spawn(async move {
+                let found = tokio::net::lookup_host((name, 0)).await;
+                drop(slot);
+                found.map(|found| found.map(|address| address.ip()).collect())
+            });
+            lookup.await.map_err(io::Error::other)?
+        })
+    }
+}
+
+/// A resolver for tests, which gives each name its answers one after the other and then the last one again.
+#[derive(Debug, Default)]
+pub struct ScriptedResolver {
+    names: Mutex<HashMap<String, Script>>,
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    answers: Vec<Vec<IpAddr>>,
+    calls: usize,
+}
+
+impl ScriptedResolver {
+    /// Knows no name: every lookup fails.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the next answer for a name.
+    #[must_use]
+    pub fn answer(self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.with(name, |script| script.answers.push(addresses.into_iter().collect()));
+        self
+    }
+
+    /// How often a name was asked for.
+    pub fn calls(&self, name: &str) -> usize {
+        self.with(name, |script| script.calls)
+    }
+
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Script) -> T) -> T {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        act(names.entry(name.to_owned()).or_default())
+    }
+}
+
+impl Resolve for ScriptedResolver {
+    fn lookup<'a>(&'a self, name: &'a str) -> Lookup<'a> {
+        let answer = self.with(name, |script| {
+            let answer = script.answers.get(script.calls).or(script.answers.last()).cloned();
+            script.calls += 1;
+            answer
+        });
+        Box::pin(async move { answer.ok_or_else(|| io::ErrorKind::NotFound.into()) })
+    }
+}

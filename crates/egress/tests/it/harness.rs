@@ -1,0 +1,192 @@
+//! A proxy with its surroundings: rules that change, a resolver by script, records that are kept.
+//!
+//! [`PUBLIC`] is declared public; every other loopback address stays what it is, and is refused.
+
+use std::future::poll_fn;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use chrono::DateTime;
+use clock::Clock;
+use egress::{
+    AddressPolicy, Config, Limits, Mode, News, Proxy, Record, Records, Rules, ScriptedResolver, record_queue,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Stands in for the internet.
+pub(crate) const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 10));
+/// The host itself, which no sandbox may reach.
+pub(crate) const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Ends a test that would hang; no test expects to come near it.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) struct World {
+    pub(crate) address: SocketAddr,
+    pub(crate) proxy: Proxy,
+    pub(crate) resolver: Arc<ScriptedResolver>,
+    pub(crate) clock: Clock,
+    rules: watch::Sender<Arc<Rules>>,
+    records: Records,
+    accepting: AbortOnDropHandle<()>,
+}
+
+/// Public hosts on every port that a test server may get.
+pub(crate) fn open() -> Rules {
+    Rules::new(Mode::Open).allow("*:1024-65535").unwrap()
+}
+
+pub(crate) struct Setup {
+    pub(crate) rules: Rules,
+    pub(crate) resolver: ScriptedResolver,
+    pub(crate) limits: Limits,
+    pub(crate) stand_ins: Vec<IpAddr>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            rules: open(),
+            resolver: ScriptedResolver::new().answer("site.test", [PUBLIC]),
+            limits: Limits::default(),
+            stand_ins: vec![PUBLIC],
+        }
+    }
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    pub(crate) async fn with(setup: Setup) -> Self {
+        let (rules, watched) = watch::channel(Arc::new(setup.rules));
+        let (recorder, records) = record_queue(1_000);
+        let resolver = Arc::new(setup.resolver);
+        let clock = Clock::manual(DateTime::from_timestamp(1_700_000_000, 0).unwrap());
+        let strict = AddressPolicy::strict();
+        let proxy = Proxy::new(Config {
+            rules: watched,
+            resolver: Arc::clone(&resolver) as _,
+            addresses: setup.stand_ins.into_iter().fold(strict, AddressPolicy::with_stand_in),
+            limits: setup.limits,
+            clock: clock.clone(),
+            recorder: Arc::new(recorder),
+        });
+        let listener = TcpListener::bind((HOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = AbortOnDropHandle::new(tokio::spawn(accept(listener, proxy.clone())));
+        Self { address, proxy, resolver, clock, rules, records, accepting }
+    }
+
+    pub(crate) fn change_rules(&self, rules: Rules) {
+        self.rules.send_replace(Arc::new(rules));
+    }
+
+    pub(crate) async fn connect(&self) -> Wire {
+        Wire(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
+    }
+
+    /// Sends bytes on a connection of their own and returns everything that comes back.
+    pub(crate) async fn say(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut wire = self.connect().await;
+        wire.send(bytes).await;
+        wire.rest().await
+    }
+
+    pub(crate) async fn get(&self, url: &str) -> String {
+        self.say(format!("GET {url} HTTP/1.1\r\nHost: ignored\r\nConnection: close\r\n\r\n")).await
+    }
+
+    /// The next record, which must come.
+    pub(crate) async fn record(&mut self) -> Record {
+        match timeout(PATIENCE, self.records.next()).await.unwrap() {
+            Some(News::Record(record)) => record,
+            other => panic!("no record but {other:?}"),
+        }
+    }
+
+    /// Stops accepting, and takes every connection down.
+    pub(crate) fn stop(&self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, proxy: Proxy) {
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let proxy = proxy.clone();
+        connections.spawn(async move { proxy.serve(stream).await });
+    }
+}
+
+/// The sandbox's end of a connection.
+pub(crate) struct Wire(pub(crate) BufReader<TcpStream>);
+
+impl Wire {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Everything until the end; a reset counts as one.
+    pub(crate) async fn rest(&mut self) -> String {
+        let mut all = Vec::new();
+        let _ = timeout(PATIENCE, self.0.read_to_end(&mut all)).await.unwrap();
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// One response with its head and, by its length, its body.
+    pub(crate) async fn response(&mut self) -> (String, String) {
+        let head = self.until("\r\n\r\n").await;
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        timeout(PATIENCE, self.0.read_exact(&mut body)).await.unwrap().unwrap();
+        (head, String::from_utf8(body).unwrap())
+    }
+
+    pub(crate) async fn until(&mut self, end: &str) -> String {
+        let mut found = Vec::new();
+        while !found.ends_with(end.as_bytes()) {
+            found.push(timeout(PATIENCE, self.0.read_u8()).await.unwrap().unwrap());
+        }
+        String::from_utf8(found).unwrap()
+    }
+
+    /// Stops the time and moves it by `limit` and a little: the proxy says nothing before that moment, and then it
+    /// says something or hangs up.
+    pub(crate) async fn quiet_for(&self, limit: Duration) {
+        let moment = Duration::from_millis(100);
+        assert!(self.is_quiet().await);
+        tokio::time::pause();
+        tokio::time::advance(limit.saturating_sub(moment)).await;
+        assert!(self.is_quiet().await, "the proxy did not wait");
+        tokio::time::advance(moment * 2).await;
+        assert!(!self.is_quiet().await, "the proxy waits longer than it may");
+    }
+
+    /// Whether the proxy has neither ended the connection nor said anything, after all that can run has run.
+    async fn is_quiet(&self) -> bool {
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+            let mut byte = [0];
+            let mut buffer = ReadBuf::new(&mut byte);
+            let peeked = poll_fn(|cx| Poll::Ready(self.0.get_ref().poll_peek(cx, &mut buffer).is_ready()));
+            if peeked.await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens a tunnel, which must be granted.
+    pub(crate) async fn tunnel(&mut self, target: &str) {
+        self.send(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")).await;
+        let head = self.until("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    }
+}

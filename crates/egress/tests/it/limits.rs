@@ -1,0 +1,212 @@
+//! What a hostile client may cost: bounded bytes, bounded time, bounded connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::Clock;
+use egress::{
+    AddressPolicy, Config, Ended, Failure, HeadError, Limits, Lookup, News, Proxy, Refusal, Resolve, Verdict,
+    record_queue,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::harness::{PUBLIC, Setup, World, open};
+use crate::origin::{HELLO, Origin, echo};
+
+async fn malformed(world: &mut World) -> HeadError {
+    match world.record().await.verdict {
+        Verdict::Refused(Refusal::Malformed(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn slow_headers_are_cut_off_after_ten_seconds() {
+    let mut world = World::new().await;
+    for part in ["", "GET http://si", "GET http://site.test/ HTTP/1.1\r\nA: b\r\n"] {
+        let mut wire = world.connect().await;
+        wire.send(part).await;
+        wire.quiet_for(Duration::from_secs(10)).await;
+        assert!(wire.rest().await.starts_with("HTTP/1.1 408 "), "{part:?}");
+        assert_eq!(malformed(&mut world).await, HeadError::TooSlow);
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_no_more_is_closed() {
+    let site = Origin::start(PUBLIC, HELLO).await;
+    let world = World::new().await;
+    let mut wire = world.connect().await;
+    wire.send(format!("GET http://site.test:{}/ HTTP/1.1\r\n\r\n", site.port())).await;
+    wire.response().await;
+    wire.quiet_for(Limits::default().keep_alive).await;
+    assert_eq!(wire.rest().await, "");
+}
+
+#[tokio::test]
+async fn heads_beyond_the_limits_are_refused_unread() {
+    let site = Origin::start(PUBLIC, HELLO).await;
+    let mut world = World::new().await;
+    let get = format!("GET http://site.test:{}/ HTTP/1.1\r\n", site.port());
+    let fits = 16 * 1024 - get.len() - "A: \r\n\r\n".len() - "Connection: close\r\n".len();
+    let with_field = |length| format!("{get}Connection: close\r\nA: {}\r\n\r\n", "x".repeat(length));
+    assert!(world.say(with_field(fits)).await.starts_with("HTTP/1.1 200 "));
+    world.record().await;
+    let endless = format!("GET http://site.test/{}", "x".repeat(100_000));
+    for head in [with_field(fits + 1), endless] {
+        assert!(world.say(head).await.starts_with("HTTP/1.1 431 "));
+        assert_eq!(malformed(&mut world).await, HeadError::TooLong);
+    }
+    let with_fields = |count| format!("{get}Connection: close\r\n{}\r\n", "A: b\r\n".repeat(count));
+    assert!(world.say(with_fields(99)).await.starts_with("HTTP/1.1 200 "));
+    world.record().await;
+    assert!(world.say(with_fields(100)).await.starts_with("HTTP/1.1 431 "));
+    assert_eq!(malformed(&mut world).await, HeadError::TooManyFields);
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_off_and_never_held() {
+    let site = Origin::start(PUBLIC, HELLO).await;
+    let limits = Limits { request_body: 1_000_000, ..Limits::default() };
+    let mut world = World::with(Setup { limits, ..Setup::default() }).await;
+    let mut wire = world.connect().await;
+    wire.send(format!(
+        "POST http://site.test:{}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        site.port()
+    ))
+    .await;
+    let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+    for _ in 0..300 {
+        // The proxy hangs up in the middle of it.
+        if wire.0.write_all(chunk.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    assert!(wire.rest().await.starts_with("HTTP/1.1 413 "));
+    let record = world.record().await;
+    assert_eq!(record.ended, Ended::Failed(Failure::BodyTooLong));
+    assert!((900_000..1_100_000).contains(&record.bytes_up), "{}", record.bytes_up);
+
+    let length = "Content-Length: 1000001";
+    let answer =
+        world.say(format!("POST http://site.test:{}/ HTTP/1.1\r\n{length}\r\n\r\nx", site.port())).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "known from its head, and refused by it: {answer}");
+}
+
+#[tokio::test]
+async fn endless_lines_within_a_body_are_cut_off() {
+    let site = Origin::start(PUBLIC, HELLO).await;
+    let mut world = World::new().await;
+    let post =
+        format!("POST http://site.test:{}/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", site.port());
+    let extension = format!("4;{}\r\nabcd\r\n", "x".repeat(1_000));
+    let trailer = format!("0\r\n{}", format!("A: {}\r\n", "x".repeat(1_000)).repeat(20));
+    for body in [extension, trailer, "0".repeat(1_000)] {
+        assert!(world.say(format!("{post}{body}")).await.starts_with("HTTP/1.1 400 "));
+        assert_eq!(world.record().await.ended, Ended::Failed(Failure::BadBody));
+    }
+}
+
+#[tokio::test]
+async fn a_body_or_an_answer_that_stops_coming_is_given_up() {
+    let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut world = World::new().await;
+    for (request, status, failure) in [
+        (
+            format!("POST http://site.test:{port}/ HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"),
+            "408",
+            Failure::BodyStalled,
+        ),
+        (format!("GET http://site.test:{port}/ HTTP/1.1\r\n\r\n"), "504", Failure::Idle),
+    ] {
+        let mut wire = world.connect().await;
+        wire.send(request).await;
+        let _target = listener.accept().await.unwrap();
+        wire.quiet_for(Limits::default().exchange_idle).await;
+        assert!(wire.rest().await.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert_eq!(world.record().await.ended, Ended::Failed(failure));
+        tokio::time::resume();
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_has_so_many_connections_and_is_told_when_they_are_used_up() {
+    let (site, _task) = echo(PUBLIC).await;
+    let mut world = World::new().await;
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        let mut wire = world.connect().await;
+        wire.tunnel(&format!("site.test:{}", site.port())).await;
+        open.push(wire);
+    }
+    assert_eq!(world.proxy.counters().connections, 64);
+    let answer = world.say(format!("CONNECT site.test:{} HTTP/1.1\r\n\r\n", site.port())).await;
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too_many_connections"), "{answer}");
+    assert_eq!(world.record().await.verdict, Verdict::Refused(Refusal::TooManyConnections(64)));
+    open.pop();
+    world.record().await;
+    world.connect().await.tunnel(&format!("site.test:{}", site.port())).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_connections_is_not_even_talked_to() {
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let world = World::with(Setup { limits, ..Setup::default() }).await;
+    let first = world.connect().await;
+    while world.proxy.counters().connections < 1 {
+        tokio::task::yield_now().await;
+    }
+    let mut flood = Vec::new();
+    for _ in 0..60 {
+        flood.push(world.connect().await);
+    }
+    let mut told = 0;
+    while world.proxy.counters().refused < 60 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::pause();
+    for wire in &mut flood {
+        told += usize::from(wire.rest().await.starts_with("HTTP/1.1 503 "));
+    }
+    assert_eq!(told, 16);
+    drop(first);
+}
+
+/// A name server that takes questions and gives no answers.
+struct Silent;
+
+impl Resolve for Silent {
+    fn lookup<'a>(&'a self, _: &'a str) -> Lookup<'a> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Also with another stream than a socket: the proxy takes any.
+#[tokio::test(start_paused = true)]
+async fn a_name_server_without_answers_is_given_up() {
+    let (recorder, mut records) = record_queue(1);
+    let (_rules, rules) = watch::channel(Arc::new(open()));
+    let proxy = Proxy::new(Config {
+        rules,
+        resolver: Arc::new(Silent),
+        addresses: AddressPolicy::strict(),
+        limits: Limits::default(),
+        clock: Clock::system(),
+        recorder: Arc::new(recorder),
+    });
+    let (mut client, server) = tokio::io::duplex(100);
+    let talking = async {
+        client.write_all(b"CONNECT site.test:443 HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut got = String::new();
+        client.read_to_string(&mut got).await.unwrap();
+        got
+    };
+    let ((), got) = tokio::join!(proxy.serve(server), talking);
+    assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
+    let Some(News::Record(record)) = records.next().await else { panic!("no record") };
+    assert_eq!(record.ended, Ended::Failed(Failure::TimedOut));
+}

@@ -1,0 +1,106 @@
+//! `CONNECT`: every byte and every ending passes, and nothing stays open for ever.
+
+use egress::{Ended, Failure, Grounds, Kind, Limits, Verdict};
+use testkit::{Direction, FaultProxy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::harness::{HOST, PUBLIC, Setup, World};
+use crate::origin::echo;
+
+#[tokio::test]
+async fn a_tunnel_carries_every_byte_and_half_closes() {
+    let (site, _task) = echo(PUBLIC).await;
+    let mut world = World::new().await;
+    let mut wire = world.connect().await;
+    // What comes right behind the request belongs to the tunnel.
+    wire.send(format!("CONNECT site.test:{} HTTP/1.1\r\n\r\nearly", site.port())).await;
+    let data: Vec<u8> = (0..300_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+    let (mut reader, mut writer) = tokio::io::split(wire.0);
+    let sending = async {
+        writer.write_all(&data).await.unwrap();
+        writer.shutdown().await.unwrap();
+    };
+    let mut got = Vec::new();
+    let (read, ()) = tokio::join!(reader.read_to_end(&mut got), sending);
+    read.unwrap();
+    let body = got.strip_prefix(b"HTTP/1.1 200 Connection established\r\n\r\nearly").unwrap();
+    assert!(body == data);
+    let record = world.record().await;
+    assert_eq!((record.bytes_up, record.bytes_down), (300_005, 300_005));
+    assert_eq!((record.kind, record.ended, record.address), (Kind::Connect, Ended::Complete, Some(PUBLIC)));
+    assert!(matches!(record.verdict, Verdict::Allowed(Grounds::Listed(_))));
+}
+
+#[tokio::test]
+async fn the_target_may_go_on_after_the_client_ended_and_the_other_way_round() {
+    let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut world = World::new().await;
+    let mut wire = world.connect().await;
+    wire.tunnel(&format!("site.test:{port}")).await;
+    let (mut target, _) = listener.accept().await.unwrap();
+    wire.0.shutdown().await.unwrap();
+    assert_eq!(target.read(&mut [0; 9]).await.unwrap(), 0, "the end of the client is passed on");
+    target.write_all(b"still here").await.unwrap();
+    drop(target);
+    assert_eq!(wire.rest().await, "still here");
+    assert_eq!(world.record().await.ended, Ended::Complete);
+
+    let mut wire = world.connect().await;
+    wire.tunnel(&format!("site.test:{port}")).await;
+    let (mut target, _) = listener.accept().await.unwrap();
+    target.shutdown().await.unwrap();
+    assert_eq!(wire.rest().await, "");
+    wire.send("me too").await;
+    wire.0.shutdown().await.unwrap();
+    let mut got = String::new();
+    target.read_to_string(&mut got).await.unwrap();
+    assert_eq!(got, "me too");
+    assert_eq!(world.record().await.bytes_up, 6);
+}
+
+#[tokio::test]
+async fn a_half_open_tunnel_is_closed_when_nothing_passes() {
+    let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut world = World::new().await;
+    let mut wire = world.connect().await;
+    wire.tunnel(&format!("site.test:{port}")).await;
+    let (mut target, _) = listener.accept().await.unwrap();
+    wire.0.shutdown().await.unwrap();
+    assert_eq!(target.read(&mut [0; 9]).await.unwrap(), 0);
+    wire.quiet_for(Limits::default().tunnel_idle).await;
+    let record = world.record().await;
+    assert_eq!(record.ended, Ended::Failed(Failure::Idle));
+    assert_eq!(world.proxy.counters().connections, 0);
+}
+
+#[tokio::test]
+async fn a_reset_of_the_target_ends_the_tunnel() {
+    let (site, _task) = echo(HOST).await;
+    let fault = FaultProxy::start(site).await.unwrap();
+    let mut world = World::with(Setup { stand_ins: vec![HOST], ..Setup::default() }).await;
+    let mut wire = world.connect().await;
+    wire.tunnel(&format!("127.0.0.1:{}", fault.address().port())).await;
+    wire.send("ping").await;
+    let mut pong = [0; 4];
+    wire.0.read_exact(&mut pong).await.unwrap();
+    fault.reset_now();
+    wire.rest().await;
+    let record = world.record().await;
+    assert_eq!(record.ended, Ended::Failed(Failure::TargetGone));
+    assert_eq!((record.bytes_up, record.bytes_down), (4, 4));
+    assert_eq!(fault.counts().forwarded(Direction::ToTarget), 4);
+}
+
+#[tokio::test]
+async fn a_stopped_proxy_leaves_no_tunnel_and_no_silence() {
+    let (site, _task) = echo(PUBLIC).await;
+    let mut world = World::new().await;
+    let mut wire = world.connect().await;
+    wire.tunnel(&format!("site.test:{}", site.port())).await;
+    world.stop();
+    assert_eq!(wire.rest().await, "");
+    assert_eq!(world.record().await.ended, Ended::Cancelled);
+}
