@@ -74,12 +74,14 @@ impl Context {
         }
     }
 
-    pub(crate) fn keyring(&self) -> Result<Keyring, Failure> {
-        Ok(Keyring::open(&self.config, &self.rng)?)
+    /// The keys; never new ones where the lost ones have sealed something.
+    pub(crate) async fn keyring(&self, store: &Store) -> Result<Keyring, Failure> {
+        Ok(Keyring::open_for(&self.config, &self.rng, &store.secret_key_ids().await?)?)
     }
 
-    pub(crate) fn vault(&self, store: &Store) -> Result<Vault, Failure> {
-        Ok(Vault::new(store.clone(), &self.keyring()?, self.clock.clone(), self.rng.clone())?)
+    pub(crate) async fn vault(&self, store: &Store) -> Result<Vault, Failure> {
+        let keyring = self.keyring(store).await?;
+        Ok(Vault::new(store.clone(), &keyring, self.clock.clone(), self.rng.clone())?)
     }
 
     /// The organisation that was named, or the first one.

@@ -46,7 +46,7 @@ async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)])
     let org = context.org(&store, owner.org).await?;
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (key.clone(), SecretString::from(value.as_str()))).collect();
-    Ok(context.vault(&store)?.set_all(org, scope(owner), &pairs, None).await?)
+    Ok(context.vault(&store).await?.set_all(org, scope(owner), &pairs, None).await?)
 }
 
 async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure> {
@@ -74,7 +74,7 @@ async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure>
 /// A made key is renewed first; a key that is a setting has been changed by the operator before.
 async fn rotate(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
-    let mut keyring = context.keyring()?;
+    let mut keyring = context.keyring(&store).await?;
     keyring.renew_vault_key(&context.rng)?;
     let vault = gateway::vault::Vault::new(store, &keyring, context.clock.clone(), context.rng.clone())?;
     let spinner = context.out.spinner("sealing secrets with the new key");

@@ -3,7 +3,7 @@
 use gateway::identity::{Credential, CredentialKind, Issuer, USER_TOKEN_LIFETIME};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use store::NewSandboxToken;
+use store::{NewSandboxToken, Store};
 
 use crate::args::TokenCommand;
 use crate::context::Context;
@@ -21,7 +21,13 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
     match command {
         TokenCommand::User { member } => {
             let member = context.member(&store, &member).await?;
-            Ok(issuer(context)?.user(member.user_id, member.org_id, &member.email, now, USER_TOKEN_LIFETIME))
+            Ok(issuer(context, &store).await?.user(
+                member.user_id,
+                member.org_id,
+                &member.email,
+                now,
+                USER_TOKEN_LIFETIME,
+            ))
         }
         TokenCommand::Service { name, org } => {
             if name.trim().is_empty() {
@@ -30,7 +36,7 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
             if org.is_some() {
                 context.org(&store, org).await?;
             }
-            Ok(issuer(context)?.service(&name, org, now, USER_TOKEN_LIFETIME))
+            Ok(issuer(context, &store).await?.service(&name, org, now, USER_TOKEN_LIFETIME))
         }
         TokenCommand::Sandbox { session } => {
             let token = Credential::new(CredentialKind::Sandbox, &context.rng);
@@ -41,7 +47,7 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
     }
 }
 
-fn issuer(context: &Context) -> Result<Issuer, Failure> {
-    let keyring = context.keyring()?;
+async fn issuer(context: &Context, store: &Store) -> Result<Issuer, Failure> {
+    let keyring = context.keyring(store).await?;
     Ok(Issuer::new(&keyring.jwt, &keyring.service))
 }

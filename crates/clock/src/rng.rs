@@ -32,6 +32,7 @@ impl Rng {
     /// # Panics
     /// When the operating system has no randomness to give: nothing that follows could be safe.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that draws random bytes")]
+    #[expect(clippy::panic, reason = "a program without randomness must not go on")]
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut out = [0; N];
         match &self.0 {

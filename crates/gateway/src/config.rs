@@ -63,6 +63,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// The process environment, read once; variables that are not text are not ours.
+#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 pub fn environment() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }

@@ -55,6 +55,7 @@ impl Script {
     ///
     /// # Panics
     /// Never in a build whose tests passed: the text is compiled in and a test parses it.
+    #[expect(clippy::panic, reason = "the text is a constant, and a test parses it")]
     pub fn built_in() -> Self {
         match Self::parse(include_str!("default.toml")) {
             Ok(script) => script,

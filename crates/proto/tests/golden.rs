@@ -3,6 +3,7 @@
 //! itself; since whole JSON values are compared, a key too many or too few fails.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 #[path = "golden/client.rs"]
 mod client;

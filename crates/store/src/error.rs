@@ -46,6 +46,22 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the database cannot be reached or did not keep a write, so that trying again later helps. All else
+    /// that it says no to is a fault of ours.
+    pub fn is_unavailable(&self) -> bool {
+        use sqlx::Error::{Database, Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
+        match self {
+            Self::Unreachable { .. }
+            | Self::NotCommitted(_)
+            | Self::Failed(Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed) => true,
+            // A PostgreSQL that is stopping or full tells it as an error of its own.
+            Self::Failed(Database(error)) => error.code().is_some_and(|code| {
+                code.len() == 5 && ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
+            }),
+            _ => false,
+        }
+    }
+
     /// The same error, but a violated unique constraint means that `what` is taken and a violated foreign key
     /// that `parent` does not exist.
     pub(crate) fn on_constraint(self, what: &'static str, parent: &'static str) -> Self {

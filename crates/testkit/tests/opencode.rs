@@ -2,6 +2,7 @@
 //! to a real client. One OpenCode process serves all scenarios, because starting one is the slow part.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;

@@ -1,6 +1,7 @@
 //! Ten seconds of fuzzing, and the proof that it finds something: `examples/fuzz.rs` runs the same for longer.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod campaign;
 mod live;

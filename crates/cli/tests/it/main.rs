@@ -1,6 +1,7 @@
 //! The binary as its users meet it: started, asked, fed wrong input, stopped and killed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod bad_starts;
 mod browser;

@@ -1,5 +1,6 @@
 //! The way out of a sandbox, attacked from inside: over real sockets, with loopback standing in for the internet.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 #![expect(clippy::print_stdout, reason = "what was not tried has to be said")]
 
 mod harness;

@@ -96,27 +96,9 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
-            other if is_away(&other) => Self::unavailable("The database", other.to_string()),
+            other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),
             other => Self::internal(other.to_string()),
         }
-    }
-}
-
-/// Whether the database cannot be reached or did not keep a write, so that trying again later helps. All else that
-/// it says no to is a fault of ours.
-fn is_away(error: &StoreError) -> bool {
-    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
-    match error {
-        StoreError::Unreachable { .. } | StoreError::NotCommitted(_) => true,
-        StoreError::Failed(error) => match error {
-            Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed => true,
-            // A PostgreSQL that is stopping or full tells it as an error of its own.
-            sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-                code.len() == 5 && ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
-            }),
-            _ => false,
-        },
-        _ => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The gateway attacked from outside: every credential, every route, hostile sockets and broken neighbours.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod call;
 mod harness;

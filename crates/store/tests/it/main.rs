@@ -1,6 +1,7 @@
 //! What the store promises, on both databases: each story runs on a fresh SQLite file and a fresh PostgreSQL
 //! database, and what only one of them has is tested there.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod backend;
 mod world;
