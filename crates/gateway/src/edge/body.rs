@@ -56,8 +56,3 @@ pub(super) async fn read(
         _ => Err(ApiError::body_timeout()),
     }
 }
-
-/// Whether a text can be the name of something: one line of up to `most` characters that every database keeps.
-pub(super) fn is_line(text: &str, most: usize) -> bool {
-    !text.is_empty() && text.chars().count() <= most && !text.contains(char::is_control)
-}

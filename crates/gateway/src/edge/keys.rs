@@ -2,14 +2,12 @@
 
 use axum::Json;
 use axum::http::StatusCode;
-use proto::ApiKeyId;
-use proto::Role;
 use proto::http::{ApiKeyEntry, ApiKeyList, CreateKey, ErrorBody, NewKey, OkReply};
+use proto::{ApiKeyId, Role, text};
 use secrecy::ExposeSecret as _;
 use store::{ApiKey, NewApiKey};
 
 use super::auth::User;
-use super::body::is_line;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -32,7 +30,7 @@ pub(super) async fn create(
     Body(request): Body<CreateKey>,
 ) -> Result<(StatusCode, Json<NewKey>), ApiError> {
     let name = request.name.trim().to_owned();
-    if !is_line(&name, 100) {
+    if !text::is_line(&name, 100) {
         return Err(ApiError::bad_request("name must be one line of 1 to 100 characters"));
     }
     let at = app.clock.now();

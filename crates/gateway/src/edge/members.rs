@@ -3,17 +3,13 @@
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRole};
-use proto::{Permission, Role, UserId};
+use proto::{Permission, Role, UserId, text};
 use store::{Member, NewMember};
 
 use super::auth::{Admin, User};
-use super::body::is_line;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
-
-/// An address stands in where there is no name, so both are as long.
-const MAX_NAME: usize = 320;
 
 #[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, ApiError> {
@@ -31,11 +27,11 @@ pub(super) async fn add(
 ) -> Result<(StatusCode, Json<MemberEntry>), ApiError> {
     may_give(&admin, new.role)?;
     let email = new.email.trim();
-    if !is_address(email) {
+    if !text::is_email(email) {
         return Err(ApiError::bad_request("email must be an address"));
     }
     let name = new.name.unwrap_or_else(|| email.to_owned());
-    if !is_line(&name, MAX_NAME) {
+    if !text::is_line(&name, text::MAX_NAME) {
         return Err(ApiError::bad_request("name must be one line of 1 to 320 characters"));
     }
     let at = app.clock.now();
@@ -87,14 +83,6 @@ pub(super) async fn remove(
 fn may_give(admin: &User, role: Role) -> Result<(), ApiError> {
     let allowed = role == Role::Member || admin.role.may(Permission::ManageRoles);
     if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make admins and owners")) }
-}
-
-fn is_address(email: &str) -> bool {
-    let parts = email.split_once('@');
-    email.len() <= MAX_NAME
-        && is_line(email, MAX_NAME)
-        && !email.contains(char::is_whitespace)
-        && parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty())
 }
 
 fn entry(member: Member) -> MemberEntry {
