@@ -1,0 +1,209 @@
+//! Sandboxes on this host: bubblewrap in namespaces of its own, without a network device, under a user id that owns
+//! nothing else.
+//!
+//! - bubblewrap never runs as root, and starts with an empty environment: [`launcher_main`].
+//! - The inside and the gateway reach each other only through sockets that the gateway makes: [`broker_main`].
+//! - A sandbox outlives the gateway and is known again by its [`identity::Identity`], never by pid alone.
+//!
+//! Two gateways on one host need ranges of user ids that do not overlap.
+
+mod broker;
+mod bwrap;
+mod cgroup;
+mod config;
+pub(crate) mod identity;
+mod inner;
+mod launcher;
+mod netns;
+mod plan;
+mod records;
+mod seccomp;
+mod start;
+mod uids;
+mod watch;
+mod wire;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+pub use broker::broker_main;
+pub use config::{Helper, LimitsReport, LocalConfig, Strength};
+pub use launcher::launcher_main;
+
+use self::cgroup::{Cgroups, Controller};
+use self::inner::Inner;
+use self::records::Folders;
+use self::uids::Uids;
+use crate::error::SandboxError;
+use crate::provider::{
+    ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider,
+};
+use crate::spec::{SandboxId, SnapshotId, Spec};
+use crate::tree;
+
+/// The provider of sandboxes on this host.
+#[derive(Clone)]
+pub struct LocalProvider(Arc<Inner>);
+
+impl LocalProvider {
+    pub fn open(config: LocalConfig) -> Result<Self, SandboxError> {
+        let folders = Folders::open(config.root.clone())?;
+        let root = rustix::process::geteuid().is_root();
+        let uids = root.then(|| Uids::open(folders.uids(), config.uids.clone())).transpose()?;
+        if let Some(uids) = &uids {
+            uids.sweep(|id| folders.sandbox(id).0.exists());
+        }
+        let probe = format!("{}-probe-{}", folders.mark(), std::process::id());
+        let cgroups = if config.cgroups { Cgroups::detect(&probe) } else { Cgroups::default() };
+        let (live, locks) = (Mutex::default(), Mutex::default());
+        Ok(Self(Arc::new(Inner { config, folders, cgroups, uids, live, locks })))
+    }
+
+    pub fn limits_report(&self) -> LimitsReport {
+        let held = |controller, otherwise| {
+            if self.0.cgroups.has(controller) { Strength::Hard } else { otherwise }
+        };
+        LimitsReport {
+            memory: held(Controller::Memory, Strength::Soft),
+            // Held by a resource limit where there is no control group.
+            pids: Strength::Hard,
+            cpu: held(Controller::Cpu, Strength::None),
+            disk: Strength::Soft,
+            tmp: Strength::Hard,
+            files: Strength::Hard,
+        }
+    }
+
+    /// Runs to its end even if the caller stops waiting: half a start or half an end would leave something behind.
+    async fn whole<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, SandboxError>> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        tokio::spawn(work).await.unwrap_or(Err(SandboxError::Records("the work on it broke off")))
+    }
+}
+
+/// File work that would hold up other tasks.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
+) -> Result<T, SandboxError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(SandboxError::Records("the work on it broke off")))
+}
+
+/// Hands connections over until nobody takes them any more.
+pub(crate) async fn accept(port: u16, listener: Arc<TcpListener>, to: mpsc::Sender<Injected>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = to.closed() => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if to.send(Injected { port, stream: Box::new(stream) }).await.is_err() {
+                    return;
+                }
+            }
+            // Out of descriptors, or the connection is gone already: neither is better at once.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for LocalProvider {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            memory_pause: self.0.cgroups.has(Controller::Freezer),
+            durable_snapshot: true,
+            fork: true,
+            injected_ports: true,
+            owns_processes: true,
+            expiry: ExpiryOwner::Gateway,
+            isolation: Isolation::Namespaces,
+        }
+    }
+
+    async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
+        spec.check()?;
+        let (inner, spec) = (self.0.clone(), spec.clone());
+        self.whole(async move {
+            let _guard = inner.lock(&spec.id).await;
+            inner.ensure(&spec).await
+        })
+        .await
+    }
+
+    async fn snapshot(&self, id: &SandboxId) -> Result<SnapshotId, SandboxError> {
+        let (inner, id) = (self.0.clone(), id.clone());
+        self.whole(async move {
+            let _guard = inner.lock(&id).await;
+            inner.snapshot(&id).await
+        })
+        .await
+    }
+
+    async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), SandboxError> {
+        let path = self.0.folders.snapshot(id);
+        blocking(move || Ok(tree::remove(&path)?)).await
+    }
+
+    async fn pause(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let _guard = self.0.lock(id).await;
+        self.0.freeze(id, true).await
+    }
+
+    async fn resume(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let _guard = self.0.lock(id).await;
+        self.0.freeze(id, false).await
+    }
+
+    async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let (inner, id) = (self.0.clone(), id.clone());
+        self.whole(async move {
+            let _guard = inner.lock(&id).await;
+            inner.terminate(&id).await
+        })
+        .await
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
+        let inner = self.0.clone();
+        blocking(move || {
+            let ids = inner.folders.ids()?;
+            Ok(ids.into_iter().map(|id| Listed { state: inner.state(&id), id }).collect())
+        })
+        .await
+    }
+
+    async fn dial(&self, id: &SandboxId, port: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
+        let live = {
+            let _guard = self.0.lock(id).await;
+            self.0.attached(id).await?
+        };
+        let socket = {
+            let mut broker = live.broker.lock().await;
+            match broker.connect(port).await {
+                Err(SandboxError::BrokerDied) => {
+                    *broker = self.0.broker(&live.identity).await?;
+                    broker.connect(port).await?
+                }
+                other => other?,
+            }
+        };
+        Ok(Box::new(netns::connected(socket, port).await?))
+    }
+
+    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+        let _guard = self.0.lock(id).await;
+        let live = self.0.attached(id).await?;
+        let (to, from) = mpsc::channel(64);
+        for (port, listener) in &live.listeners {
+            tokio::spawn(accept(*port, listener.clone(), to.clone()));
+        }
+        Ok(from)
+    }
+}

@@ -1,0 +1,210 @@
+//! The work on sandboxes, done by whoever holds the lock of the id.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use super::cgroup::{Cgroups, Controller};
+use super::config::LocalConfig;
+use super::identity::{self, Found, Identity};
+use super::netns::{self, Broker};
+use super::records::{Folder, Folders, Record};
+use super::uids::Uids;
+use super::watch::{Watch, watch};
+use super::{blocking, start};
+use crate::error::{Capability, SandboxError};
+use crate::provider::SandboxState;
+use crate::spec::{SandboxId, SnapshotId};
+use crate::tree::{self, Copy};
+
+/// How long the kernel may take to end all processes of a sandbox.
+const END: Duration = Duration::from_secs(20);
+
+/// A sandbox that this gateway holds sockets of.
+pub(super) struct Live {
+    pub(super) identity: Identity,
+    pub(super) broker: tokio::sync::Mutex<Broker>,
+    pub(super) listeners: Vec<(u16, Arc<TcpListener>)>,
+    _watch: Watch,
+}
+
+pub(super) struct Inner {
+    pub(super) config: LocalConfig,
+    pub(super) folders: Folders,
+    pub(super) cgroups: Cgroups,
+    /// `None` without root.
+    pub(super) uids: Option<Uids>,
+    pub(super) live: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    pub(super) locks: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Inner {
+    pub(super) async fn lock(&self, id: &SandboxId) -> tokio::sync::OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            // Locks that nobody holds or waits for are forgotten.
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            locks.entry(id.clone()).or_default().clone()
+        };
+        lock.lock_owned().await
+    }
+
+    pub(super) fn known(&self, id: &SandboxId) -> Option<Arc<Live>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub(super) fn forget(&self, id: &SandboxId) {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// The recorded process, checked to be the one.
+    pub(super) fn running(&self, id: &SandboxId) -> Result<(Record, Identity, OwnedFd), SandboxError> {
+        let gone = || SandboxError::NotFound(id.clone());
+        let record = self.folders.sandbox(id).load()?.ok_or_else(gone)?;
+        let identity = record.identity.ok_or_else(gone)?;
+        match identity.find() {
+            Found::Alive(handle) => Ok((record, identity, handle)),
+            Found::Gone => Err(gone()),
+            Found::Unknown => Err(SandboxError::Records("the host hides its process")),
+        }
+    }
+
+    /// The sandbox with its sockets: those that we hold, else new ones. Needs the lock of the id.
+    pub(super) async fn attached(&self, id: &SandboxId) -> Result<Arc<Live>, SandboxError> {
+        let (record, identity, handle) = self.running(id)?;
+        if let Some(live) = self.known(id).filter(|live| live.identity == identity) {
+            return Ok(live);
+        }
+        self.attach(id, &record, identity, handle).await
+    }
+
+    pub(super) async fn attach(
+        &self,
+        id: &SandboxId,
+        record: &Record,
+        identity: Identity,
+        handle: OwnedFd,
+    ) -> Result<Arc<Live>, SandboxError> {
+        let mut broker = self.broker(&identity).await?;
+        let mut listeners = Vec::new();
+        for port in &record.injected {
+            listeners.push((*port, Arc::new(broker.listen(*port).await?)));
+        }
+        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        let broker = tokio::sync::Mutex::new(broker);
+        let live = Arc::new(Live { identity, broker, listeners, _watch: watch });
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), live.clone());
+        Ok(live)
+    }
+
+    pub(super) async fn broker(&self, identity: &Identity) -> Result<Broker, SandboxError> {
+        let host = SandboxError::host("open the sandbox's network namespace");
+        let namespace = netns::open_namespace(&identity.net_path()).map_err(&host)?;
+        let file = std::fs::File::from(namespace);
+        // The process may have ended and its pid may be another's by now; the namespace tells.
+        if file.metadata().map_err(&host)?.ino() != identity.net_namespace {
+            return Err(SandboxError::InitExited);
+        }
+        Broker::start(&self.config.helper, file.as_fd()).await
+    }
+
+    pub(super) fn state(&self, id: &SandboxId) -> SandboxState {
+        let Ok(record) = self.folders.sandbox(id).load() else { return SandboxState::Unknown };
+        let Some((identity, group)) = record.and_then(|r| Some((r.identity?, r.group))) else {
+            return SandboxState::Dead;
+        };
+        match identity.find() {
+            Found::Alive(_) if group.frozen() == Some(true) => SandboxState::Paused,
+            Found::Alive(_) => SandboxState::Running,
+            Found::Gone => SandboxState::Dead,
+            Found::Unknown => SandboxState::Unknown,
+        }
+    }
+
+    /// Ends all processes of a sandbox and removes its control groups; files and user id stay.
+    pub(super) async fn end_processes(&self, id: &SandboxId, record: &Record) -> Result<(), SandboxError> {
+        self.forget(id);
+        let record = record.clone();
+        blocking(move || {
+            if let Some(identity) = record.identity {
+                match identity.find() {
+                    Found::Gone => {}
+                    Found::Unknown => return Err(SandboxError::Records("the host hides its process")),
+                    Found::Alive(handle) => {
+                        identity::kill(&handle);
+                        let _ = record.group.freeze(false);
+                        if !identity::wait(&handle, END) {
+                            return Err(SandboxError::Timeout("to end"));
+                        }
+                    }
+                }
+            }
+            if let Some(uid) = record.uid {
+                start::end_user(uid)?;
+            }
+            record.group.remove()
+        })
+        .await
+    }
+
+    pub(super) async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let folder = self.folders.sandbox(id);
+        if !folder.0.exists() {
+            return Ok(());
+        }
+        let record = folder.load()?;
+        if let Some(record) = &record {
+            self.end_processes(id, record).await?;
+        }
+        self.forget(id);
+        blocking(move || Ok(tree::remove(&folder.0)?)).await?;
+        if let (Some(uids), Some(uid)) = (&self.uids, record.and_then(|record| record.uid)) {
+            uids.give_back(uid);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn snapshot(&self, id: &SandboxId) -> Result<SnapshotId, SandboxError> {
+        let folder = self.folders.sandbox(id);
+        let record = folder.load()?.ok_or_else(|| SandboxError::NotFound(id.clone()))?;
+        let bytes = self.config.rng.bytes::<16>();
+        let name = bytes.iter().fold(String::from("snap-"), |name, byte| format!("{name}{byte:02x}"));
+        let snapshot = SnapshotId::new(name)?;
+        let (draft, done) = (self.folders.snapshot_draft(&snapshot), self.folders.snapshot(&snapshot));
+        blocking(move || {
+            let stop = record.identity.is_some() && record.group.frozen() == Some(false);
+            if stop {
+                record.group.freeze(true)?;
+            }
+            let copied = copy_home(&folder, &draft, &record);
+            if stop {
+                record.group.freeze(false)?;
+            }
+            if let Err(error) = copied {
+                let _ = tree::remove(&draft);
+                return Err(error);
+            }
+            std::fs::rename(&draft, &done).map_err(SandboxError::host("keep the snapshot"))
+        })
+        .await?;
+        Ok(snapshot)
+    }
+
+    pub(super) async fn freeze(&self, id: &SandboxId, stop: bool) -> Result<(), SandboxError> {
+        if !self.cgroups.has(Controller::Freezer) {
+            return Err(SandboxError::Unsupported(Capability::MemoryPause));
+        }
+        let (record, ..) = self.running(id)?;
+        blocking(move || record.group.freeze(stop)).await
+    }
+}
+
+fn copy_home(folder: &Folder, to: &Path, record: &Record) -> Result<(), SandboxError> {
+    std::fs::create_dir(to).map_err(SandboxError::host("make the snapshot's folder"))?;
+    Ok(Copy::new(None, record.limits.disk_bytes.saturating_mul(2)).run(&folder.home(), to)?)
+}

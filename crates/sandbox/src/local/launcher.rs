@@ -1,0 +1,146 @@
+//! The short-lived process between the gateway and bubblewrap: it takes on everything that has to hold before the
+//! first instruction of bubblewrap runs (control groups, limits, mounts, an unprivileged user) and becomes it.
+//!
+//! It is started with an empty environment, because bubblewrap's own environment can be read inside as that of
+//! PID 1; and bubblewrap is never run as root, because uid 1000 inside would then be root outside.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::fs::{CWD, MemfdFlags, Mode};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, move_mount,
+    open_tree,
+};
+use rustix::process::{Resource, Rlimit};
+
+use super::plan::Plan;
+use super::{bwrap, seccomp};
+
+/// Where the private mount table may get the folder that the unprivileged user can reach: folders that hosts have,
+/// and of which nothing is needed any more once bubblewrap runs.
+const STAGES: [&str; 4] = ["/mnt", "/media", "/srv", "/tmp"];
+
+/// The hidden subcommand: reads a plan, becomes bubblewrap. Only returns to say why not.
+pub fn launcher_main() -> ExitCode {
+    let Err(error) = launch();
+    // The prefix tells the gateway that this line is ours and not of a program inside.
+    let _ = writeln!(io::stderr(), "launcher: {error}");
+    ExitCode::FAILURE
+}
+
+fn launch() -> io::Result<std::convert::Infallible> {
+    crate::sys::keep_inherited_descriptors_out()?;
+    let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut plan = Plan::decode(&stdin)?;
+    let root = rustix::process::geteuid().is_root();
+    if root != plan.uid.is_some() || plan.uid == Some(0) {
+        return Err(io::Error::other("refusing to run a sandbox as root"));
+    }
+    for group in &plan.join {
+        std::fs::write(group, "0").map_err(|e| io::Error::other(format!("control group: {e}")))?;
+    }
+    limits(&plan)?;
+    if root {
+        stage(&mut plan)?;
+    }
+    // `dup` leaves these open across the exec: the pipe that says go, and the one for bubblewrap's answer.
+    let go = rustix::io::dup(&stdin)?;
+    let info = rustix::io::dup(io::stdout())?;
+    let filters = seccomp::programs()?
+        .iter()
+        .map(|program| inherited("seccomp", program))
+        .collect::<io::Result<Vec<_>>>()?;
+    let numbers: Vec<_> = filters.iter().map(AsRawFd::as_raw_fd).collect();
+    let options = bwrap::options(&plan, go.as_raw_fd(), info.as_raw_fd(), &numbers);
+    let options = inherited("options", &options)?;
+    rustix::thread::set_no_new_privs(true)?;
+    let mut command = Command::new(&plan.bwrap);
+    command.args(["--args", &options.as_raw_fd().to_string(), "--"]).args(&plan.init);
+    command.env_clear().current_dir("/").stdin(secret_pipe(&plan.stdin)?);
+    command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
+    if let Some(uid) = plan.uid {
+        // The standard library drops all groups with it.
+        command.gid(uid).uid(uid);
+    }
+    Err(io::Error::other(format!("bubblewrap did not start: {}", command.exec())))
+}
+
+/// Clamped to what this process may have at most; raising needs a privilege that even root may lack.
+fn limits(plan: &Plan) -> io::Result<()> {
+    let mut wanted = vec![
+        (Resource::Nofile, plan.limits.files),
+        (Resource::Core, 0),
+        (Resource::Fsize, plan.limits.disk_bytes),
+    ];
+    if plan.uid.is_some() {
+        // The user is this sandbox's alone, so its processes are the sandbox's, and bubblewrap outside.
+        wanted.push((Resource::Nproc, plan.limits.pids.saturating_add(1)));
+    }
+    for (resource, wanted) in wanted {
+        let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
+        let value = Some(wanted.min(most));
+        rustix::process::setrlimit(resource, Rlimit { current: value, maximum: value })?;
+    }
+    Ok(())
+}
+
+/// A file in memory that the next program finds open.
+fn inherited(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::empty())?);
+    (&file).write_all(content)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    Ok(file.into())
+}
+
+/// A pipe that already holds all that will ever come out of it.
+fn secret_pipe(content: &[u8]) -> io::Result<OwnedFd> {
+    let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&writer, true)?;
+    File::from(writer).write_all(content)?;
+    Ok(reader)
+}
+
+/// Makes home, `/etc` files, program and root filesystem reachable for the unprivileged user, although they lie
+/// below folders that only root may enter: in a mount table of our own, which ends with the sandbox.
+fn stage(plan: &mut Plan) -> io::Result<()> {
+    let tree = |path: &Path, recursive: OpenTreeFlags| {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | recursive;
+        open_tree(CWD, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+    };
+    crate::sys::private_mount_table()?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let mut parts = vec![(&mut plan.home, "home"), (&mut plan.etc, "etc")];
+    if let Some(program) = &mut plan.init_binary {
+        *program = std::fs::canonicalize(&*program)?;
+        parts.push((program, "init"));
+    }
+    if let Some(rootfs) = &mut plan.rootfs {
+        *rootfs = std::fs::canonicalize(&*rootfs)?;
+        parts.push((rootfs, "rootfs"));
+    }
+    let free = |stage: &&str| Path::new(stage).is_dir() && !plan.bwrap.starts_with(stage);
+    let stage = STAGES.into_iter().find(free).ok_or_else(|| io::Error::other("no folder to mount on"))?;
+    let mut taken = Vec::new();
+    for (path, name) in parts {
+        let recursive = if name == "rootfs" { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
+        taken.push((tree(path, recursive)?, path.is_dir(), name));
+        *path = PathBuf::from(stage).join(name);
+    }
+    mount("tmpfs", stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=0755,size=1m")?;
+    for (tree, folder, name) in taken {
+        let at = Path::new(stage).join(name);
+        if folder {
+            rustix::fs::mkdir(&at, Mode::from_raw_mode(0o755))?;
+        } else {
+            File::create(&at)?;
+        }
+        move_mount(&tree, "", CWD, &at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The kernel calls that no program inside may make, as three filters that all have to agree.
+//!
+//! A filter of `seccompiler` has one answer, so there are two lists: calls that are refused, and `clone3`, which is
+//! "not implemented" so that libc falls back to `clone`, whose flags can be looked at. Both begin with a check of
+//! the architecture that kills 32-bit calls. On x86-64 the x32 calls pass that check with other numbers, so a third
+//! filter refuses their whole range.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule as Rule, TargetArch, sock_filter,
+};
+
+mod numbers;
+use numbers as nr;
+
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+
+const TIOCSTI: u64 = 0x5412;
+const TIOCLINUX: u64 = 0x541c;
+/// Every `CLONE_NEW*` that `clone` takes: mount, cgroup, uts, ipc, user, pid and network namespaces.
+const NEW_NAMESPACES: [u64; 7] =
+    [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+/// UNIX, INET, INET6 and NETLINK; the rest is attack surface that no agent needs.
+const FAMILIES: [u64; 4] = [1, 2, 10, 16];
+
+/// The programs in the form that the kernel takes, one per filter.
+pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
+    let refused = compile(refused()?, EPERM)?;
+    let clone3 = compile(BTreeMap::from([(nr::CLONE3, Vec::new())]), ENOSYS)?;
+    let mut all = vec![bytes(&refused), bytes(&clone3)];
+    if cfg!(target_arch = "x86_64") {
+        all.push(bytes(&no_x32()));
+    }
+    Ok(all)
+}
+
+fn compile(rules: BTreeMap<i64, Vec<Rule>>, errno: u32) -> io::Result<BpfProgram> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), arch)
+        .and_then(BpfProgram::try_from)
+        .map_err(io::Error::other)
+}
+
+fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
+    let mut rules: BTreeMap<i64, Vec<Rule>> = nr::REFUSED.iter().map(|nr| (*nr, Vec::new())).collect();
+    let one = |condition| Rule::new(vec![condition]).map_err(io::Error::other);
+    let when = |arg, op, value| Condition::new(arg, Len::Dword, op, value).map_err(io::Error::other);
+    let mut clone = Vec::new();
+    for flag in NEW_NAMESPACES {
+        clone.push(one(when(0, Op::MaskedEq(flag), flag)?)?);
+    }
+    rules.insert(nr::CLONE, clone);
+    let ioctl = [TIOCSTI, TIOCLINUX].map(|request| one(when(1, Op::Eq, request)?));
+    rules.insert(nr::IOCTL, ioctl.into_iter().collect::<io::Result<_>>()?);
+    let mut others = Vec::new();
+    for family in FAMILIES {
+        others.push(when(0, Op::Ne, family)?);
+    }
+    let socket = Rule::new(others).map_err(io::Error::other)?;
+    rules.insert(nr::SOCKET, vec![socket.clone()]);
+    rules.insert(nr::SOCKETPAIR, vec![socket]);
+    Ok(rules)
+}
+
+/// Loads the call's number and refuses it from `__X32_SYSCALL_BIT` up.
+fn no_x32() -> BpfProgram {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    vec![
+        step(0x20, 0, 0, 0),
+        step(0x35, 0, 1, 0x4000_0000),
+        step(0x06, 0, 0, 0x0005_0000 | EPERM),
+        step(0x06, 0, 0, 0x7fff_0000),
+    ]
+}
+
+fn bytes(program: &[sock_filter]) -> Vec<u8> {
+    let step = |s: &sock_filter| {
+        let [c0, c1] = s.code.to_ne_bytes();
+        let [k0, k1, k2, k3] = s.k.to_ne_bytes();
+        [c0, c1, s.jt, s.jf, k0, k1, k2, k3]
+    };
+    program.iter().flat_map(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filters_fit_and_begin_with_the_architecture() {
+        let programs = programs().unwrap();
+        for program in &programs[..2] {
+            assert_eq!(program.len() % 8, 0);
+            assert!(program.len() / 8 < 4096);
+            // Offset 4 of the call's description is its architecture.
+            assert_eq!(program[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
+        }
+        assert_eq!(programs.len(), if cfg!(target_arch = "x86_64") { 3 } else { 2 });
+    }
+}

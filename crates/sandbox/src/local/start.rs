@@ -1,0 +1,332 @@
+//! The start of a sandbox, in steps that each can fail, and the way back from every one of them.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::timeout;
+
+use super::blocking;
+use super::cgroup::Group;
+use super::identity::{self, Found, Identity};
+use super::inner::Inner;
+use super::plan::Plan;
+use super::records::{Folder, Record};
+use crate::error::SandboxError;
+use crate::provider::Ensured;
+use crate::spec::Spec;
+use crate::tree::{self, Copy, Owner};
+
+/// Longer than what bubblewrap says of a child.
+const MAX_INFO: usize = 4096;
+
+impl Inner {
+    pub(super) async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
+        let folder = self.folders.sandbox(&spec.id);
+        let old = folder.load()?;
+        if let Some(record) = &old {
+            let found = record.identity.map_or(Found::Gone, |identity| identity.find());
+            match found {
+                Found::Alive(_) => {
+                    let group = record.group.clone();
+                    blocking(move || if group.frozen() == Some(true) { group.freeze(false) } else { Ok(()) })
+                        .await?;
+                    self.attached(&spec.id).await?;
+                    return Ok(Ensured { id: spec.id.clone(), recovered: true });
+                }
+                Found::Unknown => return Err(SandboxError::Records("the host hides its process")),
+                Found::Gone => self.end_processes(&spec.id, record).await?,
+            }
+        }
+        self.precheck(spec)?;
+        let had_files = folder.home().exists();
+        let started = self.start(spec, &folder, old.and_then(|record| record.uid)).await;
+        if let Err(error) = started {
+            self.undo(spec, &folder, had_files).await;
+            return Err(error);
+        }
+        Ok(Ensured { id: spec.id.clone(), recovered: false })
+    }
+
+    /// What can be known to fail before anything is made.
+    fn precheck(&self, spec: &Spec) -> Result<(), SandboxError> {
+        if !self.config.bwrap.is_file() {
+            return Err(SandboxError::BubblewrapMissing);
+        }
+        if spec.init_binary.as_ref().is_some_and(|path| !path.is_file()) {
+            return Err(SandboxError::BadSpec("the program for the inside is no file"));
+        }
+        if spec.rootfs.as_ref().is_some_and(|path| !path.join("usr").is_dir()) {
+            return Err(SandboxError::BadSpec("the root filesystem has no folder `usr`"));
+        }
+        match &spec.snapshot {
+            Some(id) if !self.folders.snapshot(id).is_dir() => Err(SandboxError::NoSnapshot(id.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    async fn start(&self, spec: &Spec, folder: &Folder, uid: Option<u32>) -> Result<(), SandboxError> {
+        let host = SandboxError::host("make the sandbox's folder");
+        folder.create().map_err(&host)?;
+        let uid = match (&self.uids, uid) {
+            (None, _) => None,
+            (Some(_), Some(uid)) => Some(uid),
+            (Some(uids), None) => Some(uids.take(&spec.id)?),
+        };
+        let mut record = Record {
+            version: 1,
+            uid,
+            group: Group::default(),
+            identity: None,
+            injected: spec.injected.clone(),
+            limits: spec.limits.clone(),
+        };
+        folder.save(&record)?;
+        record.group = self.cgroups.create(&format!("{}-{}", self.folders.mark(), spec.id), &spec.limits)?;
+        folder.save(&record)?;
+        folder.write_etc().map_err(&host)?;
+        self.files(spec, folder, uid).await?;
+        let mut launched = self.launch(spec, folder, &record).await?;
+        let begun = self.begin(spec, folder, &mut record, &mut launched).await;
+        if begun.is_err() {
+            launched.abort();
+        }
+        // Somebody has to take note of its end, or it stays as a zombie.
+        tokio::spawn(async move { launched.child.wait().await });
+        begun
+    }
+
+    /// Puts the home together under another name, so that a home that is there is complete.
+    async fn files(&self, spec: &Spec, folder: &Folder, uid: Owner) -> Result<(), SandboxError> {
+        let (folder, most) = (folder.clone(), spec.limits.disk_bytes.saturating_mul(2));
+        let snapshot = spec.snapshot.as_ref().map(|id| self.folders.snapshot(id));
+        blocking(move || {
+            let host = SandboxError::host("make the sandbox's home");
+            if folder.home().exists() {
+                return Ok(());
+            }
+            let draft = folder.home_draft();
+            tree::remove(&draft)?;
+            private(&draft, None).map_err(&host)?;
+            if let Some(snapshot) = snapshot {
+                Copy::new(uid, most).run(&snapshot, &draft)?;
+            } else {
+                private(&draft.join("workspace"), uid).map_err(&host)?;
+                own(&draft, uid).map_err(&host)?;
+            }
+            fs::rename(&draft, folder.home()).map_err(host)
+        })
+        .await
+    }
+
+    async fn launch(&self, spec: &Spec, folder: &Folder, record: &Record) -> Result<Launched, SandboxError> {
+        let plan = Plan {
+            bwrap: self.config.bwrap.clone(),
+            home: folder.home(),
+            etc: folder.etc(),
+            init: spec.init.clone(),
+            init_binary: spec.init_binary.clone(),
+            rootfs: spec.rootfs.clone(),
+            stdin: spec.stdin.clone(),
+            env: spec.env.clone(),
+            limits: spec.limits.clone(),
+            uid: record.uid,
+            join: record.group.join_files(),
+        };
+        let host = SandboxError::host("start the launcher");
+        let log = folder.open_log().map_err(&host)?;
+        log.set_len(0).map_err(&host)?;
+        let helper = &self.config.helper;
+        // A group of its own: an interrupt from the gateway's terminal is not meant for sandboxes.
+        let mut child = Command::new(&helper.program)
+            .args(&helper.launcher)
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::from(log))
+            .spawn()
+            .map_err(&host)?;
+        let go = child.stdin.take();
+        let mut launched = Launched { child, go, handle: None };
+        let plan = plan.encode().map_err(&host)?;
+        if let Some(pipe) = &mut launched.go
+            && pipe.write_all(&plan).await.is_err()
+        {
+            return Err(failed(folder));
+        }
+        Ok(launched)
+    }
+
+    /// From bubblewrap's first word to a running PID 1.
+    async fn begin(
+        &self,
+        spec: &Spec,
+        folder: &Folder,
+        record: &mut Record,
+        launched: &mut Launched,
+    ) -> Result<(), SandboxError> {
+        let limit = self.config.start_timeout;
+        let pid = match timeout(limit, launched.child_pid()).await {
+            Err(_) => return Err(SandboxError::Timeout("bubblewrap")),
+            Ok(None) => return Err(failed(folder)),
+            Ok(Some(pid)) => pid,
+        };
+        let ended = |_| failed(folder);
+        let handle = identity::open(pid).map_err(ended)?;
+        launched.handle = Some(handle.try_clone().map_err(SandboxError::host("hold PID 1"))?);
+        let identity = Identity::of(pid).map_err(ended)?;
+        if identity.uid == 0 || record.uid.is_some_and(|uid| uid != identity.uid) {
+            return Err(SandboxError::StartFailed("it would have run as another user: this is a bug".into()));
+        }
+        if record.uid.is_none() {
+            limit_processes(pid, spec.limits.pids);
+        }
+        record.identity = Some(identity);
+        folder.save(record)?;
+        // The ports are ours before anything inside runs that could take them.
+        let attached = match handle.try_clone() {
+            Ok(copy) => self.attach(&spec.id, record, identity, copy).await,
+            Err(error) => Err(SandboxError::host("hold PID 1")(error)),
+        };
+        if let Err(error) = attached {
+            return Err(if identity::ended(&handle) { failed(folder) } else { error });
+        }
+        launched.go().await;
+        for _ in 0..limit.as_millis() {
+            if identity::ended(&handle) {
+                return Err(failed(folder));
+            }
+            if became_init(pid) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Err(SandboxError::Timeout("PID 1"))
+    }
+
+    /// Takes back a start that failed. Files that were there before stay.
+    async fn undo(&self, spec: &Spec, folder: &Folder, keep_files: bool) {
+        let undone = if keep_files {
+            match folder.load() {
+                Ok(Some(record)) => self.end_processes(&spec.id, &record).await,
+                other => other.map(drop),
+            }
+        } else {
+            self.terminate(&spec.id).await
+        };
+        if let Err(error) = undone {
+            tracing::error!(sandbox = %spec.id, %error, "a failed start left something behind");
+        }
+    }
+}
+
+/// Why it did not start, from what bubblewrap said.
+fn failed(folder: &Folder) -> SandboxError {
+    match folder.complaint() {
+        None => SandboxError::InitExited,
+        Some(text) if text.contains("namespace") || text.contains("uid map") => {
+            tracing::warn!(%text, "bubblewrap got no namespaces");
+            SandboxError::NamespacesForbidden
+        }
+        Some(text) => SandboxError::StartFailed(text),
+    }
+}
+
+struct Launched {
+    child: Child,
+    /// The pipe on which bubblewrap waits.
+    go: Option<ChildStdin>,
+    handle: Option<std::os::fd::OwnedFd>,
+}
+
+impl Launched {
+    /// Reads what bubblewrap says of its child; `None` when it ended without a word.
+    async fn child_pid(&mut self) -> Option<i32> {
+        let mut from = self.child.stdout.take()?;
+        let mut text = Vec::new();
+        while text.len() < MAX_INFO && !text.contains(&b'}') {
+            if from.read_buf(&mut text).await.ok()? == 0 {
+                break;
+            }
+        }
+        let info: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        info.get("child-pid")?.as_i64().and_then(|pid| i32::try_from(pid).ok())
+    }
+
+    async fn go(&mut self) {
+        if let Some(mut pipe) = self.go.take() {
+            // When it is gone, the next look at the process says so.
+            let _ = pipe.write_all(b"\n").await;
+        }
+    }
+
+    /// Ends PID 1, if it is known, and the whole process group of the launcher.
+    fn abort(&mut self) {
+        if let Some(handle) = &self.handle {
+            identity::kill(handle);
+        }
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) {
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Without root the user has other processes, too, and a limit set before would count them. Set on PID 1 in its user
+/// namespace it counts those of the sandbox only, and all of them inherit it.
+fn limit_processes(pid: i32, most: u64) {
+    let Some(pid) = Pid::from_raw(pid) else { return };
+    let most = most.min(rustix::process::getrlimit(Resource::Nproc).maximum.unwrap_or(u64::MAX));
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    if let Err(error) = rustix::process::prlimit(Some(pid), Resource::Nproc, limit) {
+        tracing::warn!(kind = ?error.kind(), "the host refused a limit of processes, the watcher counts");
+    }
+}
+
+/// The name of the process is bubblewrap's until PID 1 takes its place.
+fn became_init(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() != "bwrap")
+}
+
+fn private(path: &Path, uid: Owner) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)?;
+    own(path, uid)
+}
+
+fn own(path: &Path, uid: Owner) -> io::Result<()> {
+    if uid.is_some() { chown(path, uid, uid) } else { Ok(()) }
+}
+
+/// Ends every process of a sandbox's own user, blocking this thread: what a crash in the middle of a start leaves.
+pub(super) fn end_user(uid: u32) -> Result<(), SandboxError> {
+    for _ in 0..500 {
+        let mut left = false;
+        for pid in identity::all_pids() {
+            if is_of(pid, uid)
+                && let Ok(handle) = identity::open(pid)
+                && is_of(pid, uid)
+                && !identity::ended(&handle)
+            {
+                identity::kill(&handle);
+                left = true;
+            }
+        }
+        if !left {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(10));
+    }
+    Err(SandboxError::Timeout("to end"))
+}
+
+fn is_of(pid: i32, uid: u32) -> bool {
+    uid != 0 && identity::owner(pid) == Some(uid)
+}

@@ -1,0 +1,132 @@
+//! A copy of a hostile folder: data, links as links, modes without set-id bits, times.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
+
+use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, look, names, open_folder, open_plain, open_top};
+
+/// Who shall own the copy; `None` leaves it to the user who copies.
+pub(crate) type Owner = Option<u32>;
+
+/// One copy under way.
+pub(crate) struct Copy {
+    owner: Owner,
+    /// How many bytes of data may still be copied.
+    left: u64,
+    most: u64,
+    entries: u64,
+}
+
+impl Copy {
+    pub(crate) fn new(owner: Owner, most: u64) -> Self {
+        Self { owner, left: most, most, entries: 0 }
+    }
+
+    /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
+    pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
+        let (from, to) = (open_top(from)?, open_top(to)?);
+        self.folder(&from, &to, 0)?;
+        let stat = rustix::fs::fstat(&from)?;
+        self.finish(&to, &stat)
+    }
+
+    fn folder(&mut self, from: &OwnedFd, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
+        if depth > MAX_DEPTH {
+            return Err(TreeError::TooDeep);
+        }
+        for name in names(from)? {
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES {
+                return Err(TreeError::TooMany);
+            }
+            // What vanishes between two looks is simply not there any more.
+            let Ok(stat) = look(from, &name) else { continue };
+            match kind(&stat) {
+                FileType::Directory => self.subfolder(from, to, &name, depth)?,
+                FileType::RegularFile => self.file(from, to, &name)?,
+                FileType::Symlink => self.link(from, to, &name)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn subfolder(
+        &mut self,
+        from: &OwnedFd,
+        to: &OwnedFd,
+        name: &CStr,
+        depth: usize,
+    ) -> Result<(), TreeError> {
+        let Ok(inner) = open_folder(from, name) else { return Ok(()) };
+        rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+        let copy = open_folder(to, name)?;
+        self.folder(&inner, &copy, depth + 1)?;
+        let stat = rustix::fs::fstat(&inner)?;
+        self.finish(&copy, &stat)
+    }
+
+    fn file(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
+        let Ok(Some((source, stat))) = open_plain(from, name) else { return Ok(()) };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let size = u64::try_from(stat.st_size).unwrap_or_default();
+        if rustix::fs::ioctl_ficlone(&copy, &source).is_err() {
+            let copy_file = File::from(copy.try_clone()?);
+            self.data(source, copy_file, size)?;
+        }
+        self.finish(&copy, &stat)
+    }
+
+    /// Copies data and leaves holes as holes: a sparse file of a terabyte costs what it holds.
+    fn data(&mut self, mut from: File, mut to: File, size: u64) -> Result<(), TreeError> {
+        let mut at = 0;
+        while at < size {
+            let start = match rustix::fs::seek(&from, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(rustix::io::Errno::NXIO) => break,
+                Err(_) => at,
+            };
+            let end = rustix::fs::seek(&from, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+            let length = end.saturating_sub(start);
+            if length == 0 {
+                break;
+            }
+            self.left = self.left.checked_sub(length).ok_or(TreeError::TooLarge(self.most))?;
+            from.seek(io::SeekFrom::Start(start))?;
+            to.seek(io::SeekFrom::Start(start))?;
+            io::copy(&mut (&mut from).take(length), &mut to)?;
+            at = end;
+        }
+        to.set_len(size)?;
+        Ok(to.flush()?)
+    }
+
+    fn link(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
+        let Ok(target) = rustix::fs::readlinkat(from, name, Vec::new()) else { return Ok(()) };
+        rustix::fs::symlinkat(&target, to, name)?;
+        if let Some(owner) = self.owner {
+            let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+            rustix::fs::chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&self, copy: &OwnedFd, stat: &Stat) -> Result<(), TreeError> {
+        if let Some(owner) = self.owner {
+            rustix::fs::fchown(copy, Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)))?;
+        }
+        rustix::fs::fchmod(copy, Mode::from_raw_mode(stat.st_mode & 0o1777))?;
+        let time = |secs, nsec: u64| Timespec { tv_sec: secs, tv_nsec: nsec.try_into().unwrap_or_default() };
+        let times = Timestamps {
+            last_access: time(stat.st_atime, stat.st_atime_nsec),
+            last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+        };
+        Ok(rustix::fs::futimens(copy, &times)?)
+    }
+}

@@ -1,0 +1,179 @@
+//! Attempts to get out, made inside the real sandbox. All have to fail.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use sandbox::Provider as _;
+use tokio::net::TcpListener;
+
+use super::support::{Bed, id};
+
+/// The attempts that need nothing prepared on the host: a script, and what it must not be able to print.
+const ATTEMPTS: &[(&str, &str)] = &[
+    ("host users", "cat /etc/shadow && echo ESCAPED"),
+    ("root's home", "ls /root && echo ESCAPED"),
+    (
+        "host folders",
+        "for d in /boot /srv /mnt /media /sys /var/lib; do ls $d 2>/dev/null && echo ESCAPED; done",
+    ),
+    ("host mounts by proc", "ls /proc/1/root/root && echo ESCAPED"),
+    ("devices", "for d in kvm vda sda mem kmsg fuse; do test -e /dev/$d && echo ESCAPED; done"),
+    ("writing /usr", "touch /usr/x && echo ESCAPED"),
+    ("writing /", "touch /x && echo ESCAPED"),
+    ("writing /dev", "touch /dev/x && echo ESCAPED"),
+    ("writing /etc", "touch /etc/x && echo ESCAPED; echo x >> /etc/passwd && echo ESCAPED"),
+    ("mount", "mount -t tmpfs x /tmp && echo ESCAPED"),
+    ("remount", "mount -o remount,rw /usr && echo ESCAPED"),
+    ("mknod", "mknod /tmp/d b 254 0 && echo ESCAPED"),
+    ("user namespace", "unshare -U true && echo ESCAPED"),
+    ("mount namespace", "unshare -m true && echo ESCAPED"),
+    ("hostname", "hostname x && echo ESCAPED"),
+    ("kernel log", "dmesg | grep -q . && echo ESCAPED"),
+    ("core pattern", "(echo x > /proc/sys/kernel/core_pattern) && echo ESCAPED"),
+    ("core pattern opened", "perl -e 'open(F, q(>>), q(/proc/sys/kernel/core_pattern)) && print q(ESCAPED)'"),
+    ("sysrq", "(echo b > /proc/sysrq-trigger) && echo ESCAPED"),
+    (
+        "external network",
+        "perl -MIO::Socket::INET -e 'print q(ESCAPED) if IO::Socket::INET->new(PeerAddr => q(1.1.1.1:53), Timeout => 2)'",
+    ),
+    (
+        "metadata address",
+        "perl -MIO::Socket::INET -e 'print q(ESCAPED) if IO::Socket::INET->new(PeerAddr => q(169.254.169.254:80), Timeout => 2)'",
+    ),
+    ("abstract sockets", "grep -q '@' /proc/net/unix && echo ESCAPED"),
+    ("packet socket", "perl -e 'print q(ESCAPED) if socket(S, 17, 3, 0)'"),
+    ("vsock", "perl -e 'print q(ESCAPED) if socket(S, 40, 1, 0)'"),
+    (
+        "terminal injection",
+        "perl -e '$c = q(x); print q(ESCAPED) if ioctl(STDIN, 0x5412, $c); print q(ESCAPED) unless $!{EPERM}'",
+    ),
+    (
+        "terminal injection with high bits",
+        "perl -e '$c = q(x); syscall(16, 0, 0x7f00005412, $c); print q(ESCAPED) unless $!{EPERM}'",
+    ),
+    (
+        "ptrace",
+        "perl -e 'print q(ESCAPED) if syscall(101, 16, 1, 0, 0) == 0; print q(ESCAPED) unless $!{EPERM}'",
+    ),
+    (
+        "clone with a namespace",
+        "perl -e 'print q(ESCAPED) if syscall(56, 0x10000011, 0, 0, 0, 0) >= 0; print q(ESCAPED) unless $!{EPERM}'",
+    ),
+    (
+        "clone3",
+        "perl -e '$a = pack(q(Q8), 0x10000000, 0, 0, 0, 17, 0, 0, 0); print q(ESCAPED) if syscall(435, $a, 64) >= 0; print q(ESCAPED) unless $!{ENOSYS}'",
+    ),
+    (
+        "x32 calls",
+        "perl -e 'print q(ESCAPED) if syscall(0x40000000 + 272, 0x10000000) == 0; print q(ESCAPED) unless $!{EPERM}'",
+    ),
+    (
+        "bpf, keyrings, io_uring",
+        "perl -e 'for (321, 250, 425) { syscall($_, 0, 0, 0); print q(ESCAPED) unless $!{EPERM} }'",
+    ),
+    ("a setuid program", "su -c id root </dev/null 2>&1 | grep -q uid=0 && echo ESCAPED"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_attempt_to_get_out_fails() {
+    let bed = Bed::new();
+    let sandbox = bed.start("attempts").await;
+    for (name, script) in ATTEMPTS {
+        let said = bed.run(&sandbox, &format!("{{ {script}; }} 2>&1; echo done")).await;
+        assert!(said.contains("done") && !said.contains("ESCAPED"), "{name}: {said}");
+    }
+    println!("{} attempts failed as they should", ATTEMPTS.len());
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_the_old_architecture_are_killed() {
+    let bed = Bed::new();
+    let sandbox = bed.start("old-calls").await;
+    // 20 is getpid there; 159 is the end by a call that a filter forbids.
+    let script = r#"printf 'int main(){int r;__asm__ volatile("int $0x80":"=a"(r):"a"(20));return r>0;}' \
+        | gcc -x c - -o /tmp/a || { echo no compiler; exit; }; /tmp/a; echo $?"#;
+    let said = bed.run(&sandbox, script).await;
+    if said.contains("no compiler") || cfg!(not(target_arch = "x86_64")) {
+        println!("skipped: no C compiler on this host to make such a call with");
+    } else {
+        assert!(said.contains("159"), "{said}");
+    }
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inside_has_no_privilege_and_sees_only_itself() {
+    let bed = Bed::new();
+    let sandbox = bed.start("status").await;
+    let said =
+        bed.run(&sandbox, "cat /proc/self/status; id; pwd; ls /proc | grep -c '^[0-9]'; hostname").await;
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
+        assert!(said.contains(line), "{line} in {said}");
+    }
+    assert!(
+        said.contains("uid=1000(user) gid=1000(user)") && said.contains("/home/user/workspace"),
+        "{said}"
+    );
+    // PID 1, its child, and what the child runs.
+    let count: u32 = said.lines().rev().nth(1).unwrap().parse().unwrap();
+    assert!(count <= 5, "{count} processes are visible");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_the_gateway_is_inside() {
+    // A descriptor that every child inherits, as a careless parent of the gateway leaves one behind.
+    let _left_open = rustix::io::dup(std::io::stderr()).unwrap();
+    let bed = Bed::new();
+    let secret = bed.folder.path().join("secret");
+    fs::write(&secret, "hunter2").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+    let sandbox = bed
+        .start_with("inside", |spec| {
+            spec.env.insert("GIVEN".into(), "yes".into());
+            spec.stdin = b"the key".to_vec();
+        })
+        .await;
+    let said = bed.run(&sandbox, &format!("cat {} 2>&1; ls /tmp", secret.display())).await;
+    assert!(said.contains("No such file") && !said.contains("hunter2"), "{said}");
+    // The environment, also that of PID 1, and the descriptors are only what was given.
+    let said = bed.run(&sandbox, "tr '\\0' '\\n' < /proc/1/environ | sort").await;
+    let names: Vec<_> = said.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert_eq!(names, ["GIVEN", "HOME", "LANG", "PATH", "PWD", "USER"], "{said}");
+    let said = bed.run(&sandbox, "ls -l /proc/1/fd | grep -v total").await;
+    assert!(!said.contains("memfd") && said.lines().count() == 4, "descriptors of PID 1: {said}");
+    println!("descriptors of PID 1:\n{said}");
+    assert_eq!(bed.run(&sandbox, "KEY").await, "the key");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
+    let bed = Bed::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (one, two) = (bed.start("one").await, bed.start("two").await);
+    bed.run(&two, "echo private > /home/user/file; chmod 777 /home/user /home/user/file").await;
+    let connect = |port: u16| {
+        format!(
+            "perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr => q(127.0.0.1:{port}), Timeout => 2) ? q(REACHED) : $!'"
+        )
+    };
+    let said = bed.run(&one, &connect(port)).await;
+    assert!(said.contains("refused"), "{said}");
+    bed.run(&two, "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => q(127.0.0.1:5000), Listen => 1) or die; sleep 60' >/dev/null 2>&1 &").await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let said = bed.run(&one, &connect(5000)).await;
+    assert!(said.contains("refused"), "{said}");
+    let other = bed.folder.path().join("data/sandboxes/two/home/file");
+    assert!(other.exists());
+    let said = bed.run(&one, &format!("cat {} /proc/*/root/home/user/file 2>&1", other.display())).await;
+    assert!(!said.contains("private"), "{said}");
+    let host = std::process::id();
+    let said = bed.run(&one, &format!("kill -0 {host} 2>&1; cat /proc/{host}/environ 2>&1")).await;
+    assert!(said.contains("No such process") && said.contains("No such file"), "{said}");
+    for name in ["one", "two"] {
+        bed.provider.terminate(&id(name)).await.unwrap();
+    }
+}

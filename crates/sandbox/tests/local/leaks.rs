@@ -1,0 +1,206 @@
+//! Whatever happens, nothing is left behind: processes, mounts, control groups, folders, user ids.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use sandbox::local::LocalConfig;
+use sandbox::{Provider as _, SandboxError, Spec};
+
+use super::support::{Bed, spec};
+
+/// What a provider with this folder and these user ids has on the host.
+#[derive(Debug, PartialEq, Eq)]
+struct Count {
+    processes: BTreeSet<String>,
+    mounts: usize,
+    groups: Vec<String>,
+    folders: Vec<String>,
+    uids: usize,
+}
+
+fn count(bed: &Bed, range: &std::ops::RangeInclusive<u32>) -> Count {
+    let data = bed.folder.path().join("data");
+    let list = |path: &Path| -> Vec<String> {
+        let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let mut processes = BTreeSet::new();
+    for pid in list(Path::new("/proc")).into_iter().filter(|name| name.parse::<i32>().is_ok()) {
+        let ours = fs::metadata(format!("/proc/{pid}")).is_ok_and(|found| range.contains(&found.uid()));
+        let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).replace('\0', " ");
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if ours || state.contains(&format!(") Z {} ", std::process::id())) {
+            processes.insert(format!("{pid} {text}"));
+        }
+    }
+    // The mark of the provider is the hash of its folder.
+    let mark = fs::canonicalize(&data).unwrap();
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    let mark = mark.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+    let mut groups = Vec::new();
+    find_groups(Path::new("/sys/fs/cgroup"), &format!("{mark:016x}"), &mut groups);
+    Count {
+        processes,
+        mounts: fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
+        groups,
+        folders: [list(&data.join("sandboxes")), list(&data.join("snapshots"))].concat(),
+        uids: list(&data.join("uids")).len(),
+    }
+}
+
+fn find_groups(folder: &Path, mark: &str, found: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        if entry.file_name().to_string_lossy().contains(mark) {
+            found.push(entry.path().display().to_string());
+        }
+        find_groups(&entry.path(), mark, found);
+    }
+}
+
+/// Zombies are taken note of by a task, so a moment may pass.
+async fn settles(bed: &Bed, range: &std::ops::RangeInclusive<u32>, before: &Count, case: &str) {
+    let mut now = count(bed, range);
+    for _ in 0..100 {
+        if now == *before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        now = count(bed, range);
+    }
+    assert_eq!(now, *before, "{case}");
+}
+
+async fn check(
+    case: &str,
+    configure: impl FnOnce(&mut LocalConfig),
+    change: impl FnOnce(&mut Spec),
+    want: fn(&SandboxError) -> bool,
+) {
+    let mut range = 0..=0;
+    let bed = Bed::with(|config| {
+        configure(config);
+        range = config.uids.clone();
+    });
+    let before = count(&bed, &range);
+    let mut spec = spec("leak");
+    spec.injected.insert(3128);
+    change(&mut spec);
+    let error = bed.provider.ensure(&spec).await.expect_err(case);
+    assert!(want(&error), "{case}: {error}");
+    settles(&bed, &range, &before, case).await;
+    println!("{case}: {error}");
+}
+
+/// A program that every user may run.
+fn script(name: &str, body: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let name = format!("{name}-{}", rustix::process::geteuid().as_raw());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scripts");
+    fs::create_dir_all(&folder).unwrap();
+    let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777));
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_starts_leave_nothing_behind() {
+    check(
+        "no bubblewrap",
+        |config| config.bwrap = "/nonexistent/bwrap".into(),
+        |_| {},
+        |error| matches!(error, SandboxError::BubblewrapMissing),
+    )
+    .await;
+    check(
+        "a bubblewrap that fails",
+        |config| config.bwrap = "/bin/false".into(),
+        |_| {},
+        |error| matches!(error, SandboxError::InitExited),
+    )
+    .await;
+    check(
+        "a bubblewrap that hangs",
+        |config| {
+            config.bwrap = script("hangs", "sleep 100");
+            config.start_timeout = Duration::from_millis(500);
+        },
+        |_| {},
+        |error| matches!(error, SandboxError::Timeout(_)),
+    )
+    .await;
+    check(
+        "a root filesystem without anything",
+        |_| {},
+        |spec| spec.rootfs = Some("/proc".into()),
+        |error| matches!(error, SandboxError::BadSpec(_)),
+    )
+    .await;
+    check(
+        "no such program",
+        |_| {},
+        |spec| spec.init = words(&["/no/such/program"]),
+        |error| matches!(error, SandboxError::StartFailed(_)),
+    )
+    .await;
+    check(
+        "a helper that is missing",
+        |config| config.helper.program = "/nonexistent/helper".into(),
+        |_| {},
+        |error| matches!(error, SandboxError::Host { .. }),
+    )
+    .await;
+    check(
+        "a broker that dies",
+        |config| config.helper.broker = words(&["neither"]),
+        |_| {},
+        |error| matches!(error, SandboxError::BrokerDied),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exhausted_user_ids_are_told() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root hands out user ids");
+        return;
+    }
+    let bed = Bed::with(|config| config.uids = 270_000..=270_000);
+    let first = bed.start("first").await;
+    let error = bed.provider.ensure(&spec("second")).await.unwrap_err();
+    assert!(matches!(error, SandboxError::UidsExhausted), "{error}");
+    assert_eq!(bed.provider.list().await.unwrap().len(), 1);
+    bed.provider.terminate(&first).await.unwrap();
+    let second = bed.start("second").await;
+    bed.provider.terminate(&second).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_life_leaves_nothing_behind() {
+    let mut range = 0..=0;
+    let bed = Bed::with(|config| range = config.uids.clone());
+    let before = count(&bed, &range);
+    for round in 0..3 {
+        let sandbox = bed.start_with("life", |spec| spec.injected.extend([3128])).await;
+        bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
+            .await;
+        let snapshot = bed.provider.snapshot(&sandbox).await;
+        // As an ordinary user a folder without rights cannot be copied, and that is told or left out.
+        bed.provider.terminate(&sandbox).await.unwrap();
+        if let Ok(snapshot) = snapshot {
+            bed.provider.remove_snapshot(&snapshot).await.unwrap();
+        }
+        settles(&bed, &range, &before, &format!("round {round}")).await;
+    }
+    println!("before and after three lives: {before:?}");
+}

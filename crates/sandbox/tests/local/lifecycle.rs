@@ -1,0 +1,272 @@
+//! A sandbox's life: found again, reached, stopped and continued, copied, ended.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use clock::Clock;
+use sandbox::local::{LocalConfig, LocalProvider};
+use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::support::{Bed, config, id, run, spec};
+
+/// The folder and the user ids of the gateway that is killed.
+/// Tells a child process of the test that it is the gateway to be killed.
+const DOOMED: &str = "doomed";
+
+fn doomed(root: &Path) -> LocalConfig {
+    LocalConfig { uids: 290_000..=290_007, ..config(root) }
+}
+
+fn doomed_spec() -> Spec {
+    let mut spec = spec("again");
+    spec.injected.insert(3128);
+    spec
+}
+
+/// Does nothing but in the folder of the next test, which runs it in another process to be killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_to_be_killed() {
+    let root = std::env::current_dir().unwrap();
+    if !root.join(DOOMED).exists() {
+        return;
+    }
+    let provider = LocalProvider::open(doomed(&root)).unwrap();
+    assert!(!provider.ensure(&doomed_spec()).await.unwrap().recovered);
+    run(&provider, &doomed_spec().id, "echo kept > /tmp/memory").await.unwrap();
+    std::fs::write(root.join("ready"), "").unwrap();
+    tokio::time::sleep(Duration::from_mins(1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_outlives_a_killed_gateway_and_is_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(DOOMED), "").unwrap();
+    let mut gateway = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "lifecycle::a_gateway_to_be_killed"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    for _ in 0..1000 {
+        if folder.path().join("ready").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    gateway.kill().unwrap();
+    gateway.wait().unwrap();
+    let bed = Bed { provider: LocalProvider::open(doomed(folder.path())).unwrap(), folder };
+    let wanted = doomed_spec();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Running);
+    assert!(bed.provider.ensure(&wanted).await.unwrap().recovered);
+    assert_eq!(bed.run(&wanted.id, "cat /tmp/memory").await, "kept\n");
+    bed.provider.listeners(&wanted.id).await.unwrap();
+    bed.provider.terminate(&wanted.id).await.unwrap();
+    bed.provider.terminate(&wanted.id).await.unwrap();
+    assert!(bed.provider.list().await.unwrap().is_empty());
+    assert!(matches!(bed.provider.dial(&wanted.id, 1).await, Err(SandboxError::NotFound(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_fits_another_process_is_not_trusted() {
+    let bed = Bed::new();
+    let sandbox = bed.start("stale").await;
+    let path = bed.folder.path().join("data/sandboxes/stale/state.json");
+    let good = std::fs::read_to_string(&path).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&good).unwrap();
+    // The pid now names a process of the host, as after a reboot.
+    let pid = record["identity"]["pid"].clone();
+    record["identity"]["pid"] = std::process::id().into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
+    assert!(matches!(bed.provider.dial(&sandbox, 4000).await, Err(SandboxError::NotFound(_))));
+    std::fs::write(&path, "{ garbled").unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Unknown);
+    assert!(matches!(bed.provider.terminate(&sandbox).await, Err(SandboxError::Records(_))));
+    record["identity"]["pid"] = pid;
+    std::fs::write(&path, record.to_string()).unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Running);
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_injected_port_arrives_at_the_gateway() {
+    let bed = Bed::new();
+    let sandbox = bed.start_with("inject", |spec| spec.injected.extend([3128, 3129])).await;
+    let mut arrivals = bed.provider.listeners(&sandbox).await.unwrap();
+    let echo = tokio::spawn(async move {
+        let mut arrived = arrivals.recv().await.unwrap();
+        let mut word = [0; 5];
+        arrived.stream.read_exact(&mut word).await.unwrap();
+        arrived.stream.write_all(&word).await.unwrap();
+        (arrived.port, word)
+    });
+    let script = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(PeerAddr => q(127.0.0.1:3129)) or die; print $s q(hello); $s->flush; read($s, $b, 5); print $b'";
+    assert_eq!(bed.run(&sandbox, script).await, "hello");
+    assert_eq!(echo.await.unwrap(), (3129, *b"hello"));
+    assert!(matches!(bed.provider.dial(&sandbox, 9).await, Err(SandboxError::Refused { port: 9, .. })));
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pause_keeps_memory_and_stops_time() {
+    let bed = Bed::new();
+    if !bed.provider.capabilities().memory_pause {
+        println!("skipped: this host gives no freezer");
+        return;
+    }
+    let sandbox = bed.start("pause").await;
+    bed.run(&sandbox, "(while :; do echo x >> /home/user/ticks; sleep 0.02; done) >/dev/null 2>&1 &").await;
+    let ticks = bed.folder.path().join("data/sandboxes/pause/home/ticks");
+    let count = || std::fs::metadata(&ticks).map_or(0, |m| m.len());
+    while count() == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bed.provider.pause(&sandbox).await.unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Paused);
+    let before = count();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(count(), before);
+    bed.provider.resume(&sandbox).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(count() > before);
+    // A paused one can be ended, too.
+    bed.provider.pause(&sandbox).await.unwrap();
+    bed.provider.terminate(&sandbox).await.unwrap();
+    assert!(bed.provider.list().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_outlives_its_sandbox_and_starts_others() {
+    let bed = Bed::new();
+    let sandbox = bed.start("origin").await;
+    bed.run(
+        &sandbox,
+        "echo first > file; ln -s /etc/shadow link; mkdir -p a/b; echo x > a/b/c; chmod 755 a/b/c",
+    )
+    .await;
+    let snapshot = bed.provider.snapshot(&sandbox).await.unwrap();
+    bed.run(&sandbox, "echo second > file").await;
+    bed.provider.terminate(&sandbox).await.unwrap();
+    for name in ["fork-1", "fork-2"] {
+        let fork = bed.start_with(name, |spec| spec.snapshot = Some(snapshot.clone())).await;
+        let said =
+            bed.run(&fork, "cat file; readlink link; stat -c '%a %u' a/b/c; echo y >> file && echo ok").await;
+        assert_eq!(said, "first\n/etc/shadow\n755 1000\nok\n");
+        bed.provider.terminate(&fork).await.unwrap();
+    }
+    bed.provider.remove_snapshot(&snapshot).await.unwrap();
+    let mut wanted = spec("late");
+    wanted.snapshot = Some(snapshot);
+    assert!(matches!(bed.provider.ensure(&wanted).await, Err(SandboxError::NoSnapshot(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_one_starts_again_with_its_files() {
+    let bed = Bed::new();
+    let sandbox = bed.start("dead").await;
+    bed.run(&sandbox, "echo kept > file; kill -9 1; true").await;
+    // PID 1 cannot be killed from inside its namespace; ending it is its own affair.
+    let pid = init_pid(&bed, "dead");
+    assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    while bed.provider.list().await.unwrap()[0].state != SandboxState::Dead {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!bed.provider.ensure(&spec("dead")).await.unwrap().recovered);
+    assert_eq!(bed.run(&sandbox, "cat file").await, "kept\n");
+    bed.provider.terminate(&id("dead")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_broker_is_replaced() {
+    let bed = Bed::new();
+    let sandbox = bed.start("broker").await;
+    assert_eq!(bed.run(&sandbox, "echo one").await, "one\n");
+    let namespace = identity(&bed, "broker")["net_namespace"].as_u64().unwrap();
+    let mut killed = 0;
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let inside =
+            std::fs::metadata(entry.path().join("ns/net")).is_ok_and(|found| found.ino() == namespace);
+        if inside && line.ends_with(b"\0broker\0") {
+            let pid = entry.file_name().into_string().unwrap();
+            assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+            killed += 1;
+        }
+    }
+    assert_eq!(killed, 1);
+    assert_eq!(bed.run(&sandbox, "echo two").await, "two\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
+    let bed = Bed::new();
+    let sandbox = bed.start("stall").await;
+    let listen = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => q(127.0.0.1:5000), Listen => 1) or die; sleep 60' >/dev/null 2>&1 &";
+    bed.run(&sandbox, listen).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut held = Vec::new();
+    let mut stalled = false;
+    for _ in 0..8 {
+        match tokio::time::timeout(Duration::from_millis(300), bed.provider.dial(&sandbox, 5000)).await {
+            Ok(stream) => held.push(stream.unwrap()),
+            Err(_) => stalled = true,
+        }
+    }
+    assert!(stalled, "the queue of the program inside is full");
+    assert_eq!(bed.run(&sandbox, "echo alive").await, "alive\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_filesystem_of_the_operator_takes_the_place_of_the_hosts() {
+    let bed = Bed::new();
+    let rootfs = bed.folder.path().join("rootfs");
+    std::fs::create_dir_all(rootfs.join("etc")).unwrap();
+    std::fs::write(rootfs.join("etc/mime.types"), "of the operator").unwrap();
+    for (target, name) in [("/usr", "usr"), ("usr/bin", "bin"), ("usr/lib", "lib"), ("usr/lib64", "lib64")] {
+        std::os::unix::fs::symlink(target, rootfs.join(name)).unwrap();
+    }
+    let sandbox = bed.start_with("rootfs", |spec| spec.rootfs = Some(rootfs.clone())).await;
+    let said = bed.run(&sandbox, "cat /etc/mime.types; ls /etc/ssl 2>&1; touch /etc/mime.types 2>&1").await;
+    assert!(said.contains("of the operator") && said.contains("No such file"), "{said}");
+    assert!(said.contains("Read-only") || said.contains("denied"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_given_program_is_inside_and_cannot_be_changed() {
+    let bed = Bed::new();
+    let program = bed.folder.path().join("program");
+    std::fs::copy("/bin/sh", &program).unwrap();
+    let sandbox = bed.start_with("program", |spec| spec.init_binary = Some(program.clone())).await;
+    let said =
+        bed.run(&sandbox, "/opt/proliferate -c 'echo runs'; echo x > /opt/proliferate && echo CHANGED").await;
+    assert!(said.contains("runs") && !said.contains("CHANGED"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_starts_are_quick() {
+    let bed = Bed::new();
+    let clock = Clock::system();
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let before = clock.elapsed();
+        let sandbox = bed.start("quick").await;
+        times.push(clock.elapsed().saturating_sub(before));
+        bed.provider.terminate(&sandbox).await.unwrap();
+    }
+    times.sort();
+    println!("start to a running PID 1, 20 times: p50 {:?}, p95 {:?}", times[9], times[18]);
+}
+
+fn identity(bed: &Bed, name: &str) -> serde_json::Value {
+    let path = bed.folder.path().join("data/sandboxes").join(name).join("state.json");
+    let record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    record["identity"].clone()
+}
+
+/// The host's number of the process that is PID 1 inside.
+fn init_pid(bed: &Bed, name: &str) -> u64 {
+    identity(bed, name)["pid"].as_u64().unwrap()
+}

@@ -1,0 +1,116 @@
+//! What a sandbox may take, and that more is refused or ends it. The host is not harmed either way.
+
+use std::time::Duration;
+
+use sandbox::local::Strength;
+use sandbox::{Provider as _, SandboxId, SandboxState};
+
+use super::support::Bed;
+
+const MIB: u64 = 1024 * 1024;
+
+async fn ends(bed: &Bed, id: &SandboxId, seconds: u32) -> bool {
+    for _ in 0..seconds * 20 {
+        let list = bed.provider.list().await.unwrap();
+        if list.iter().any(|listed| listed.id == *id && listed.state == SandboxState::Dead) {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tmp_files_and_file_sizes_have_an_end() {
+    let bed = Bed::new();
+    let sandbox = bed
+        .start_with("sizes", |spec| {
+            spec.limits.tmp_bytes = 8 * MIB;
+            spec.limits.files = 64;
+        })
+        .await;
+    let said = bed.run(&sandbox, "dd if=/dev/zero of=/tmp/x bs=1M count=64 2>&1; stat -c %s /tmp/x").await;
+    assert!(said.contains("No space left") && said.trim().ends_with(&(8 * MIB).to_string()), "{said}");
+    let said = bed.run(&sandbox, "rm /tmp/x; dd if=/dev/zero of=/dev/shm/x bs=1M count=128 2>&1").await;
+    assert!(said.contains("No space left"), "{said}");
+    let open = "perl -e 'while (open(my $f, q(<), q(/dev/null))) { push @f, $f } print scalar(@f), qq( $!)'";
+    let said = bed.run(&sandbox, open).await;
+    let count: u32 = said.split(' ').next().unwrap().parse().unwrap();
+    assert!(count < 64 && said.contains("Too many open files"), "{said}");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_bomb_stays_inside() {
+    let bed = Bed::new();
+    assert_eq!(bed.provider.limits_report().pids, Strength::Hard);
+    fork_bomb(&bed).await;
+}
+
+async fn fork_bomb(bed: &Bed) {
+    let sandbox = bed.start_with("forks", |spec| spec.limits.pids = 64).await;
+    let script = "perl -e '$n = 0; while (defined($p = fork)) { if (!$p) { sleep 30; exit } $n++ } print qq($n $!)'; kill -9 -1";
+    let said = bed.run(&sandbox, script).await;
+    let count: u32 = said.split(' ').next().unwrap().parse().unwrap();
+    assert!((30..64).contains(&count) && said.contains("temporarily unavailable"), "{said}");
+    println!("fork bomb: {said}");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_hog_is_ended() {
+    let bed = Bed::new();
+    let hard = bed.provider.limits_report().memory == Strength::Hard;
+    let sandbox = bed.start_with("memory", |spec| spec.limits.memory_bytes = 128 * MIB).await;
+    let hog = "perl -e '$x = q(x) x 300_000_000; sleep 20; print q(SURVIVED)'; echo $?";
+    let said = super::support::run(&bed.provider, &sandbox, hog).await.unwrap_or_default();
+    assert!(!said.contains("SURVIVED"), "{said}");
+    if hard {
+        assert!(said.contains("137"), "{said}");
+    } else {
+        println!("soft: the watcher ended the whole sandbox");
+        assert!(ends(&bed, &sandbox, 5).await);
+    }
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_ends_what_fills_the_disk() {
+    let bed = Bed::new();
+    let sandbox = bed.start_with("disk", |spec| spec.limits.disk_bytes = 16 * MIB).await;
+    // One file is stopped by the kernel, many files by the watcher.
+    let said = bed.run(&sandbox, "dd if=/dev/zero of=one bs=1M count=32 2>&1; stat -c %s one; rm one").await;
+    assert!(said.contains(&(16 * MIB).to_string()), "{said}");
+    bed.run(&sandbox, "for i in 1 2 3 4; do dd if=/dev/zero of=f$i bs=1M count=8 2>/dev/null; done").await;
+    assert!(ends(&bed, &sandbox, 10).await, "the sandbox goes on with 32 MiB");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_control_groups_the_watcher_counts() {
+    let bed = Bed::with(|config| config.cgroups = false);
+    assert_eq!(bed.provider.limits_report().memory, Strength::Soft);
+    assert!(!bed.provider.capabilities().memory_pause);
+    fork_bomb(&bed).await;
+    let hog = bed.start_with("soft-memory", |spec| spec.limits.memory_bytes = 64 * MIB).await;
+    bed.run(&hog, "perl -e '$x = q(x) x 150_000_000; sleep 60' >/dev/null 2>&1 &").await;
+    assert!(ends(&bed, &hog, 10).await, "the sandbox goes on with 150 MB");
+    bed.provider.terminate(&hog).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_does_not_grow_without_end() {
+    let bed = Bed::new();
+    let sandbox = bed.start("log").await;
+    bed.run(&sandbox, "dd if=/dev/zero bs=1M count=8 2>/dev/null >> /proc/1/fd/1 || true; true").await;
+    let mut spec = super::support::spec("chatty");
+    spec.init =
+        ["/bin/sh", "-c", "while :; do head -c 200000 /dev/zero; sleep 0.05; done"].map(String::from).into();
+    bed.provider.ensure(&spec).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let size = std::fs::metadata(bed.folder.path().join("data/sandboxes/chatty/log")).unwrap().len();
+    assert!(size < 8 * MIB, "{size}");
+    for id in [&sandbox, &spec.id] {
+        bed.provider.terminate(id).await.unwrap();
+    }
+}

@@ -1,0 +1,26 @@
+//! The same tests again as an ordinary user, when they are run as root.
+
+use std::process::Command;
+
+const USER: &str = "61234";
+
+#[test]
+fn all_holds_for_an_ordinary_user_too() {
+    if !rustix::process::geteuid().is_root() {
+        println!("these tests run as an ordinary user already");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let owner = USER.parse().ok();
+    std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
+    let ran = Command::new("setpriv")
+        .args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--skip", "rootless", "--nocapture", "--test-threads=2"])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    println!("as user {USER}:\n{said}");
+    assert!(ran.status.success(), "{said}");
+}

@@ -1,0 +1,123 @@
+//! A provider in a folder of its own, and a program inside that runs what it is told.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sandbox::local::{Helper, LocalConfig, LocalProvider};
+use sandbox::{Provider, SandboxError, SandboxId, Spec};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// The port on which the program inside takes scripts.
+pub(crate) const PORT: u16 = 4000;
+
+/// PID 1 for the tests: each connection is a script for the shell, its answer what the script prints.
+const SERVER: &str = r"
+    use IO::Socket::INET;
+    my $key = do { local $/; <STDIN> };
+    my $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 4000, Listen => 64, ReuseAddr => 1) or die;
+    $SIG{CHLD} = 'IGNORE';
+    while (1) {
+        my $c = $s->accept or next;
+        if (!fork) {
+            $SIG{CHLD} = 'DEFAULT';
+            my $script = do { local $/; <$c> };
+            if ($script eq 'KEY') { print $c $key; exit }
+            open STDIN, '<', '/dev/null'; open STDOUT, '>&', $c; open STDERR, '>&', $c;
+            close $s; close $c;
+            exec '/bin/sh', '-c', $script;
+        }
+        close $c;
+    }
+";
+
+pub(crate) struct Bed {
+    pub(crate) provider: LocalProvider,
+    pub(crate) folder: tempfile::TempDir,
+}
+
+pub(crate) fn helper() -> Helper {
+    let word = |text: &str| vec![text.to_owned()];
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_sandbox-helper"));
+    Helper { program, launcher: word("launch"), broker: word("broker") }
+}
+
+/// Every folder gets user ids of its own, as two gateways on one host need.
+pub(crate) fn config(root: &Path) -> LocalConfig {
+    static NEXT: AtomicU32 = AtomicU32::new(200_000);
+    let first = NEXT.fetch_add(8, Ordering::SeqCst);
+    LocalConfig { uids: first..=first + 7, ..LocalConfig::new(root.join("data"), helper()) }
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut LocalConfig)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config(folder.path());
+        change(&mut config);
+        Self { provider: LocalProvider::open(config).unwrap(), folder }
+    }
+
+    pub(crate) async fn start(&self, name: &str) -> SandboxId {
+        self.start_with(name, |_| {}).await
+    }
+
+    pub(crate) async fn start_with(&self, name: &str, change: impl FnOnce(&mut Spec)) -> SandboxId {
+        let mut spec = spec(name);
+        change(&mut spec);
+        self.provider.ensure(&spec).await.unwrap();
+        spec.id
+    }
+
+    /// Runs a script inside and gives what it printed.
+    pub(crate) async fn run(&self, id: &SandboxId, script: &str) -> String {
+        run(&self.provider, id, script).await.unwrap()
+    }
+}
+
+/// A test that fails leaves nothing running either.
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let provider = self.provider.clone();
+        let end = async move {
+            for listed in provider.list().await.unwrap_or_default() {
+                let _ = provider.terminate(&listed.id).await;
+            }
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let done = std::thread::spawn(move || runtime.map(|runtime| runtime.block_on(end)));
+        let _ = done.join();
+    }
+}
+
+pub(crate) fn id(name: &str) -> SandboxId {
+    SandboxId::new(name).unwrap()
+}
+
+pub(crate) fn spec(name: &str) -> Spec {
+    Spec::new(id(name), vec!["/usr/bin/perl".into(), "-e".into(), SERVER.into()])
+}
+
+pub(crate) async fn run(
+    provider: &dyn Provider,
+    id: &SandboxId,
+    script: &str,
+) -> Result<String, SandboxError> {
+    let mut tries = 0;
+    let mut stream = loop {
+        match provider.dial(id, PORT).await {
+            Err(SandboxError::Refused { .. }) if tries < 500 => tries += 1,
+            other => break other?,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    stream.write_all(script.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut text = Vec::new();
+    let read = tokio::time::timeout(Duration::from_mins(1), stream.read_to_end(&mut text)).await;
+    let _ = read.expect("the script ends in a minute");
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}

@@ -1,0 +1,184 @@
+//! Opening things beneath a root by handle: a path is looked up once, by the kernel, which refuses to leave the root.
+//!
+//! Whoever swaps a folder for a link while we work changes nothing: what we hold is the folder and not its name.
+
+use std::fs::File;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, mkdirat, openat, openat2, statx,
+};
+use rustix::io::Errno;
+
+use crate::protocol::{Code, Kind, Place, Refusal, Root, Stat};
+
+/// The folders that requests are relative to, held open from the start.
+pub(super) struct Roots {
+    home: OwnedFd,
+    workspace: OwnedFd,
+    home_path: PathBuf,
+    workspace_path: PathBuf,
+}
+
+/// Reading may pass links that stay beneath the root; changing may pass none.
+const FOLLOWING: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+const STRICT: ResolveFlags = FOLLOWING.union(ResolveFlags::NO_SYMLINKS);
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Roots {
+    pub(super) fn open(home: &Path, workspace: &Path) -> io::Result<Self> {
+        let open = |path: &Path| openat(CWD, path, FOLDER, Mode::empty());
+        Ok(Self {
+            home: open(home)?,
+            workspace: open(workspace)?,
+            home_path: home.to_owned(),
+            workspace_path: workspace.to_owned(),
+        })
+    }
+
+    fn handle(&self, root: Root) -> &OwnedFd {
+        match root {
+            Root::Home => &self.home,
+            Root::Workspace => &self.workspace,
+        }
+    }
+
+    pub(super) fn home(&self) -> &Path {
+        &self.home_path
+    }
+
+    pub(super) fn workspace(&self) -> &Path {
+        &self.workspace_path
+    }
+
+    /// The path for a program's working folder; the program could go anywhere anyway.
+    pub(super) fn path_of(&self, place: &Place) -> Result<PathBuf, Refusal> {
+        let root = match place.root {
+            Root::Home => &self.home_path,
+            Root::Workspace => &self.workspace_path,
+        };
+        Ok(root.join(clean(&place.path)?))
+    }
+
+    /// A file or folder for reading. It never waits for the other end of a fifo.
+    pub(super) fn open_to_read(&self, place: &Place, folder: bool) -> Result<(File, Stat), Refusal> {
+        let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if folder {
+            flags |= OFlags::DIRECTORY;
+        }
+        let path = clean(&place.path)?;
+        let file = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOWING)
+            .map_err(refusal)?;
+        let stat = stat_of(&file).map_err(refusal)?;
+        match (stat.kind, folder) {
+            (Kind::File, false) | (Kind::Directory, true) => Ok((file.into(), stat)),
+            (Kind::Directory, false) => Err(refusal(Errno::ISDIR)),
+            _ => Err(Refusal::new(Code::NotAFile, "not a regular file")),
+        }
+    }
+
+    /// What is at a place, without following a link there.
+    pub(super) fn stat(&self, place: &Place) -> Result<Stat, Refusal> {
+        let path = clean(&place.path)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat2(self.handle(place.root), or_dot(&path), flags, Mode::empty(), FOLLOWING);
+        stat_of(found.map_err(refusal)?).map_err(refusal)
+    }
+
+    /// The folder that holds a place, and the name within it. No link is passed on the way.
+    pub(super) fn parent(&self, place: &Place, make: bool) -> Result<(OwnedFd, String), Refusal> {
+        let path = clean(&place.path)?;
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            return Err(Refusal::new(Code::BadRequest, "the root itself cannot be changed"));
+        };
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok((self.folder(place.root, folder, make)?, name.to_owned()))
+    }
+
+    pub(super) fn folder(&self, root: Root, path: &Path, make: bool) -> Result<OwnedFd, Refusal> {
+        let direct = openat2(self.handle(root), or_dot(path), FOLDER, Mode::empty(), STRICT);
+        match direct {
+            Err(Errno::NOENT) if make => {}
+            other => return other.map_err(refusal),
+        }
+        let mut at = openat2(self.handle(root), ".", FOLDER, Mode::empty(), STRICT).map_err(refusal)?;
+        for part in path.components() {
+            let part = part.as_os_str();
+            match mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(refusal(error)),
+            }
+            at = openat2(&at, part, FOLDER | OFlags::NOFOLLOW, Mode::empty(), STRICT).map_err(refusal)?;
+        }
+        Ok(at)
+    }
+}
+
+fn or_dot(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+/// A relative path without `.` and, above all, without `..`.
+pub(super) fn clean(path: &str) -> Result<PathBuf, Refusal> {
+    if path.len() > 4096 || path.contains('\0') {
+        return Err(Refusal::new(Code::BadRequest, "not a path"));
+    }
+    let mut clean = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::CurDir => {}
+            _ => return Err(Refusal::new(Code::Escapes, "a path is relative and has no ..")),
+        }
+    }
+    Ok(clean)
+}
+
+pub(super) fn stat_of(file: impl AsFd) -> Result<Stat, Errno> {
+    stat_at(file, "")
+}
+
+/// Of the thing with this name, and not of what it links to; of the handle itself if the name is empty.
+pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    let found = statx(folder, name, flags, StatxFlags::BASIC_STATS)?;
+    let kind = match FileType::from_raw_mode(found.stx_mode.into()) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        _ => Kind::Other,
+    };
+    let modified =
+        found.stx_mtime.tv_sec.saturating_mul(1000) + i64::from(found.stx_mtime.tv_nsec / 1_000_000);
+    Ok(Stat { kind, size: found.stx_size, mode: u32::from(found.stx_mode) & 0o7777, modified })
+}
+
+/// What an errno means to whoever asked.
+pub(super) fn refusal(error: Errno) -> Refusal {
+    let (code, text) = match error {
+        Errno::NOENT => (Code::NotFound, "there is nothing there"),
+        Errno::EXIST => (Code::Exists, "there is something already"),
+        Errno::NOTDIR => (Code::NotADirectory, "not a folder"),
+        Errno::ISDIR => (Code::IsADirectory, "a folder"),
+        Errno::NOTEMPTY => (Code::NotEmpty, "the folder is not empty"),
+        Errno::XDEV | Errno::LOOP | Errno::AGAIN => {
+            (Code::Escapes, "the path passes a link or leaves its root")
+        }
+        Errno::NXIO | Errno::NODEV | Errno::OPNOTSUPP => (Code::NotAFile, "not a regular file"),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => (Code::Denied, "not allowed"),
+        Errno::NAMETOOLONG | Errno::INVAL => (Code::BadRequest, "not a path"),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (Code::Limit, "there is no space"),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => (Code::Limit, "there are no resources"),
+        other => return Refusal::new(Code::Io, format!("errno {}", other.raw_os_error())),
+    };
+    Refusal::new(code, text)
+}
+
+pub(super) fn io_refusal(error: &io::Error) -> Refusal {
+    error.raw_os_error().map_or_else(
+        || Refusal::new(Code::Io, error.kind().to_string()),
+        |raw| refusal(Errno::from_raw_os_error(raw)),
+    )
+}

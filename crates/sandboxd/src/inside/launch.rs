@@ -1,0 +1,110 @@
+//! Starting a program with a clean environment, in a group of its own, with a mark to find its offspring by.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use clock::Rng;
+use rustix::process::Pid;
+use tokio::process::{Child, Command};
+
+use super::Options;
+use super::beneath::{Roots, io_refusal};
+use super::tree::{MARK, Tree};
+use crate::protocol::{Code, Place, Refusal};
+
+/// Also what the kernel allows for one argument.
+const MAX_TEXT: usize = 128 * 1024;
+
+/// What every program here is started with.
+pub(super) struct Launcher {
+    pub(super) roots: Arc<Roots>,
+    env: BTreeMap<String, String>,
+    rng: Rng,
+}
+
+/// A program that runs, and how to end it.
+pub(super) struct Launched {
+    pub(super) child: Child,
+    pub(super) tree: Tree,
+}
+
+/// How a program's input, output and errors are connected.
+pub(super) struct Ends {
+    pub(super) stdin: Stdio,
+    pub(super) stdout: Stdio,
+    pub(super) stderr: Stdio,
+    /// They are a terminal that the program shall control.
+    pub(super) terminal: bool,
+}
+
+impl Launcher {
+    pub(super) fn new(roots: Arc<Roots>, options: &Options, rng: Rng) -> Self {
+        let mut env = BTreeMap::new();
+        let home = roots.home().display().to_string();
+        for (name, value) in [
+            ("HOME", home.as_str()),
+            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("USER", "user"),
+            ("LOGNAME", "user"),
+            ("SHELL", "/bin/bash"),
+            ("LANG", "C.UTF-8"),
+            ("TERM", "xterm-256color"),
+        ] {
+            env.insert(name.to_owned(), value.to_owned());
+        }
+        env.extend(options.env.clone());
+        Self { roots, env, rng }
+    }
+
+    pub(super) fn start(
+        &self,
+        argv: &[String],
+        cwd: Option<&Place>,
+        env: &BTreeMap<String, String>,
+        ends: Ends,
+    ) -> Result<Launched, Refusal> {
+        check(argv, env)?;
+        let cwd = cwd.map_or(Ok(self.roots.workspace().to_owned()), |place| self.roots.path_of(place))?;
+        let mark = u128::from_le_bytes(self.rng.bytes());
+        let mark = format!("{mark:032x}");
+        let mut words = argv.iter();
+        let mut command = if ends.terminal {
+            // A terminal becomes the controlling one by a call that Rust has no safe word for; util-linux makes it.
+            // It does not fork, since it does not lead a group: leader, group and session are one number.
+            let mut command = Command::new("/usr/bin/setsid");
+            command.args(["--ctty", "--"]);
+            command
+        } else {
+            let mut command = Command::new(words.next().map_or("", String::as_str));
+            command.process_group(0);
+            command
+        };
+        command.args(words).env_clear().envs(&self.env).envs(env).env(MARK, &mark).current_dir(&cwd);
+        command.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
+        let child = command.spawn().map_err(|error| unstarted(&error))?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        let pid = pid.ok_or_else(|| Refusal::new(Code::Unreachable, "the program ended at once"))?;
+        Ok(Launched { child, tree: Tree::new(pid, &mark) })
+    }
+}
+
+fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let bad = |text: &str| Err(Refusal::new(Code::BadRequest, text));
+    if argv.first().is_none_or(String::is_empty) {
+        return bad("argv names no program");
+    }
+    let texts = argv.iter().chain(env.values()).chain(env.keys());
+    if texts.into_iter().any(|text| text.contains('\0') || text.len() > MAX_TEXT) {
+        return bad("an argument or a variable is too long, or holds a NUL");
+    }
+    if env.keys().any(|name| name.is_empty() || name.contains('=')) {
+        return bad("not the name of a variable");
+    }
+    Ok(())
+}
+
+fn unstarted(error: &std::io::Error) -> Refusal {
+    let why = io_refusal(error);
+    Refusal::new(Code::Unreachable, format!("the program could not be started: {}", why.message))
+}

@@ -1,0 +1,154 @@
+//! What a service has said last: a bounded ring in memory to read and follow, and a bounded file for people inside.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use tokio::sync::watch;
+
+use super::beneath::stat_of;
+use crate::protocol::Kind;
+
+/// What is kept in memory of each service.
+pub(super) const KEPT: usize = 256 * 1024;
+/// The file is set aside at this size, and the one that was set aside before is dropped.
+const FILE_MOST: u64 = 1024 * 1024;
+const PIECE: usize = 32 * 1024;
+
+pub(super) struct Log {
+    ring: Mutex<Ring>,
+    /// How much was ever written.
+    end: watch::Sender<u64>,
+}
+
+struct Ring {
+    bytes: VecDeque<u8>,
+    end: u64,
+    path: PathBuf,
+    file: Option<(File, u64)>,
+}
+
+/// A part of the log from some point on.
+pub(super) struct Piece {
+    pub(super) bytes: Vec<u8>,
+    pub(super) skipped: u64,
+    pub(super) next: u64,
+}
+
+impl Log {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let file = open(&path);
+        let ring = Ring { bytes: VecDeque::new(), end: 0, path, file };
+        Self { ring: Mutex::new(ring), end: watch::Sender::new(0) }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn append(&self, bytes: &[u8]) {
+        let end = {
+            let mut ring = self.ring();
+            ring.append(bytes);
+            ring.end
+        };
+        self.end.send_replace(end);
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+
+    pub(super) fn after(&self, from: u64) -> Piece {
+        let ring = self.ring();
+        let oldest = ring.end - ring.bytes.len() as u64;
+        let start = from.max(oldest);
+        let at = usize::try_from(start - oldest).unwrap_or(usize::MAX);
+        let bytes: Vec<u8> = ring.bytes.iter().skip(at).take(PIECE).copied().collect();
+        let next = start + bytes.len() as u64;
+        Piece { bytes, skipped: start - from, next }
+    }
+}
+
+impl Ring {
+    fn append(&mut self, bytes: &[u8]) {
+        let last = &bytes[bytes.len().saturating_sub(KEPT)..];
+        let surplus = (self.bytes.len() + last.len()).saturating_sub(KEPT);
+        self.bytes.drain(..surplus);
+        self.bytes.extend(last);
+        self.end += bytes.len() as u64;
+        self.keep_in_file(bytes);
+    }
+
+    /// A log file that cannot be written is no reason to stop a service.
+    fn keep_in_file(&mut self, bytes: &[u8]) {
+        if self.file.as_ref().is_some_and(|(_, size)| size + bytes.len() as u64 > FILE_MOST) {
+            self.file = None;
+            let _ = std::fs::rename(&self.path, self.path.with_extension("log.1"));
+            self.file = open(&self.path);
+        }
+        if let Some((file, size)) = &mut self.file
+            && file.write_all(bytes).is_ok()
+        {
+            *size += bytes.len() as u64;
+        }
+    }
+}
+
+/// The agent may have put anything there: a link is not followed and a fifo not waited for.
+fn open(path: &Path) -> Option<(File, u64)> {
+    std::fs::create_dir_all(path.parent()?).ok()?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = openat(CWD, path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o600)).ok()?;
+    let stat = stat_of(&file).ok().filter(|stat| stat.kind == Kind::File)?;
+    Some((file.into(), stat.size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_and_the_files_are_bounded_and_keep_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/web.log");
+        let log = Log::new(path.clone());
+        for number in 0..400_000_u32 {
+            log.append(format!("{number:09}\n").as_bytes());
+        }
+        let first = log.after(0);
+        assert_eq!(first.skipped, 4_000_000 - KEPT as u64);
+        let (mut from, mut all) = (0, Vec::new());
+        loop {
+            let piece = log.after(from);
+            if piece.bytes.is_empty() {
+                break;
+            }
+            all.extend(piece.bytes);
+            from = piece.next;
+        }
+        assert_eq!((all.len(), from), (KEPT, 4_000_000));
+        assert!(all.ends_with(b"000399999\n"));
+        let sizes = ["log", "log.1"].map(|end| path.with_extension(end).metadata().unwrap().len());
+        assert!(sizes.iter().all(|size| *size <= FILE_MOST), "{sizes:?}");
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_link_or_a_fifo_in_place_of_the_file_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, target) = (folder.path().join("a.log"), folder.path().join("target"));
+        std::fs::write(&target, "untouched").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        Log::new(path.clone()).append(b"hello");
+        assert_eq!(std::fs::read(&target).unwrap(), b"untouched");
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let log = Log::new(path);
+        log.append(b"hello");
+        assert_eq!(log.after(0).bytes, b"hello");
+    }
+}

@@ -1,0 +1,67 @@
+//! PID 1: starts the worker, reaps everything, passes SIGTERM on.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{StartError, hide, read_startup, startup};
+
+/// Runs as PID 1 until the worker ends, and gives the exit code for this process. `worker` are the arguments with
+/// which this same program becomes the worker.
+pub fn init(worker: &[&str]) -> Result<u8, StartError> {
+    hide()?;
+    let (key, options) = read_startup()?;
+    // As PID 1 this is so anyway; elsewhere (tests, a provider without namespaces) it makes orphans come here.
+    set_child_subreaper(Some(getpid()))
+        .map_err(|error| StartError::Step("adopting orphans", error.into()))?;
+    let pid = start_worker(worker, &startup(&key, &options)?)?;
+    pass_on_termination(pid)?;
+    reap_until(pid)
+}
+
+fn start_worker(arguments: &[&str], input: &[u8]) -> Result<Pid, StartError> {
+    let failed = |error| StartError::Step("starting the worker", error);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut child =
+        Command::new(program).args(arguments).env_clear().stdin(Stdio::piped()).spawn().map_err(failed)?;
+    if let Some(mut pipe) = child.stdin.take() {
+        pipe.write_all(input).map_err(failed)?;
+    }
+    Ok(Pid::from_child(&child))
+}
+
+/// PID 1 ignores signals that it has no handler for, so there is one, on a thread of its own.
+fn pass_on_termination(worker: Pid) -> Result<(), StartError> {
+    let failed = |error| StartError::Step("watching for signals", error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let mut asked = {
+        let _guard = runtime.enter();
+        signal(SignalKind::terminate()).map_err(failed)?
+    };
+    let watch = move || {
+        runtime.block_on(async {
+            while asked.recv().await.is_some() {
+                let _ = kill_process(worker, Signal::TERM);
+            }
+        });
+    };
+    thread::Builder::new().stack_size(64 * 1024).spawn(watch).map_err(failed)?;
+    Ok(())
+}
+
+fn reap_until(worker: Pid) -> Result<u8, StartError> {
+    loop {
+        let (pid, status) = match wait(WaitOptions::empty()) {
+            Ok(Some(ended)) => ended,
+            Ok(None) | Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(StartError::Step("waiting", error.into())),
+        };
+        if pid == worker && (status.exited() || status.signaled()) {
+            let code = status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal));
+            return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! All services by name.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use channel::{Lane, Stream, StreamError};
+use clock::Clock;
+
+use super::dispatch::answer;
+use super::launch::Launcher;
+use super::log::Log;
+use super::supervise::Service;
+use crate::protocol::{Code, Logs, LogsDone, Nothing, Refusal, ServiceInfo, ServiceSpec};
+
+const MOST: usize = 32;
+const MAX_COMMAND: usize = 16 * 1024;
+
+pub(super) struct Services {
+    running: Mutex<BTreeMap<String, Arc<Service>>>,
+    /// One change at a time: two starts of the same name must not both run.
+    changing: tokio::sync::Mutex<()>,
+    launcher: Arc<Launcher>,
+    logs: PathBuf,
+    clock: Clock,
+}
+
+impl Services {
+    pub(super) fn new(launcher: Arc<Launcher>, logs: PathBuf, clock: Clock) -> Self {
+        let (running, changing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { running, changing, launcher, logs, clock }
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Service>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Service>, Refusal> {
+        let found = self.running().get(name).cloned();
+        found.ok_or_else(|| Refusal::new(Code::NotFound, "there is no service of this name"))
+    }
+
+    /// Replaces the service of the same name, if there is one.
+    pub(super) async fn start(&self, spec: ServiceSpec) -> Result<ServiceInfo, Refusal> {
+        check(&spec)?;
+        let _changing = self.changing.lock().await;
+        let (old, count) = {
+            let running = self.running();
+            (running.get(&spec.name).cloned(), running.len())
+        };
+        match old {
+            Some(old) => old.stop().await,
+            None if count >= MOST => {
+                return Err(Refusal::new(Code::Limit, format!("there are {MOST} services")));
+            }
+            None => {}
+        }
+        let log = Log::new(self.logs.join(format!("{}.log", spec.name)));
+        let service = Arc::new(Service::new(spec, log));
+        self.running().insert(service.spec.name.clone(), Arc::clone(&service));
+        tokio::spawn(Arc::clone(&service).supervise(Arc::clone(&self.launcher), self.clock.clone()));
+        Ok(service.info())
+    }
+
+    /// It stays listed, with its log. To stop what is not there is no fault.
+    pub(super) async fn stop(&self, name: &str) -> Result<Nothing, Refusal> {
+        let _changing = self.changing.lock().await;
+        if let Ok(service) = self.find(name) {
+            service.stop().await;
+        }
+        Ok(Nothing {})
+    }
+
+    pub(super) async fn restart(&self, name: &str) -> Result<ServiceInfo, Refusal> {
+        let spec = self.find(name)?.spec.clone();
+        self.start(spec).await
+    }
+
+    pub(super) fn list(&self) -> Vec<ServiceInfo> {
+        self.running().values().map(|service| service.info()).collect()
+    }
+
+    pub(super) async fn stop_all(&self) {
+        let all: Vec<_> = self.running().values().cloned().collect();
+        let mut stopping = tokio::task::JoinSet::new();
+        for service in all {
+            stopping.spawn(async move { service.stop().await });
+        }
+        stopping.join_all().await;
+    }
+
+    pub(super) async fn logs(&self, logs: &Logs, mut stream: Stream) {
+        let service = match self.find(&logs.name) {
+            Ok(service) => service,
+            Err(refusal) => return answer::<LogsDone>(stream, Err(refusal)).await,
+        };
+        if let Ok(skipped) = send_log(&service, logs.follow, &mut stream).await {
+            answer(stream, Ok(LogsDone { skipped })).await;
+        }
+    }
+}
+
+/// What is there; and if it is followed, what comes, until the service is over or the caller leaves.
+async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Result<u64, StreamError> {
+    let (mut grown, mut over) = (service.log.watch(), service.over());
+    // What was lost before anybody asked is not missed by whoever asks now.
+    let (mut at, mut skipped) = (service.log.after(0).skipped, 0);
+    loop {
+        let finished = *over.borrow_and_update();
+        grown.borrow_and_update();
+        let piece = service.log.after(at);
+        skipped += piece.skipped;
+        at = piece.next;
+        if !piece.bytes.is_empty() {
+            stream.sender.send(Lane::Main, piece.bytes).await?;
+            continue;
+        }
+        if !follow || finished {
+            return Ok(skipped);
+        }
+        tokio::select! {
+            _ = grown.changed() => {}
+            _ = over.changed() => {}
+            said = stream.controls.recv() => if said?.is_none() { return Err(StreamError::Finished) },
+        }
+    }
+}
+
+fn check(spec: &ServiceSpec) -> Result<(), Refusal> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let named = (1..=64).contains(&spec.name.len()) && spec.name.chars().all(letter);
+    if !named || spec.name.starts_with('.') {
+        return Err(Refusal::new(Code::BadRequest, "not a name for a service"));
+    }
+    if spec.command.trim().is_empty() || spec.command.len() > MAX_COMMAND {
+        return Err(Refusal::new(Code::BadRequest, "the command is empty or too long"));
+    }
+    Ok(())
+}

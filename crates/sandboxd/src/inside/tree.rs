@@ -1,0 +1,165 @@
+//! All that came of a program: to be signalled and killed as a whole.
+//!
+//! A process belongs to it if it is in the program's group or session, descends from one that does, or carries the
+//! program's mark in its environment. The mark finds those that left the group with `setsid` and lost their parent.
+//! Whoever also clears its environment is not found: only the end of the sandbox ends it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::time::sleep;
+
+/// The variable that holds the mark.
+pub(super) const MARK: &str = "SANDBOXD_RUN";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A fork bomb may need several rounds; each kills all that it sees.
+const ROUNDS: usize = 50;
+
+#[derive(Clone)]
+pub(super) struct Tree {
+    pub(super) leader: Pid,
+    /// `SANDBOXD_RUN=…`, with the NUL that ends it.
+    mark: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    All,
+    Marked,
+}
+
+struct Process {
+    parent: i32,
+    group: i32,
+    session: i32,
+    dead: bool,
+}
+
+impl Tree {
+    pub(super) fn new(leader: Pid, mark: &str) -> Self {
+        Self { leader, mark: format!("{MARK}={mark}\0").into_bytes() }
+    }
+
+    /// To the leader's group, which is what a terminal would do.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.leader, signal);
+    }
+
+    /// The group gets it in one stroke, so that no shell lives to comment on the death of its child.
+    fn signal_all(&self, signal: Signal) -> usize {
+        let members = self.members(Who::All);
+        if !members.is_empty() {
+            self.signal(signal);
+        }
+        for (pid, _) in members.iter().filter(|(_, in_group)| !in_group) {
+            let _ = kill_process(*pid, signal);
+        }
+        members.len()
+    }
+
+    /// Asks all to end, and kills those that have not after `grace`.
+    pub(super) async fn end(&self, grace: Duration) {
+        if self.signal_all(Signal::TERM) == 0 {
+            return;
+        }
+        let mut waited = Duration::ZERO;
+        while waited < grace {
+            sleep(LOOK_EVERY).await;
+            waited += LOOK_EVERY;
+            if self.members(Who::All).is_empty() {
+                return;
+            }
+        }
+        self.kill().await;
+    }
+
+    pub(super) async fn kill(&self) {
+        for _ in 0..ROUNDS {
+            if self.signal_all(Signal::KILL) == 0 {
+                return;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Kills whom a leader left behind that was already reaped. Its number may be somebody else's by now, so only the
+    /// mark counts.
+    pub(super) async fn kill_rest(&self) {
+        for _ in 0..ROUNDS {
+            let rest = self.members(Who::Marked);
+            if rest.is_empty() {
+                return;
+            }
+            for (pid, _) in rest {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// All that live, and whether each is in the leader's group; the dead who wait to be reaped do not count.
+    fn members(&self, who: Who) -> Vec<(Pid, bool)> {
+        let processes = processes();
+        let leader = self.leader.as_raw_nonzero().get();
+        let ours = std::process::id().cast_signed();
+        let named = |pid: i32, process: &Process| [pid, process.group, process.session].contains(&leader);
+        let mut found: HashSet<i32> = processes
+            .iter()
+            .filter(|(pid, process)| (who == Who::All && named(**pid, process)) || self.marked(**pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        loop {
+            let is_born =
+                |pid: &i32, process: &Process| !found.contains(pid) && found.contains(&process.parent);
+            let born: Vec<i32> = processes
+                .iter()
+                .filter(|(pid, process)| is_born(pid, process))
+                .map(|(pid, _)| *pid)
+                .collect();
+            if born.is_empty() {
+                break;
+            }
+            found.extend(born);
+        }
+        let living = |pid: i32| processes.get(&pid).filter(|process| pid != ours && !process.dead);
+        let member = |pid: i32| Some((Pid::from_raw(pid)?, living(pid)?.group == leader));
+        found.into_iter().filter_map(member).collect()
+    }
+
+    fn marked(&self, pid: i32) -> bool {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environ| environ.windows(self.mark.len()).any(|part| part == self.mark))
+    }
+}
+
+fn processes() -> HashMap<i32, Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: i32| Some((pid, process(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))
+        .collect()
+}
+
+/// Reads a line of `/proc/PID/stat`; a program's name may hold anything, so what counts is behind the last `)`.
+fn process(stat: &str) -> Option<Process> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let dead = matches!(fields.next()?, "Z" | "X");
+    let mut number = || fields.next()?.parse().ok();
+    Some(Process { parent: number()?, group: number()?, session: number()?, dead })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_confuse() {
+        let read = process("12 (a) Z 1 (b) S 7 8 9 0 -1").unwrap();
+        assert_eq!((read.parent, read.group, read.session, read.dead), (7, 8, 9, false));
+        assert!(process("12 (x) Z 1 2 3").unwrap().dead);
+        assert!(process("").is_none() && process("1 (x) S 1").is_none());
+    }
+}

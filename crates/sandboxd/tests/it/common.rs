@@ -1,0 +1,85 @@
+//! A sandbox of folders and a worker for each test.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use channel::{Key, Limits};
+use clock::{Clock, Rng};
+use sandboxd::Sandboxd;
+use sandboxd::client::{ClientError, Collected};
+use sandboxd::inside::{Options, Worker};
+use sandboxd::protocol::{Code, Exec};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+pub(crate) const KEY: [u8; 32] = [7; 32];
+
+pub(crate) struct Sandbox {
+    pub(crate) client: Sandboxd,
+    pub(crate) port: u16,
+    pub(crate) folder: TempDir,
+}
+
+impl Sandbox {
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.folder.path().join("home/workspace")
+    }
+}
+
+pub(crate) fn options(folder: &TempDir) -> Options {
+    let home = folder.path().join("home");
+    let workspace = home.join("workspace");
+    std::fs::create_dir_all(&workspace).unwrap();
+    let (logs, env_store) = (folder.path().join("logs"), folder.path().join("store.json"));
+    Options { port: 0, home, workspace, logs, env_store, ..Options::default() }
+}
+
+pub(crate) async fn start() -> Sandbox {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(&folder);
+    let worker = Worker::bind(&options, Key::new(KEY), Clock::system(), Rng::system()).await.unwrap();
+    let port = worker.port();
+    tokio::spawn(worker.run());
+    Sandbox { client: connect(port).await, port, folder }
+}
+
+pub(crate) async fn connect(port: u16) -> Sandboxd {
+    let socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    let limits = Limits { streams: 256, ..Limits::default() };
+    Sandboxd::connect(socket, &Key::new(KEY), limits, &Rng::system()).await.unwrap()
+}
+
+pub(crate) fn shell(script: &str) -> Exec {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    Exec { argv, timeout_ms: Some(20_000), ..Exec::default() }
+}
+
+pub(crate) async fn sh(client: &Sandboxd, script: &str) -> Collected {
+    client.run(shell(script), "", 64 * 1024 * 1024).await.unwrap()
+}
+
+pub(crate) fn code<T>(result: Result<T, ClientError>) -> Code {
+    match result {
+        Err(ClientError::Refused(refusal)) => refusal.code,
+        Err(error) => panic!("no refusal: {error}"),
+        Ok(_) => panic!("it was done"),
+    }
+}
+
+/// Waits until something is so; ten seconds at most.
+pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Whether a process lives; the dead who wait to be reaped do not.
+pub(crate) fn lives(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}

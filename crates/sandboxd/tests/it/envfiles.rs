@@ -1,0 +1,93 @@
+//! Environment files, by the vectors that were observed, with what we mend: quoting, and values that outlive a scrub.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use sandboxd::client::ClientError;
+use sandboxd::protocol::{Code, EnvFile};
+
+use crate::common::{code, start};
+
+fn spec(text: &str) -> Vec<EnvFile> {
+    serde_json::from_str(text).unwrap()
+}
+
+fn values(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+const TWO: &str = r#"[{"workspacePath":".","path":".env.local","format":"dotenv","mode":"secret",
+    "keys":[{"key":"A_KEY","required":true},{"key":"B_KEY","required":false},{"key":"C_KEY","required":false}]}]"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_are_applied_and_scrubbed_and_applied_again() {
+    let sandbox = start().await;
+    let client = &sandbox.client;
+    std::fs::create_dir_all(sandbox.workspace().join(".git/info")).unwrap();
+    std::fs::write(sandbox.workspace().join(".git/info/exclude"), "# mine").unwrap();
+    let given = values(&[("A_KEY", "plain"), ("B_KEY", "two\nlines and 'quotes'"), ("UNUSED", "x")]);
+    for _ in 0..2 {
+        let applied = client.env_apply(spec(TWO), given.clone()).await.unwrap();
+        let applied = serde_json::to_string(&applied).unwrap();
+        assert_eq!(applied, r#"{"applied":[{"path":".env.local","keyCount":2}]}"#);
+        let file = sandbox.workspace().join(".env.local");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text, "A_KEY=plain\nB_KEY=\"two\\nlines and 'quotes'\"\n");
+        assert_eq!(proto::dotenv::parse(&text).unwrap()[1].1, given["B_KEY"]);
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let excluded = std::fs::read_to_string(sandbox.workspace().join(".git/info/exclude")).unwrap();
+        assert_eq!(excluded, "# mine\n.env.local\n");
+        std::fs::write(sandbox.folder.path().join("store.json"), "{}").unwrap();
+        for wanted in [r#"{"scrubbed":[".env.local"]}"#, r#"{"scrubbed":[]}"#] {
+            let scrubbed = client.env_scrub(spec(TWO)).await.unwrap();
+            assert_eq!(serde_json::to_string(&scrubbed).unwrap(), wanted);
+        }
+        assert!(!file.exists() && !sandbox.folder.path().join("store.json").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_is_missing_is_named_before_anything_is_written() {
+    let sandbox = start().await;
+    let many = spec(
+        r#"[{"path":"one.env","keys":[{"key":"HERE","required":true}]},
+            {"path":"two.env","keys":[{"key":"A_KEY","required":true},{"key":"OPTIONAL"}]},
+            {"path":"three.env","keys":[{"key":"B_KEY","required":true},{"key":"A_KEY","required":true}]}]"#,
+    );
+    let error = sandbox.client.env_apply(many, values(&[("HERE", "1")])).await.unwrap_err();
+    let ClientError::Refused(refusal) = error else { panic!("{error}") };
+    assert_eq!(refusal.code, Code::Missing);
+    assert_eq!(refusal.message, "Missing required environment variables: A_KEY, B_KEY");
+    assert_eq!(refusal.missing, ["A_KEY", "B_KEY"]);
+    assert_eq!(std::fs::read_dir(sandbox.workspace()).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_stay_within_and_bad_ones_are_found_before_anything_is_written() {
+    let sandbox = start().await;
+    symlink(sandbox.folder.path(), sandbox.workspace().join("out")).unwrap();
+    for bad in ["../x", "/etc/x", "a/../../x"] {
+        let mut files = spec(r#"[{"path":"good.env","keys":[]},{"path":"bad","keys":[]}]"#);
+        files[1].path = bad.to_owned();
+        assert_eq!(code(sandbox.client.env_apply(files.clone(), values(&[])).await), Code::Escapes, "{bad}");
+        files[1].path = "fine".to_owned();
+        files[1].workspace_path = bad.to_owned();
+        assert_eq!(code(sandbox.client.env_scrub(files).await), Code::Escapes, "{bad}");
+    }
+    assert!(!sandbox.workspace().join("good.env").exists());
+    let through = spec(r#"[{"workspacePath":"out","path":"x.env","keys":[]}]"#);
+    assert_eq!(code(sandbox.client.env_apply(through, values(&[])).await), Code::Escapes);
+    assert!(!sandbox.folder.path().join("x.env").exists());
+    let key = spec(r#"[{"path":"x.env","keys":[{"key":"A\nB"}]}]"#);
+    assert_eq!(code(sandbox.client.env_apply(key, values(&[("A\nB", "1")])).await), Code::BadRequest);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_keys_are_one_newline_and_plain_files_survive_a_scrub() {
+    let sandbox = start().await;
+    let files = spec(r#"[{"workspacePath":"app/web","path":"conf/.env","mode":"plain","keys":[]}]"#);
+    let applied = sandbox.client.env_apply(files.clone(), values(&[])).await.unwrap();
+    assert_eq!((applied.applied[0].path.as_str(), applied.applied[0].key_count), ("app/web/conf/.env", 0));
+    assert_eq!(std::fs::read(sandbox.workspace().join("app/web/conf/.env")).unwrap(), b"\n");
+    assert_eq!(sandbox.client.env_scrub(files).await.unwrap().scrubbed, [""; 0]);
+}
