@@ -7,7 +7,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 proliferate=${PROLIFERATE:-$root/target/release/proliferate}
 loadgen=${LOADGEN:-$root/bench/loadgen/target/release/loadgen}
-COLD_RUNS=10 IDLE_RUNS=3 IDLE_REST=5 GET_RUNS=3 GET_SECS=3 CONCURRENCY=16
+SANDBOXES=20 COLD_RUNS=10 IDLE_RUNS=3 IDLE_REST=5 GET_RUNS=3 GET_SECS=3 CONCURRENCY=16
 QUIET=20 # percent of a core that others may use while a run begins
 
 results=$root/bench/results/$(date -u +%Y%m%dT%H%M%SZ)
@@ -139,6 +139,32 @@ remarks() {
   if [ $over = 0 ]; then echo "All targets are met."; else echo "TARGETS MISSED: $over (see verdict)."; fi
 }
 
+within() { # within TEXT VALUE UNIT TARGET below|above ; one line of a figure that has no ceiling beside it
+  local verdict
+  verdict=$(awk -v a="$2" -v t="$4" -v how="$5" 'BEGIN { print (how == "below" ? a < t : a > t) ? "ok" : "missed" }')
+  [ "$verdict" = ok ] || over=$((over + 1))
+  printf "| %-48s | %10.2f %-4s | %-5s %7s | %-7s |\n" "$1" "$2" "$3" "$5" "$4" "$verdict"
+  printf '{"cmd":"bench","item":"%s","unit":"%s","proliferate":%s,"target":%s,"verdict":"%s"}\n' "$1" "$3" "$2" "$4" "$verdict" \
+    >>"$results.jsonl"
+}
+
+sandbox_table() { # what `sandbox bench` measured
+  local start bare trip
+  start=$(json startMs p50) bare=$(json bareBubblewrapMs p50) trip=$(json roundTripMs p50)
+  within "sandbox: start to a ready supervisor, p50" "$start" ms 60 below
+  within "sandbox: start to a ready supervisor, p95" "$(json startMs p95)" ms 60 below
+  within "sandbox: bare bubblewrap /bin/true, p50" "$bare" ms 60 below
+  within "sandbox: start over bare bubblewrap" "$(awk -v a="$start" -v b="$bare" 'BEGIN { print a / b }')" x 3 below
+  within "sandbox: round trip of the channel, p50" "$trip" ms 1 below
+  within "sandbox: throughput of the channel" "$(json megabytesPerSecond)" MB/s 100 above
+  within "sandbox: memory of the supervisor's own" "$(json supervisorPrivateMib)" MiB 10 below
+}
+
+json() { # json KEY [KEY] ; a number of the sandbox figures
+  if [ $# = 2 ]; then grep -o "\"$1\":{[^}]*}" "$work/sandbox" | grep -o "\"$2\":[0-9.e+-]*" | cut -d: -f2
+  else grep -o "\"$1\":[0-9.e+-]*" "$work/sandbox" | cut -d: -f2; fi
+}
+
 need_binaries
 mkdir -p "$root/bench/results" "$root/target"
 work=$(mktemp -d "$root/target/bench.XXXXXX") # the data dir lies on the disk of the project, like the ceiling's
@@ -157,9 +183,13 @@ say "GET /health, $CONCURRENCY connections: $GET_RUNS runs of $GET_SECS s each"
 for side in "${sides[@]}"; do start_server "$side"; done
 in_turn $GET_RUNS get get
 stop_servers
+say "sandboxes: $SANDBOXES starts, each beside a bare bubblewrap"
+"${clean[@]}" "$proliferate" --data-dir "$work/sandboxes" sandbox bench --count $SANDBOXES --json >"$work/sandbox"
 for item in cold idle get; do cat "$work/$item".*; done >"$results.runs.jsonl"
 echo
 table
+echo
+sandbox_table
 echo
 remarks
 say "results: ${results#"$root/"}.jsonl, and every run in ${results#"$root/"}.runs.jsonl"

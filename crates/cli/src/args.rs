@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use proto::{ApiKeyId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
+use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
@@ -17,6 +17,9 @@ pub(crate) struct Cli {
     /// Override any other setting that is no secret; may be repeated
     #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
+    /// Let SANDBOX_PROVIDER=process run agents without any isolation
+    #[arg(long, global = true)]
+    pub(crate) insecure_sandbox: bool,
     /// Print one JSON value instead of text for people
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -55,6 +58,12 @@ pub(crate) enum Command {
     /// The vault: credentials that agents use and never see
     #[command(subcommand)]
     Secrets(SecretsCommand),
+    /// What sandboxes of an organisation may reach, and what they reached
+    #[command(subcommand)]
+    Egress(EgressCommand),
+    /// Sandboxes by hand: try one, look into one, measure them
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
     /// The database: bring it up to date, back it up, restore it
     #[command(subcommand)]
     Db(DbCommand),
@@ -227,6 +236,88 @@ pub(crate) enum SecretsCommand {
     Rotate,
 }
 
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Subcommand)]
+pub(crate) enum EgressCommand {
+    /// Show the rules
+    Show {
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// What is reached where no rule speaks: open, allow_list or offline
+    Mode {
+        #[arg(value_parser = egress_mode)]
+        mode: EgressMode,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// Add hosts to the allow list: example.com, *.example.com, example.com:22
+    Allow {
+        #[arg(required = true)]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// Add hosts to the deny list, which wins
+    Deny {
+        #[arg(required = true)]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// Take hosts off both lists
+    Rm {
+        #[arg(required = true)]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// List attempts to reach something, newest first
+    Log {
+        /// Only of this session
+        #[arg(long, value_name = "ID")]
+        session: Option<SessionId>,
+        /// How many
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SandboxCommand {
+    /// Run a command in a fresh sandbox and remove it afterwards; needs no gateway
+    Run {
+        /// Reach nothing
+        #[arg(long)]
+        offline: bool,
+        /// The command and its arguments; its exit code becomes ours
+        #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+        command: Vec<String>,
+    },
+    /// Run a command in a sandbox that runs
+    Exec {
+        id: String,
+        /// The command and its arguments; its exit code becomes ours
+        #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+        command: Vec<String>,
+    },
+    /// List sandboxes and how they are
+    Ls,
+    /// End sandboxes and remove their files
+    Rm {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Measure starts, round trips, throughput and memory
+    Bench {
+        /// How many sandboxes to start, one after the other
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        count: u32,
+    },
+}
+
 #[derive(Subcommand)]
 pub(crate) enum DbCommand {
     /// Bring the schema up to date; starting the gateway does it too
@@ -248,6 +339,10 @@ pub(crate) enum DbCommand {
 fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn egress_mode(text: &str) -> Result<EgressMode, String> {
+    text.parse::<EgressMode>().map_err(|error| error.to_string())
 }
 
 fn role(text: &str) -> Result<Role, String> {

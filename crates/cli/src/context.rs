@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clock::{Clock, Rng};
 use gateway::config::{self, Config, Database};
 use gateway::keyring::Keyring;
+use gateway::runtime::Insecure;
 use gateway::vault::Vault;
 use gateway::{DataDir, open_store};
 use proto::OrgId;
@@ -23,6 +24,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) rng: Rng,
     pub(crate) out: Output,
+    pub(crate) insecure: Insecure,
     /// The database, once a command has asked for it.
     opened: OnceCell<Store>,
 }
@@ -46,6 +48,7 @@ impl Context {
             clock: Clock::system(),
             rng: Rng::system(),
             out: Output::new(cli.json),
+            insecure: if cli.insecure_sandbox { Insecure::Allowed } else { Insecure::Refused },
             opened: OnceCell::new(),
         })
     }

@@ -1,5 +1,6 @@
 //! `doctor`: looks at the machine as the gateway will need it, and says how to mend each thing that is not right.
 
+mod isolation;
 mod machine;
 mod services;
 
@@ -67,8 +68,8 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (bubblewrap, opencode, database, redis, model, port) = tokio::join!(
-        machine::bubblewrap(config),
+    let (sandboxes, opencode, database, redis, model, port) = tokio::join!(
+        isolation::look(context),
         machine::opencode(config),
         services::database(config),
         services::redis(config),
@@ -76,7 +77,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         services::port(config),
     );
     let mut findings = vec![machine::data_dir(config), database, redis, model, port];
-    findings.extend([bubblewrap, machine::cgroups(), machine::btrfs(config), opencode]);
+    findings.extend(sandboxes);
+    findings.extend([machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));
     spinner.finish_and_clear();
     report(context, &findings)

@@ -6,8 +6,11 @@ use std::process::ExitCode;
 use gateway::StartError;
 use gateway::config::ConfigErrors;
 use gateway::keyring::KeyringError;
+use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;
 use gateway::{DataDirError, coord::CoordError};
+use sandbox::SandboxError;
+use sandboxd::ClientError;
 use store::StoreError;
 
 /// Why a command failed.
@@ -101,6 +104,35 @@ impl From<CoordError> for Failure {
     }
 }
 
+impl From<SandboxError> for Failure {
+    fn from(error: SandboxError) -> Self {
+        match error {
+            SandboxError::BadId | SandboxError::BadSpec(_) => Self::usage(error.to_string()),
+            SandboxError::BubblewrapMissing | SandboxError::NamespacesForbidden => {
+                Self::missing(error.to_string())
+            }
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<SandboxesError> for Failure {
+    fn from(error: SandboxesError) -> Self {
+        match error {
+            SandboxesError::Sandbox(error) => error.into(),
+            SandboxesError::DataDir(error) => error.into(),
+            SandboxesError::Insecure => Self::usage(error.to_string()),
+            SandboxesError::Key { .. } | SandboxesError::Program(_) => Self::missing(error.to_string()),
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         match error {
@@ -110,6 +142,7 @@ impl From<StartError> for Failure {
             StartError::Llm(error) => Self::usage(error.to_string()),
             StartError::DataDir(error) => error.into(),
             StartError::Coord(error) => error.into(),
+            StartError::Sandboxes(error) => error.into(),
             StartError::Listen { .. } => Self::missing(error.to_string()),
         }
     }

@@ -7,8 +7,11 @@ mod failure;
 mod output;
 
 mod db;
+mod egress;
+mod hidden;
 mod keys;
 mod orgs;
+mod sandbox;
 mod secrets;
 mod serve;
 mod token;
@@ -23,25 +26,31 @@ use context::Context;
 use failure::Failure;
 
 fn main() -> ExitCode {
+    if let Some(code) = hidden::run() {
+        return code;
+    }
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Failure::missing(format!("cannot start threads: {error}")).report(cli.json),
     };
     let json = cli.json;
-    match runtime.block_on(run(cli)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(json),
-    }
+    let done = runtime.block_on(run(cli));
+    // A thread may wait for standard input, which may never come.
+    runtime.shutdown_background();
+    done.unwrap_or_else(|failure| failure.report(json))
 }
 
-async fn run(cli: Cli) -> Result<(), Failure> {
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::Completions { shell } = cli.command {
         clap_complete::generate(shell, &mut Cli::command(), "proliferate", &mut std::io::stdout());
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let context = Context::new(&cli)?;
-    let done = dispatch(&context, cli.command).await;
+    let done = match cli.command {
+        Command::Sandbox(command) => sandbox::run(&context, command).await,
+        command => dispatch(&context, command).await.map(|()| ExitCode::SUCCESS),
+    };
     context.close().await;
     done
 }
@@ -58,6 +67,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Token(command) => token::run(context, command).await,
         Command::Secrets(command) => secrets::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,
-        Command::Completions { .. } => Ok(()),
+        Command::Egress(command) => egress::run(context, command).await,
+        Command::Sandbox(_) | Command::Completions { .. } => Ok(()),
     }
 }

@@ -47,7 +47,8 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     let life = Lifecycle::default();
     let signals = life.stop_on_signals(context.config.stop_after);
     signals.map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
-    let starting = Gateway::start(context.config.clone(), context.clock.clone(), context.rng.clone());
+    let (clock, rng) = (context.clock.clone(), context.rng.clone());
+    let starting = Gateway::start(context.config.clone(), context.insecure, clock, rng);
     tokio::select! {
         gateway = starting => Ok((gateway?, life)),
         () = life.soft.cancelled() => Err(Failure::failed("stopped before the start was complete")),
@@ -104,6 +105,7 @@ fn greet(gateway: &Gateway, link: Option<&SecretString>) {
         row("", "works once, within 15 minutes; another: proliferate login-link");
     }
     row("Model", &model);
+    row("Sandbox", app.sandboxes.name());
     row("Data", &data);
     row("Check", "proliferate doctor");
     row("Stop", "Ctrl-C\n");

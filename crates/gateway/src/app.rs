@@ -16,6 +16,7 @@ use crate::config::{Config, Origin};
 use crate::coord::Coord;
 use crate::identity::Issuer;
 use crate::llm::Llm;
+use crate::runtime::{Networks, Sandboxes};
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -36,6 +37,8 @@ pub struct App {
     pub issuer: Issuer,
     /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
     pub service_secret: SecretString,
+    pub sandboxes: Sandboxes,
+    pub networks: Arc<Networks>,
     pub llm: Llm,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,

@@ -19,6 +19,7 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
+use crate::runtime::{Insecure, Networks, Sandboxes, SandboxesError};
 use crate::server::{self, Limits};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
@@ -54,10 +55,17 @@ pub enum StartError {
     Vault(#[from] VaultError),
     #[error(transparent)]
     Llm(#[from] LlmError),
+    #[error(transparent)]
+    Sandboxes(#[from] SandboxesError),
 }
 
 impl Gateway {
-    pub async fn start(config: Config, clock: Clock, rng: Rng) -> Result<Self, StartError> {
+    pub async fn start(
+        config: Config,
+        insecure: Insecure,
+        clock: Clock,
+        rng: Rng,
+    ) -> Result<Self, StartError> {
         let failed = |source| StartError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -66,6 +74,9 @@ impl Gateway {
         let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
         vault.check_keys().await?;
+        let sandboxes = Sandboxes::open(&config, insecure, &rng)?;
+        let networks =
+            Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
@@ -84,6 +95,8 @@ impl Gateway {
             vault,
             issuer,
             service_secret,
+            sandboxes,
+            networks,
             llm,
             model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,

@@ -1,6 +1,7 @@
 //! The settings: one struct, one file of defaults, overridden by environment and flags, all errors at once.
 
 mod reader;
+mod sandbox;
 mod values;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,8 @@ use secrecy::SecretString;
 use url::Url;
 
 use reader::Reader;
-pub use values::{Database, LogFormat, Origin, SandboxProvider, Storage};
+pub use sandbox::{Engine, Sandboxes};
+pub use values::{Database, LogFormat, Origin, Storage};
 
 /// The defaults, and the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -30,7 +32,11 @@ pub struct Config {
     pub database: Database,
     pub redis_url: Option<SecretString>,
     pub storage: Storage,
-    pub sandbox_provider: SandboxProvider,
+    pub sandboxes: Sandboxes,
+    /// Private addresses, `host:port`, that we may connect to on somebody's behalf.
+    pub allowed_hosts: Vec<String>,
+    /// Private addresses, `host:port`, that sandboxes may reach.
+    pub egress_allowed_hosts: Vec<String>,
     pub jwt_secret: Option<SecretString>,
     pub service_secret: Option<SecretString>,
     pub vault_key: Option<SecretString>,
@@ -94,7 +100,9 @@ impl Config {
             database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
             redis_url: r.secret("REDIS_URL", values::redis_url),
             storage: Storage::read(r)?,
-            sandbox_provider: r.required("SANDBOX_PROVIDER", SandboxProvider::parse)?,
+            sandboxes: Sandboxes::read(r)?,
+            allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
+            egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
             jwt_secret,
             service_secret,
             vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),

@@ -13,6 +13,7 @@ mod params;
 mod cors;
 mod observe;
 // The routes, in the order of the table of contents.
+mod egress;
 mod health;
 mod keys;
 mod login;

@@ -8,6 +8,8 @@ pub mod keyring;
 // Client in.
 pub mod edge;
 pub mod identity;
+// Where the agent runs.
+pub mod runtime;
 // The agent's model.
 pub mod llm;
 // What must stay secret and is used by everything that acts.

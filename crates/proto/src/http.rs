@@ -3,6 +3,7 @@
 mod actions;
 mod basics;
 mod create;
+mod egress;
 mod identity;
 mod media;
 mod prompt;
@@ -18,6 +19,7 @@ pub use create::{
     AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
     CreatedSession, ManagedConfiguration, SshOptions,
 };
+pub use egress::{EgressEntry, EgressList, EgressQuery, EgressRules};
 pub use identity::{
     AddMember, ApiKeyEntry, ApiKeyList, Check, CreateKey, CreateTicket, LoginRequest, MemberEntry,
     MemberList, NewKey, NewTicketReply, Readiness, SecretItem, SecretList, SecretOwner, SecretScope, SetRole,

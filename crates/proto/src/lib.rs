@@ -1,7 +1,7 @@
 //! The words of the system: what things are called, what they look like on the wire, and what may be said.
 //!
 //! Nothing here waits, listens or stores. Reading order: ids and closed vocabularies; the session, who may do
-//! what to it, its actions, models and errors; then the two conversations, HTTP bodies and socket messages,
+//! what to it, its actions, its network, models and errors; then the two conversations, HTTP bodies and socket messages,
 //! and the texts they carry.
 
 mod id;
@@ -12,6 +12,8 @@ mod session;
 mod role;
 
 mod action;
+
+mod egress;
 
 mod model;
 
@@ -26,6 +28,7 @@ pub mod dotenv;
 pub mod iso;
 
 pub use action::{ActionMode, InvocationStatus, ModeSource, Risk};
+pub use egress::{EgressKind, EgressMode, EgressOutcome};
 pub use error::{BillingCode, ErrorCode, ToolErrorCode};
 pub use id::{
     ApiKeyId, AutomationId, AutomationRunId, ConfigurationId, ConnectorId, IntegrationId, InvalidId,

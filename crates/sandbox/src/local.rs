@@ -4,8 +4,6 @@
 //! - bubblewrap never runs as root, and starts with an empty environment: [`launcher_main`].
 //! - The inside and the gateway reach each other only through sockets that the gateway makes: [`broker_main`].
 //! - A sandbox outlives the gateway and is known again by its [`identity::Identity`], never by pid alone.
-//!
-//! Two gateways on one host need ranges of user ids that do not overlap.
 
 mod broker;
 mod bwrap;
@@ -53,7 +51,7 @@ impl LocalProvider {
     pub fn open(config: LocalConfig) -> Result<Self, SandboxError> {
         let folders = Folders::open(config.root.clone())?;
         let root = rustix::process::geteuid().is_root();
-        let uids = root.then(|| Uids::open(folders.uids(), config.uids.clone())).transpose()?;
+        let uids = root.then(|| Uids::open(&folders.uids(), config.uids.clone())).transpose()?;
         if let Some(uids) = &uids {
             uids.sweep(|id| folders.sandbox(id).0.exists());
         }
@@ -180,9 +178,22 @@ impl Provider for LocalProvider {
     }
 
     async fn dial(&self, id: &SandboxId, port: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
-        let live = {
+        let held = {
             let _guard = self.0.lock(id).await;
-            self.0.attached(id).await?
+            let (_, identity, _) = self.0.running(id)?;
+            match self.0.known(id).filter(|live| live.identity == identity) {
+                Some(live) => Ok(live),
+                None => Err(identity),
+            }
+        };
+        // Somebody else may hold its injected ports, a gateway beside an operator's command: a broker for this once
+        // leaves them alone.
+        let live = match held {
+            Ok(live) => live,
+            Err(identity) => {
+                let socket = self.0.broker(&identity).await?.connect(port).await?;
+                return Ok(Box::new(netns::connected(socket, port).await?));
+            }
         };
         let socket = {
             let mut broker = live.broker.lock().await;

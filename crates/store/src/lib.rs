@@ -23,11 +23,14 @@ mod org;
 mod sandbox_token;
 mod session;
 mod ticket;
+// What sandboxes may reach.
+mod egress;
 // What must stay secret.
 mod secret;
 
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use db::{Durability, Store, describe_url};
+pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
 pub use key::{ApiKey, NewApiKey};
 pub use login::NewLoginCode;

@@ -33,48 +33,6 @@ fn tempfile_in(dir: &Path) -> std::io::Result<()> {
     std::fs::remove_file(probe)
 }
 
-/// Starts a process in namespaces of its own: whether the kernel allows it is known only then.
-pub(super) async fn bubblewrap(config: &Config) -> Finding {
-    const NAME: &str = "bubblewrap";
-    let Some(program) = config.program("bwrap") else {
-        return Finding::bad(NAME, "bwrap is not on the PATH", "apt-get install bubblewrap");
-    };
-    let mut command = Command::new(program);
-    command.args(["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]);
-    command.args(["--ro-bind", "/", "/", "--proc", "/proc", "--", "/bin/true"]);
-    match output(command).await {
-        Ok(_) => Finding::good(NAME, "makes user, process and network namespaces"),
-        Err(why) => Finding::bad(
-            NAME,
-            format!("cannot make namespaces: {why}"),
-            "allow them: sysctl kernel.unprivileged_userns_clone=1 (and kernel.apparmor_restrict_unprivileged_userns=0)",
-        ),
-    }
-}
-
-pub(super) fn cgroups() -> Finding {
-    const NAME: &str = "cgroups";
-    const SOFT: &str =
-        "run as root or in a delegated scope (systemd-run --user --scope -p Delegate=yes) for hard limits";
-    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    let split = Path::new("/sys/fs/cgroup/memory").is_dir() && Path::new("/sys/fs/cgroup/pids").is_dir();
-    let (kind, folder) = match (unified, split) {
-        (true, _) => ("version 2", "/sys/fs/cgroup"),
-        (false, true) if Path::new("/sys/fs/cgroup/unified").exists() => ("hybrid", "/sys/fs/cgroup/memory"),
-        (false, true) => ("version 1", "/sys/fs/cgroup/memory"),
-        (false, false) => return Finding::weak(NAME, "none: limits of sandboxes are soft", SOFT),
-    };
-    if is_writable(Path::new(folder)) {
-        Finding::good(NAME, format!("{kind}, writable: limits of sandboxes are hard"))
-    } else {
-        Finding::weak(NAME, format!("{kind}, not writable: limits of sandboxes are soft"), SOFT)
-    }
-}
-
-fn is_writable(folder: &Path) -> bool {
-    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
-}
-
 pub(super) fn btrfs(config: &Config) -> Finding {
     const NAME: &str = "btrfs";
     let in_kernel = std::fs::read_to_string("/proc/filesystems").is_ok_and(|text| text.contains("btrfs"));

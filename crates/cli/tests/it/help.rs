@@ -46,18 +46,9 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
     let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<&str> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
-    for name in [
-        "data dir",
-        "database",
-        "redis",
-        "model",
-        "port",
-        "bubblewrap",
-        "cgroups",
-        "btrfs",
-        "opencode",
-        "git",
-    ] {
+    for name in
+        ["data dir", "database", "redis", "model", "port", "isolation", "limits", "btrfs", "opencode", "git"]
+    {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     let failed = checks.iter().filter(|check| check["state"] == "failed").count();
@@ -78,7 +69,7 @@ fn doctor_finds_what_is_broken() {
         .with("ANTHROPIC_BASE_URL", "http://127.0.0.1:1");
     let ended = machine.run(&["doctor"]);
     assert_eq!(ended.code, 1);
-    for name in ["redis", "database", "model", "bubblewrap", "git"] {
+    for name in ["redis", "database", "model", "isolation", "git"] {
         let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
         assert!(line.is_some(), "{name} is not failed in:\n{}", ended.out);
     }

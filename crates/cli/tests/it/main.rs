@@ -10,4 +10,5 @@ mod harness;
 mod help;
 mod identity;
 mod lifecycle;
+mod sandbox;
 mod secrets;

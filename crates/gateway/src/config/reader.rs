@@ -19,7 +19,8 @@ const SECRETS: [&str; 8] = [
 ];
 
 /// The names of URLs. Somebody may have written user:password@ into one, so their values are not shown either.
-const URLS: [&str; 4] = ["PUBLIC_URL", "ALLOWED_ORIGINS", "S3_ENDPOINT_URL", "ANTHROPIC_BASE_URL"];
+const URLS: [&str; 5] =
+    ["PUBLIC_URL", "ALLOWED_ORIGINS", "S3_ENDPOINT_URL", "ANTHROPIC_BASE_URL", "SANDBOX_ATTACH_URL"];
 
 /// Values by name, and the errors so far.
 pub(super) struct Reader {
@@ -119,6 +120,11 @@ impl Reader {
             self.errors.push(format!("{name}: {why}"));
         }
         parts.into_iter().map(SecretString::from).collect()
+    }
+
+    /// Notes an error that concerns several settings.
+    pub(super) fn complain(&mut self, error: &str) {
+        self.errors.push(error.to_owned());
     }
 
     /// Notes an error when two settings that must differ are the same.

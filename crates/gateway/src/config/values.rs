@@ -28,13 +28,6 @@ pub enum Storage {
     S3 { bucket: String, region: String, endpoint: Option<Url>, access_key: String, secret_key: SecretString },
 }
 
-/// Which engine runs sandboxes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SandboxProvider {
-    /// Bubblewrap on this machine.
-    Local,
-}
-
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -73,15 +66,6 @@ impl Storage {
                 _ => Self::Local,
             },
         )
-    }
-}
-
-impl SandboxProvider {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "local" => Ok(Self::Local),
-            _ => Err("the known engine is: local".to_owned()),
-        }
     }
 }
 
@@ -155,6 +139,16 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
         "0" | "false" => Ok(false),
         _ => Err("must be 1 or 0".to_owned()),
     }
+}
+
+/// The text is compared as it is, so it must be what a URL's host and port look like.
+pub(super) fn host_and_port(text: &str) -> Result<String, String> {
+    let wanted = || "must be host:port, e.g. 127.0.0.1:58800".to_owned();
+    let url = Url::parse(&format!("http://{text}")).map_err(|_| wanted())?;
+    let same = url.host_str().zip(text.rsplit_once(':')).is_some_and(|(host, (given, port))| {
+        host == given && port.parse::<u16>().is_ok_and(|port| port.to_string() == text[given.len() + 1..])
+    });
+    if same { Ok(text.to_owned()) } else { Err(wanted()) }
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {

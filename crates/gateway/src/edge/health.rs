@@ -9,7 +9,6 @@ use proto::http::{Check, ErrorBody, Health, Readiness};
 
 use super::ApiError;
 use crate::app::AppState;
-use crate::config::SandboxProvider;
 use crate::coord::Coord;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,7 +24,9 @@ pub(super) async fn health() -> Json<Health> {
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub(super) async fn ready(app: AppState) -> Response {
     let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
-    let (database, coordination) = tokio::join!(in_time(database), in_time(app.coord.ping()));
+    let sandboxes = async { app.sandboxes.check().await.map_err(|error| error.to_string()) };
+    let (database, coordination, sandboxes) =
+        tokio::join!(in_time(database), in_time(app.coord.ping()), in_time(sandboxes));
     let kind = match app.coord {
         Coord::Local => "this instance alone",
         Coord::Redis(_) => "Redis",
@@ -33,7 +34,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     let readiness = Readiness::of(vec![
         check("database", app.store.backend(), &database),
         check("coordination", kind, &coordination),
-        provider(&app),
+        check("sandboxes", app.sandboxes.name(), &sandboxes),
     ]);
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness)).into_response()
@@ -59,14 +60,4 @@ fn check(name: &str, what: &str, result: &Result<(), String>) -> Check {
         tracing::warn!(part = name, reason, "not ready");
     }
     Check { name: name.to_owned(), ok: result.is_ok(), detail: what.to_owned() }
-}
-
-fn provider(app: &AppState) -> Check {
-    match app.config.sandbox_provider {
-        SandboxProvider::Local => {
-            let found = app.config.program("bwrap").map(drop);
-            let found = found.ok_or_else(|| "bwrap is not on the PATH".to_owned());
-            check("sandboxes", "local (bubblewrap)", &found)
-        }
-    }
 }

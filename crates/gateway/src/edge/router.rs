@@ -10,7 +10,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::document::{Document, complete};
-use super::{cors, health, keys, login, me, members, model_proxy, observe, secrets, sessions, tickets};
+use super::{
+    cors, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, tickets,
+};
 use crate::app::AppState;
 
 /// All routes with their descriptions.
@@ -33,6 +35,9 @@ fn routes() -> OpenApiRouter<AppState> {
         // The vault.
         .routes(routes!(secrets::list))
         .routes(routes!(secrets::set, secrets::remove))
+        // What sandboxes reach.
+        .routes(routes!(egress::rules, egress::set_rules))
+        .routes(routes!(egress::records))
         // Sessions.
         .routes(routes!(sessions::status))
         // Called by agents: the model.

@@ -10,6 +10,7 @@ use axum::Router;
 use clock::{Clock, Rng};
 use gateway::config::Config;
 use gateway::lifecycle::Lifecycle;
+use gateway::runtime::Insecure;
 use gateway::{AppState, Gateway, StartError, edge};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -107,7 +108,7 @@ impl Setup {
     }
 
     pub(crate) async fn try_start(&self) -> Result<Gateway, StartError> {
-        within(Gateway::start(self.config(), self.clock.clone(), Rng::system())).await
+        within(Gateway::start(self.config(), Insecure::Refused, self.clock.clone(), Rng::system())).await
     }
 
     pub(crate) async fn start(self) -> TestGateway {

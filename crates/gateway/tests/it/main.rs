@@ -17,6 +17,7 @@ mod sessions;
 mod tickets;
 // What may be said.
 mod document;
+mod egress;
 mod garbage;
 mod manners;
 // What must stay secret.

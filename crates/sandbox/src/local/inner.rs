@@ -80,7 +80,8 @@ impl Inner {
         if let Some(live) = self.known(id).filter(|live| live.identity == identity) {
             return Ok(live);
         }
-        self.attach(id, &record, identity, handle).await
+        let broker = self.broker(&identity).await?;
+        self.attach(id, &record, identity, handle, broker).await
     }
 
     pub(super) async fn attach(
@@ -89,8 +90,8 @@ impl Inner {
         record: &Record,
         identity: Identity,
         handle: OwnedFd,
+        mut broker: Broker,
     ) -> Result<Arc<Live>, SandboxError> {
-        let mut broker = self.broker(&identity).await?;
         let mut listeners = Vec::new();
         for port in &record.injected {
             listeners.push((*port, Arc::new(broker.listen(*port).await?)));
@@ -103,6 +104,12 @@ impl Inner {
     }
 
     pub(super) async fn broker(&self, identity: &Identity) -> Result<Broker, SandboxError> {
+        let mut broker = Broker::start(&self.config.helper)?;
+        self.enter(&mut broker, identity).await?;
+        Ok(broker)
+    }
+
+    pub(super) async fn enter(&self, broker: &mut Broker, identity: &Identity) -> Result<(), SandboxError> {
         let host = SandboxError::host("open the sandbox's network namespace");
         let namespace = netns::open_namespace(&identity.net_path()).map_err(&host)?;
         let file = std::fs::File::from(namespace);
@@ -110,7 +117,7 @@ impl Inner {
         if file.metadata().map_err(&host)?.ino() != identity.net_namespace {
             return Err(SandboxError::InitExited);
         }
-        Broker::start(&self.config.helper, file.as_fd()).await
+        broker.enter(file.as_fd()).await
     }
 
     pub(super) fn state(&self, id: &SandboxId) -> SandboxState {

@@ -31,8 +31,8 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker and sends it into the namespace.
-    pub(crate) async fn start(helper: &Helper, namespace: BorrowedFd<'_>) -> Result<Self, SandboxError> {
+    /// Starts a broker; it has to [enter](Self::enter) a namespace before it is of use.
+    pub(crate) fn start(helper: &Helper) -> Result<Self, SandboxError> {
         let host = SandboxError::host("start the socket broker");
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -49,9 +49,13 @@ impl Broker {
             .spawn()
             .map_err(&host)?;
         let socket = UnixDatagram::from_std(ours.into()).map_err(&host)?;
-        let mut broker = Self { socket, next: 0, _process: process };
-        broker.ask(Ask::Enter, 0, Some(namespace)).await?.map_err(&host)?;
-        Ok(broker)
+        Ok(Self { socket, next: 0, _process: process })
+    }
+
+    /// Sends the broker into a network namespace, for good.
+    pub(crate) async fn enter(&mut self, namespace: BorrowedFd<'_>) -> Result<(), SandboxError> {
+        let host = SandboxError::host("send the socket broker into the sandbox's network");
+        self.ask(Ask::Enter, 0, Some(namespace)).await?.map(drop).map_err(host)
     }
 
     /// The outer error is the broker's death, the inner one the kernel's answer.
@@ -115,6 +119,8 @@ impl Broker {
 pub(crate) async fn connected(socket: OwnedFd, port: u16) -> Result<TcpStream, SandboxError> {
     let refused = |kind| SandboxError::Refused { port, kind };
     let stream = TcpStream::from_std(socket.into()).map_err(|e| refused(e.kind()))?;
+    // A small request must not wait for the answer to the one before.
+    stream.set_nodelay(true).map_err(|e| refused(e.kind()))?;
     match timeout(CONNECT, stream.writable()).await {
         Err(_) => return Err(refused(io::ErrorKind::TimedOut)),
         Ok(ready) => ready.map_err(|e| refused(e.kind()))?,

@@ -158,18 +158,22 @@ impl Folder {
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(&host)?;
+        // Not synced: a record is about processes, and a power cut ends those too.
         file.write_all(&body).map_err(&host)?;
-        file.sync_data().map_err(&host)?;
         fs::rename(&draft, self.0.join("state.json")).map_err(host)
     }
 
-    /// `None` when the sandbox has no record, which is so before its first start and in the middle of its removal.
+    /// `None` when the sandbox has no record, which is so before its first start, in the middle of its removal, and
+    /// when a power cut left an empty one.
     pub(crate) fn load(&self) -> Result<Option<Record>, SandboxError> {
         let file = match File::open(self.0.join("state.json")) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(SandboxError::host("read the sandbox's record")(error)),
         };
+        if file.metadata().is_ok_and(|file| file.len() == 0) {
+            return Ok(None);
+        }
         let record: Record = serde_json::from_reader(file.take(MAX_RECORD))
             .map_err(|_| SandboxError::Records("state.json is garbled"))?;
         if record.version != 1 {

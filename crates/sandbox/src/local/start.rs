@@ -17,6 +17,7 @@ use super::blocking;
 use super::cgroup::Group;
 use super::identity::{self, Found, Identity};
 use super::inner::Inner;
+use super::netns::Broker;
 use super::plan::Plan;
 use super::records::{Folder, Record};
 use crate::error::SandboxError;
@@ -77,7 +78,10 @@ impl Inner {
         folder.create().map_err(&host)?;
         let uid = match (&self.uids, uid) {
             (None, _) => None,
-            (Some(_), Some(uid)) => Some(uid),
+            (Some(uids), Some(uid)) => {
+                uids.keep(uid, &spec.id)?;
+                Some(uid)
+            }
             (Some(uids), None) => Some(uids.take(&spec.id)?),
         };
         let mut record = Record {
@@ -94,7 +98,11 @@ impl Inner {
         folder.write_etc().map_err(&host)?;
         self.files(spec, folder, uid).await?;
         let mut launched = self.launch(spec, folder, &record).await?;
-        let begun = self.begin(spec, folder, &mut record, &mut launched).await;
+        // Beside the launcher, since both take some time to come up.
+        let begun = match Broker::start(&self.config.helper) {
+            Ok(broker) => self.begin(spec, folder, &mut record, &mut launched, broker).await,
+            Err(error) => Err(error),
+        };
         if begun.is_err() {
             launched.abort();
         }
@@ -173,6 +181,7 @@ impl Inner {
         folder: &Folder,
         record: &mut Record,
         launched: &mut Launched,
+        mut broker: Broker,
     ) -> Result<(), SandboxError> {
         let limit = self.config.start_timeout;
         let pid = match timeout(limit, launched.child_pid()).await {
@@ -193,9 +202,10 @@ impl Inner {
         record.identity = Some(identity);
         folder.save(record)?;
         // The ports are ours before anything inside runs that could take them.
-        let attached = match handle.try_clone() {
-            Ok(copy) => self.attach(&spec.id, record, identity, copy).await,
-            Err(error) => Err(SandboxError::host("hold PID 1")(error)),
+        let attached = match (self.enter(&mut broker, &identity).await, handle.try_clone()) {
+            (Ok(()), Ok(copy)) => self.attach(&spec.id, record, identity, copy, broker).await,
+            (Err(error), _) => Err(error),
+            (_, Err(error)) => Err(SandboxError::host("hold PID 1")(error)),
         };
         if let Err(error) = attached {
             return Err(if identity::ended(&handle) { failed(folder) } else { error });

@@ -22,7 +22,7 @@ use super::launch::Launcher;
 use super::services::Services;
 use super::{Options, StartError, hide, read_startup};
 
-const CHANNELS: usize = 4;
+const CHANNELS: usize = 16;
 const UNPROVEN: usize = 64;
 const LIMITS: Limits =
     Limits { streams: 256, handshake: Duration::from_secs(3), idle: Duration::from_secs(30) };

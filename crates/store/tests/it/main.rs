@@ -8,6 +8,7 @@ mod world;
 
 // The public calls, as stories.
 mod credentials;
+mod egress;
 mod identity;
 mod logins;
 mod sandboxes;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::http::{SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, ToolStatus};
 use proto::{
-    ActionMode, ClientType, InvocationStatus, ModeSource, Origin, Outcome, PauseReason, Risk, Role,
-    SessionStatus, SessionType, TitleStatus,
+    ActionMode, ClientType, EgressKind, EgressMode, EgressOutcome, InvocationStatus, ModeSource, Origin,
+    Outcome, PauseReason, Risk, Role, SessionStatus, SessionType, TitleStatus,
 };
 use store::Migration;
 
@@ -29,6 +29,9 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("action_invocations.status", invocation),
         ("connector_tools.risk", words!(Risk)),
         ("connectors.default_risk", words!(Risk)),
+        ("egress_policies.mode", words!(EgressMode)),
+        ("egress_records.kind", words!(EgressKind)),
+        ("egress_records.outcome", words!(EgressOutcome)),
         ("members.role", words!(Role)),
         ("messages.role", words!(MessageRole)),
         ("messages.source", words!(MessageSource)),

@@ -1,0 +1,134 @@
+//! Whether sandboxes hold: one is started, and what must not be possible inside is tried.
+
+use std::collections::BTreeMap;
+
+use egress::{Mode, Rules};
+use gateway::config::Engine;
+use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
+use sandbox::local::{LimitsReport, Strength};
+use sandbox::{SandboxError, SandboxId};
+use sandboxd::protocol::{Ended, Exec};
+
+use super::Finding;
+use crate::context::Context;
+
+const NAME: &str = "isolation";
+const TIMEOUT_MS: u64 = 10_000;
+
+/// What each script must be able to do inside, by its exit code.
+const PROBES: [(&str, &str); 10] = [
+    ("an unprivileged user", "test \"$(id -u)\" = 1000"),
+    ("no capabilities", "grep -q '^CapBnd:.0000000000000000$' /proc/self/status"),
+    ("no new privileges", "grep -q '^NoNewPrivs:.1$' /proc/self/status"),
+    ("a filter of system calls", "grep -q '^Seccomp:.2$' /proc/self/status"),
+    ("no further namespaces", "! unshare -U true 2>/dev/null"),
+    ("no network device", "test \"$(grep -c : /proc/net/dev)\" = 1"),
+    ("no view of host files", "! ls /root /boot /sys 2>/dev/null"),
+    ("no view of host processes", "test \"$(ls /proc | grep -c '^[0-9]')\" -lt 12"),
+    ("a read-only system", "! touch /usr/x /etc/x /x 2>/dev/null"),
+    ("a writable workspace", "touch /home/user/workspace/x"),
+];
+
+pub(super) async fn look(context: &Context) -> Vec<Finding> {
+    match &context.config.sandboxes.engine {
+        Engine::Local => {}
+        Engine::Attach(_) => return vec![Finding::good(NAME, "agents run elsewhere: it is theirs to give")],
+        Engine::Process => {
+            return vec![Finding::weak(
+                NAME,
+                "none: SANDBOX_PROVIDER is process",
+                "use SANDBOX_PROVIDER=local",
+            )];
+        }
+    }
+    // In a folder of its own, since looking at a machine should leave nothing on it.
+    let Ok(folder) = tempfile::tempdir() else {
+        return vec![Finding::bad(NAME, "no temporary folder", "make TMPDIR writable")];
+    };
+    let mut config = context.config.clone();
+    config.data_dir = folder.path().to_owned();
+    let sandboxes = match Sandboxes::open(&config, context.insecure, &context.rng) {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => return vec![Finding::bad(NAME, error.to_string(), "see docs/operations.md")],
+    };
+    let mut findings = vec![isolation(context, &sandboxes).await];
+    findings.extend(sandboxes.limits_report().map(limits));
+    findings
+}
+
+async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
+    let room = match start(context, sandboxes).await {
+        Ok(room) => room,
+        Err(error) => return Finding::bad(NAME, error.to_string(), remedy(&error)),
+    };
+    let mut open = Vec::new();
+    for (name, script) in PROBES {
+        if !holds(&room, script).await {
+            open.push(name);
+        }
+    }
+    let ended = sandboxes.provider.terminate(&room.id).await;
+    match (open.as_slice(), ended) {
+        ([], Ok(())) => {
+            Finding::good(NAME, format!("a sandbox was started; all {} probes hold", PROBES.len()))
+        }
+        ([], Err(error)) => Finding::bad(NAME, error.to_string(), "see docs/operations.md"),
+        (open, _) => Finding::bad(
+            NAME,
+            format!("a sandbox lacks: {}", open.join(", ")),
+            "run no agents here before this is understood: see docs/operations.md",
+        ),
+    }
+}
+
+async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, SandboxError> {
+    let proxy = proxy_of(Rules::new(Mode::Offline), &context.clock);
+    let wanted = Wanted { id: SandboxId::new("doctor")?, env: BTreeMap::new(), snapshot: None, proxy };
+    sandboxes.start(wanted).await
+}
+
+async fn holds(room: &Room, script: &str) -> bool {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let exec = Exec { argv, timeout_ms: Some(TIMEOUT_MS), ..Exec::default() };
+    room.inside.run(exec, "", 0).await.is_ok_and(|ran| ran.done.ended == Ended::Exit(0))
+}
+
+fn remedy(error: &SandboxError) -> &'static str {
+    match error {
+        SandboxError::BubblewrapMissing => "apt-get install bubblewrap",
+        SandboxError::NamespacesForbidden => {
+            "allow them: sysctl kernel.unprivileged_userns_clone=1 (and kernel.apparmor_restrict_unprivileged_userns=0)"
+        }
+        _ => "see docs/operations.md",
+    }
+}
+
+fn limits(report: LimitsReport) -> Finding {
+    const LIMITS: &str = "limits";
+    let all = [
+        ("memory", report.memory),
+        ("processes", report.pids),
+        ("cpu", report.cpu),
+        ("disk", report.disk),
+        ("/tmp", report.tmp),
+        ("open files", report.files),
+    ];
+    let of = |wanted: Strength| {
+        let names: Vec<_> = all.iter().filter(|(_, held)| *held == wanted).map(|(name, _)| *name).collect();
+        names.join(", ")
+    };
+    let kinds = [("hard", Strength::Hard), ("soft", Strength::Soft), ("none", Strength::None)];
+    let kinds = kinds.map(|(word, strength)| (word, of(strength)));
+    let said: Vec<_> = kinds.iter().filter(|(_, names)| !names.is_empty()).collect();
+    let detail = said.iter().map(|(word, names)| format!("{word}: {names}")).collect::<Vec<_>>().join("; ");
+    // The disk is always counted by looking; only what the host could hold and does not is a warning.
+    if report.memory == Strength::Hard && report.cpu == Strength::Hard {
+        Finding::good(LIMITS, detail)
+    } else {
+        Finding::weak(
+            LIMITS,
+            detail,
+            "run as root or in a delegated scope (systemd-run --user --scope -p Delegate=yes) for hard limits",
+        )
+    }
+}

@@ -1,0 +1,106 @@
+//! `egress`: what sandboxes may reach, from the command line. A running gateway follows within a second.
+
+use gateway::runtime::check_rules;
+use proto::http::EgressRules;
+use proto::{OrgId, iso};
+use serde_json::json;
+use store::{EgressPolicy, EgressRecord};
+
+use crate::args::EgressCommand;
+use crate::context::Context;
+use crate::failure::Failure;
+
+pub(crate) async fn run(context: &Context, command: EgressCommand) -> Result<(), Failure> {
+    match command {
+        EgressCommand::Show { org } => show(context, org.org).await,
+        EgressCommand::Mode { mode, org } => change(context, org.org, |rules| rules.mode = mode).await,
+        EgressCommand::Allow { hosts, org } => {
+            change(context, org.org, |rules| add(&mut rules.allow, hosts)).await
+        }
+        EgressCommand::Deny { hosts, org } => {
+            change(context, org.org, |rules| add(&mut rules.deny, hosts)).await
+        }
+        EgressCommand::Rm { hosts, org } => {
+            let remove = |rules: &mut EgressRules| {
+                rules.allow.retain(|host| !hosts.contains(host));
+                rules.deny.retain(|host| !hosts.contains(host));
+            };
+            change(context, org.org, remove).await
+        }
+        EgressCommand::Log { session, limit, org } => {
+            let store = context.store().await?;
+            let org = context.org(&store, org.org).await?;
+            log(context, &store.egress_records(org, session, limit).await?);
+            Ok(())
+        }
+    }
+}
+
+async fn show(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let org = context.org(&store, org).await?;
+    print(context, &rules_of(store.egress_policy(org).await?));
+    Ok(())
+}
+
+async fn change(
+    context: &Context,
+    org: Option<OrgId>,
+    change: impl FnOnce(&mut EgressRules),
+) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let org_id = context.org(&store, org).await?;
+    let mut rules = rules_of(store.egress_policy(org_id).await?);
+    change(&mut rules);
+    check_rules(&rules).map_err(|error| Failure::usage(error.to_string()))?;
+    let EgressRules { mode, allow, deny } = rules.clone();
+    let policy = EgressPolicy { org_id, mode, allow: allow.into(), deny: deny.into() };
+    store.put_egress_policy(policy, None, context.clock.now()).await?;
+    print(context, &rules);
+    Ok(())
+}
+
+fn rules_of(policy: EgressPolicy) -> EgressRules {
+    EgressRules { mode: policy.mode, allow: policy.allow.0, deny: policy.deny.0 }
+}
+
+fn add(list: &mut Vec<String>, hosts: Vec<String>) {
+    for host in hosts {
+        if !list.contains(&host) {
+            list.push(host);
+        }
+    }
+}
+
+fn print(context: &Context, rules: &EgressRules) {
+    let EgressRules { mode, allow, deny } = rules;
+    let list = |hosts: &[String]| if hosts.is_empty() { "none".to_owned() } else { hosts.join(", ") };
+    let text = format!("mode   {mode}\nallow  {}\ndeny   {}", list(allow), list(deny));
+    context.out.result(&json!({ "mode": mode.as_str(), "allow": allow, "deny": deny }), &text);
+}
+
+fn log(context: &Context, records: &[EgressRecord]) {
+    let target = |record: &EgressRecord| match (&record.host, record.port) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        _ => "—".to_owned(),
+    };
+    let row = |record: &EgressRecord| {
+        vec![
+            iso::text(&record.started_at),
+            record.sandbox_id.clone(),
+            target(record),
+            record.outcome.to_string(),
+            record.bytes_up.to_string(),
+            record.bytes_down.to_string(),
+            record.reason.clone().unwrap_or_default(),
+        ]
+    };
+    let value = |record: &EgressRecord| {
+        json!({ "startedAt": iso::text(&record.started_at), "sandboxId": record.sandbox_id, "host": record.host,
+            "port": record.port, "outcome": record.outcome.as_str(), "reason": record.reason,
+            "bytesUp": record.bytes_up, "bytesDown": record.bytes_down, "durationMs": record.duration_ms })
+    };
+    let columns = ["STARTED", "SANDBOX", "TARGET", "OUTCOME", "UP", "DOWN", "REASON"];
+    let rows: Vec<_> = records.iter().map(row).collect();
+    context.out.list(records.iter().map(value).collect(), &columns, &rows);
+}

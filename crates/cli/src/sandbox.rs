@@ -1,0 +1,98 @@
+//! `sandbox`: sandboxes by hand. They are the same that sessions get, and `run` and `bench` need no gateway.
+
+mod bench;
+mod terminal;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use egress::{Mode, RuleError, Rules};
+use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
+use sandbox::{Isolation, SandboxId, SandboxState};
+use serde_json::json;
+
+use crate::args::SandboxCommand;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{BOLD, RED};
+
+pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode, Failure> {
+    let sandboxes = Sandboxes::open(&context.config, context.insecure, &context.rng)?;
+    if sandboxes.provider.capabilities().isolation == Isolation::None && !context.out.is_json() {
+        let _ = writeln!(
+            anstream::stderr(),
+            "{RED}{BOLD}no isolation:{BOLD:#}{RED:#} this runs as you, on this machine"
+        );
+    }
+    match command {
+        SandboxCommand::Run { offline, command } => {
+            let mode = if offline { Mode::Offline } else { Mode::Open };
+            let room = start(context, &sandboxes, mode).await?;
+            let ended = terminal::run(&room.inside, command).await;
+            let id = room.id.clone();
+            drop(room);
+            sandboxes.provider.terminate(&id).await?;
+            ended
+        }
+        SandboxCommand::Exec { id, command } => {
+            let inside = sandboxes.reach(&SandboxId::new(id)?).await?;
+            terminal::run(&inside, command).await
+        }
+        SandboxCommand::Ls => ls(context, &sandboxes).await,
+        SandboxCommand::Rm { ids } => rm(context, &sandboxes, ids).await,
+        SandboxCommand::Bench { count } => bench::run(context, &sandboxes, count).await,
+    }
+}
+
+/// A sandbox of its own, with a name that says where it came from.
+async fn start(context: &Context, sandboxes: &Sandboxes, mode: Mode) -> Result<Room, Failure> {
+    let name =
+        context.rng.bytes::<8>().iter().fold(String::from("run-"), |name, byte| format!("{name}{byte:02x}"));
+    let wanted = Wanted {
+        id: SandboxId::new(name)?,
+        env: BTreeMap::new(),
+        snapshot: None,
+        proxy: proxy_of(rules(context, mode)?, &context.clock),
+    };
+    Ok(sandboxes.start(wanted).await?)
+}
+
+fn rules(context: &Context, mode: Mode) -> Result<Rules, Failure> {
+    let private = &context.config.egress_allowed_hosts;
+    let rules = private.iter().try_fold(Rules::new(mode), |rules, entry| rules.allow_private(entry));
+    rules.map_err(|error: RuleError| Failure::usage(format!("EGRESS_ALLOWED_HOSTS: {error}")))
+}
+
+async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failure> {
+    let mut found = sandboxes.provider.list().await?;
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    let state = |state| match state {
+        SandboxState::Running => "running",
+        SandboxState::Paused => "paused",
+        SandboxState::Dead => "dead",
+        SandboxState::Unknown => "unknown",
+    };
+    let rows: Vec<_> =
+        found.iter().map(|listed| vec![listed.id.to_string(), state(listed.state).to_owned()]).collect();
+    let values = found.iter().map(|listed| json!({ "id": listed.id.as_str(), "state": state(listed.state) }));
+    context.out.list(values.collect(), &["ID", "STATE"], &rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn rm(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
+    let ids = ids.into_iter().map(SandboxId::new).collect::<Result<Vec<_>, _>>()?;
+    let there = sandboxes.provider.list().await?;
+    // Ending what is not there succeeds; a person who mistyped wants to know.
+    if let Some(id) = ids.iter().find(|id| !there.iter().any(|listed| listed.id == **id)) {
+        return Err(Failure::failed(format!(
+            "there is no sandbox {id}: `proliferate sandbox ls` shows them"
+        )));
+    }
+    for id in &ids {
+        sandboxes.provider.terminate(id).await?;
+    }
+    let names: Vec<_> = ids.iter().map(SandboxId::as_str).collect();
+    context.out.result(&json!({ "removed": names }), &format!("removed {}", names.join(", ")));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,149 @@
+//! A program inside a sandbox as if it ran here: its input, output, errors, signals, terminal and exit code.
+
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+
+use channel::Lane;
+use rustix::termios::{self, OptionalActions, Termios};
+use sandboxd::protocol::{Ended, Exec, Size};
+use sandboxd::{ClientError, ExecHandle, Sandboxd};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
+
+const KILL: i32 = 9;
+const PIECE: usize = 64 * 1024;
+
+/// Runs a program to its end and gives its exit code; that of a signal is 128 and its number, as in a shell.
+pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode, Failure> {
+    let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let pty = if is_terminal { size() } else { None };
+    let exec = Exec { argv, stdin: true, pty, ..Exec::default() };
+    let handle = inside.exec(exec).await?;
+    let raw = pty.and_then(|_| Raw::enter());
+    let ended = pass(handle).await;
+    drop(raw);
+    Ok(ExitCode::from(match ended? {
+        Ended::Exit(code) => u8::try_from(code).unwrap_or(1),
+        Ended::Signal(number) => u8::try_from(128 + number).unwrap_or(1),
+        Ended::TimedOut => 124,
+    }))
+}
+
+/// Carries bytes and signals until the program has ended.
+async fn pass(handle: ExecHandle) -> Result<Ended, Failure> {
+    let ExecHandle { mut stdin, mut output, mut control } = handle;
+    let feeding = tokio::spawn(async move {
+        let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
+        while let Ok(read @ 1..) = from.read(&mut piece).await {
+            if stdin.write(piece[..read].to_vec()).await.is_err() {
+                return;
+            }
+        }
+        stdin.close();
+    });
+    let mut signals = Signals::listen().map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+    let mut asked = false;
+    let ended = loop {
+        tokio::select! {
+            next = output.next() => match next? {
+                Some((lane, bytes)) => print(lane, &bytes).await,
+                None => break output.done().await?.ended,
+            },
+            heard = signals.next() => {
+                let told = match heard {
+                    Heard::Resize => match size() {
+                        Some(Size { cols, rows }) => control.resize(cols, rows).await,
+                        None => Ok(()),
+                    },
+                    // Who asks twice is not asking any more.
+                    Heard::Stop(number) => control.signal(if asked { KILL } else { number }).await,
+                };
+                asked |= matches!(heard, Heard::Stop(_));
+                ignore_gone(told)?;
+            }
+        }
+    };
+    feeding.abort();
+    Ok(ended)
+}
+
+/// A program that has just ended takes no more signals, and its end comes next.
+fn ignore_gone(told: Result<(), ClientError>) -> Result<(), ClientError> {
+    match told {
+        Err(ClientError::Stream(_)) | Ok(()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Somebody who has stopped reading us (`| head`) is no reason to stop the program.
+async fn print(lane: Lane, bytes: &[u8]) {
+    let _ = match lane {
+        Lane::Main => {
+            let mut out = tokio::io::stdout();
+            match out.write_all(bytes).await {
+                Ok(()) => out.flush().await,
+                failed => failed,
+            }
+        }
+        Lane::Errors => tokio::io::stderr().write_all(bytes).await,
+    };
+}
+
+fn size() -> Option<Size> {
+    let size = termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(Size { cols: size.ws_col, rows: size.ws_row })
+}
+
+/// The terminal passes every key through, until this is dropped.
+struct Raw(Termios);
+
+impl Raw {
+    fn enter() -> Option<Self> {
+        let before = termios::tcgetattr(io::stdin()).ok()?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Heard {
+    Stop(i32),
+    Resize,
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+    resized: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            resized: signal(SignalKind::window_change())?,
+        })
+    }
+
+    async fn next(&mut self) -> Heard {
+        tokio::select! {
+            _ = self.interrupt.recv() => Heard::Stop(SignalKind::interrupt().as_raw_value()),
+            _ = self.terminate.recv() => Heard::Stop(SignalKind::terminate().as_raw_value()),
+            _ = self.hangup.recv() => Heard::Stop(SignalKind::hangup().as_raw_value()),
+            _ = self.resized.recv() => Heard::Resize,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Sandboxes by hand, and everything that a hostile program inside one might try against the gateway around it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use crate::harness::{Ended, Machine};
+
+fn inside(machine: &Machine, script: &str) -> Ended {
+    machine.run(&["sandbox", "run", "--", "/bin/sh", "-c", script])
+}
+
+fn left_behind(machine: &Machine) -> usize {
+    let folders = ["sandboxes/sandboxes", "sandboxes/uids"].map(|folder| machine.data_dir().join(folder));
+    folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).map(Iterator::count).sum()
+}
+
+#[test]
+fn a_command_runs_inside_and_all_it_says_comes_out() {
+    let machine = Machine::new();
+    let ran = inside(&machine, "echo out; echo err >&2; pwd; id -u; exit 7");
+    assert_eq!((ran.code, ran.out.as_str()), (7, "out\n/home/user/workspace\n1000\n"), "{}", ran.err);
+    assert_eq!(ran.err, "err\n");
+    let fed = machine.feed(&["sandbox", "run", "--", "tr", "a-z", "A-Z"], "hello\n");
+    assert_eq!((fed.code, fed.out.as_str()), (0, "HELLO\n"), "{}", fed.err);
+    assert_eq!(inside(&machine, "kill -9 $$").code, 137);
+    let missing = machine.run(&["sandbox", "run", "--", "/no/such/program"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("error:"), "{}", missing.err);
+    assert_eq!(left_behind(&machine), 0, "a sandbox was left behind");
+    assert!(!machine.data_dir().join("proliferate.db").exists(), "trying a sandbox makes no database");
+}
+
+#[test]
+fn one_sandbox_is_listed_looked_into_and_removed_by_others() {
+    let machine = Machine::new();
+    let mut held = Held::start(&machine);
+    let listed = machine.json(&["sandbox", "ls"]);
+    assert_eq!(
+        (listed[0]["id"].as_str(), listed[0]["state"].as_str()),
+        (Some(held.id.as_str()), Some("running"))
+    );
+    let looked =
+        machine.run(&["sandbox", "exec", &held.id, "--", "sh", "-c", "cat file; echo two > other; exit 3"]);
+    assert_eq!((looked.code, looked.out.as_str()), (3, "one\n"), "{}", looked.err);
+    assert_eq!(held.ask("cat other"), "two");
+    assert_eq!(machine.run(&["sandbox", "rm", "no-such"]).code, 1);
+    assert_eq!(machine.run(&["sandbox", "rm", &held.id]).code, 0);
+    assert_ne!(held.child.wait().unwrap().code(), Some(0), "the program inside outlived its sandbox");
+    assert_eq!(machine.json(&["sandbox", "ls"]), serde_json::json!([]));
+    assert_eq!(left_behind(&machine), 0);
+}
+
+#[test]
+fn nothing_of_a_running_gateway_is_in_reach() {
+    let machine = Machine::new().with("GATEWAY_JWT_SECRET", &"hunter2".repeat(6));
+    let server = machine.serve();
+    let (pid, data) = (server.child.id(), machine.data_dir());
+    let port = server.url("").rsplit_once(':').unwrap().1.to_owned();
+    let attempts = [
+        format!("cat {0}/proliferate.db {0}/keys.env {0}/sandboxes.key", data.display()),
+        format!("cat /proc/{pid}/environ; kill -0 {pid}"),
+        format!("ls {}", data.display()),
+        format!("curl -sS --noproxy '*' http://127.0.0.1:{port}/health"),
+        format!("curl -sSf http://127.0.0.1:{port}/health"),
+        "ls /run/* /var/run/* /tmp/* | grep -v proxy".to_owned(),
+        "env | grep -i hunter2".to_owned(),
+    ];
+    for attempt in attempts {
+        let ran = inside(&machine, &format!("{{ {attempt}; }} && echo REACHED"));
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(
+            !said.contains("REACHED") && !said.contains("\"ok\"") && !said.contains("hunter2"),
+            "{attempt}: {said}"
+        );
+    }
+    assert_eq!(server.get("/health", "").0, 200, "the gateway is unharmed");
+}
+
+#[test]
+fn the_way_out_leads_only_where_it_may() {
+    let open = Origin::start("here you are");
+    let hidden = Origin::start("SECRET");
+    let redirect = Origin::redirecting(&format!("http://127.0.0.1:{}/", hidden.port));
+    let allowed = format!("127.0.0.1:{},127.0.0.1:{}", open.port, redirect.port);
+    let machine = Machine::new().with("EGRESS_ALLOWED_HOSTS", &allowed);
+    let curl = |url: &str| inside(&machine, &format!("curl -sS -L --proxy $HTTP_PROXY --noproxy '' '{url}'"));
+    assert_eq!(curl(&format!("http://127.0.0.1:{}/", open.port)).out, "here you are");
+    let port = hidden.port;
+    for url in [
+        format!("http://127.0.0.1:{port}/"),
+        format!("http://127.0.0.1:{}/", redirect.port),
+        format!("http://2130706433:{port}/"),
+        format!("http://0x7f.1:{port}/"),
+        format!("http://0177.0.0.1:{port}/"),
+        format!("http://[::ffff:127.0.0.1]:{port}/"),
+        format!("http://[::1]:{port}/"),
+        format!("http://localhost:{port}/"),
+        format!("http://LOCALHOST.:{port}/"),
+        format!("http://0.0.0.0:{port}/"),
+        "http://169.254.169.254/latest/meta-data/".to_owned(),
+        "http://2852039166/".to_owned(),
+        "http://[fd00:ec2::254]/".to_owned(),
+        "http://metadata.google.internal/".to_owned(),
+    ] {
+        let ran = curl(&url);
+        assert!(!ran.out.contains("SECRET") && !ran.out.contains("here you are"), "{url}: {}", ran.out);
+    }
+    let offline = machine.run(&["sandbox", "run", "--offline", "--", "curl", "-sS", "http://example.com/"]);
+    assert!(offline.out.contains("offline"), "{}{}", offline.out, offline.err);
+    let raw = inside(&machine, "bash -c 'cat < /dev/tcp/1.1.1.1/80'");
+    assert!(raw.code != 0 && raw.err.contains("unreachable"), "{}{}", raw.out, raw.err);
+}
+
+#[test]
+fn the_supervisor_stands_against_its_own_sandbox() {
+    let machine = Machine::new();
+    let mut held = Held::start(&machine);
+    // Sockets that are ours cannot be taken, and garbage on them changes nothing.
+    let taken = held.ask(
+        "perl -MIO::Socket::INET -e 'for (3128, 4097) { print q(TAKEN) if IO::Socket::INET->new(LocalAddr => \"127.0.0.1:$_\", \
+         Listen => 1, ReuseAddr => 1, ReusePort => 1) } print q(end)'",
+    );
+    assert_eq!(taken, "end");
+    let flood = held.ask(
+        "perl -MIO::Socket::INET -e 'for (1 .. 400) { my $s = IO::Socket::INET->new(PeerAddr => q(127.0.0.1:4097)) or next; \
+         push @all, $s; print $s (q(x) x 5000) } print scalar(@all) > 10 ? q(flooded) : q(refused)'",
+    );
+    assert_eq!(flood, "flooded");
+    let proxied = held.ask(
+        "perl -MIO::Socket::INET -e 'for (1 .. 400) { my $s = IO::Socket::INET->new(PeerAddr => q(127.0.0.1:3128)) or next; \
+         push @all, $s; print $s \"\\0\" x 100 } print q(end)'",
+    );
+    assert_eq!(proxied, "end");
+    let traced =
+        held.ask("cat /proc/1/environ /proc/1/mem /proc/2/environ 2>&1 | tr '\\0' ' ' | grep -vc denied");
+    assert_eq!(traced, "0", "something of the supervisor could be read");
+    assert_eq!(machine.run(&["sandbox", "exec", &held.id, "--", "cat", "file"]).out, "one\n");
+    // It has the same user, so it can be killed: that ends the sandbox, and nobody else can answer for it.
+    let killed = machine.run(&["sandbox", "exec", &held.id, "--", "kill", "-9", "2"]);
+    assert_eq!(killed.code, 1, "{}{}", killed.out, killed.err);
+    assert_ne!(held.child.wait().unwrap().code(), Some(0));
+    assert_eq!(left_behind(&machine), 0);
+}
+
+#[test]
+fn an_engine_without_isolation_has_to_be_asked_for_loudly() {
+    let machine = Machine::new().with("SANDBOX_PROVIDER", "process");
+    let refused = machine.run(&["sandbox", "run", "--", "true"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.err.contains("--insecure-sandbox"), "{}", refused.err);
+    let started = machine.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(started.code, 2, "{}", started.err);
+    let ran =
+        machine.run(&["--insecure-sandbox", "sandbox", "run", "--", "sh", "-c", "echo $HTTP_PROXY; pwd"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("no isolation"), "{}", ran.err);
+    assert!(ran.out.starts_with("http://127.0.0.1:") && ran.out.contains("workspace"), "{}", ran.out);
+}
+
+#[test]
+fn what_is_missing_is_named_with_its_remedy() {
+    let machine = Machine::new().with("PATH", "/nonexistent");
+    let ran = machine.run(&["sandbox", "run", "--", "true"]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.contains("install the package `bubblewrap`"), "{}", ran.err);
+    assert_eq!(left_behind(&machine), 0);
+    let none = Machine::new().with("SANDBOX_ROOTFS", "/nonexistent").run(&["sandbox", "run", "--", "true"]);
+    assert_eq!(none.code, 2);
+    assert!(none.err.contains("usr"), "{}", none.err);
+}
+
+#[test]
+fn all_of_this_holds_for_an_ordinary_user_too() {
+    const USER: &str = "61235";
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let owner = USER.parse().ok();
+    std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups", "--"]);
+    command.arg(std::env::current_exe().unwrap()).args([
+        "sandbox::",
+        "--skip",
+        "ordinary_user",
+        "--test-threads=2",
+    ]);
+    let ran = command.env("TMPDIR", folder.path()).output().unwrap();
+    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(ran.status.success() && said.contains(" 7 passed"), "{said}");
+}
+
+/// A sandbox that is kept by a shell which does what it is told.
+struct Held {
+    child: Child,
+    id: String,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Held {
+    fn start(machine: &Machine) -> Self {
+        let mut command = machine.command(&["sandbox", "run", "--", "/bin/sh"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        let mut held = Self { child, id: String::new(), said };
+        assert_eq!(held.ask("echo one > file; echo ready"), "ready");
+        machine.json(&["sandbox", "ls"])[0]["id"].as_str().unwrap().clone_into(&mut held.id);
+        held
+    }
+
+    /// The first line that a script prints.
+    fn ask(&mut self, script: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{script}; echo").unwrap();
+        let mut line = String::new();
+        while line.trim().is_empty() {
+            line.clear();
+            assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "the sandbox ended at: {script}");
+        }
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A web server of few words.
+struct Origin {
+    port: u16,
+}
+
+impl Origin {
+    fn start(body: &'static str) -> Self {
+        Self::answering(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn redirecting(to: &str) -> Self {
+        Self::answering(format!(
+            "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        ))
+    }
+
+    fn answering(answer: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let _ = answer_one(stream, &answer);
+            }
+        });
+        Self { port }
+    }
+}
+
+fn answer_one(mut stream: TcpStream, answer: &str) -> std::io::Result<()> {
+    let mut head = [0; 4096];
+    let _ = stream.read(&mut head)?;
+    stream.write_all(answer.as_bytes())
+}

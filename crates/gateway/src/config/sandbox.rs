@@ -1,0 +1,125 @@
+//! The settings of sandboxes: who runs them, and what each may take.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use sandbox::Limits;
+
+use super::reader::Reader;
+use super::values;
+
+const MIB: u64 = 1024 * 1024;
+
+/// How sandboxes are had.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    pub engine: Engine,
+    pub limits: Limits,
+    pub rootfs: Option<PathBuf>,
+    pub uids: RangeInclusive<u32>,
+}
+
+/// Which engine runs sandboxes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Bubblewrap on this machine.
+    Local,
+    /// Agents that somebody else runs at this URL.
+    Attach(String),
+    /// Plain processes of the gateway's user.
+    Process,
+}
+
+impl Sandboxes {
+    pub(super) fn read(r: &mut Reader) -> Option<Self> {
+        let attach = r.optional("SANDBOX_ATTACH_URL", values::text);
+        let engine = match r.required("SANDBOX_PROVIDER", known)? {
+            "attach" => {
+                if attach.is_none() {
+                    r.complain("SANDBOX_ATTACH_URL: missing, though SANDBOX_PROVIDER is attach");
+                }
+                Engine::Attach(attach?)
+            }
+            "process" => Engine::Process,
+            _ => Engine::Local,
+        };
+        let limits = Limits {
+            memory_bytes: r.required("SANDBOX_MEMORY_MIB", mebibytes)?,
+            pids: r.required("SANDBOX_PROCESSES", number)?,
+            cpu_millis: r.required("SANDBOX_CPU_MILLIS", number)?,
+            disk_bytes: r.required("SANDBOX_DISK_MIB", mebibytes)?,
+            tmp_bytes: r.required("SANDBOX_TMP_MIB", mebibytes)?,
+            files: r.required("SANDBOX_OPEN_FILES", number)?,
+        };
+        let rootfs = r.optional("SANDBOX_ROOTFS", values::path);
+        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)? })
+    }
+}
+
+fn known(text: &str) -> Result<&'static str, String> {
+    let found = ["local", "attach", "process"].into_iter().find(|name| *name == text);
+    found.ok_or_else(|| "the known engines are: local, attach, process".to_owned())
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    values::count(text).map(|count| count as u64)
+}
+
+/// Bounded so that bytes fit into every counter of the kernel.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let most = 1 << 30;
+    let whole = number(text)?;
+    if whole <= most { Ok(whole * MIB) } else { Err(format!("must be at most {most}")) }
+}
+
+/// Ids below 1000 belong to the system, and 65534 is nobody's.
+fn uids(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let wanted = || "must be FIRST-LAST, both above 65535, e.g. 200000-265535".to_owned();
+    let (first, last) = text.split_once('-').ok_or_else(wanted)?;
+    let (first, last) = (first.parse().map_err(|_| wanted())?, last.parse().map_err(|_| wanted())?);
+    if first > 65_535 && first <= last && last < u32::MAX { Ok(first..=last) } else { Err(wanted()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Engine};
+
+    fn load(settings: &[(&str, &str)]) -> Result<Config, String> {
+        let flags: Vec<_> =
+            settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Config::load(&std::collections::BTreeMap::new(), &flags).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_those_that_were_promised() {
+        let sandboxes = load(&[]).unwrap().sandboxes;
+        assert_eq!(sandboxes.engine, Engine::Local);
+        assert_eq!(sandboxes.limits, sandbox::Limits::default());
+    }
+
+    #[test]
+    fn every_wrong_setting_is_named() {
+        for (name, value) in [
+            ("SANDBOX_PROVIDER", "docker"),
+            ("SANDBOX_PROVIDER", "attach"),
+            ("SANDBOX_MEMORY_MIB", "0"),
+            ("SANDBOX_DISK_MIB", "9999999999999"),
+            ("SANDBOX_UIDS", "0-100"),
+            ("SANDBOX_UIDS", "300000-200000"),
+            ("SANDBOX_UIDS", "many"),
+            ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1"),
+            ("CONNECTOR_ALLOWED_HOSTS", "http://x:1"),
+            ("CONNECTOR_ALLOWED_HOSTS", "x:99999"),
+            ("CONNECTOR_ALLOWED_HOSTS", "x:1/path"),
+        ] {
+            let error = load(&[(name, value)]).unwrap_err();
+            assert!(error.contains(&name[..8]), "{name}={value}: {error}");
+        }
+        let attach =
+            [("SANDBOX_PROVIDER", "attach"), ("SANDBOX_ATTACH_URL", "http://127.0.0.1:1/s/{sessionId}")];
+        assert!(matches!(load(&attach).unwrap().sandboxes.engine, Engine::Attach(_)));
+        let hosts =
+            load(&[("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1:58800, internal:80")]).unwrap().allowed_hosts;
+        assert_eq!(hosts, ["127.0.0.1:58800", "internal:80"]);
+    }
+}

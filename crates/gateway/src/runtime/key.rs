@@ -1,0 +1,79 @@
+//! The keys by which supervisors inside sandboxes know us. A sandbox outlives the gateway, so its key must too: it is
+//! made of one secret of this data dir and the sandbox's name, and written down nowhere else.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use channel::Key;
+use clock::Rng;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sandbox::SandboxId;
+use sha2::Sha256;
+
+/// What all keys of a data dir are made of.
+pub(super) struct RootKey([u8; 32]);
+
+impl RootKey {
+    /// Reads it, or makes it once: of two processes that try at a time, the first counts.
+    pub(super) fn open(file: &Path, rng: &Rng) -> io::Result<Self> {
+        if !file.exists() {
+            let part = file.with_extension(format!("part{}", std::process::id()));
+            let mut out =
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+            out.write_all(&rng.bytes::<32>())?;
+            out.sync_all()?;
+            let linked = std::fs::hard_link(&part, file);
+            std::fs::remove_file(&part)?;
+            linked.or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(error),
+            })?;
+        }
+        let mut key = [0; 32];
+        File::open(file)?.read_exact(&mut key)?;
+        Ok(Self(key))
+    }
+
+    /// The bytes for one sandbox; the inside gets these and can tell nothing about another's from them.
+    pub(super) fn bytes_of(&self, id: &SandboxId) -> [u8; 32] {
+        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any length");
+        mac.update(b"proliferate sandboxd v1\0");
+        mac.update(id.as_str().as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+
+    pub(super) fn of(&self, id: &SandboxId) -> Key {
+        Key::new(self.bytes_of(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_same_after_a_restart_and_another_for_each_sandbox() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sandboxes.key");
+        let (one, two) = (SandboxId::new("one").unwrap(), SandboxId::new("two").unwrap());
+        let first = RootKey::open(&file, &Rng::system()).unwrap();
+        let again = RootKey::open(&file, &Rng::system()).unwrap();
+        assert_eq!(first.bytes_of(&one), again.bytes_of(&one));
+        assert_ne!(first.bytes_of(&one), first.bytes_of(&two));
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file was left behind");
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sandboxes.key");
+        std::fs::write(&file, "short").unwrap();
+        assert!(RootKey::open(&file, &Rng::system()).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! The network of sandboxes: the rules of their organisation, kept fresh, and a record of every attempt.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use clock::{Clock, Rng};
+use egress::{
+    AddressPolicy, Config, Ended, Kind, Limits, Mode, News, Proxy, Record, Recorder, Records, RuleError,
+    Rules, SystemResolver, Verdict, record_queue,
+};
+use futures_util::FutureExt as _;
+use proto::http::EgressRules;
+use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
+use sandbox::SandboxId;
+use store::{EgressPolicy, NewEgressRecord, Store, StoreError};
+use tokio::sync::watch;
+
+/// How soon a changed rule counts.
+const FRESH: Duration = Duration::from_millis(500);
+/// Clocks of instances may differ by this much without a change being missed.
+const SKEW: TimeDelta = TimeDelta::seconds(60);
+/// Name lookups of one sandbox at a time.
+const LOOKUPS: usize = 8;
+/// Records of one sandbox that may wait for the database, and how many are written at once.
+const QUEUE: usize = 4096;
+const BATCH: usize = 256;
+
+/// Whose network it is.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub org: OrgId,
+    pub session: Option<SessionId>,
+    pub sandbox: SandboxId,
+}
+
+/// The networks of all running sandboxes.
+pub struct Networks {
+    store: Store,
+    /// Private addresses that the operator lets sandboxes reach.
+    private: Vec<String>,
+    clock: Clock,
+    rng: Rng,
+    /// The rules of each organisation that has a sandbox.
+    rules: Mutex<HashMap<OrgId, watch::Sender<Arc<Rules>>>>,
+}
+
+impl Networks {
+    pub fn start(store: Store, private: Vec<String>, clock: Clock, rng: Rng) -> Arc<Self> {
+        let networks = Arc::new(Self { store, private, clock, rng, rules: Mutex::default() });
+        tokio::spawn(keep_fresh(Arc::downgrade(&networks)));
+        networks
+    }
+
+    /// The way out of one sandbox; its attempts are recorded as long as anybody holds it.
+    pub async fn proxy(&self, network: Network) -> Result<Proxy, StoreError> {
+        let rules = self.follow(network.org).await?;
+        let (queue, records) = record_queue(QUEUE);
+        tokio::spawn(keep_records(
+            records,
+            network,
+            self.store.clone(),
+            self.clock.clone(),
+            self.rng.clone(),
+        ));
+        Ok(proxy(rules, queue, &self.clock))
+    }
+
+    /// The rules of an organisation, now and after each change.
+    async fn follow(&self, org: OrgId) -> Result<watch::Receiver<Arc<Rules>>, StoreError> {
+        if let Some(known) = self.rules().get(&org) {
+            return Ok(known.subscribe());
+        }
+        let rules = self.read(&self.store.egress_policy(org).await?);
+        Ok(self.rules().entry(org).or_insert_with(|| watch::Sender::new(rules)).subscribe())
+    }
+
+    /// Reads all that changed lately, and forgets organisations that have no sandbox any more.
+    async fn refresh(&self) {
+        self.rules().retain(|_, rules| rules.receiver_count() > 0);
+        if self.rules().is_empty() {
+            return;
+        }
+        let changed = match self.store.egress_policies_since(self.clock.now() - SKEW).await {
+            Ok(changed) => changed,
+            Err(error) => return tracing::warn!(%error, "rules of the network may be old"),
+        };
+        for policy in changed {
+            let new = self.read(&policy);
+            if let Some(rules) = self.rules().get(&policy.org_id) {
+                rules.send_if_modified(|old| {
+                    let differs = *old != new;
+                    *old = new;
+                    differs
+                });
+            }
+        }
+    }
+
+    /// Rules are checked before they are stored. Should one be wrong all the same, nothing is reached.
+    fn read(&self, policy: &EgressPolicy) -> Arc<Rules> {
+        let rules = rules(policy.mode, &policy.allow, &policy.deny, &self.private);
+        Arc::new(rules.unwrap_or_else(|error| {
+            tracing::error!(org = %policy.org_id, %error, "stored rules are wrong: its sandboxes are offline");
+            Rules::new(Mode::Offline)
+        }))
+    }
+
+    fn rules(&self) -> MutexGuard<'_, HashMap<OrgId, watch::Sender<Arc<Rules>>>> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A way out that keeps no records, for a sandbox that an operator runs by hand.
+pub fn proxy_of(rules: Rules, clock: &Clock) -> Proxy {
+    struct Nowhere;
+    impl Recorder for Nowhere {
+        fn record(&self, _: Record) {}
+    }
+    let (_, rules) = watch::channel(Arc::new(rules));
+    proxy(rules, Nowhere, clock)
+}
+
+/// Says which entry is wrong, if one is.
+pub fn check_rules(wanted: &EgressRules) -> Result<(), RuleError> {
+    rules(wanted.mode, &wanted.allow, &wanted.deny, &[]).map(drop)
+}
+
+fn rules(
+    mode: EgressMode,
+    allow: &[String],
+    deny: &[String],
+    private: &[String],
+) -> Result<Rules, RuleError> {
+    let mode = match mode {
+        EgressMode::Open => Mode::Open,
+        EgressMode::AllowList => Mode::AllowList,
+        EgressMode::Offline => Mode::Offline,
+    };
+    let rules = allow.iter().try_fold(Rules::new(mode), |rules, entry| rules.allow(entry))?;
+    let rules = deny.iter().try_fold(rules, |rules, entry| rules.deny(entry))?;
+    private.iter().try_fold(rules, |rules, entry| rules.allow_private(entry))
+}
+
+fn proxy(rules: watch::Receiver<Arc<Rules>>, recorder: impl Recorder, clock: &Clock) -> Proxy {
+    Proxy::new(Config {
+        rules,
+        resolver: Arc::new(SystemResolver::new(LOOKUPS)),
+        addresses: AddressPolicy::strict(),
+        limits: Limits::default(),
+        clock: clock.clone(),
+        recorder: Arc::new(recorder),
+    })
+}
+
+async fn keep_fresh(networks: Weak<Networks>) {
+    loop {
+        tokio::time::sleep(FRESH).await;
+        let Some(networks) = networks.upgrade() else { return };
+        networks.refresh().await;
+    }
+}
+
+/// Writes records until the sandbox's proxy is gone and all are written.
+async fn keep_records(mut records: Records, network: Network, store: Store, clock: Clock, rng: Rng) {
+    while let Some(first) = records.next().await {
+        let mut batch = Vec::new();
+        let mut next = Some(first);
+        while let Some(news) = next {
+            match news {
+                News::Record(record) => {
+                    count(&record);
+                    batch.push(row(&record, &network, rng.uuid(clock.now())));
+                }
+                News::Lost(lost) => {
+                    metrics::counter!("proliferate_egress_records_lost_total").increment(lost);
+                    tracing::warn!(sandbox = %network.sandbox, lost, "attempts were not recorded: too many at once");
+                }
+            }
+            next = if batch.len() < BATCH { records.next().now_or_never().flatten() } else { None };
+        }
+        let written = batch.len();
+        if let Err(error) = store.add_egress_records(batch).await {
+            metrics::counter!("proliferate_egress_records_lost_total").increment(written as u64);
+            tracing::error!(sandbox = %network.sandbox, %error, written, "attempts were not recorded");
+        }
+    }
+}
+
+fn count(record: &Record) {
+    let verdict = if matches!(record.verdict, Verdict::Allowed(_)) { "allowed" } else { "refused" };
+    metrics::counter!("proliferate_egress_requests_total", "verdict" => verdict).increment(1);
+    metrics::counter!("proliferate_egress_bytes_total", "direction" => "up").increment(record.bytes_up);
+    metrics::counter!("proliferate_egress_bytes_total", "direction" => "down").increment(record.bytes_down);
+}
+
+fn row(record: &Record, network: &Network, id: uuid::Uuid) -> NewEgressRecord {
+    let (outcome, reason) = match (&record.verdict, record.ended) {
+        (Verdict::Refused(refusal), _) => (EgressOutcome::Refused, Some(refusal.to_string())),
+        (_, Ended::Complete) => (EgressOutcome::Complete, None),
+        (_, Ended::Failed(failure)) => (EgressOutcome::Failed, Some(format!("{failure:?}"))),
+        (_, Ended::Cancelled | Ended::Refused) => (EgressOutcome::Cancelled, None),
+    };
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    NewEgressRecord {
+        id,
+        org_id: network.org,
+        session_id: network.session,
+        sandbox_id: network.sandbox.to_string(),
+        kind: match record.kind {
+            Kind::Connect => EgressKind::Connect,
+            Kind::Http => EgressKind::Http,
+            Kind::Unknown => EgressKind::Unknown,
+        },
+        host: record.target.as_ref().map(|target| target.host.to_string()),
+        port: record.target.as_ref().map(|target| target.port),
+        address: record.address.map(|address| address.to_string()),
+        outcome,
+        reason,
+        bytes_up: whole(record.bytes_up),
+        bytes_down: whole(record.bytes_down),
+        started_at: record.started,
+        duration_ms: i64::try_from(record.duration.as_millis()).unwrap_or(i64::MAX),
+    }
+}

@@ -1,0 +1,194 @@
+//! One running sandbox as the gateway holds it: the supervisor inside, and the servers behind its injected ports.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use channel::Limits as ChannelLimits;
+use egress::Proxy;
+use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
+use sandboxd::Sandboxd;
+use sandboxd::inside::{Options, startup};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::sandboxes::Sandboxes;
+
+/// Where the supervisor listens inside, and where the way out is.
+const SUPERVISOR: u16 = 4097;
+const PROXY: u16 = 3128;
+/// From a running PID 1 to a supervisor that answers; longer than a loaded machine needs.
+const READY: Duration = Duration::from_secs(20);
+/// Connections of one sandbox that are served at a time; the proxy has a smaller limit of its own.
+const SERVED: usize = 256;
+
+/// A sandbox to be had.
+pub struct Wanted {
+    pub id: SandboxId,
+    /// What every program inside gets.
+    pub env: BTreeMap<String, String>,
+    pub snapshot: Option<SnapshotId>,
+    /// The only way out.
+    pub proxy: Proxy,
+}
+
+/// A sandbox that runs. Dropping it lets go of the sandbox, which goes on without a way out.
+pub struct Room {
+    pub id: SandboxId,
+    pub inside: Sandboxd,
+    /// It ran already, and what was wanted beside its id was not applied.
+    pub recovered: bool,
+    _serving: Serving,
+}
+
+struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    supervisor: u16,
+    proxy: u16,
+}
+
+impl Sandboxes {
+    /// Starts a sandbox, or finds it again, and waits until its supervisor answers. When this fails, a sandbox that
+    /// it started is gone.
+    pub async fn start(&self, wanted: Wanted) -> Result<Room, SandboxError> {
+        let ports = self.ports().await?;
+        let spec = self.spec(&wanted, ports)?;
+        let ensured = self.provider.ensure(&spec).await?;
+        let room = self.enter(&wanted.id, wanted.proxy, ports, ensured.recovered).await;
+        if room.is_err()
+            && !ensured.recovered
+            && let Err(error) = self.provider.terminate(&wanted.id).await
+        {
+            tracing::error!(sandbox = %wanted.id, %error, "a sandbox that did not become ready is left behind");
+        }
+        room
+    }
+
+    /// The supervisor of a sandbox that runs already, beside whoever else holds it.
+    pub async fn reach(&self, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
+        self.supervisor(id, SUPERVISOR).await
+    }
+
+    async fn enter(
+        &self,
+        id: &SandboxId,
+        proxy: Proxy,
+        ports: Ports,
+        recovered: bool,
+    ) -> Result<Room, SandboxError> {
+        let injected = self.provider.listeners(id).await?;
+        let serving = Serving(tokio::spawn(serve(injected, proxy)));
+        let inside = self.supervisor(id, ports.supervisor).await?;
+        Ok(Room { id: id.clone(), inside, recovered, _serving: serving })
+    }
+
+    /// In a network of its own a sandbox has all ports; without one it gets some that are free now.
+    async fn ports(&self) -> Result<Ports, SandboxError> {
+        if self.has_own_network() {
+            return Ok(Ports { supervisor: SUPERVISOR, proxy: PROXY });
+        }
+        let free = async || {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            Ok(listener.local_addr()?.port())
+        };
+        let none = |error: io::Error| SandboxError::Host { what: "find a free port", kind: error.kind() };
+        Ok(Ports { supervisor: free().await.map_err(none)?, proxy: free().await.map_err(none)? })
+    }
+
+    fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
+        let home = self.home(&wanted.id);
+        let (program, init_binary) = if self.has_own_network() {
+            ("/opt/proliferate".to_owned(), Some(self.program.clone()))
+        } else {
+            (self.program.to_string_lossy().into_owned(), None)
+        };
+        let mut spec = Spec::new(wanted.id.clone(), vec![program, "sandboxd".to_owned()]);
+        let mut env = proxy_variables(ports.proxy);
+        env.extend(wanted.env.clone());
+        let options = Options {
+            port: ports.supervisor,
+            workspace: home.join("workspace"),
+            home,
+            env,
+            ..Options::default()
+        };
+        spec.stdin = startup(&self.keys.bytes_of(&wanted.id), &options)
+            .map_err(|_| SandboxError::BadSpec("the environment of the sandbox is too large"))?;
+        spec.init_binary = init_binary;
+        spec.limits = self.limits.clone();
+        spec.injected = [ports.proxy].into();
+        spec.snapshot.clone_from(&wanted.snapshot);
+        spec.rootfs.clone_from(&self.rootfs);
+        Ok(spec)
+    }
+
+    /// Asks until it answers. A refused connection is one that comes too early, anything else is the end.
+    async fn supervisor(&self, id: &SandboxId, port: u16) -> Result<Sandboxd, SandboxError> {
+        let key = self.keys.of(id);
+        let asking = async {
+            for tries in 0_u32.. {
+                match self.provider.dial(id, port).await {
+                    Ok(stream) => {
+                        let limits = ChannelLimits::default();
+                        match Sandboxd::connect(stream, &key, limits, &self.rng).await {
+                            Ok(inside) => return Ok(inside),
+                            Err(error) => tracing::debug!(sandbox = %id, %error, "no supervisor yet"),
+                        }
+                    }
+                    Err(SandboxError::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+                // It is up within milliseconds, or the machine is busy and does not need our questions.
+                tokio::time::sleep(Duration::from_millis(if tries < 50 { 1 } else { 50 })).await;
+            }
+            Err(SandboxError::Timeout("its supervisor"))
+        };
+        timeout(READY, asking).await.unwrap_or(Err(SandboxError::Timeout("its supervisor")))
+    }
+}
+
+/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
+async fn serve(mut injected: mpsc::Receiver<Injected>, proxy: Proxy) {
+    let mut served = JoinSet::new();
+    let proxy = Arc::new(proxy);
+    while let Some(Injected { stream, .. }) = injected.recv().await {
+        while served.try_join_next().is_some() {}
+        if served.len() < SERVED {
+            let proxy = proxy.clone();
+            served.spawn(async move { serve_one(&proxy, stream).await });
+        }
+    }
+}
+
+async fn serve_one(proxy: &Proxy, stream: Box<dyn ByteStream>) {
+    proxy.serve(stream).await;
+}
+
+/// What programs look for to learn that there is a proxy; some know only one spelling.
+fn proxy_variables(port: u16) -> BTreeMap<String, String> {
+    let proxy = format!("http://127.0.0.1:{port}");
+    let mut variables = BTreeMap::new();
+    for (names, value) in [
+        (["HTTP_PROXY", "http_proxy"], proxy.as_str()),
+        (["HTTPS_PROXY", "https_proxy"], &proxy),
+        (["ALL_PROXY", "all_proxy"], &proxy),
+        (["NO_PROXY", "no_proxy"], "localhost,127.0.0.1,::1"),
+    ] {
+        variables.extend(names.map(|name| (name.to_owned(), value.to_owned())));
+    }
+    // Node asks for its own proxy support by name.
+    variables.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
+    variables
+}

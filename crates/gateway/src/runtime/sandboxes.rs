@@ -1,0 +1,165 @@
+//! The engine that the settings name, opened: sandboxes are started, found again and ended through it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clock::Rng;
+use sandbox::attach::{AttachProvider, PlainHttp};
+use sandbox::local::{Helper, LimitsReport, LocalConfig, LocalProvider};
+use sandbox::process::{self, ProcessProvider};
+use sandbox::{Limits, Provider, SandboxError};
+use url::Url;
+
+use super::key::RootKey;
+use crate::config::{Config, Engine};
+use crate::data_dir::{DataDir, DataDirError};
+
+/// The words by which this program's hidden parts are called; the binary's `main` knows the same ones.
+pub(crate) const LAUNCHER: &str = "sandbox-launcher";
+pub(crate) const BROKER: &str = "sandbox-broker";
+
+/// Whether somebody has said on the command line that sandboxes may protect nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insecure {
+    Allowed,
+    Refused,
+}
+
+/// Why there can be no sandboxes.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxesError {
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error("cannot use {}: {source}", path.display())]
+    Key { path: PathBuf, source: io::Error },
+    #[error("cannot find the program that this is: {0}")]
+    Program(io::Error),
+    #[error(
+        "SANDBOX_PROVIDER=process gives no isolation: agents can read and change all that the gateway can. \
+         Use local, or say --insecure-sandbox if this machine has nothing to lose"
+    )]
+    Insecure,
+}
+
+/// Sandboxes, by whichever engine.
+pub struct Sandboxes {
+    pub provider: Arc<dyn Provider>,
+    pub(super) limits: Limits,
+    pub(super) rootfs: Option<PathBuf>,
+    /// This very program, which is also the supervisor inside.
+    pub(super) program: PathBuf,
+    pub(super) keys: RootKey,
+    pub(super) rng: Rng,
+    engine: Kind,
+    folder: PathBuf,
+}
+
+/// What only one engine has.
+enum Kind {
+    Local { provider: LocalProvider, bwrap: PathBuf },
+    Attach,
+    Process,
+}
+
+impl Sandboxes {
+    pub fn open(config: &Config, insecure: Insecure, rng: &Rng) -> Result<Self, SandboxesError> {
+        let settings = &config.sandboxes;
+        DataDir::prepare(&config.data_dir)?;
+        let folder = config.data_dir.join("sandboxes");
+        let path = config.data_dir.join("sandboxes.key");
+        let keys =
+            RootKey::open(&path, rng).map_err(|source| SandboxesError::Key { path: path.clone(), source })?;
+        let program = std::env::current_exe().map_err(SandboxesError::Program)?;
+        let (engine, provider): (Kind, Arc<dyn Provider>) = match &settings.engine {
+            Engine::Local => {
+                let local = local_config(config, folder.clone(), &program, rng);
+                let bwrap = local.bwrap.clone();
+                let provider = LocalProvider::open(local)?;
+                (Kind::Local { provider: provider.clone(), bwrap }, Arc::new(provider))
+            }
+            Engine::Attach(url) => {
+                let plain = plain_http(url, &config.allowed_hosts);
+                (Kind::Attach, Arc::new(AttachProvider::new(url, plain)?))
+            }
+            Engine::Process if insecure == Insecure::Refused => return Err(SandboxesError::Insecure),
+            Engine::Process => {
+                (Kind::Process, Arc::new(ProcessProvider::new(folder.clone(), process::Insecure)?))
+            }
+        };
+        Ok(Self {
+            provider,
+            limits: settings.limits.clone(),
+            rootfs: settings.rootfs.clone(),
+            program,
+            keys,
+            rng: rng.clone(),
+            engine,
+            folder,
+        })
+    }
+
+    /// How well limits are held, where this machine holds them.
+    pub fn limits_report(&self) -> Option<LimitsReport> {
+        match &self.engine {
+            Kind::Local { provider, .. } => Some(provider.limits_report()),
+            Kind::Attach | Kind::Process => None,
+        }
+    }
+
+    /// What is wrong with the engine now, for whoever asks whether we are ready.
+    pub async fn check(&self) -> Result<(), SandboxError> {
+        match &self.engine {
+            Kind::Local { bwrap, .. } if !bwrap.is_file() => return Err(SandboxError::BubblewrapMissing),
+            _ => {}
+        }
+        self.provider.list().await.map(drop)
+    }
+
+    /// What the engine is called.
+    pub fn name(&self) -> &'static str {
+        match &self.engine {
+            Kind::Local { .. } => "local (bubblewrap)",
+            Kind::Attach => "attach",
+            Kind::Process => "process (no isolation)",
+        }
+    }
+
+    /// Where a sandbox's home is for programs inside: its own place, or the host's folder where there is no inside.
+    pub(super) fn home(&self, id: &sandbox::SandboxId) -> PathBuf {
+        match &self.engine {
+            Kind::Process => self.folder.join(id.as_str()),
+            Kind::Local { .. } | Kind::Attach => PathBuf::from("/home/user"),
+        }
+    }
+
+    /// Whether ports inside are the sandbox's own.
+    pub(super) fn has_own_network(&self) -> bool {
+        !matches!(self.engine, Kind::Process)
+    }
+}
+
+fn local_config(config: &Config, root: PathBuf, program: &std::path::Path, rng: &Rng) -> LocalConfig {
+    let words = |word: &str| vec![word.to_owned()];
+    let helper = Helper { program: program.to_owned(), launcher: words(LAUNCHER), broker: words(BROKER) };
+    let mut local = LocalConfig::new(root, helper);
+    // No file has the empty name: sandboxes are refused with what to do about it.
+    local.bwrap = config.program("bwrap").unwrap_or_default();
+    local.uids = config.sandboxes.uids.clone();
+    local.rng = rng.clone();
+    local
+}
+
+/// Plain http leaves the machine only to a host that the operator has named.
+fn plain_http(url: &str, allowed: &[String]) -> PlainHttp {
+    let authority = Url::parse(url)
+        .ok()
+        .and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    if authority.is_some_and(|authority| allowed.contains(&authority)) {
+        PlainHttp::Anywhere
+    } else {
+        PlainHttp::LoopbackOnly
+    }
+}

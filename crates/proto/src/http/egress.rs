@@ -1,0 +1,57 @@
+//! What sandboxes may reach, and what they reached.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{EgressKind, EgressMode, EgressOutcome, SessionId, iso};
+
+/// The rules of an organisation; writing them replaces all. Entries are `example.com`, `*.example.com`,
+/// `example.com:22` or `example.com:8000-8080`; deny wins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EgressRules {
+    pub mode: EgressMode,
+    #[serde(default)]
+    pub allow: Vec<String>,
+    #[serde(default)]
+    pub deny: Vec<String>,
+}
+
+/// Which records are wanted.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub struct EgressQuery {
+    pub session_id: Option<SessionId>,
+    /// At most 1000; 100 when absent.
+    pub limit: Option<u32>,
+}
+
+/// One attempt of a sandbox to reach something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EgressEntry {
+    #[serde(with = "iso")]
+    pub started_at: DateTime<Utc>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    pub sandbox_id: String,
+    pub kind: EgressKind,
+    /// Absent when the request could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    pub outcome: EgressOutcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    pub duration_ms: u64,
+}
+
+/// Newest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EgressList {
+    pub records: Vec<EgressEntry>,
+}

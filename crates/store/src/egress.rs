@@ -1,0 +1,135 @@
+//! What sandboxes may reach, by organisation, and what they reached.
+
+use chrono::{DateTime, Utc};
+use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId, UserId};
+use sqlx::FromRow;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::{Store, StoreError};
+
+/// The rules of one organisation.
+#[derive(Clone, Debug, FromRow)]
+pub struct EgressPolicy {
+    #[sqlx(try_from = "Uuid")]
+    pub org_id: OrgId,
+    #[sqlx(try_from = "String")]
+    pub mode: EgressMode,
+    pub allow: Json<Vec<String>>,
+    pub deny: Json<Vec<String>>,
+}
+
+/// An attempt to be recorded. Texts are ours, cut and normalised: none is a sandbox's own.
+#[derive(Clone, Debug)]
+pub struct NewEgressRecord {
+    pub id: Uuid,
+    pub org_id: OrgId,
+    pub session_id: Option<SessionId>,
+    pub sandbox_id: String,
+    pub kind: EgressKind,
+    pub host: Option<String>,
+    pub port: Option<u16>,
+    pub address: Option<String>,
+    pub outcome: EgressOutcome,
+    pub reason: Option<String>,
+    pub bytes_up: i64,
+    pub bytes_down: i64,
+    pub started_at: DateTime<Utc>,
+    pub duration_ms: i64,
+}
+
+/// An attempt as it was recorded.
+#[derive(Clone, Debug, FromRow)]
+pub struct EgressRecord {
+    pub session_id: Option<Uuid>,
+    pub sandbox_id: String,
+    #[sqlx(try_from = "String")]
+    pub kind: EgressKind,
+    pub host: Option<String>,
+    pub port: Option<i64>,
+    #[sqlx(try_from = "String")]
+    pub outcome: EgressOutcome,
+    pub reason: Option<String>,
+    pub bytes_up: i64,
+    pub bytes_down: i64,
+    pub started_at: DateTime<Utc>,
+    pub duration_ms: i64,
+}
+
+impl Store {
+    /// The rules of an organisation; one without rules of its own may reach all public hosts.
+    pub async fn egress_policy(&self, org: OrgId) -> Result<EgressPolicy, StoreError> {
+        const SQL: &str = "SELECT org_id, mode, allow, deny FROM egress_policies WHERE org_id = $1";
+        let id = org.uuid();
+        let found: Option<EgressPolicy> =
+            read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?;
+        Ok(found.unwrap_or(EgressPolicy {
+            org_id: org,
+            mode: EgressMode::Open,
+            allow: Json(Vec::new()),
+            deny: Json(Vec::new()),
+        }))
+    }
+
+    /// Rules that were written at or after a moment.
+    pub async fn egress_policies_since(&self, since: DateTime<Utc>) -> Result<Vec<EgressPolicy>, StoreError> {
+        const SQL: &str = "SELECT org_id, mode, allow, deny FROM egress_policies WHERE updated_at >= $1";
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(since).fetch_all(pool).await)?)
+    }
+
+    /// Replaces all rules of an organisation.
+    pub async fn put_egress_policy(
+        &self,
+        policy: EgressPolicy,
+        by: Option<UserId>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO egress_policies (org_id, mode, allow, deny, updated_by, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (org_id) DO UPDATE SET mode = excluded.mode,
+            allow = excluded.allow, deny = excluded.deny, updated_by = excluded.updated_by,
+            updated_at = excluded.updated_at";
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(policy.org_id.uuid()).bind(policy.mode.as_str()).bind(policy.allow).bind(policy.deny)
+                .bind(by.map(UserId::uuid)).bind(at).execute(&mut *tx).await?;
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("these rules", "this organisation"))
+    }
+
+    /// Records attempts, all in one transaction.
+    pub async fn add_egress_records(&self, records: Vec<NewEgressRecord>) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO egress_records (id, org_id, session_id, sandbox_id, kind, host, port,
+            address, outcome, reason, bytes_up, bytes_down, started_at, duration_ms)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+        write!(self, Process, tx => {
+            for record in records {
+                sqlx::query(SQL)
+                    .bind(record.id).bind(record.org_id.uuid()).bind(record.session_id.map(SessionId::uuid))
+                    .bind(record.sandbox_id).bind(record.kind.as_str()).bind(record.host)
+                    .bind(record.port.map(i64::from)).bind(record.address).bind(record.outcome.as_str())
+                    .bind(record.reason).bind(record.bytes_up).bind(record.bytes_down)
+                    .bind(record.started_at).bind(record.duration_ms).execute(&mut *tx).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Attempts of an organisation, of one session if it is named, newest first.
+    pub async fn egress_records(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+        limit: u32,
+    ) -> Result<Vec<EgressRecord>, StoreError> {
+        const SQL: &str =
+            "SELECT session_id, sandbox_id, kind, host, port, outcome, reason, bytes_up, bytes_down,
+            started_at, duration_ms FROM egress_records WHERE org_id = $1 AND ($2 IS NULL OR session_id = $2)
+            ORDER BY started_at DESC, id LIMIT $3";
+        let (org, session, limit) = (org.uuid(), session.map(SessionId::uuid), i64::from(limit));
+        Ok(
+            read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).bind(limit).fetch_all(pool).await)?,
+        )
+    }
+}
