@@ -168,6 +168,15 @@ fn what_is_missing_is_named_with_its_remedy() {
     let none = Machine::new().with("SANDBOX_ROOTFS", "/nonexistent").run(&["sandbox", "run", "--", "true"]);
     assert_eq!(none.code, 2);
     assert!(none.err.contains("usr"), "{}", none.err);
+    // A system in which nothing can run: the sandbox never becomes ready.
+    let empty = Machine::new();
+    std::fs::create_dir_all(empty.file("rootfs/usr")).unwrap();
+    let rootfs = empty.file("rootfs").display().to_string();
+    let empty = empty.with("SANDBOX_ROOTFS", &rootfs);
+    let ran = empty.run(&["sandbox", "run", "--", "true"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("did not start") || ran.err.contains("ended at once"), "{}", ran.err);
+    assert_eq!(left_behind(&empty), 0);
 }
 
 #[test]

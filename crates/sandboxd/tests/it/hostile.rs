@@ -70,12 +70,12 @@ async fn a_crowd_without_the_key_does_not_keep_the_host_out() {
 async fn the_newest_channels_replace_the_oldest() {
     let sandbox = start().await;
     let mut clients = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..18 {
         clients.push(connect(sandbox.port).await);
         clients.last().unwrap().status().await.unwrap();
     }
     assert!(sandbox.client.status().await.is_err());
-    assert!(clients[0].status().await.is_err() && clients[5].status().await.is_ok());
+    assert!(clients[0].status().await.is_err() && clients[17].status().await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
