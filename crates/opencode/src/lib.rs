@@ -4,5 +4,7 @@
 //! Everything that comes from it is hostile: it runs in a sandbox beside the code that it was told to run.
 
 pub mod event;
+pub mod history;
 pub mod ids;
 pub mod sse;
+pub mod translate;

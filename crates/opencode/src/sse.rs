@@ -77,13 +77,13 @@ impl Decoder {
         }
     }
 
-    /// Takes what has come. Call [`Decoder::next`] until it has no more before feeding again.
+    /// Takes what has come. Call [`Decoder::next_event`] until it has no more before feeding again.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
     }
 
     /// The data of the next event that is complete.
-    pub fn next(&mut self) -> Option<Result<Bytes, SseError>> {
+    pub fn next_event(&mut self) -> Option<Result<Bytes, SseError>> {
         while let Some(line) = self.line() {
             if !line.is_empty() {
                 if let Err(error) = self.take(line) {
