@@ -240,13 +240,13 @@ impl Translator {
         if !open && !turn.parts.contains_key(&*part.id) {
             return;
         }
+        back_to_work(turn, out);
         let new = || Kind::Tool(ToolCall::new(&part.call, &part.tool));
         match turn.part(&part.id, &part.message, new) {
             Ok((known, fresh)) => {
                 let Kind::Tool(call) = &mut known.kind else { return };
                 if known.message == part.message && call.call == part.call {
                     call.update(part, fresh, now, &mut out.messages);
-                    back_to_work(turn, out);
                 }
             }
             Err(turn::Full) => cut(turn, out),

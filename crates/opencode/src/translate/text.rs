@@ -94,6 +94,9 @@ impl Translator {
 
     fn say(&mut self, report: &Report<'_>, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
+        if !report.whole.is_empty() || !report.piece.is_empty() {
+            back_to_work(turn, out);
+        }
         let new = || Kind::Text(Text::new(report.from_history));
         let Ok((known, _)) = turn.part(report.part, report.message, new) else {
             return cut(turn, out);
@@ -103,12 +106,8 @@ impl Translator {
             return;
         }
         let fits = say_more(text, report, out);
-        let speaks = text.said.len() > 0;
         if report.ended {
             end(text, report, out);
-        }
-        if speaks {
-            back_to_work(turn, out);
         }
         if fits.is_err() {
             cut(turn, out);

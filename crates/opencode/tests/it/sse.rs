@@ -67,7 +67,7 @@ fn a_line_without_end_takes_no_memory_and_no_time() {
     let piece = [b'x'; 4096];
     let mut told = 0;
     // With a search from the beginning for each piece this would not end.
-    for _ in 0..100_000 {
+    for _ in 0..20_000 {
         decoder.feed(&piece);
         while let Some(event) = decoder.next_event() {
             assert_eq!(event, Err(SseError::TooLong { most: 1_000 }));
@@ -84,13 +84,13 @@ fn a_line_without_end_takes_no_memory_and_no_time() {
 fn many_small_pieces_of_one_long_line_are_searched_once() {
     let mut decoder = Decoder::default();
     decoder.feed(b"data: ");
-    // Four million searches of a growing line would take hours.
-    for _ in 0..4_000_000 {
+    // So many searches of a growing line would take very long.
+    for _ in 0..500_000 {
         decoder.feed(b"x");
         assert_eq!(decoder.next_event(), None);
     }
     decoder.feed(b"\n\n");
-    assert_eq!(decoder.next_event().unwrap().unwrap().len(), 4_000_000);
+    assert_eq!(decoder.next_event().unwrap().unwrap().len(), 500_000);
 }
 
 fn any_stream() -> impl Strategy<Value = Vec<u8>> {
