@@ -3,7 +3,9 @@
 //!
 //! Everything that comes from it is hostile: it runs in a sandbox beside the code that it was told to run.
 
+pub mod api;
 pub mod event;
+pub mod files;
 pub mod history;
 pub mod ids;
 pub mod sse;
