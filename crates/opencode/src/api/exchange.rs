@@ -1,0 +1,162 @@
+//! One request and its reply over a byte stream of their own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{ApiError, Dial, Place};
+
+/// The first request for a project loads it, which takes seconds on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+const DIAL_PATIENCE: Duration = Duration::from_secs(10);
+/// A page of the history with the outputs of tools and images is the longest honest answer.
+const MAX_BODY: usize = 32 * 1024 * 1024;
+/// What is read of an answer that says no.
+const MAX_REFUSAL: usize = 64 * 1024;
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEADERS: usize = 64;
+const MAX_ID: usize = 128;
+const MAX_CURSOR: usize = 512;
+
+/// An open exchange; dropping it closes the stream.
+pub(super) struct Open {
+    pub(super) what: &'static str,
+    pub(super) response: Response<Incoming>,
+    pub(super) connection: AbortOnDropHandle<()>,
+}
+
+/// A whole answer.
+pub(super) struct Reply {
+    what: &'static str,
+    pub(super) body: Bytes,
+    /// Where the next older page begins.
+    pub(super) cursor: Option<String>,
+}
+
+impl Reply {
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        serde_json::from_slice(&self.body).map_err(|_| ApiError::Malformed(self.what))
+    }
+}
+
+/// Ids go into paths, so they must not be able to change what a path means.
+pub(super) fn segment(id: &str) -> Result<&str, ApiError> {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(fine) { Ok(id) } else { Err(ApiError::BadId) }
+}
+
+/// Asks, and reads the whole answer.
+pub(super) async fn whole<D: Dial>(
+    dial: &D,
+    place: &Place,
+    what: &'static str,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+) -> Result<Reply, ApiError> {
+    let asking = async {
+        let open = open(dial, place, what, method, path, body).await?;
+        let cursor = open.response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
+        let cursor = cursor.filter(|cursor| is_cursor(cursor)).map(str::to_owned);
+        let body = collect(what, open.response.into_body(), MAX_BODY).await?;
+        Ok(Reply { what, body, cursor })
+    };
+    timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
+}
+
+/// Asks, and returns when the head of an answer that says yes is there.
+pub(super) async fn open<D: Dial>(
+    dial: &D,
+    place: &Place,
+    what: &'static str,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+) -> Result<Open, ApiError> {
+    let asking = async {
+        let (response, connection) = send(dial, what, request(place, method, path, body)?).await?;
+        if response.status().is_success() {
+            return Ok(Open { what, response, connection });
+        }
+        let status = response.status();
+        let body = collect(what, response.into_body(), MAX_REFUSAL).await.unwrap_or_default();
+        Err(refused(what, status, &body))
+    };
+    timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
+}
+
+async fn send<D: Dial>(
+    dial: &D,
+    what: &'static str,
+    request: Request<Full<Bytes>>,
+) -> Result<(Response<Incoming>, AbortOnDropHandle<()>), ApiError> {
+    let dialled = timeout(DIAL_PATIENCE, dial.dial()).await;
+    let stream = dialled
+        .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+        .map_err(|error| ApiError::Unreachable(error.kind()))?;
+    let broken = |_| ApiError::Broken(what);
+    let mut builder = http1::Builder::new();
+    builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(async {
+        // Whoever reads the answer sees how the connection ends.
+        let _ = connection.await;
+    }));
+    let response = sender.send_request(request).await.map_err(broken)?;
+    Ok((response, connection))
+}
+
+fn request(
+    place: &Place,
+    method: Method,
+    path: &str,
+    body: Option<Bytes>,
+) -> Result<Request<Full<Bytes>>, ApiError> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("{}{path}", place.prefix))
+        .header(HOST, &place.authority)
+        .header(ACCEPT, "application/json, text/event-stream");
+    if let Some((name, value)) = &place.header {
+        request = request.header(name, value);
+    }
+    if body.is_some() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    request.body(Full::new(body.unwrap_or_default())).map_err(|_| ApiError::BadPlace)
+}
+
+async fn collect(what: &'static str, body: Incoming, most: usize) -> Result<Bytes, ApiError> {
+    match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLong(what)),
+        Err(_) => Err(ApiError::Broken(what)),
+    }
+}
+
+/// Of what the agent says to a refusal only the name of the error is kept, if it looks like one.
+fn refused(what: &'static str, status: StatusCode, body: &[u8]) -> ApiError {
+    #[derive(Deserialize)]
+    struct Refusal {
+        name: String,
+    }
+    let name = serde_json::from_slice(body).map(|Refusal { name }| name).unwrap_or_default();
+    let is_name = name.len() <= MAX_ID && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let name = if is_name { name } else { String::new() };
+    ApiError::Refused { what, status: status.as_u16(), name }
+}
+
+fn is_cursor(cursor: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~%=+".contains(&byte);
+    !cursor.is_empty() && cursor.len() <= MAX_CURSOR && cursor.bytes().all(fine)
+}

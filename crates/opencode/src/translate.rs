@@ -1,0 +1,381 @@
+//! OpenCode's events into what clients are told: a state machine without clock, network or memory of its own.
+//!
+//! It promises, whatever comes in: a message is announced before anything is said of it and completed once; the
+//! tokens of a part are the beginning of its final text, each said once and under its own message; a tool call
+//! ends at most once; a turn ends once, after its last message. What it holds is bounded.
+//!
+//! Its state can be made again from what it has said ([`Translator::resume`]), so that a new process goes on where
+//! another one was killed.
+
+mod bound;
+mod recent;
+mod reconcile;
+mod said;
+mod text;
+mod tool;
+mod turn;
+
+use std::time::Duration;
+
+use proto::socket::{Message, MessageRole, ServerMessage, WireStatus};
+
+use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
+use recent::Recent;
+use tool::ToolCall;
+use turn::{Kind, Turn, Verdict};
+
+/// Longer ids are made up.
+const MAX_ID: usize = 128;
+/// Characters of an error or a reason that people read.
+const MAX_REASON: usize = 500;
+/// How often OpenCode tries again before it gives up on its model.
+const RETRIES: u32 = 5;
+/// How long the end of a cancelled or failed turn may take to be written down by the agent.
+const SETTLING: Duration = Duration::from_secs(1);
+
+const SILENT: &str = "The agent ended the turn without an answer.";
+const STOPPED: &str = "The agent stopped before it had finished.";
+const CUT: &str = "The agent sent more than can be shown; a part of it was left out.";
+
+/// What follows from an event.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// To everyone who watches, in this order.
+    pub messages: Vec<ServerMessage>,
+    /// To be done once the messages are safe.
+    pub effects: Vec<Effect>,
+}
+
+/// Something that the caller has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The agent waits for a permission that nobody can give: answer `reject`.
+    RejectPermission { request: String },
+    /// The agent waits for an answer that nobody can give: reject the question.
+    RejectQuestion { request: String },
+    /// The turn seems to be over and its last message is not: after this time, if the turn has not ended, fetch
+    /// the history and call [`Translator::reconcile`].
+    Settle { after: Duration },
+    /// This message ended without the agent having finished it. Keep what there is of it and mark it.
+    Interrupted { message: String },
+}
+
+/// The translator of one agent session.
+#[derive(Debug)]
+pub struct Translator {
+    session: String,
+    turn: Option<Turn>,
+    /// The agent's messages of earlier turns.
+    finished: Recent,
+    /// Parts of the agent's finished messages.
+    closed: Recent,
+    /// Messages that the agent was sent.
+    prompts: Recent,
+    /// The newest of them, for a turn that somebody else began.
+    last_prompt: Option<String>,
+    /// Sessions of sub-agents.
+    children: Recent,
+}
+
+impl Translator {
+    /// For this agent session, with no turn running.
+    pub fn new(session: &str) -> Self {
+        Self {
+            session: session.to_owned(),
+            turn: None,
+            finished: Recent::default(),
+            closed: Recent::default(),
+            prompts: Recent::default(),
+            last_prompt: None,
+            children: Recent::default(),
+        }
+    }
+
+    /// A prompt with this id is about to be sent.
+    pub fn begin(&mut self, prompt: &str) {
+        self.prompts.insert(prompt);
+        let turn = self.turn.get_or_insert_default();
+        turn.user.get_or_insert_with(|| prompt.to_owned());
+    }
+
+    /// Whether a turn runs.
+    pub fn is_busy(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Takes an event of the stream. `now` is in milliseconds since 1970.
+    pub fn observe(&mut self, event: &Event<'_>, now: i64) -> Output {
+        let mut out = Output::default();
+        let (ours, child) = (event.session == self.session, self.children.contains(&event.session));
+        match &event.body {
+            Body::Session { parent } => self.session_seen(&event.session, parent),
+            Body::PermissionAsked { id, permission } if ours || child => {
+                refuse_permission(id, permission, &mut out);
+            }
+            Body::QuestionAsked { id } if (ours || child) && is_id(id) => {
+                out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
+            }
+            // An error of a plugin names no session; it is shown, and is no fault of the turn.
+            Body::Error(failure) if event.session.is_empty() && !failure.is_abort() => {
+                out.messages.push(ServerMessage::Error { message: reason(failure) });
+            }
+            _ if !ours => {}
+            Body::Delta { message, part, delta } => self.delta(message, part, delta, now, &mut out),
+            Body::Part { part, delta } => self.part(part, delta, false, now, &mut out),
+            Body::Message(info) => self.message(info, now, &mut out),
+            Body::Status(status) => self.status(status, now, &mut out),
+            Body::Error(failure) => self.failure(failure, &mut out),
+            Body::PermissionAsked { .. } | Body::QuestionAsked { .. } | Body::Other => {}
+        }
+        out
+    }
+
+    /// Ends the turn that runs, for a reason that the agent cannot give: it is gone, or it never began.
+    pub fn give_up(&mut self, reason: &str, now: i64) -> Output {
+        let mut out = Output::default();
+        if let Some(turn) = &mut self.turn {
+            turn.judge(Verdict::Failed);
+            out.messages.push(ServerMessage::Error { message: bound::line(reason, MAX_REASON) });
+            self.end_turn(now, &mut out);
+        }
+        out
+    }
+
+    fn session_seen(&mut self, session: &str, parent: &str) {
+        if is_id(session) && (parent == self.session || self.children.contains(parent)) {
+            self.children.insert(session);
+        }
+    }
+
+    fn message(&mut self, info: &Info<'_>, now: i64, out: &mut Output) {
+        match &*info.role {
+            "user" if is_id(&info.id) => self.prompt_seen(&info.id),
+            "assistant" if self.step(&info.id, info.time.created.unwrap_or(now), out) => {
+                self.step_seen(info, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn prompt_seen(&mut self, id: &str) {
+        if self.prompts.insert(id) {
+            self.last_prompt = Some(id.to_owned());
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.user.get_or_insert_with(|| id.to_owned());
+            turn.unpark(id);
+        }
+    }
+
+    /// Makes sure that this message of the agent was announced. Whether it is open: those that have ended are not
+    /// opened again, whatever is said of them later.
+    fn step(&mut self, id: &str, created_at: i64, out: &mut Output) -> bool {
+        if !is_id(id) || self.finished.contains(id) || self.prompts.contains(id) {
+            return false;
+        }
+        let turn = self.turn.get_or_insert_with(|| Turn { user: self.last_prompt.take(), ..Turn::default() });
+        turn.active = true;
+        if let Some(step) = turn.step(id) {
+            return !step.done;
+        }
+        let Ok(forgotten) = turn.add_step(id) else {
+            cut(turn, out);
+            return false;
+        };
+        if let Some(forgotten) = forgotten {
+            self.finished.insert(&forgotten);
+        }
+        out.messages.push(ServerMessage::Message(stub(id, created_at)));
+        self.say_parked(id, out);
+        true
+    }
+
+    fn step_seen(&mut self, info: &Info<'_>, out: &mut Output) {
+        if let Some(failure) = &info.error {
+            self.failure(failure, out);
+        }
+        if info.time.completed.is_some() {
+            let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
+            self.complete(&info.id, cancelled, out);
+        }
+    }
+
+    fn complete(&mut self, id: &str, cancelled: bool, out: &mut Output) {
+        self.finish_step(id);
+        let Some(turn) = &mut self.turn else { return };
+        if cancelled {
+            turn.judge(Verdict::CancelTold);
+            out.messages.push(ServerMessage::MessageCancelled { message_id: Some(id.to_owned()) });
+        }
+        out.messages.push(ServerMessage::MessageComplete { message_id: id.to_owned() });
+    }
+
+    fn finish_step(&mut self, id: &str) {
+        let closed = self.turn.as_mut().map(|turn| turn.finish_step(id)).unwrap_or_default();
+        for part in closed {
+            self.closed.insert(&part);
+        }
+    }
+
+    /// `from_history`: pieces of its text may have been missed.
+    fn part(&mut self, part: &Part<'_>, delta: &str, from_history: bool, now: i64, out: &mut Output) {
+        if !is_id(&part.id) || !is_id(&part.message) || self.closed.contains(&part.id) {
+            return;
+        }
+        match part.kind {
+            PartKind::Text if !part.ignored => self.text(part, delta, from_history, now, out),
+            PartKind::Tool if is_id(&part.call) && is_id(&part.tool) => self.tool(part, now, out),
+            // Only the agent's own messages have these.
+            PartKind::Reasoning | PartKind::StepStart | PartKind::StepFinish => {
+                self.step(&part.message, now, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn tool(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
+        let open = self.step(&part.message, now, out);
+        let Some(turn) = &mut self.turn else { return };
+        // A call may outlive its message, but none begins after it.
+        if !open && !turn.parts.contains_key(&*part.id) {
+            return;
+        }
+        back_to_work(turn, out);
+        let new = || Kind::Tool(ToolCall::new(&part.call, &part.tool));
+        match turn.part(&part.id, &part.message, new) {
+            Ok((known, fresh)) => {
+                let Kind::Tool(call) = &mut known.kind else { return };
+                if known.message == part.message && call.call == part.call {
+                    call.update(part, fresh, now, &mut out.messages);
+                }
+            }
+            Err(turn::Full) => cut(turn, out),
+        }
+    }
+
+    fn status(&mut self, status: &Status<'_>, now: i64, out: &mut Output) {
+        match status {
+            Status::Busy => {
+                let begun = || Turn { user: self.last_prompt.take(), ..Turn::default() };
+                self.turn.get_or_insert_with(begun).active = true;
+            }
+            Status::Retry { attempt, message } => self.retry(*attempt, message, out),
+            Status::Idle => self.idle(now, out),
+            Status::Unknown => {}
+        }
+    }
+
+    fn retry(&mut self, attempt: u32, message: &str, out: &mut Output) {
+        let Some(turn) = &mut self.turn else { return };
+        (turn.active, turn.retrying) = (true, true);
+        text::abandon(turn, out);
+        let reason = bound::line(message, MAX_REASON);
+        let message = format!("Retrying ({attempt}/{}): {reason}", RETRIES.max(attempt));
+        out.messages.push(ServerMessage::Status { status: WireStatus::Running, message });
+    }
+
+    /// A clean turn has one, at its end. After a cancellation or an error there are two, and the first comes before
+    /// the last words.
+    fn idle(&mut self, now: i64, out: &mut Output) {
+        let Some(turn) = self.turn.as_mut().filter(|turn| turn.active) else { return };
+        turn.idles += 1;
+        if turn.steps.last().is_some_and(|step| step.done) {
+            self.end_turn(now, out);
+        } else {
+            let after = if turn.idles == 1 { SETTLING } else { Duration::ZERO };
+            out.effects.push(Effect::Settle { after });
+        }
+    }
+
+    fn failure(&mut self, failure: &Failure<'_>, out: &mut Output) {
+        if failure.is_abort() {
+            if let Some(turn) = &mut self.turn {
+                turn.judge(Verdict::Cancelled);
+            }
+            return;
+        }
+        let message = reason(failure);
+        if let Some(turn) = &mut self.turn {
+            turn.judge(Verdict::Failed);
+            let known = &turn.last_error;
+            if !known.is_empty() && (message.contains(known.as_str()) || known.contains(&message)) {
+                return;
+            }
+            turn.last_error.clone_from(&message);
+        }
+        out.messages.push(ServerMessage::Error { message });
+    }
+
+    /// Closes whatever is open, and then the turn.
+    fn end_turn(&mut self, now: i64, out: &mut Output) {
+        let Some(mut turn) = self.turn.take() else { return };
+        back_to_work(&mut turn, out);
+        let mut parts: Vec<_> = turn.parts.drain().collect();
+        parts.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (id, part) in parts {
+            self.closed.insert(&id);
+            if let Kind::Tool(mut call) = part.kind {
+                out.messages.extend(call.interrupt(&id, now));
+            }
+        }
+        for step in turn.steps.iter().filter(|step| !step.done) {
+            out.effects.push(Effect::Interrupted { message: step.id.clone() });
+            out.messages.push(ServerMessage::MessageComplete { message_id: step.id.clone() });
+        }
+        if turn.verdict == Verdict::Cancelled {
+            out.messages.push(ServerMessage::MessageCancelled { message_id: None });
+        }
+        for step in &turn.steps {
+            self.finished.insert(&step.id);
+        }
+        let message_ids = turn.steps.into_iter().map(|step| step.id).collect();
+        out.messages.push(ServerMessage::TurnComplete { message_ids, outcome: turn.verdict.into() });
+    }
+}
+
+fn refuse_permission(request: &str, permission: &str, out: &mut Output) {
+    if is_id(request) {
+        let permission = bound::line(permission, MAX_ID);
+        let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
+        out.messages.push(ServerMessage::Error { message });
+        out.effects.push(Effect::RejectPermission { request: request.to_owned() });
+    }
+}
+
+/// After a retry, takes the notice of it back with the first sign of success.
+fn back_to_work(turn: &mut Turn, out: &mut Output) {
+    if std::mem::take(&mut turn.retrying) {
+        out.messages.push(ServerMessage::Status { status: WireStatus::Running, message: String::new() });
+    }
+}
+
+/// Tells once in a turn that something was left out.
+fn cut(turn: &mut Turn, out: &mut Output) {
+    if !std::mem::replace(&mut turn.cut_told, true) {
+        out.messages.push(ServerMessage::Error { message: CUT.to_owned() });
+    }
+}
+
+fn reason(failure: &Failure<'_>) -> String {
+    let known = [&failure.data.message, &failure.name].into_iter().find(|text| !text.trim().is_empty());
+    known.map_or_else(|| "Unknown error".to_owned(), |text| bound::line(text.trim(), MAX_REASON))
+}
+
+fn is_id(id: &str) -> bool {
+    !id.is_empty() && id.len() <= MAX_ID
+}
+
+fn stub(id: &str, created_at: i64) -> Message {
+    Message {
+        id: id.to_owned(),
+        role: MessageRole::Assistant,
+        content: String::new(),
+        is_complete: false,
+        created_at,
+        sender_id: None,
+        source: None,
+        tool_calls: Vec::new(),
+        parts: Vec::new(),
+        interrupted: false,
+    }
+}

@@ -1,0 +1,137 @@
+//! Going on after something was missed: a broken stream, a killed gateway, a turn that ended without saying so.
+
+use proto::socket::{MessageRole, ServerMessage, WireStatus};
+
+use super::tool::ToolCall;
+use super::turn::{Kind, Step, Text, Turn, Verdict};
+use super::{Output, SILENT, STOPPED, Translator};
+use crate::history::Entry;
+
+impl Translator {
+    /// The translator that has said all this since the prompt was sent. Everything that it said in the turn must be
+    /// there, in order; other messages do not matter. Call [`Translator::reconcile`] next.
+    pub fn resume<'a>(
+        session: &str,
+        prompt: &str,
+        said: impl IntoIterator<Item = &'a ServerMessage>,
+    ) -> Self {
+        let mut translator = Self::new(session);
+        translator.begin(prompt);
+        for message in said {
+            translator.recall(message);
+        }
+        translator.stream_lost();
+        translator
+    }
+
+    /// The stream of events is broken: subscribe again, then fetch the history and call [`Translator::reconcile`]
+    /// before the first event of the new stream is observed.
+    pub fn stream_lost(&mut self) {
+        let parts = self.turn.iter_mut().flat_map(|turn| turn.parts.values_mut());
+        for part in parts {
+            if let Kind::Text(text) = &mut part.kind {
+                text.torn = true;
+            }
+        }
+    }
+
+    /// Says what was missed of the turn that runs, and ends it if the agent is no longer at it. `busy` must have
+    /// been asked for before the history.
+    ///
+    /// A turn that nobody was seen working on is not ended, since it may be about to begin; whoever waits for it in
+    /// vain calls [`Translator::give_up`].
+    pub fn reconcile(&mut self, history: &[Entry<'_>], busy: bool, now: i64) -> Output {
+        let mut out = Output::default();
+        let Some(turn) = &self.turn else { return out };
+        let prompt = turn.user.clone();
+        let after = |entry: &Entry<'_>| prompt.as_deref() == Some(&*entry.info.id);
+        let first = history.iter().rposition(after).map_or(history.len(), |prompt| prompt + 1);
+        for (number, entry) in history.iter().enumerate() {
+            let known = self.turn.as_ref().is_some_and(|turn| turn.step(&entry.info.id).is_some());
+            if known || number >= first {
+                self.catch_up(entry, now, &mut out);
+            }
+        }
+        let Some(turn) = &mut self.turn else { return out };
+        turn.active |= busy;
+        if turn.active && !busy {
+            say_why(turn, &mut out);
+            self.end_turn(now, &mut out);
+        }
+        out
+    }
+
+    fn catch_up(&mut self, entry: &Entry<'_>, now: i64, out: &mut Output) {
+        let is_answer = entry.info.role == "assistant";
+        if is_answer && self.step(&entry.info.id, entry.info.time.created.unwrap_or(now), out) {
+            for part in entry.parts.iter().filter(|part| part.message == entry.info.id) {
+                self.part(part, "", true, now, out);
+            }
+        }
+        self.message(&entry.info, now, out);
+    }
+
+    /// Takes back into the state what was said.
+    fn recall(&mut self, message: &ServerMessage) {
+        let Some(turn) = &mut self.turn else { return };
+        match message {
+            ServerMessage::Message(message) if message.role == MessageRole::Assistant => {
+                turn.active = true;
+                // There was room for it when it was said.
+                let _ = turn.add_step(&message.id);
+            }
+            ServerMessage::Token { message_id, part_id, token } => {
+                with_text(turn, message_id, part_id, |text| text.said.extend(token));
+            }
+            ServerMessage::TextPartComplete { message_id, part_id, .. } => {
+                with_text(turn, message_id, part_id, |text| text.ended = true);
+            }
+            ServerMessage::ToolStart { message_id: Some(message), part_id, tool_call_id, tool, args } => {
+                let new = || Kind::Tool(ToolCall::new(tool_call_id, tool));
+                if let Ok((part, _)) = turn.part(part_id, message, new)
+                    && let Kind::Tool(call) = &mut part.kind
+                {
+                    call.has_args |= args.as_object().is_some_and(|args| !args.is_empty());
+                }
+            }
+            ServerMessage::ToolEnd { part_id, .. } => {
+                if let Some(Kind::Tool(call)) = turn.parts.get_mut(part_id).map(|part| &mut part.kind) {
+                    call.ended = true;
+                }
+            }
+            ServerMessage::MessageComplete { message_id } => self.finish_step(message_id),
+            ServerMessage::MessageCancelled { .. } => turn.judge(Verdict::CancelTold),
+            ServerMessage::Error { message } => turn.last_error.clone_from(message),
+            ServerMessage::Status { status: WireStatus::Running, message } => {
+                turn.retrying = !message.is_empty();
+            }
+            ServerMessage::TurnComplete { message_ids, .. } => {
+                for id in message_ids {
+                    self.finished.insert(id);
+                }
+                self.turn = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn with_text(turn: &mut Turn, message: &str, part: &str, change: impl FnOnce(&mut Text)) {
+    let new = || Kind::Text(Text::new(false));
+    if let Ok((part, _)) = turn.part(part, message, new)
+        && let Kind::Text(text) = &mut part.kind
+    {
+        change(text);
+    }
+}
+
+/// A turn that ends here without a word of the agent about it has failed.
+fn say_why(turn: &mut Turn, out: &mut Output) {
+    let last_is_done = turn.steps.last().map(|Step { done, .. }| *done);
+    if turn.verdict > Verdict::Fine || last_is_done == Some(true) {
+        return;
+    }
+    turn.judge(Verdict::Failed);
+    let message = if last_is_done.is_none() { SILENT } else { STOPPED };
+    out.messages.push(ServerMessage::Error { message: message.to_owned() });
+}

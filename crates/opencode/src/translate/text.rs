@@ -1,0 +1,172 @@
+//! The agent's words: pieces as they come, whole texts when they end, and nothing twice.
+
+use proto::socket::ServerMessage;
+
+use super::turn::{Full, Kind, Parked, Text, Turn};
+use super::{Output, Translator, back_to_work, bound, cut};
+use crate::event::Part;
+
+/// The most of one part that is shown; no model says as much at once.
+const MAX_TEXT: usize = 1024 * 1024;
+
+/// A text as it is reported.
+struct Report<'a> {
+    message: &'a str,
+    part: &'a str,
+    /// All of it so far; empty where only the newest piece is told.
+    whole: &'a str,
+    piece: &'a str,
+    ended: bool,
+    /// Pieces before this report may have been missed.
+    from_history: bool,
+}
+
+impl Translator {
+    /// A piece for a part that is not known, or not a text, is left out: the whole text comes at the end.
+    pub(super) fn delta(&mut self, message: &str, part: &str, piece: &str, now: i64, out: &mut Output) {
+        let known = self.turn.as_ref().and_then(|turn| turn.parts.get(part));
+        let Some(known) = known.filter(|known| known.message == message) else { return };
+        let Kind::Text(text) = &known.kind else { return };
+        // Only the agent's own texts grow.
+        if !text.torn && !text.ended && self.step(message, now, out) {
+            let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
+            self.say(&report, out);
+        }
+    }
+
+    pub(super) fn text(
+        &mut self,
+        part: &Part<'_>,
+        piece: &str,
+        from_history: bool,
+        now: i64,
+        out: &mut Output,
+    ) {
+        let report = Report {
+            message: &part.message,
+            part: &part.id,
+            whole: &part.text,
+            piece,
+            ended: part.time.end.is_some(),
+            from_history,
+        };
+        let known = self.turn.as_ref().is_some_and(|turn| turn.step(&part.message).is_some());
+        if known || !piece.is_empty() {
+            if self.step(&part.message, now, out) {
+                self.say(&report, out);
+            }
+        } else if !self.prompts.contains(&part.message) && !self.finished.contains(&part.message) {
+            self.wait_for_speaker(&report);
+        }
+    }
+
+    /// Says what came for this message before it was known to be the agent's.
+    pub(super) fn say_parked(&mut self, message: &str, out: &mut Output) {
+        let parked = self.turn.as_mut().map(|turn| turn.unpark(message)).unwrap_or_default();
+        for Parked { message, part, text, ended } in parked {
+            let report = Report {
+                message: &message,
+                part: &part,
+                whole: &text,
+                piece: "",
+                ended,
+                from_history: false,
+            };
+            self.say(&report, out);
+        }
+    }
+
+    fn wait_for_speaker(&mut self, report: &Report<'_>) {
+        let Some(turn) = &mut self.turn else { return };
+        if report.whole.is_empty() {
+            let new = || Kind::Text(Text::new(report.from_history));
+            // Without room for it, its pieces are left out, as those of any unknown part.
+            let _ = turn.part(report.part, report.message, new);
+        } else {
+            turn.park(Parked {
+                message: report.message.to_owned(),
+                part: report.part.to_owned(),
+                text: report.whole.to_owned(),
+                ended: report.ended,
+            });
+        }
+    }
+
+    fn say(&mut self, report: &Report<'_>, out: &mut Output) {
+        let Some(turn) = &mut self.turn else { return };
+        if !report.whole.is_empty() || !report.piece.is_empty() {
+            back_to_work(turn, out);
+        }
+        let new = || Kind::Text(Text::new(report.from_history));
+        let Ok((known, _)) = turn.part(report.part, report.message, new) else {
+            return cut(turn, out);
+        };
+        let Kind::Text(text) = &mut known.kind else { return };
+        if known.message != report.message || text.ended {
+            return;
+        }
+        let fits = say_more(text, report, out);
+        if report.ended {
+            end(text, report, out);
+        }
+        if fits.is_err() {
+            cut(turn, out);
+        }
+    }
+}
+
+/// The agent begins its answer anew after an error: what was said of it so far is void, and clients learn that
+/// the part ended with no text.
+pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
+    let mut void = Vec::new();
+    for (id, part) in &mut turn.parts {
+        if let Kind::Text(text) = &mut part.kind
+            && !text.ended
+        {
+            text.ended = true;
+            if text.said.len() > 0 {
+                void.push(complete(&part.message, id, ""));
+            }
+        }
+    }
+    out.messages.append(&mut void);
+}
+
+/// Says what has not been said of it.
+fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) -> Result<(), Full> {
+    let more = if !report.whole.is_empty() {
+        // A text that does not continue what was said is told whole at its end.
+        text.said.rest_of(report.whole).unwrap_or_default()
+    } else if !report.piece.is_empty() && !text.torn {
+        report.piece
+    } else {
+        // A part that begins now has all its pieces before it.
+        text.torn &= report.from_history || text.said.len() > 0;
+        ""
+    };
+    let fits = bound::head(more, MAX_TEXT.saturating_sub(text.said.len()));
+    if !fits.is_empty() {
+        text.said.extend(fits);
+        out.messages.push(ServerMessage::Token {
+            message_id: report.message.to_owned(),
+            part_id: report.part.to_owned(),
+            token: fits.to_owned(),
+        });
+    }
+    if fits.len() == more.len() { Ok(()) } else { Err(Full) }
+}
+
+fn end(text: &mut Text, report: &Report<'_>, out: &mut Output) {
+    text.ended = true;
+    if !report.whole.is_empty() || text.said.len() > 0 {
+        out.messages.push(complete(report.message, report.part, bound::head(report.whole, MAX_TEXT)));
+    }
+}
+
+fn complete(message: &str, part: &str, text: &str) -> ServerMessage {
+    ServerMessage::TextPartComplete {
+        message_id: message.to_owned(),
+        part_id: part.to_owned(),
+        text: text.to_owned(),
+    }
+}

@@ -1,0 +1,134 @@
+//! A sandbox that lies: whatever it sends, memory is bounded and clients are told when something is left out.
+
+use proto::socket::ServerMessage;
+use serde_json::json;
+
+use crate::invariants::check;
+use crate::stage::{Stage, completed, delta, event, message, status, text, tool};
+
+fn errors(stage: &Stage) -> usize {
+    stage.script().iter().filter(|line| line.starts_with("error ")).count()
+}
+
+#[test]
+fn twenty_thousand_parts_are_not_remembered() {
+    let mut stage = Stage::busy();
+    stage.event(&message("a1", "assistant"));
+    for number in 0..20_000 {
+        stage.event(&text("a1", &format!("p{number}"), "", false));
+        stage.event(&delta("a1", &format!("p{number}"), "x"));
+    }
+    let tokens = stage.said.iter().filter(|message| matches!(message, ServerMessage::Token { .. })).count();
+    assert_eq!((tokens, errors(&stage)), (1024, 1), "it is told once that there was more");
+    stage.events([completed("a1"), status("idle")]);
+    check(&stage.said);
+}
+
+#[test]
+fn twenty_thousand_messages_are_not_remembered() {
+    let mut stage = Stage::busy();
+    for number in 0..20_000 {
+        stage.event(&message(&format!("a{number}"), "assistant"));
+    }
+    assert_eq!((stage.said.len(), errors(&stage)), (1025, 1));
+    let output = stage.translator.give_up("enough", 1);
+    stage.take(output);
+    check(&stage.said);
+}
+
+#[test]
+fn a_turn_may_have_more_steps_than_are_remembered() {
+    let mut stage = Stage::busy();
+    for number in 0..3_000 {
+        let id = format!("a{number}");
+        stage.events([message(&id, "assistant"), completed(&id)]);
+    }
+    stage.event(&status("idle"));
+    assert_eq!(errors(&stage), 0);
+    assert_eq!(stage.said.len(), 3_000 * 2 + 1);
+    let Some(ServerMessage::TurnComplete { message_ids, .. }) = stage.said.last() else { panic!("no end") };
+    assert_eq!(message_ids.last().unwrap(), "a2999");
+}
+
+#[test]
+fn pieces_of_nothing_are_nothing() {
+    let mut stage = Stage::busy();
+    stage.event(&message("a1", "assistant"));
+    for number in 0..20_000 {
+        stage.event(&delta(&format!("a{number}"), &format!("p{number}"), "x"));
+    }
+    stage.event(&text("a1", "p1", "", false));
+    stage.event(&delta("a2", "p1", "under another message"));
+    assert_eq!(stage.script(), ["message a1"]);
+}
+
+#[test]
+fn texts_without_a_speaker_are_kept_in_small_numbers() {
+    let mut stage = Stage::busy();
+    for number in 0..20_000 {
+        stage.event(&text(&format!("a{number}"), &format!("p{number}"), "words", true));
+    }
+    stage.event(&text("huge", "p", &"x".repeat(100_000), true));
+    for number in 0..20_000 {
+        stage.event(&message(&format!("a{number}"), "user"));
+    }
+    stage.events([message("a19999", "assistant"), message("huge", "assistant")]);
+    assert_eq!(stage.script(), ["message huge"], "a user's words are not the agent's");
+}
+
+#[test]
+fn a_gigantic_text_is_cut_and_said_to_be() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), text("a1", "p1", "", false)]);
+    for _ in 0..40 {
+        stage.event(&delta("a1", "p1", &"é".repeat(50_000)));
+    }
+    let lengths = stage.said.iter().map(|message| match message {
+        ServerMessage::Token { token, .. } => token.len(),
+        _ => 0,
+    });
+    assert_eq!((lengths.sum::<usize>(), errors(&stage)), (1024 * 1024, 1));
+    stage.event(&text("a1", "p1", &"é".repeat(2_000_000), true));
+    let Some(ServerMessage::TextPartComplete { text, .. }) = stage.said.last() else { panic!("no end") };
+    assert_eq!(text.len(), 1024 * 1024);
+}
+
+#[test]
+fn what_a_tool_says_is_cut_to_size() {
+    let long = "y".repeat(3_000_000);
+    let mut stage = Stage::busy();
+    let state = json!({
+        "status": "completed", "input": { "path": "a.txt", "content": long }, "output": long, "title": long,
+        "metadata": { "output": long, "list": vec!["z".repeat(50); 100_000] },
+    });
+    stage.event(&tool("a1", "t1", state));
+    let sizes: Vec<_> =
+        stage.said.iter().map(|message| serde_json::to_string(message).unwrap().len()).collect();
+    assert!(sizes.iter().all(|size| *size < 300_000), "{sizes:?}");
+    assert!(stage.script()[1].contains(r#""path":"a.txt""#));
+    assert!(stage.script().last().unwrap().contains("bytes more)"));
+}
+
+#[test]
+fn a_tool_that_reports_without_end_is_told_now_and_then() {
+    let mut stage = Stage::busy();
+    for number in 0..1_000 {
+        let state =
+            json!({ "status": "running", "input": { "a": 1 }, "metadata": { "output": number.to_string() } });
+        stage.event(&tool("a1", "t1", state));
+        stage.now += 10;
+    }
+    let told = stage.script().iter().filter(|line| line.contains("tool_metadata")).count();
+    assert_eq!(told, 40, "four times in each of the ten seconds");
+}
+
+#[test]
+fn ids_that_are_no_ids_are_left_out() {
+    let mut stage = Stage::busy();
+    let long = "m".repeat(129);
+    stage.events([message(&long, "assistant"), message("", "assistant"), text("a1", &long, "x", true)]);
+    stage.events([tool(&long, "t1", json!({})), tool("", "t1", json!({}))]);
+    let asked = json!({ "id": long, "sessionID": crate::stage::SESSION, "permission": "x" });
+    stage.events([event("permission.asked", asked.clone()), event("question.asked", asked)]);
+    assert!(stage.said.is_empty() && stage.effects.is_empty(), "{:?}", stage.script());
+}

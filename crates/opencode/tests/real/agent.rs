@@ -1,0 +1,188 @@
+//! A running OpenCode in a home, a folder and a repository of its own.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use clock::{Clock, Rng};
+use model::Script;
+use opencode::api::{Client, Dial, Place};
+use opencode::files::{Instructions, Setup, VERSION};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+use testkit::ScriptedModel;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// Ends a run that would hang.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const MODEL: &str = "anthropic/claude-opus-4-6";
+pub(crate) const KEY: &str = "pls_first_key";
+
+const RULES: &str = r#"
+[[rule]]
+when = "scripted tool"
+[[rule.step]]
+text = "I run it."
+tool = [{ name = "bash", input = { command = "echo sum-$((40 + 2)) pager-$PAGER", description = "Add" } }]
+[[rule.step]]
+text = "It printed {tool_result}"
+
+[[rule]]
+when = "scripted slowness"
+[[rule.step]]
+text = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+chunk = 4
+delta_delay_ms = 100
+
+[[rule]]
+when = "scripted refusal"
+[[rule.step]]
+error = { status = 400, message = "refused by the script" }
+
+[[rule]]
+when = "scripted limit"
+[[rule.step]]
+error = { status = 429, message = "slow down", retry_after_ms = 1, times = 1 }
+text = "after the wait"
+
+[[rule]]
+when = "scripted delegation"
+[[rule.step]]
+tool = [{ name = "task", input = { description = "Help", prompt = "be the scripted helper", subagent_type = "general" } }]
+[[rule.step]]
+text = "My helper is done."
+
+[[rule]]
+when = "scripted helper"
+[[rule.step]]
+text = "I am the helper."
+
+[[rule]]
+[[rule.step]]
+text = "A plain answer."
+"#;
+
+pub(crate) struct Agent {
+    pub(crate) model: ScriptedModel,
+    address: SocketAddr,
+    home: TempDir,
+    process: Child,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    /// Kept open, so that the process can go on writing.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Agent {
+    pub(crate) async fn start() -> Self {
+        let model = ScriptedModel::start(Script::parse(RULES).unwrap()).await.unwrap();
+        let home = TempDir::new().unwrap();
+        make_repository(&home.path().join("repo"));
+        let (folder, url) = (home.path().join("ours"), model.url());
+        let setup = Setup {
+            home: home.path().to_str().unwrap(),
+            folder: folder.to_str().unwrap(),
+            model_url: &url,
+            model_key: KEY,
+            model: MODEL,
+            instructions: Instructions::Coding,
+            tools: &[],
+            port: 0,
+        };
+        for entry in setup.entries() {
+            fs::create_dir_all(Path::new(&entry.path).parent().unwrap()).unwrap();
+            fs::write(&entry.path, &entry.contents).unwrap();
+        }
+        let mut process = command(home.path(), &setup).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address = timeout(PATIENCE, listening(&mut lines, home.path())).await.unwrap();
+        let (clock, rng) = (Clock::system(), Rng::system());
+        let agent = Self { model, address, home, process, clock, rng, _stdout: lines };
+        let version = agent.client().wait_until_ready(PATIENCE).await.unwrap();
+        assert_eq!(version, VERSION);
+        agent
+    }
+
+    pub(crate) fn client(&self) -> Client<impl Dial + use<>> {
+        let address = self.address;
+        Client::new(move || TcpStream::connect(address), Place::local())
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.clock.now().timestamp_millis()
+    }
+
+    pub(crate) fn repository(&self) -> PathBuf {
+        self.home.path().join("repo")
+    }
+
+    pub(crate) fn write_key(&self, key: &str) {
+        fs::write(self.home.path().join("ours/model-key"), key).unwrap();
+    }
+}
+
+impl Drop for Agent {
+    /// The whole group, because the agent starts processes of its own.
+    fn drop(&mut self) {
+        let id = self.process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        if let Some(id) = id {
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
+async fn listening(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path) -> SocketAddr {
+    while let Some(line) = lines.next_line().await.unwrap() {
+        if let Some((_, address)) = line.split_once("listening on http://") {
+            return address.trim().parse().unwrap();
+        }
+    }
+    panic!("OpenCode ended: {}", fs::read_to_string(home.join("stderr")).unwrap())
+}
+
+/// A repository that has opinions of its own about the agent: some are welcome, and where the model is, is not.
+fn make_repository(folder: &Path) {
+    fs::create_dir_all(folder.join(".opencode/tool")).unwrap();
+    fs::write(folder.join("AGENTS.md"), "The house rule of this repository is tidiness.\n").unwrap();
+    let elsewhere =
+        r#"{"provider":{"anthropic":{"options":{"baseURL":"http://127.0.0.1:9/v1","apiKey":"theirs"}}}}"#;
+    fs::write(folder.join("opencode.json"), elsewhere).unwrap();
+    fs::write(folder.join(".opencode/opencode.json"), elsewhere).unwrap();
+    let tool = "export default { description: 'x', args: {}, execute: async () => 'x' }\n";
+    fs::write(folder.join(".opencode/tool/theirs.js"), tool).unwrap();
+    git(folder, &["init", "-q"]);
+    git(folder, &["add", "-A"]);
+    git(folder, &["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "first"]);
+}
+
+pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
+    let output = std::process::Command::new("git").current_dir(folder).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn command(home: &Path, setup: &Setup<'_>) -> Command {
+    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin/opencode");
+    assert!(binary.exists(), "OpenCode is not installed: run `make test`, which installs OpenCode");
+    let launch = setup.launch();
+    let mut command = std::process::Command::new(binary);
+    command
+        .args(launch.arguments)
+        .current_dir(home.join("repo"))
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .envs(launch.environment)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(home.join("stderr")).unwrap())
+        .process_group(0);
+    let mut command = Command::from(command);
+    command.kill_on_drop(true);
+    command
+}

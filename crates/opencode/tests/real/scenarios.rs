@@ -1,0 +1,159 @@
+//! What people do with an agent, each in a session of its own.
+
+use opencode::api::Prompt;
+use opencode::files::Instructions;
+use opencode::ids::PromptIds;
+use opencode::translate::Translator;
+use proto::socket::{ServerMessage, TurnOutcome};
+use serde_json::Value;
+
+use crate::agent::{Agent, KEY, MODEL, git};
+use crate::watcher::{turn, watch};
+
+pub(crate) async fn plain_text(agent: &Agent) {
+    let seen = turn(agent, "hello").await;
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
+    assert_eq!((seen.text.as_str(), seen.tokens().as_str()), ("A plain answer.", "A plain answer."));
+    let completions = seen.said.iter().filter(|said| matches!(said, ServerMessage::MessageComplete { .. }));
+    assert_eq!(completions.count(), 1);
+}
+
+pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
+    let before = agent.model.requests().len();
+    turn(agent, "hello again").await;
+    let requests = agent.model.requests();
+    assert_eq!(
+        requests.len(),
+        before + 1,
+        "one prompt is one question to the model, and none is for a title"
+    );
+    let request = requests.last().unwrap();
+    assert_eq!(request.headers["x-api-key"], KEY);
+    let body = request.json();
+    assert_eq!(body["model"], "claude-opus-4-6");
+    let system = body["system"].to_string();
+    for line in Instructions::Coding.text().lines().filter(|line| line.starts_with("- ")) {
+        let line = Value::from(line).to_string();
+        assert!(system.contains(line.trim_matches('"')), "the model was not told: {line}");
+    }
+    assert!(system.contains("house rule of this repository"), "AGENTS.md of the repository counts too");
+}
+
+pub(crate) async fn bash(agent: &Agent) {
+    let seen = turn(agent, "use the scripted tool").await;
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
+    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {}", seen.text);
+    let ends: Vec<_> =
+        seen.said.iter().filter(|said| matches!(said, ServerMessage::ToolEnd { .. })).collect();
+    let [ServerMessage::ToolEnd { tool, result, duration_ms, .. }] = ends[..] else { panic!("{ends:?}") };
+    assert_eq!((tool.as_str(), result.trim()), ("bash", "sum-42 pager-cat"));
+    assert!(*duration_ms > 0);
+}
+
+pub(crate) async fn cancel(agent: &Agent) {
+    let mut watcher = watch(agent).await;
+    watcher.prompt("a scripted slowness").await;
+    while !watcher.said.iter().any(|said| matches!(said, ServerMessage::Token { .. })) {
+        watcher.step().await;
+    }
+    watcher.client.abort(&watcher.session).await.unwrap();
+    let seen = watcher.finish().await;
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Cancelled, 1), "{seen:?}");
+    assert_eq!(seen.errors(), [""; 0]);
+    assert!(seen.text.starts_with("one") && !seen.text.contains("sixteen"), "{}", seen.text);
+    assert!(
+        seen.said.iter().any(|said| matches!(said, ServerMessage::MessageCancelled { message_id: Some(_) }))
+    );
+
+    watcher.prompt("and now?").await;
+    let seen = watcher.finish().await;
+    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "A plain answer."), "{seen:?}");
+}
+
+pub(crate) async fn model_error(agent: &Agent) {
+    let seen = turn(agent, "a scripted refusal").await;
+    assert_eq!(seen.outcome, TurnOutcome::Error);
+    let [error] = seen.errors()[..] else { panic!("{seen:?}") };
+    assert!(error.contains("refused by the script"), "{error}");
+}
+
+pub(crate) async fn retry(agent: &Agent) {
+    let seen = turn(agent, "a scripted limit").await;
+    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "after the wait"), "{seen:?}");
+    let told = |said: &ServerMessage| matches!(said, ServerMessage::Status { message, .. } if message.starts_with("Retrying (1/5): "));
+    assert!(seen.said.iter().any(told), "{seen:?}");
+}
+
+pub(crate) async fn the_same_prompt_twice(agent: &Agent) {
+    let before = agent.model.requests().len();
+    let mut watcher = watch(agent).await;
+    // The reply to the first is taken for lost, while the agent is at work and after it has answered.
+    watcher.prompt("a scripted slowness").await;
+    watcher.send("a scripted slowness").await.unwrap();
+    let seen = watcher.finish().await;
+    watcher.send("a scripted slowness").await.unwrap();
+    let history = watcher.client.history(&watcher.session, &watcher.ids.message).await.unwrap();
+    let entries = history.entries().unwrap();
+    let prompts: Vec<_> = entries.iter().filter(|entry| entry.info.role == "user").collect();
+    assert_eq!((prompts.len(), prompts[0].parts.len()), (1, 1), "one prompt with one text");
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
+    // A third prompt can only be answered after whatever the second one may have caused.
+    watcher.prompt("hello").await;
+    watcher.finish().await;
+    assert_eq!(agent.model.requests().len(), before + 2, "one question for each prompt");
+}
+
+pub(crate) async fn sub_agent(agent: &Agent) {
+    let seen = turn(agent, "a scripted delegation").await;
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
+    assert_eq!(seen.text, "My helper is done.", "what the helper said is not said by us");
+    let result = seen.said.iter().find_map(|said| match said {
+        ServerMessage::ToolEnd { tool, result, .. } if tool == "task" => Some(result),
+        _ => None,
+    });
+    assert!(result.unwrap().contains("I am the helper."), "{seen:?}");
+}
+
+pub(crate) async fn lost_stream(agent: &Agent) {
+    let mut watcher = watch(agent).await;
+    watcher.prompt("a scripted slowness").await;
+    let tokens = |said: &[ServerMessage]| {
+        said.iter().filter(|said| matches!(said, ServerMessage::Token { .. })).count()
+    };
+    while tokens(&watcher.said) < 3 {
+        watcher.step().await;
+    }
+    // As a new process would, from the log alone.
+    let resumed = Translator::resume(&watcher.session, &watcher.ids.message, &watcher.said);
+    watcher.reconnect(resumed).await;
+    let seen = watcher.finish().await;
+    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
+    assert!(seen.text.ends_with("sixteen"));
+    assert_eq!(seen.tokens(), seen.text, "nothing is lost and nothing said twice");
+    let stubs = seen.said.iter().filter(|said| matches!(said, ServerMessage::Message(_))).count();
+    assert_eq!(stubs, 1);
+}
+
+pub(crate) async fn images(agent: &Agent) {
+    let mut watcher = watch(agent).await;
+    let ids = PromptIds::new(agent.now(), 2, &agent.rng);
+    let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
+    let prompt = Prompt { ids: &ids, model: MODEL, text: "look", images: &images };
+    watcher.translator.begin(&ids.message);
+    watcher.client.prompt(&watcher.session, &prompt).await.unwrap();
+    assert_eq!(watcher.finish().await.outcome, TurnOutcome::Ok);
+    let last = agent.model.requests().last().unwrap().json();
+    assert!(last["messages"].to_string().contains("iVBORw0KGgo="), "{last}");
+}
+
+/// A sandbox that was started for nobody is given to somebody: the key changes, the process stays.
+pub(crate) async fn new_key(agent: &Agent) {
+    agent.write_key("pls_second_key");
+    agent.client().dispose().await.unwrap();
+    turn(agent, "hello with another key").await;
+    assert_eq!(agent.model.requests().last().unwrap().headers["x-api-key"], "pls_second_key");
+}
+
+pub(crate) fn the_repository_is_untouched(agent: &Agent) {
+    assert_eq!(git(&agent.repository(), &["status", "--porcelain", "--ignored"]), "");
+}

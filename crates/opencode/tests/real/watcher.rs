@@ -1,0 +1,122 @@
+//! A small hub: it sends prompts, listens, does what the translator asks for, and keeps what clients would see.
+
+use opencode::api::{ApiError, Client, Dial, Events, Prompt};
+use opencode::event::Event;
+use opencode::ids::PromptIds;
+use opencode::translate::{Effect, Output, Translator};
+use proto::socket::{ServerMessage, TurnOutcome};
+use tokio::time::timeout;
+
+use crate::agent::{Agent, MODEL, PATIENCE};
+
+pub(crate) struct Watcher<'a, D> {
+    agent: &'a Agent,
+    pub(crate) client: Client<D>,
+    events: Events,
+    pub(crate) session: String,
+    pub(crate) translator: Translator,
+    pub(crate) said: Vec<ServerMessage>,
+    pub(crate) ids: PromptIds,
+}
+
+/// What came of a turn.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) outcome: TurnOutcome,
+    pub(crate) messages: usize,
+    /// All final texts.
+    pub(crate) text: String,
+    pub(crate) said: Vec<ServerMessage>,
+}
+
+/// One prompt in a session of its own, to its end.
+pub(crate) async fn turn(agent: &Agent, text: &str) -> Seen {
+    let mut watcher = watch(agent).await;
+    watcher.prompt(text).await;
+    watcher.finish().await
+}
+
+pub(crate) async fn watch(agent: &Agent) -> Watcher<'_, impl Dial> {
+    let client = agent.client();
+    let events = client.events().await.unwrap();
+    let session = client.create_session("a test").await.unwrap();
+    let translator = Translator::new(&session);
+    let ids = PromptIds::new(agent.now(), 1, &agent.rng);
+    Watcher { agent, client, events, session, translator, said: Vec::new(), ids }
+}
+
+impl<D: Dial> Watcher<'_, D> {
+    pub(crate) async fn prompt(&mut self, text: &str) {
+        self.ids = PromptIds::new(self.agent.now(), 1, &self.agent.rng);
+        self.translator.begin(&self.ids.message);
+        self.send(text).await.unwrap();
+    }
+
+    /// Sends the prompt, or sends it again.
+    pub(crate) async fn send(&self, text: &str) -> Result<(), ApiError> {
+        let prompt = Prompt { ids: &self.ids, model: MODEL, text, images: &[] };
+        self.client.prompt(&self.session, &prompt).await
+    }
+
+    /// Takes the next event and does what follows from it.
+    pub(crate) async fn step(&mut self) {
+        let data = timeout(PATIENCE, self.events.next()).await.unwrap().unwrap().expect("the stream ended");
+        let event = Event::parse(&data).unwrap();
+        let output = self.translator.observe(&event, self.agent.now());
+        self.take(output);
+    }
+
+    fn take(&mut self, output: Output) {
+        self.said.extend(output.messages);
+        for effect in output.effects {
+            // Settling is for turns whose end never comes; here it does, or the test fails.
+            assert!(matches!(effect, Effect::Settle { .. }), "{effect:?}");
+        }
+    }
+
+    /// Breaks the stream, listens anew and catches up.
+    pub(crate) async fn reconnect(&mut self, translator: Translator) {
+        self.events = self.client.events().await.unwrap();
+        self.translator = translator;
+        self.translator.stream_lost();
+        let history = self.client.history(&self.session, &self.ids.message).await.unwrap();
+        assert!(history.has(&self.ids.message));
+        let output = self.translator.reconcile(&history.entries().unwrap(), history.busy, self.agent.now());
+        self.take(output);
+    }
+
+    /// Until the turn has ended.
+    pub(crate) async fn finish(&mut self) -> Seen {
+        while self.translator.is_busy() {
+            self.step().await;
+        }
+        let said = std::mem::take(&mut self.said);
+        let Some(ServerMessage::TurnComplete { message_ids, outcome }) = said.last() else {
+            panic!("the turn did not end last: {said:?}")
+        };
+        let texts = said.iter().filter_map(|message| match message {
+            ServerMessage::TextPartComplete { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        Seen { outcome: *outcome, messages: message_ids.len(), text: texts.collect(), said }
+    }
+}
+
+impl Seen {
+    pub(crate) fn errors(&self) -> Vec<&str> {
+        let errors = self.said.iter().filter_map(|message| match message {
+            ServerMessage::Error { message } => Some(message.as_str()),
+            _ => None,
+        });
+        errors.collect()
+    }
+
+    /// All tokens, joined.
+    pub(crate) fn tokens(&self) -> String {
+        let token = |message: &ServerMessage| match message {
+            ServerMessage::Token { token, .. } => Some(token.clone()),
+            _ => None,
+        };
+        self.said.iter().filter_map(token).collect()
+    }
+}
