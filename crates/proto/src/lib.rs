@@ -8,6 +8,7 @@ mod id;
 mod words;
 
 mod session;
+mod workspace;
 
 mod role;
 
@@ -41,6 +42,7 @@ pub use session::{
     SessionMetrics, SessionStatus, SessionType, TitleStatus,
 };
 pub use words::UnknownWord;
+pub use workspace::{ConfigurationKind, ConfigurationStatus, PromptState, RepoSource};
 
 /// A JSON object whose keys are somebody else's business.
 pub type JsonObject = serde_json::Map<String, serde_json::Value>;

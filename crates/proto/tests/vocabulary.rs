@@ -11,8 +11,9 @@ use proto::socket::{
     TurnOutcome, WireStatus,
 };
 use proto::{
-    ActionMode, ClientType, DisplayStatus, InvalidId, InvocationStatus, ModeSource, OrgId, Origin, Outcome,
-    PauseReason, Risk, Role, SandboxMode, SessionId, SessionStatus, SessionType, TitleStatus, UnknownWord,
+    ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, DisplayStatus, InvalidId,
+    InvocationStatus, ModeSource, OrgId, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role,
+    SandboxMode, SessionId, SessionStatus, SessionType, TitleStatus, UnknownWord,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -53,6 +54,10 @@ fn each_vocabulary_has_exactly_its_words() {
     check(SessionType::ALL, "coding setup cli");
     check(ClientType::ALL, "web slack cli automation");
     check(Origin::ALL, "web cli");
+    check(RepoSource::ALL, "github git local");
+    check(ConfigurationKind::ALL, "manual managed cli");
+    check(ConfigurationStatus::ALL, "pending building default ready failed");
+    check(PromptState::ALL, "queued dispatched answered cancelled failed");
     check(
         PauseReason::ALL,
         "inactivity orphaned manual snapshot_failed credit_limit payment_failed overage_cap suspended \

@@ -12,6 +12,12 @@ pub enum StoreError {
     /// A rule of the data forbids it.
     #[error("{0}")]
     Refused(&'static str),
+    /// The writer lost its session to another one, or the session is gone: nothing was changed.
+    #[error("another instance owns this session now")]
+    Fenced,
+    /// The organisation has as many live sessions as it may.
+    #[error("this organisation may have {limit} live sessions and has them: end one, or raise its limit")]
+    SessionLimit { limit: i64 },
     /// The database cannot be opened or reached.
     #[error("cannot open the database {target}: {reason}. {remedy}")]
     Unreachable { target: String, reason: String, remedy: &'static str },

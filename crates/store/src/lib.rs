@@ -11,6 +11,7 @@ mod error;
 mod existing;
 mod migrate;
 mod probe;
+mod row;
 mod writer;
 
 // Who there is.
@@ -20,9 +21,19 @@ mod login_session;
 mod member;
 mod org;
 // What a session is and which credentials it gave out.
+mod owner;
 mod sandbox_token;
 mod session;
+mod session_list;
+mod session_record;
+mod session_state;
+mod telemetry;
 mod ticket;
+// What is said in it.
+mod event;
+mod message;
+mod prompt;
+mod transcript;
 // What sandboxes may reach.
 mod egress;
 // What must stay secret.
@@ -32,17 +43,26 @@ pub use backup::{backup_sqlite, check_backup, restore};
 pub use db::{Durability, Store, describe_url};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
+pub use event::EventBatch;
 pub use key::{ApiKey, NewApiKey};
 pub use login::NewLoginCode;
 pub use login_session::NewLoginSession;
 pub use member::{Member, NewMember};
+pub use message::{PartBody, StoredMessage, StoredPart, StoredTool};
 pub use migrate::Migration;
 pub use org::{FirstOwner, NewOrg, Org};
+pub use owner::{Owned, Owner};
 pub use probe::{Schema, probe_postgres, probe_sqlite};
+pub use prompt::{NewPrompt, QueuedPrompt};
 pub use sandbox_token::{NewSandboxToken, SandboxOwner};
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
-pub use session::{NewSession, SessionRow};
+pub use session::{NewSession, Starts};
+pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};
+pub use session_record::SessionRecord;
+pub use session_state::Ending;
+pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
+pub use transcript::Transcript;
 
 /// SHA-256 of a credential: what is stored instead of it.
 pub type TokenHash = [u8; 32];

@@ -1,77 +1,189 @@
-//! The session record: what it is, whose it is, and which sandbox it has.
+//! Making, renaming and deleting sessions: what their organisation does, whoever owns them.
 
 use chrono::{DateTime, Utc};
-use proto::{ClientType, OrgId, SessionId, SessionStatus, SessionType, UserId};
-use sqlx::FromRow;
-use uuid::Uuid;
+use proto::http::AgentConfig;
+use proto::{
+    AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, SessionId, SessionMetrics,
+    SessionStatus, SessionType, TriggerEventId, TriggerId, UserId,
+};
+use sqlx::types::{Json, JsonValue};
 
-use crate::db::{read, write};
+use crate::db::write;
+use crate::row::{storable, storable_json};
 use crate::{Store, StoreError};
 
 /// A session to be made.
+#[derive(Clone, Debug)]
 pub struct NewSession {
     pub id: SessionId,
     pub org_id: OrgId,
     pub created_by: Option<UserId>,
+    pub configuration_id: Option<ConfigurationId>,
+    pub parent_session_id: Option<SessionId>,
     pub session_type: SessionType,
     pub client_type: Option<ClientType>,
+    pub client_metadata: Option<JsonObject>,
+    pub origin: Origin,
+    pub starts: Starts,
+    pub title: Option<String>,
+    pub initial_prompt: Option<String>,
+    pub system_prompt: Option<String>,
+    pub agent_config: Option<AgentConfig>,
+    pub automation_id: Option<AutomationId>,
+    pub trigger_id: Option<TriggerId>,
+    pub trigger_event_id: Option<TriggerEventId>,
+    pub trigger_context: Option<JsonObject>,
+    pub local_path_hash: Option<String>,
     pub sandbox_provider: String,
+    pub snapshot_id: Option<String>,
+    pub budget_micros: Option<i64>,
     pub at: DateTime<Utc>,
 }
 
-/// What identity needs to know of a session.
-#[derive(Clone, Debug, FromRow)]
-pub struct SessionRow {
-    #[sqlx(try_from = "Uuid")]
-    pub id: SessionId,
-    #[sqlx(try_from = "Uuid")]
-    pub org_id: OrgId,
-    #[sqlx(try_from = "String")]
-    pub status: SessionStatus,
-    #[sqlx(try_from = "String")]
-    pub session_type: SessionType,
-    pub stop_reason: Option<String>,
-    pub sandbox_id: Option<String>,
-    pub sandbox_generation: i64,
-    pub ended_at: Option<DateTime<Utc>>,
+/// When a new session gets its sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starts {
+    /// When somebody wants it.
+    Later,
+    /// At once.
+    Now,
 }
 
+impl NewSession {
+    /// A session with nothing but what every one has.
+    pub fn new(
+        id: SessionId,
+        org_id: OrgId,
+        session_type: SessionType,
+        sandbox_provider: &str,
+        at: DateTime<Utc>,
+    ) -> Self {
+        Self {
+            id,
+            org_id,
+            created_by: None,
+            configuration_id: None,
+            parent_session_id: None,
+            session_type,
+            client_type: None,
+            client_metadata: None,
+            origin: Origin::Web,
+            starts: Starts::Later,
+            title: None,
+            initial_prompt: None,
+            system_prompt: None,
+            agent_config: None,
+            automation_id: None,
+            trigger_id: None,
+            trigger_event_id: None,
+            trigger_context: None,
+            local_path_hash: None,
+            sandbox_provider: sandbox_provider.to_owned(),
+            snapshot_id: None,
+            budget_micros: None,
+            at,
+        }
+    }
+}
+
+/// Holds the organisation for the rest of the transaction, so that two sessions cannot both be the last one that is
+/// admitted. A `None` limit admits all.
+pub(crate) const HOLD_LIMIT: &str =
+    "UPDATE organizations SET name = name WHERE id = $1 RETURNING session_limit";
+/// Other sessions that have a sandbox or are about to get one.
+pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions
+    WHERE org_id = $1 AND id <> $2 AND status IN ('pending', 'starting', 'running')";
+
+/// Refuses a session for which its organisation has no room.
+macro_rules! admit {
+    ($connection:expr, $org:expr, $session:expr) => {{
+        let limit: Option<Option<i64>> =
+            sqlx::query_scalar(HOLD_LIMIT).bind($org).fetch_optional(&mut *$connection).await?;
+        if let Some(Some(limit)) = limit {
+            let live: i64 =
+                sqlx::query_scalar(LIVE).bind($org).bind($session).fetch_one(&mut *$connection).await?;
+            if live >= limit {
+                return Err($crate::StoreError::SessionLimit { limit });
+            }
+        }
+    }};
+}
+pub(crate) use admit;
+
 impl Store {
+    /// Makes a session, unless its organisation has as many live ones as it may.
     pub async fn create_session(&self, new: NewSession) -> Result<(), StoreError> {
-        const SQL: &str =
-            "INSERT INTO sessions (id, org_id, created_by, session_type, client_type, origin, status,
-            sandbox_provider, sandbox_generation, owner_epoch, seq_reserved, pr_urls, metrics, started_at,
-            last_activity_at)
-            VALUES ($1, $2, $3, $4, $5, $6, 'pending', $7, 0, 0, 0, '[]', '{}', $8, $8)";
-        let origin = if new.client_type == Some(ClientType::Cli) { "cli" } else { "web" };
+        const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
+            session_type, client_type, client_metadata, origin, status, title, initial_prompt, system_prompt,
+            agent_config, automation_id, trigger_id, trigger_event_id, trigger_context, local_path_hash,
+            sandbox_provider, snapshot_id, budget_micros, metrics, started_at, last_activity_at,
+            sandbox_generation, owner_epoch, seq_reserved, pr_urls)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+            $22, $23, $24, $24, 0, 0, 0, '[]')";
+        let status = match new.starts {
+            Starts::Later => SessionStatus::Pending,
+            Starts::Now => SessionStatus::Starting,
+        };
         write!(self, Disk, tx => {
+            admit!(tx, new.org_id.uuid(), new.id.uuid());
             sqlx::query(SQL)
                 .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.created_by.map(UserId::uuid))
-                .bind(new.session_type.as_str()).bind(new.client_type.map(ClientType::as_str)).bind(origin)
-                .bind(new.sandbox_provider).bind(new.at)
+                .bind(new.configuration_id.map(ConfigurationId::uuid))
+                .bind(new.parent_session_id.map(SessionId::uuid))
+                .bind(new.session_type.as_str()).bind(new.client_type.map(ClientType::as_str))
+                .bind(new.client_metadata.map(storable_object)).bind(new.origin.as_str()).bind(status.as_str())
+                .bind(new.title.map(storable)).bind(new.initial_prompt.map(storable))
+                .bind(new.system_prompt.map(storable)).bind(new.agent_config.map(Json))
+                .bind(new.automation_id.map(AutomationId::uuid)).bind(new.trigger_id.map(TriggerId::uuid))
+                .bind(new.trigger_event_id.map(TriggerEventId::uuid))
+                .bind(new.trigger_context.map(storable_object)).bind(new.local_path_hash)
+                .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
+                .bind(Json(SessionMetrics::default())).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(())
         })
-        .map_err(|error: StoreError| error.on_constraint("this session", "this organisation or user"))
-    }
-
-    /// A session by its id alone. Whoever asks must compare the organisation: `edge` does it in one extractor.
-    pub async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
-        const SQL: &str =
-            "SELECT id, org_id, status, session_type, stop_reason, sandbox_id, sandbox_generation, ended_at
-            FROM sessions WHERE id = $1";
-        let id = id.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?)
-    }
-
-    /// Begins a new sandbox generation, on a new sandbox and at the end of one: all earlier tokens are dead.
-    pub async fn next_sandbox_generation(&self, id: SessionId) -> Result<i64, StoreError> {
-        const SQL: &str = "UPDATE sessions SET sandbox_generation = sandbox_generation + 1 WHERE id = $1
-            RETURNING sandbox_generation";
-        let id = id.uuid();
-        write!(self, Disk, tx => {
-            let generation = sqlx::query_scalar(SQL).bind(id).fetch_optional(&mut *tx).await?;
-            generation.ok_or(StoreError::Missing("this session"))
+        .map_err(|error: StoreError| {
+            error.on_constraint("this session", "this organisation, user, configuration, parent or trigger")
         })
     }
+
+    /// Gives a session a title of its organisation's choice.
+    pub async fn rename_session(&self, org: OrgId, id: SessionId, title: &str) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET title = $3, title_status = NULL WHERE org_id = $1 AND id = $2";
+        let (org, id, title) = (org.uuid(), id.uuid(), storable(title.to_owned()));
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(id).bind(title).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this session")) } else { Ok(()) }
+        })
+    }
+
+    /// Deletes a session with its log, transcript and credentials; what it did stays in the ledger, and a tombstone
+    /// says who deleted it. Its owner can write nothing afterwards.
+    pub async fn delete_session(
+        &self,
+        org: OrgId,
+        id: SessionId,
+        by: &str,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const ORPHAN: &str =
+            "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
+        const DELETE: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
+        const BURY: &str = "INSERT INTO tombstones (kind, id, org_id, deleted_by, deleted_at)
+            VALUES ('session', $2, $1, $3, $4)";
+        let (org, id, by) = (org.uuid(), id.uuid(), by.to_owned());
+        write!(self, Disk, tx => {
+            sqlx::query(ORPHAN).bind(org).bind(id).execute(&mut *tx).await?;
+            let done = sqlx::query(DELETE).bind(org).bind(id).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 {
+                return Err(StoreError::Missing("this session"));
+            }
+            sqlx::query(BURY).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+}
+
+fn storable_object(object: JsonObject) -> Json<JsonValue> {
+    Json(storable_json(JsonValue::Object(object)))
 }

@@ -9,9 +9,15 @@ mod world;
 // The public calls, as stories.
 mod credentials;
 mod egress;
+mod events;
+mod fencing;
 mod identity;
 mod logins;
+mod prompts;
 mod sandboxes;
+mod sessions;
+mod states;
+mod transcripts;
 mod vault;
 // The schema.
 mod catalog;

@@ -71,8 +71,8 @@ const TOKEN: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id,
 const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, route, key, fingerprint, state, response_status,
     created_at, expires_at) VALUES (#1, 'POST /x', 'k', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff',
     'done', 200, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
-const EVENT: &str = "INSERT INTO events (session_id, seq, org_id, epoch, frame, created_at)
-    VALUES (#40, 7, #1, 1, '{}', '2025-06-15T00:00:00Z')";
+const EVENT: &str = "INSERT INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at)
+    VALUES (#40, 7, 9, #1, 1, '{}', '2025-06-15T00:00:00Z')";
 const TOOL_PART: &str =
     "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
     status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
@@ -89,7 +89,7 @@ const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, in
 /// A good row, what to put in the place of what, and which rule must refuse it then.
 type Case = (&'static str, &'static str, &'static str, ErrorKind);
 
-const CASES: [Case; 49] = [
+const CASES: [Case; 50] = [
     (USER, "bob@", "Bob@", ErrorKind::CheckViolation),
     (USER, "bob@example.com", "b@", ErrorKind::CheckViolation),
     (USER, "bob@", "ada@", ErrorKind::UniqueViolation),
@@ -131,6 +131,7 @@ const CASES: [Case; 49] = [
     (IDEMPOTENCY, "'done', 200", "'done', NULL", ErrorKind::CheckViolation),
     (IDEMPOTENCY, "'done', 200", "'in_flight', 200", ErrorKind::CheckViolation),
     (EVENT, "#40, 7", "#40, 0", ErrorKind::CheckViolation),
+    (EVENT, "7, 9", "7, 6", ErrorKind::CheckViolation),
     (EVENT, "#1, 1, '{}'", "#1, -1, '{}'", ErrorKind::CheckViolation),
     (TOOL_PART, "'call'", "NULL", ErrorKind::CheckViolation),
     (TOOL_PART, "'tool', NULL", "'tool', 'words'", ErrorKind::CheckViolation),

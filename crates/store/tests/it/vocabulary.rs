@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::http::{SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, ToolStatus};
 use proto::{
-    ActionMode, ClientType, EgressKind, EgressMode, EgressOutcome, InvocationStatus, ModeSource, Origin,
-    Outcome, PauseReason, Risk, Role, SessionStatus, SessionType, TitleStatus,
+    ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind, EgressMode, EgressOutcome,
+    InvocationStatus, ModeSource, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role,
+    SessionStatus, SessionType, TitleStatus,
 };
 use store::Migration;
 
@@ -27,6 +28,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("action_invocations.mode_source", words!(ModeSource)),
         ("action_invocations.risk_level", words!(Risk)),
         ("action_invocations.status", invocation),
+        ("configurations.kind", words!(ConfigurationKind)),
+        ("configurations.status", words!(ConfigurationStatus)),
         ("connector_tools.risk", words!(Risk)),
         ("connectors.default_risk", words!(Risk)),
         ("egress_policies.mode", words!(EgressMode)),
@@ -37,6 +40,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("messages.source", words!(MessageSource)),
         ("parts.status", words!(ToolStatus)),
         ("prompts.source", words!(MessageSource)),
+        ("prompts.state", words!(PromptState)),
+        ("repos.source", words!(RepoSource)),
         ("secrets.scope", words!(SecretScope)),
         ("sessions.client_type", words!(ClientType)),
         ("sessions.origin", words!(Origin)),
@@ -50,13 +55,11 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 }
 
 /// Columns whose words only the database has so far. A vocabulary in proto moves them up.
-const DATABASE_ONLY: [&str; 24] = [
+const DATABASE_ONLY: [&str; 20] = [
     "artifacts.hash_source",
     "artifacts.scope",
     "automation_run_events.kind",
     "automation_runs.status",
-    "configurations.kind",
-    "configurations.status",
     "connectors.transport",
     "idempotency_keys.state",
     "integrations.provider",
@@ -67,8 +70,6 @@ const DATABASE_ONLY: [&str; 24] = [
     "ledger_events.outcome",
     "outbox.status",
     "parts.kind",
-    "prompts.state",
-    "repos.source",
     "runs.contract_version",
     "runs.run_kind",
     "runs.status",

@@ -1,8 +1,10 @@
 //! The few rows that most stories begin with, and short names for their ids, hashes and times.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use proto::{ClientType, ConfigurationId, OrgId, RepoId, Role, SessionId, SessionType, UserId};
-use store::{NewMember, NewOrg, NewSession, Store, TokenHash};
+use proto::{
+    ClientType, ConfigurationId, OrgId, Outcome, RepoId, Role, SessionId, SessionStatus, SessionType, UserId,
+};
+use store::{Ending, NewMember, NewOrg, NewSession, Owner, Store, TokenHash};
 use uuid::Uuid;
 
 use crate::backend::Backend;
@@ -40,20 +42,29 @@ pub(crate) async fn member(store: &Store, org: OrgId, number: u8, role: Role) ->
 
 /// A session ready to be made.
 pub(crate) fn new_session(org_id: OrgId, number: u8) -> NewSession {
-    NewSession {
-        id: id(number),
-        org_id,
-        created_by: None,
-        session_type: SessionType::Coding,
-        client_type: Some(ClientType::Web),
-        sandbox_provider: "local".to_owned(),
-        at: at(number.into()),
-    }
+    let new = NewSession::new(id(number), org_id, SessionType::Coding, "local", at(number.into()));
+    NewSession { client_type: Some(ClientType::Web), ..new }
 }
 
 pub(crate) async fn session(store: &Store, org: OrgId, number: u8) -> SessionId {
     store.create_session(new_session(org, number)).await.unwrap();
     id(number)
+}
+
+/// Takes a session over.
+pub(crate) async fn own(store: &Store, session: SessionId) -> Owner {
+    store.own_session(session, "one").await.unwrap().owner
+}
+
+/// An end that somebody asked for.
+pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
+    Ending {
+        status: SessionStatus::Stopped,
+        stop_reason: Some("asked".to_owned()),
+        pause_reason: None,
+        outcome: Some(Outcome::Completed),
+        at,
+    }
 }
 
 /// A repository `number` of the organisation `org`; nothing in the store makes one yet.

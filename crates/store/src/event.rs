@@ -1,0 +1,139 @@
+//! The log of a session: what clients were sent, in order, written before it is sent.
+
+use chrono::{DateTime, Utc};
+use proto::SessionId;
+use sqlx::FromRow;
+
+use crate::db::{Db, in_time, read, write};
+use crate::owner::fenced;
+use crate::{Owner, Store, StoreError};
+
+/// Consecutive frames of a session.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct EventBatch {
+    pub first_seq: i64,
+    pub last_seq: i64,
+    /// One JSON frame per line, in order.
+    pub frames: String,
+}
+
+/// What must hold for a batch to be kept, beside the epoch: its numbers are reserved and none was used before.
+macro_rules! append {
+    ($rest:literal) => {
+        concat!(
+            "INSERT INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at)
+            SELECT id, $3, $4, org_id, owner_epoch, $5, $6 FROM sessions
+            WHERE id = $1 AND owner_epoch = $2 AND seq_reserved >= $4 AND transcript_seq < $3
+            AND NOT EXISTS (SELECT 1 FROM events WHERE session_id = $1 AND last_seq >= $3)",
+            $rest
+        )
+    };
+}
+
+/// How many batches are read at a time.
+const PAGE: i64 = 32;
+
+impl Store {
+    /// Appends one batch. It survives a crash of this program; a power cut may take the last ones.
+    pub async fn append_events(
+        &self,
+        owner: &Owner,
+        first_seq: i64,
+        last_seq: i64,
+        frames: String,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQLITE: &str = append!("");
+        // One round trip instead of four: the statement is the whole transaction and itself says that it need not
+        // wait for the disk. The lock keeps a new owner waiting that would else not see this batch.
+        const POSTGRES: &str =
+            append!(" AND set_config('synchronous_commit', 'off', true) = 'off' FOR SHARE OF sessions");
+        let (session, epoch) = owner.key();
+        let kept = match &self.db {
+            Db::Sqlite { .. } => write!(self, Process, tx => {
+                let done = sqlx::query(SQLITE)
+                    .bind(session).bind(epoch).bind(first_seq).bind(last_seq).bind(frames).bind(at)
+                    .execute(&mut *tx).await?;
+                Ok(done.rows_affected())
+            })?,
+            Db::Postgres(pool) => {
+                let append = sqlx::query(POSTGRES)
+                    .bind(session)
+                    .bind(epoch)
+                    .bind(first_seq)
+                    .bind(last_seq)
+                    .bind(frames)
+                    .bind(at);
+                in_time(append.execute(pool)).await?.rows_affected()
+            }
+        };
+        if kept == 1 { Ok(()) } else { Err(self.why_not_appended(owner).await) }
+    }
+
+    async fn why_not_appended(&self, owner: &Owner) -> StoreError {
+        const SQL: &str = "SELECT count(*) FROM sessions WHERE id = $1 AND owner_epoch = $2";
+        let (session, epoch) = owner.key();
+        let owned: sqlx::Result<i64> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(epoch).fetch_one(pool).await);
+        match owned {
+            Ok(0) => StoreError::Fenced,
+            Ok(_) => StoreError::Refused("these numbers are not reserved, or were used before"),
+            Err(error) => StoreError::Failed(error),
+        }
+    }
+
+    /// Batches with numbers after `seq`, oldest first, until they hold `max_bytes` together; at least one if there is
+    /// any. The first may begin at or before `seq`. Where a batch does not begin right after the one before it, the
+    /// log was pruned or numbers were left out: that is a gap.
+    pub async fn events_after(
+        &self,
+        session: SessionId,
+        seq: i64,
+        max_bytes: usize,
+    ) -> Result<Vec<EventBatch>, StoreError> {
+        const SQL: &str = "SELECT first_seq, last_seq, frames FROM events
+            WHERE session_id = $1 AND last_seq > $2 ORDER BY last_seq LIMIT $3";
+        let (session, mut after, mut bytes) = (session.uuid(), seq, 0);
+        let mut batches: Vec<EventBatch> = Vec::new();
+        loop {
+            let page: Vec<EventBatch> = read!(self, pool => {
+                sqlx::query_as(SQL).bind(session).bind(after).bind(PAGE).fetch_all(pool).await
+            })?;
+            let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+            for batch in page {
+                if bytes >= max_bytes && !batches.is_empty() {
+                    return Ok(batches);
+                }
+                bytes += batch.frames.len();
+                after = batch.last_seq;
+                batches.push(batch);
+            }
+            if is_last {
+                return Ok(batches);
+            }
+        }
+    }
+
+    /// Forgets batches whose numbers are all `up_to` or lower and whose effects the transcript has: no more, so that
+    /// nothing is lost and the head stays known.
+    pub async fn prune_events(&self, owner: &Owner, up_to: i64) -> Result<(), StoreError> {
+        const SQL: &str = "DELETE FROM events WHERE session_id = $1 AND last_seq <= $2
+            AND last_seq <= (SELECT transcript_seq FROM sessions WHERE id = $1)";
+        let owner = *owner;
+        write!(self, Process, tx => {
+            fenced!(tx, owner, crate::owner::HOLD);
+            sqlx::query(SQL).bind(owner.session().uuid()).bind(up_to).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    /// The highest number of a session that is known to have been used; `None` when there is no such session.
+    pub async fn head(&self, session: SessionId) -> Result<Option<i64>, StoreError> {
+        const SQL: &str = "SELECT transcript_seq,
+            COALESCE((SELECT max(last_seq) FROM events WHERE session_id = $1), 0) FROM sessions WHERE id = $1";
+        let session = session.uuid();
+        let found: Option<(i64, i64)> =
+            read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_optional(pool).await)?;
+        Ok(found.map(|(transcript, logged)| transcript.max(logged)))
+    }
+}

@@ -1,0 +1,103 @@
+//! Ownership of a session: who may write to it now.
+//!
+//! Leases decide who should work; this decides whose writes count. Every grant raises the session's epoch, and a
+//! write that carries an earlier one changes nothing and is told so.
+
+use proto::{OrgId, SessionId};
+use uuid::Uuid;
+
+use crate::db::write;
+use crate::session_record::records;
+use crate::{SessionRecord, Store, StoreError};
+
+/// The right to write to one session, until somebody else gets it. Only a grant makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    session: SessionId,
+    org: OrgId,
+    epoch: i64,
+}
+
+/// A session as its new owner finds it.
+#[derive(Clone, Debug)]
+pub struct Owned {
+    pub owner: Owner,
+    pub record: SessionRecord,
+    /// The highest number that is known to have been used: in the log, or in the transcript.
+    pub head: i64,
+    /// The highest number that may have been used: what an owner whose log was lost goes on from.
+    pub reserved: i64,
+}
+
+impl Owner {
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub fn org(&self) -> OrgId {
+        self.org
+    }
+
+    /// The generation of owners, for clients.
+    pub fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// The first two parameters of every fenced statement.
+    pub(crate) fn key(&self) -> (Uuid, i64) {
+        (self.session.uuid(), self.epoch)
+    }
+}
+
+/// Runs one fenced UPDATE whose first parameters are the session and the epoch; no row means that both are history.
+macro_rules! fenced {
+    ($connection:expr, $owner:expr, $sql:expr $(, $value:expr)*) => {{
+        let (session, epoch) = $owner.key();
+        let done = sqlx::query($sql).bind(session).bind(epoch)$(.bind($value))*
+            .execute(&mut *$connection).await?;
+        if done.rows_affected() == 0 {
+            return Err($crate::StoreError::Fenced);
+        }
+    }};
+}
+pub(crate) use fenced;
+
+/// Holds the session for the rest of the transaction: no new owner is made before its end.
+pub(crate) const HOLD: &str =
+    "UPDATE sessions SET owner_epoch = owner_epoch WHERE id = $1 AND owner_epoch = $2";
+
+impl Store {
+    /// Makes `instance` the owner of a session. All earlier owners can write nothing from here on, and what they
+    /// wrote before is in what this returns.
+    pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
+        const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2
+            WHERE id = $1 RETURNING owner_epoch, seq_reserved";
+        const RECORD: &str = records!("WHERE s.id = $1");
+        const LOGGED: &str = "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
+        let (uuid, instance) = (id.uuid(), instance.to_owned());
+        write!(self, Disk, tx => {
+            let granted: Option<(i64, i64)> =
+                sqlx::query_as(GRANT).bind(uuid).bind(instance).fetch_optional(&mut *tx).await?;
+            let (epoch, reserved) = granted.ok_or(StoreError::Missing("this session"))?;
+            // After the grant: a write of an earlier owner is finished or will be refused.
+            let logged: i64 = sqlx::query_scalar(LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
+            let record: SessionRecord = sqlx::query_as(RECORD).bind(uuid).fetch_one(&mut *tx).await?;
+            let owner = Owner { session: id, org: record.org_id, epoch };
+            let head = logged.max(record.transcript_seq);
+            Ok(Owned { owner, record, head, reserved })
+        })
+    }
+
+    /// Reserves all numbers up to and including `up_to`, before the first of them is used. Never lowers what is
+    /// reserved.
+    pub async fn reserve_numbers(&self, owner: &Owner, up_to: i64) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET
+            seq_reserved = CASE WHEN seq_reserved < $3 THEN $3 ELSE seq_reserved END
+            WHERE id = $1 AND owner_epoch = $2";
+        let owner = *owner;
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, SQL, up_to);
+            Ok(())
+        })
+    }
+}

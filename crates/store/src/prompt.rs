@@ -1,0 +1,91 @@
+//! The queue of prompts: what was asked of a session and has not been answered.
+
+use chrono::{DateTime, Utc};
+use proto::socket::MessageSource;
+use proto::{PromptState, SessionId};
+use sqlx::types::Json;
+
+use crate::db::{read, write};
+use crate::owner::{HOLD, fenced};
+use crate::row::{from_row, optional_word, storable, word};
+use crate::{Owner, Store, StoreError};
+
+/// A prompt to be queued. Its id is the caller's: the same one twice is one prompt.
+#[derive(Clone, Debug)]
+pub struct NewPrompt {
+    pub id: String,
+    pub content: String,
+    /// Data URIs.
+    pub images: Vec<String>,
+    pub sender_id: Option<String>,
+    pub source: Option<MessageSource>,
+    pub at: DateTime<Utc>,
+}
+
+/// A prompt that is not settled: it waits, or it was given to the agent and nobody knows yet what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedPrompt {
+    pub id: String,
+    pub content: String,
+    pub images: Vec<String>,
+    pub sender_id: Option<String>,
+    pub source: Option<MessageSource>,
+    pub state: PromptState,
+    pub created_at: DateTime<Utc>,
+}
+
+from_row!(QueuedPrompt, row => QueuedPrompt {
+    id: row.try_get("id")?,
+    content: row.try_get("content")?,
+    images: row.try_get::<Json<Vec<String>>, _>("images")?.0,
+    sender_id: row.try_get("sender_id")?,
+    source: optional_word(row.try_get("source")?)?,
+    state: word(row.try_get("state")?)?,
+    created_at: row.try_get("created_at")?,
+});
+
+impl Store {
+    /// Puts a prompt at the end of the queue; `false` when it is there already, in whatever state.
+    pub async fn queue_prompt(&self, owner: &Owner, prompt: NewPrompt) -> Result<bool, StoreError> {
+        const SQL: &str = "INSERT INTO prompts (session_id, id, org_id, position, content, images, sender_id,
+            source, state, created_at)
+            VALUES ($1, $2, $3, (SELECT COALESCE(max(position), 0) + 1 FROM prompts WHERE session_id = $1), $4, $5,
+            $6, $7, 'queued', $8) ON CONFLICT (session_id, id) DO NOTHING";
+        let owner = *owner;
+        let images: Vec<String> = prompt.images.into_iter().map(storable).collect();
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, HOLD);
+            let done = sqlx::query(SQL)
+                .bind(owner.session().uuid()).bind(storable(prompt.id)).bind(owner.org().uuid())
+                .bind(storable(prompt.content)).bind(Json(images)).bind(prompt.sender_id.map(storable))
+                .bind(prompt.source.map(MessageSource::as_str)).bind(prompt.at)
+                .execute(&mut *tx).await?;
+            Ok(done.rows_affected() == 1)
+        })
+    }
+
+    /// Prompts that wait or are being answered, in order.
+    pub async fn queued_prompts(&self, session: SessionId) -> Result<Vec<QueuedPrompt>, StoreError> {
+        const SQL: &str = "SELECT id, content, images, sender_id, source, state, created_at FROM prompts
+            WHERE session_id = $1 AND state IN ('queued', 'dispatched') ORDER BY position";
+        let session = session.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?)
+    }
+
+    /// Says what became of a prompt.
+    pub async fn set_prompt_state(
+        &self,
+        owner: &Owner,
+        id: &str,
+        state: PromptState,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE prompts SET state = $3 WHERE session_id = $1 AND id = $2";
+        let (owner, id) = (*owner, id.to_owned());
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, HOLD);
+            let done = sqlx::query(SQL)
+                .bind(owner.session().uuid()).bind(id).bind(state.as_str()).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this prompt")) } else { Ok(()) }
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! A session as the database has it: everything needed to run it or to show it.
+
+use chrono::{DateTime, Utc};
+use proto::http::AgentConfig;
+use proto::{
+    AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason, SessionId,
+    SessionMetrics, SessionStatus, SessionType, TitleStatus, TriggerEventId, TriggerId, UserId,
+};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::db::read;
+use crate::row::{from_row, optional_word, word};
+use crate::{Store, StoreError};
+
+/// One session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionRecord {
+    pub id: SessionId,
+    pub org_id: OrgId,
+    pub created_by: Option<UserId>,
+    pub configuration_id: Option<ConfigurationId>,
+    pub configuration_name: Option<String>,
+    pub parent_session_id: Option<SessionId>,
+    pub session_type: SessionType,
+    pub client_type: Option<ClientType>,
+    pub client_metadata: Option<JsonObject>,
+    pub origin: Origin,
+    pub status: SessionStatus,
+    pub pause_reason: Option<PauseReason>,
+    pub stop_reason: Option<String>,
+    pub outcome: Option<Outcome>,
+    pub summary: Option<String>,
+    pub title: Option<String>,
+    pub title_status: Option<TitleStatus>,
+    pub initial_prompt: Option<String>,
+    pub initial_prompt_sent_at: Option<DateTime<Utc>>,
+    pub system_prompt: Option<String>,
+    pub agent_config: Option<AgentConfig>,
+    pub automation_id: Option<AutomationId>,
+    pub automation_name: Option<String>,
+    pub trigger_id: Option<TriggerId>,
+    pub trigger_event_id: Option<TriggerEventId>,
+    pub trigger_context: Option<JsonObject>,
+    pub branch_name: Option<String>,
+    pub base_commit_sha: Option<String>,
+    pub local_path_hash: Option<String>,
+    pub sandbox_provider: String,
+    pub sandbox_id: Option<String>,
+    pub sandbox_generation: i64,
+    pub sandbox_expires_at: Option<DateTime<Utc>>,
+    pub snapshot_id: Option<String>,
+    pub agent_session_id: Option<String>,
+    pub preview_url: Option<String>,
+    /// The effects of all numbers up to this one are in the transcript.
+    pub transcript_seq: i64,
+    pub budget_micros: Option<i64>,
+    pub latest_task: Option<String>,
+    pub pr_urls: Vec<String>,
+    pub metrics: SessionMetrics,
+    pub started_at: DateTime<Utc>,
+    pub last_activity_at: DateTime<Utc>,
+    pub paused_at: Option<DateTime<Utc>>,
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+/// The one SELECT of records, with the rest that makes it a query.
+macro_rules! records {
+    ($rest:literal) => {
+        concat!(
+            "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
+            s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
+            s.pause_reason, s.stop_reason, s.outcome, s.summary, s.title, s.title_status, s.initial_prompt,
+            s.initial_prompt_sent_at, s.system_prompt, s.agent_config, s.automation_id,
+            a.name AS automation_name, s.trigger_id, s.trigger_event_id, s.trigger_context, s.branch_name,
+            s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,
+            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.preview_url, s.transcript_seq,
+            s.budget_micros, s.latest_task, s.pr_urls, s.metrics, s.started_at, s.last_activity_at,
+            s.paused_at, s.ended_at
+            FROM sessions s LEFT JOIN configurations c ON c.id = s.configuration_id
+            LEFT JOIN automations a ON a.id = s.automation_id ",
+            $rest
+        )
+    };
+}
+pub(crate) use records;
+
+/// An id column that may be empty.
+macro_rules! optional_id {
+    ($row:ident, $name:literal) => {
+        $row.try_get::<Option<Uuid>, _>($name)?.map(Into::into)
+    };
+}
+
+/// A JSON column that may be empty.
+macro_rules! optional_json {
+    ($row:ident, $name:literal) => {
+        $row.try_get::<Option<Json<_>>, _>($name)?.map(|json| json.0)
+    };
+}
+
+from_row!(SessionRecord, row => SessionRecord {
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    created_by: optional_id!(row, "created_by"),
+    configuration_id: optional_id!(row, "configuration_id"),
+    configuration_name: row.try_get("configuration_name")?,
+    parent_session_id: optional_id!(row, "parent_session_id"),
+    session_type: word(row.try_get("session_type")?)?,
+    client_type: optional_word(row.try_get("client_type")?)?,
+    client_metadata: optional_json!(row, "client_metadata"),
+    origin: word(row.try_get("origin")?)?,
+    status: word(row.try_get("status")?)?,
+    pause_reason: optional_word(row.try_get("pause_reason")?)?,
+    stop_reason: row.try_get("stop_reason")?,
+    outcome: optional_word(row.try_get("outcome")?)?,
+    summary: row.try_get("summary")?,
+    title: row.try_get("title")?,
+    title_status: optional_word(row.try_get("title_status")?)?,
+    initial_prompt: row.try_get("initial_prompt")?,
+    initial_prompt_sent_at: row.try_get("initial_prompt_sent_at")?,
+    system_prompt: row.try_get("system_prompt")?,
+    agent_config: optional_json!(row, "agent_config"),
+    automation_id: optional_id!(row, "automation_id"),
+    automation_name: row.try_get("automation_name")?,
+    trigger_id: optional_id!(row, "trigger_id"),
+    trigger_event_id: optional_id!(row, "trigger_event_id"),
+    trigger_context: optional_json!(row, "trigger_context"),
+    branch_name: row.try_get("branch_name")?,
+    base_commit_sha: row.try_get("base_commit_sha")?,
+    local_path_hash: row.try_get("local_path_hash")?,
+    sandbox_provider: row.try_get("sandbox_provider")?,
+    sandbox_id: row.try_get("sandbox_id")?,
+    sandbox_generation: row.try_get("sandbox_generation")?,
+    sandbox_expires_at: row.try_get("sandbox_expires_at")?,
+    snapshot_id: row.try_get("snapshot_id")?,
+    agent_session_id: row.try_get("agent_session_id")?,
+    preview_url: row.try_get("preview_url")?,
+    transcript_seq: row.try_get("transcript_seq")?,
+    budget_micros: row.try_get("budget_micros")?,
+    latest_task: row.try_get("latest_task")?,
+    pr_urls: row.try_get::<Json<Vec<String>>, _>("pr_urls")?.0,
+    metrics: row.try_get::<Json<SessionMetrics>, _>("metrics")?.0,
+    started_at: row.try_get("started_at")?,
+    last_activity_at: row.try_get("last_activity_at")?,
+    paused_at: row.try_get("paused_at")?,
+    ended_at: row.try_get("ended_at")?,
+});
+
+impl Store {
+    /// A session of an organisation; one of another does not exist here.
+    pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
+        const SQL: &str = records!("WHERE s.org_id = $1 AND s.id = $2");
+        let (org, id) = (org.uuid(), id.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+    }
+
+    /// A session by its id alone, for services and for the check of who may see it. Whoever asks must compare the
+    /// organisation.
+    pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
+        const SQL: &str = records!("WHERE s.id = $1");
+        let id = id.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?)
+    }
+}

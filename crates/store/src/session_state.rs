@@ -1,0 +1,164 @@
+//! What the owner of a session writes about its state. Every call is fenced: a former owner changes nothing.
+
+use chrono::{DateTime, Utc};
+use proto::{Outcome, PauseReason, SessionStatus};
+
+use crate::db::write;
+use crate::owner::{HOLD, fenced};
+use crate::row::storable;
+use crate::session::{HOLD_LIMIT, LIVE, admit};
+use crate::{Owner, Store, StoreError};
+
+/// How a session ends.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    pub status: SessionStatus,
+    /// For people.
+    pub stop_reason: Option<String>,
+    /// A session that stopped because it could not be saved is shown as failed.
+    pub pause_reason: Option<PauseReason>,
+    pub outcome: Option<Outcome>,
+    pub at: DateTime<Utc>,
+}
+
+/// One fenced UPDATE of the session and nothing else, on disk before it is reported.
+macro_rules! set {
+    ($store:expr, $owner:expr, $sql:expr $(, $value:expr)*) => {{
+        let owner = *$owner;
+        write!($store, Disk, tx => {
+            fenced!(tx, owner, $sql $(, $value)*);
+            Ok(())
+        })
+    }};
+}
+
+impl Store {
+    /// Takes a session that sleeps or has ended back among the live ones, if its organisation has room for it.
+    pub async fn start_session(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET status = 'starting', pause_reason = NULL, paused_at = NULL,
+            ended_at = NULL, stop_reason = NULL, outcome = NULL, last_activity_at = $3
+            WHERE id = $1 AND owner_epoch = $2";
+        let owner = *owner;
+        write!(self, Disk, tx => {
+            admit!(tx, owner.org().uuid(), owner.session().uuid());
+            fenced!(tx, owner, SQL, at);
+            Ok(())
+        })
+    }
+
+    /// The session's sandbox is up.
+    pub async fn set_running(
+        &self,
+        owner: &Owner,
+        sandbox_id: &str,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET status = 'running', sandbox_id = $3, sandbox_expires_at = $4,
+            pause_reason = NULL, paused_at = NULL, ended_at = NULL, stop_reason = NULL, outcome = NULL
+            WHERE id = $1 AND owner_epoch = $2";
+        let sandbox_id = sandbox_id.to_owned();
+        set!(self, owner, SQL, sandbox_id, expires_at)
+    }
+
+    /// Begins a new sandbox generation, before a new sandbox and at the end of one: all earlier tokens are dead, and
+    /// the session has no sandbox until [`Store::set_running`] names one.
+    pub async fn new_sandbox_generation(&self, owner: &Owner) -> Result<i64, StoreError> {
+        const SQL: &str =
+            "UPDATE sessions SET sandbox_generation = sandbox_generation + 1, sandbox_id = NULL,
+            sandbox_expires_at = NULL, preview_url = NULL WHERE id = $1 AND owner_epoch = $2
+            RETURNING sandbox_generation";
+        let (session, epoch) = owner.key();
+        write!(self, Disk, tx => {
+            let raised = sqlx::query_scalar(SQL).bind(session).bind(epoch).fetch_optional(&mut *tx).await?;
+            raised.ok_or(StoreError::Fenced)
+        })
+    }
+
+    /// Moves a session that does not end here. One that is live has neither pause nor end; one that leaves the live
+    /// states works on no task.
+    pub async fn set_status(
+        &self,
+        owner: &Owner,
+        status: SessionStatus,
+        pause_reason: Option<PauseReason>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET status = $3, pause_reason = $4, paused_at = $5,
+            ended_at = CASE WHEN $6 THEN NULL ELSE ended_at END,
+            stop_reason = CASE WHEN $6 THEN NULL ELSE stop_reason END,
+            outcome = CASE WHEN $6 THEN NULL ELSE outcome END,
+            latest_task = CASE WHEN $6 THEN latest_task ELSE NULL END
+            WHERE id = $1 AND owner_epoch = $2";
+        let live =
+            matches!(status, SessionStatus::Pending | SessionStatus::Starting | SessionStatus::Running);
+        let sleeps = matches!(status, SessionStatus::Paused | SessionStatus::Suspended);
+        let (reason, paused_at) = (pause_reason.map(PauseReason::as_str), sleeps.then_some(at));
+        set!(self, owner, SQL, status.as_str(), reason, paused_at, live)
+    }
+
+    /// Ends a session, until somebody prompts it again.
+    pub async fn end_session(&self, owner: &Owner, ending: Ending) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE sessions SET status = $3, stop_reason = $4, pause_reason = $5, outcome = $6,
+            ended_at = $7, latest_task = NULL WHERE id = $1 AND owner_epoch = $2";
+        let (reason, outcome) =
+            (ending.pause_reason.map(PauseReason::as_str), ending.outcome.map(Outcome::as_str));
+        let stop_reason = ending.stop_reason.map(storable);
+        set!(self, owner, SQL, ending.status.as_str(), stop_reason, reason, outcome, ending.at)
+    }
+
+    /// Which session of the agent's own is ours; `None` when the agent's memory is gone.
+    pub async fn set_agent_session(
+        &self,
+        owner: &Owner,
+        agent_session: Option<&str>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET agent_session_id = $3 WHERE id = $1 AND owner_epoch = $2";
+        let agent_session = agent_session.map(str::to_owned);
+        set!(self, owner, SQL, agent_session)
+    }
+
+    /// What the next sandbox of this session starts from.
+    pub async fn set_snapshot(&self, owner: &Owner, snapshot: Option<&str>) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET snapshot_id = $3 WHERE id = $1 AND owner_epoch = $2";
+        let snapshot = snapshot.map(str::to_owned);
+        set!(self, owner, SQL, snapshot)
+    }
+
+    /// Which branch and commit the session's work began from.
+    pub async fn set_branch(&self, owner: &Owner, branch: &str, base_commit: &str) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET branch_name = $3, base_commit_sha = $4
+            WHERE id = $1 AND owner_epoch = $2";
+        let (branch, base_commit) = (storable(branch.to_owned()), storable(base_commit.to_owned()));
+        set!(self, owner, SQL, branch, base_commit)
+    }
+
+    /// Marks the initial prompt as sent, before it is: of all who try, one gets `true` and sends it.
+    pub async fn mark_initial_prompt(&self, owner: &Owner, at: DateTime<Utc>) -> Result<bool, StoreError> {
+        const SQL: &str = "UPDATE sessions SET initial_prompt_sent_at = $2
+            WHERE id = $1 AND initial_prompt_sent_at IS NULL";
+        let owner = *owner;
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, HOLD);
+            let done = sqlx::query(SQL).bind(owner.session().uuid()).bind(at).execute(&mut *tx).await?;
+            Ok(done.rows_affected() == 1)
+        })
+    }
+
+    /// Takes the mark back, when sending failed before the agent had the prompt.
+    pub async fn unmark_initial_prompt(&self, owner: &Owner) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1 AND owner_epoch = $2";
+        set!(self, owner, SQL)
+    }
+
+    /// Notes that somebody uses the session. Not worth waiting for the disk.
+    pub async fn touch(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET last_activity_at = $3 WHERE id = $1 AND owner_epoch = $2";
+        let owner = *owner;
+        write!(self, Process, tx => {
+            fenced!(tx, owner, SQL, at);
+            Ok(())
+        })
+    }
+}

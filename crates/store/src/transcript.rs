@@ -1,0 +1,174 @@
+//! The transcript: messages and their parts, as far as the log has gone into them.
+
+use chrono::{DateTime, Utc};
+use proto::SessionId;
+use proto::socket::MessageSource;
+use sqlx::types::{Json, JsonValue};
+
+use crate::db::{read, write};
+use crate::message::{PartBody, StoredMessage, StoredPart, StoredTool};
+use crate::owner::fenced;
+use crate::row::{from_row, optional_word, storable, storable_json, word};
+use crate::{Owner, Store, StoreError};
+
+/// What was said in a session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transcript {
+    /// The effects of all numbers up to this one are in it.
+    pub seq: i64,
+    pub messages: Vec<StoredMessage>,
+}
+
+/// A new message gets the next place; one that is there keeps its own.
+const MESSAGE: &str = "INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete,
+    interrupted, sender_id, source, created_at)
+    VALUES ($1, $2, $3, (SELECT COALESCE(max(position), 0) + 1 FROM messages WHERE session_id = $1), $4, $5, $6, $7,
+    $8, $9, $10)
+    ON CONFLICT (session_id, id) DO UPDATE SET role = excluded.role, content = excluded.content,
+    is_complete = excluded.is_complete, interrupted = excluded.interrupted, sender_id = excluded.sender_id,
+    source = excluded.source, created_at = excluded.created_at";
+const NO_PARTS: &str = "DELETE FROM parts WHERE session_id = $1 AND message_id = $2";
+const PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, image,
+    tool_call_id, tool, args, result, status, started_at, completed_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
+
+impl Store {
+    /// Saves messages whole, each with all its parts, and notes that the effects of all numbers up to
+    /// `transcript_seq` are in the transcript now. All of it or nothing.
+    pub async fn save_messages(
+        &self,
+        owner: &Owner,
+        transcript_seq: i64,
+        messages: Vec<StoredMessage>,
+    ) -> Result<(), StoreError> {
+        const REACH: &str = "UPDATE sessions SET
+            transcript_seq = CASE WHEN transcript_seq < $3 THEN $3 ELSE transcript_seq END
+            WHERE id = $1 AND owner_epoch = $2";
+        let owner = *owner;
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, REACH, transcript_seq);
+            let (session, org) = (owner.session().uuid(), owner.org().uuid());
+            for message in messages {
+                let id = storable(message.id);
+                sqlx::query(MESSAGE)
+                    .bind(session).bind(&id).bind(org).bind(message.role.as_str())
+                    .bind(storable(message.content)).bind(message.is_complete).bind(message.interrupted)
+                    .bind(message.sender_id.map(storable)).bind(message.source.map(MessageSource::as_str))
+                    .bind(message.created_at).execute(&mut *tx).await?;
+                sqlx::query(NO_PARTS).bind(session).bind(&id).execute(&mut *tx).await?;
+                for (place, part) in (0_i64..).zip(message.parts) {
+                    let body = Columns::from(part.body);
+                    sqlx::query(PART)
+                        .bind(session).bind(&id).bind(storable(part.id)).bind(org).bind(place).bind(body.kind)
+                        .bind(body.text).bind(body.image).bind(body.call_id).bind(body.tool).bind(body.args)
+                        .bind(body.result).bind(body.status).bind(body.started_at).bind(body.completed_at)
+                        .execute(&mut *tx).await?;
+                }
+            }
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("a part with the same id", "this message"))
+    }
+
+    /// All messages of a session in order, and the number that they reach.
+    pub async fn transcript(&self, session: SessionId) -> Result<Transcript, StoreError> {
+        // One statement, so that no save comes between. The content of a message stands in its first row only.
+        const SQL: &str = "SELECT s.transcript_seq, m.id AS message_id, m.role,
+            CASE WHEN COALESCE(p.position, 0) = 0 THEN m.content ELSE '' END AS content, m.is_complete,
+            m.interrupted, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
+            p.tool, p.args, p.result, p.status, p.started_at, p.completed_at
+            FROM sessions s LEFT JOIN messages m ON m.session_id = s.id
+            LEFT JOIN parts p ON p.session_id = m.session_id AND p.message_id = m.id
+            WHERE s.id = $1 ORDER BY m.position, p.position";
+        let session = session.uuid();
+        let rows: Vec<Row> = read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
+        let mut transcript = Transcript::default();
+        for row in rows {
+            transcript.seq = row.seq;
+            let Some(message) = row.message else { continue };
+            if transcript.messages.last().is_none_or(|last| last.id != message.id) {
+                transcript.messages.push(message);
+            }
+            if let (Some(part), Some(message)) = (row.part, transcript.messages.last_mut()) {
+                message.parts.push(part);
+            }
+        }
+        Ok(transcript)
+    }
+}
+
+/// One part of one message of a session; a session without messages and a message without parts have a row too.
+struct Row {
+    seq: i64,
+    message: Option<StoredMessage>,
+    part: Option<StoredPart>,
+}
+
+from_row!(Row, row => Row {
+    seq: row.try_get("transcript_seq")?,
+    message: match row.try_get::<Option<String>, _>("message_id")? {
+        None => None,
+        Some(id) => Some(StoredMessage {
+            id,
+            role: word(row.try_get("role")?)?,
+            content: row.try_get("content")?,
+            is_complete: row.try_get("is_complete")?,
+            interrupted: row.try_get("interrupted")?,
+            sender_id: row.try_get("sender_id")?,
+            source: optional_word(row.try_get("source")?)?,
+            created_at: row.try_get("created_at")?,
+            parts: Vec::new(),
+        }),
+    },
+    part: match row.try_get::<Option<String>, _>("id")? {
+        None => None,
+        Some(id) => Some(StoredPart { id, body: match row.try_get("kind")? {
+            "text" => PartBody::Text(row.try_get("text")?),
+            "image" => PartBody::Image(row.try_get("image")?),
+            _ => PartBody::Tool(StoredTool {
+                call_id: row.try_get("tool_call_id")?,
+                tool: row.try_get("tool")?,
+                args: row.try_get::<Json<JsonValue>, _>("args")?.0,
+                result: row.try_get("result")?,
+                status: word(row.try_get("status")?)?,
+                started_at: row.try_get("started_at")?,
+                completed_at: row.try_get("completed_at")?,
+            }),
+        }}),
+    },
+});
+
+/// The columns of a part; those of another kind are empty.
+#[derive(Default)]
+struct Columns {
+    kind: &'static str,
+    text: Option<String>,
+    image: Option<String>,
+    call_id: Option<String>,
+    tool: Option<String>,
+    args: Option<Json<JsonValue>>,
+    result: Option<String>,
+    status: Option<&'static str>,
+    started_at: Option<DateTime<Utc>>,
+    completed_at: Option<DateTime<Utc>>,
+}
+
+impl From<PartBody> for Columns {
+    fn from(body: PartBody) -> Self {
+        match body {
+            PartBody::Text(text) => Self { kind: "text", text: Some(storable(text)), ..Self::default() },
+            PartBody::Image(image) => Self { kind: "image", image: Some(storable(image)), ..Self::default() },
+            PartBody::Tool(tool) => Self {
+                kind: "tool",
+                call_id: Some(storable(tool.call_id)),
+                tool: Some(storable(tool.tool)),
+                args: Some(Json(storable_json(tool.args))),
+                result: tool.result.map(storable),
+                status: Some(tool.status.as_str()),
+                started_at: Some(tool.started_at),
+                completed_at: tool.completed_at,
+                ..Self::default()
+            },
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! One owner at a time: whoever was the owner before can change nothing, by no call at all.
+
+use proto::socket::MessageRole;
+use proto::{PauseReason, PromptState, SessionStatus};
+use store::{LatestTask, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, ending, id, org, own, session, together};
+
+on_both! {
+    a_former_owner_changes_nothing_by_any_call
+    owners_that_race_get_different_epochs_and_the_last_one_counts
+    a_new_owner_finds_all_that_the_former_one_was_told_is_kept
+}
+
+/// Every call that needs ownership, by name.
+const CALLS: [&str; 18] = [
+    "reserve_numbers",
+    "start_session",
+    "set_running",
+    "new_sandbox_generation",
+    "set_status",
+    "end_session",
+    "set_agent_session",
+    "set_snapshot",
+    "set_branch",
+    "mark_initial_prompt",
+    "unmark_initial_prompt",
+    "touch",
+    "flush_telemetry",
+    "append_events",
+    "prune_events",
+    "save_messages",
+    "queue_prompt",
+    "set_prompt_state",
+];
+
+async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError> {
+    let task = Telemetry { latest_task: LatestTask::Set("x".to_owned()), ..Telemetry::default() };
+    match name {
+        "reserve_numbers" => store.reserve_numbers(owner, 500).await,
+        "start_session" => store.start_session(owner, at(71)).await,
+        "set_running" => store.set_running(owner, "box", None).await,
+        "new_sandbox_generation" => store.new_sandbox_generation(owner).await.map(drop),
+        "set_status" => {
+            store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await
+        }
+        "end_session" => store.end_session(owner, ending(at(73))).await,
+        "set_agent_session" => store.set_agent_session(owner, Some("ses")).await,
+        "set_snapshot" => store.set_snapshot(owner, Some("snap")).await,
+        "set_branch" => store.set_branch(owner, "b", "c").await,
+        "mark_initial_prompt" => store.mark_initial_prompt(owner, at(74)).await.map(drop),
+        "unmark_initial_prompt" => store.unmark_initial_prompt(owner).await,
+        "touch" => store.touch(owner, at(75)).await,
+        "flush_telemetry" => store.flush_telemetry(owner, task).await,
+        "append_events" => store.append_events(owner, 11, 12, "{}\n{}".to_owned(), at(76)).await,
+        "prune_events" => store.prune_events(owner, 10).await,
+        "save_messages" => store.save_messages(owner, 12, vec![message("m2")]).await,
+        "queue_prompt" => store.queue_prompt(owner, prompt("p2")).await.map(drop),
+        "set_prompt_state" => store.set_prompt_state(owner, "p1", PromptState::Answered).await,
+        other => panic!("{other} is not in the table"),
+    }
+}
+
+fn message(id: &str) -> StoredMessage {
+    StoredMessage {
+        id: id.to_owned(),
+        role: MessageRole::User,
+        content: "hello".to_owned(),
+        is_complete: true,
+        interrupted: false,
+        sender_id: None,
+        source: None,
+        created_at: at(1),
+        parts: Vec::new(),
+    }
+}
+
+fn prompt(id: &str) -> NewPrompt {
+    let (id, content) = (id.to_owned(), "hello".to_owned());
+    NewPrompt { id, content, images: Vec::new(), sender_id: None, source: None, at: at(1) }
+}
+
+/// A session with a log, a message and a prompt, and its owner.
+async fn busy(b: &Backend, number: u8) -> Owner {
+    let owner = own(&b.store, session(&b.store, id(1), number).await).await;
+    b.store.reserve_numbers(&owner, 100).await.unwrap();
+    b.store.append_events(&owner, 1, 10, "{}".to_owned(), at(1)).await.unwrap();
+    b.store.save_messages(&owner, 10, vec![message("m1")]).await.unwrap();
+    b.store.queue_prompt(&owner, prompt("p1")).await.unwrap();
+    owner
+}
+
+/// All that a call could change.
+async fn everything(b: &Backend, owner: &Owner) -> String {
+    let session = owner.session();
+    let record = b.store.session_any(session).await.unwrap();
+    let log = b.store.events_after(session, 0, usize::MAX).await.unwrap();
+    let said = b.store.transcript(session).await.unwrap();
+    let prompts = b.store.queued_prompts(session).await.unwrap();
+    let number = session.uuid().as_u128();
+    let reserved =
+        b.raw().await.number(&format!("SELECT seq_reserved FROM sessions WHERE id = #{number}")).await;
+    format!("{record:?} {log:?} {said:?} {prompts:?} {reserved}")
+}
+
+async fn a_former_owner_changes_nothing_by_any_call(b: &Backend) {
+    org(&b.store, 1).await;
+    for (number, name) in (40..).zip(CALLS) {
+        let former = busy(b, number).await;
+        if name == "unmark_initial_prompt" {
+            b.store.mark_initial_prompt(&former, at(2)).await.unwrap();
+        }
+        let present = own(&b.store, former.session()).await;
+        let before = everything(b, &present).await;
+        let refused = call(&b.store, &former, name).await;
+        assert!(matches!(refused, Err(StoreError::Fenced)), "{name}: {refused:?}");
+        assert_eq!(everything(b, &present).await, before, "{name}");
+        call(&b.store, &present, name).await.unwrap();
+        assert_ne!(everything(b, &present).await, before, "{name} does nothing at all");
+    }
+}
+
+async fn owners_that_race_get_different_epochs_and_the_last_one_counts(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let work = session(&b.store, one, 40).await;
+    let mut owned = together(8, |caller| {
+        let store = b.store.clone();
+        async move { store.own_session(work, &format!("instance {caller}")).await.unwrap().owner }
+    })
+    .await;
+    owned.sort_unstable_by_key(Owner::epoch);
+    assert_eq!(owned.iter().map(Owner::epoch).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert!(owned.iter().all(|owner| (owner.session(), owner.org()) == (work, one)));
+    let last = owned.pop().unwrap();
+    for former in owned {
+        let refused = b.store.touch(&former, at(90)).await;
+        assert!(matches!(refused, Err(StoreError::Fenced)), "{former:?}: {refused:?}");
+    }
+    b.store.touch(&last, at(91)).await.unwrap();
+}
+
+/// One owner appends as fast as it can while others take over: no number that it was told is kept lies above the
+/// head that a new owner was given, so none is used twice.
+async fn a_new_owner_finds_all_that_the_former_one_was_told_is_kept(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let work = session(&b.store, one, 40).await;
+    let runs = together(6, |_| {
+        let store = b.store.clone();
+        async move {
+            let owned = store.own_session(work, "one").await.unwrap();
+            let (mut kept, mut next) = (Vec::new(), owned.head + 1);
+            if store.reserve_numbers(&owned.owner, owned.head + 100).await.is_err() {
+                return (owned, kept);
+            }
+            while next < owned.head + 50 {
+                match store.append_events(&owned.owner, next, next + 1, "{}\n{}".to_owned(), at(1)).await {
+                    Ok(()) => kept.extend([next, next + 1]),
+                    Err(StoreError::Fenced) => break,
+                    Err(other) => panic!("{other:?}"),
+                }
+                next += 2;
+            }
+            (owned, kept)
+        }
+    })
+    .await;
+    for (owned, kept) in &runs {
+        for (later, _) in runs.iter().filter(|(later, _)| later.owner.epoch() > owned.owner.epoch()) {
+            assert!(kept.iter().all(|number| *number <= later.head), "{owned:?} {later:?}");
+        }
+    }
+    let mut numbers: Vec<i64> = runs.into_iter().flat_map(|(_, kept)| kept).collect();
+    let all = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), all, "a number was used twice");
+    let log = b.store.events_after(work, 0, usize::MAX).await.unwrap();
+    assert_eq!(log.iter().flat_map(|batch| batch.first_seq..=batch.last_seq).collect::<Vec<_>>(), numbers);
+}

@@ -1,0 +1,141 @@
+//! The transcript: what was said comes back as it was said, and a later save replaces an earlier one whole.
+
+use proto::socket::{Message, MessageRole, MessageSource, Part, ToolCall, ToolStatus};
+use store::{PartBody, StoreError, StoredMessage, StoredPart};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, id, org, own, session};
+
+on_both! {
+    a_message_comes_back_as_it_was_sent
+    a_later_save_replaces_the_parts_and_keeps_the_place
+    a_save_that_fails_leaves_all_as_it_was
+    what_postgres_cannot_hold_is_replaced
+}
+
+fn answer() -> Message {
+    let args: sqlx::types::JsonValue = sqlx::types::JsonValue::Array(vec!["ls".into(), 7.into()]);
+    let tool = |id: &str, status, result: Option<&str>| Part::Tool {
+        tool_call_id: id.to_owned(),
+        tool_name: "bash".to_owned(),
+        args: args.clone(),
+        result: result.map(str::to_owned),
+        status,
+    };
+    let call = |id: &str, status, result: Option<&str>, completed_at| ToolCall {
+        id: id.to_owned(),
+        tool: "bash".to_owned(),
+        args: args.clone(),
+        result: result.map(str::to_owned),
+        status,
+        started_at: 1_750_000_000_123,
+        completed_at,
+    };
+    Message {
+        id: "msg_2".to_owned(),
+        role: MessageRole::Assistant,
+        content: "Hello, world".to_owned(),
+        is_complete: false,
+        created_at: 1_750_000_000_042,
+        sender_id: None,
+        source: None,
+        tool_calls: vec![
+            call("c1", ToolStatus::Completed, Some("a.txt"), Some(1_750_000_000_456)),
+            call("c2", ToolStatus::Running, None, None),
+        ],
+        parts: vec![
+            Part::Text { text: "Hello".to_owned() },
+            tool("c1", ToolStatus::Completed, Some("a.txt")),
+            Part::Text { text: ", world".to_owned() },
+            Part::Image { image: "data:image/png;base64,AA==".to_owned() },
+            tool("c2", ToolStatus::Running, None),
+        ],
+        interrupted: true,
+    }
+}
+
+fn question() -> Message {
+    Message {
+        id: "msg_9".to_owned(),
+        role: MessageRole::User,
+        content: "Hi".to_owned(),
+        is_complete: true,
+        sender_id: Some("ada".to_owned()),
+        source: Some(MessageSource::Web),
+        tool_calls: Vec::new(),
+        parts: Vec::new(),
+        interrupted: false,
+        ..answer()
+    }
+}
+
+fn ids() -> impl Iterator<Item = String> {
+    ["prt_z", "prt_y", "prt_x", "prt_w", "prt_v"].map(str::to_owned).into_iter()
+}
+
+async fn a_message_comes_back_as_it_was_sent(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    let none = b.store.transcript(id(40)).await.unwrap();
+    assert_eq!((none.seq, none.messages.len()), (0, 0));
+    let saved =
+        vec![StoredMessage::from_message(question(), []), StoredMessage::from_message(answer(), ids())];
+    b.store.save_messages(&owner, 17, saved.clone()).await.unwrap();
+    let kept = b.store.transcript(id(40)).await.unwrap();
+    assert_eq!((kept.seq, &kept.messages), (17, &saved));
+    assert_eq!(
+        kept.messages[1].parts.iter().map(|part| part.id.as_str()).collect::<Vec<_>>(),
+        ids().collect::<Vec<_>>()
+    );
+    let wire: Vec<Message> = kept.messages.into_iter().map(Message::from).collect();
+    assert_eq!(wire, [question(), answer()]);
+    assert!(b.store.transcript(id(41)).await.unwrap().messages.is_empty(), "another session");
+}
+
+async fn a_later_save_replaces_the_parts_and_keeps_the_place(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    let first = StoredMessage::from_message(answer(), ids());
+    b.store.save_messages(&owner, 17, vec![first.clone()]).await.unwrap();
+    b.store.save_messages(&owner, 18, vec![StoredMessage::from_message(question(), [])]).await.unwrap();
+    let mut later = first;
+    later.parts.remove(1);
+    later.parts.push(StoredPart { id: "prt_new".to_owned(), body: PartBody::Text("!".to_owned()) });
+    (later.is_complete, later.interrupted, later.content) = (true, false, "Hello, world!".to_owned());
+    b.store.save_messages(&owner, 16, vec![later.clone()]).await.unwrap();
+    let kept = b.store.transcript(id(40)).await.unwrap();
+    assert_eq!(kept.seq, 18, "an older number does not take it back");
+    assert_eq!(kept.messages, [later, StoredMessage::from_message(question(), [])]);
+}
+
+async fn a_save_that_fails_leaves_all_as_it_was(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    b.store.save_messages(&owner, 5, vec![StoredMessage::from_message(question(), [])]).await.unwrap();
+    let before = b.store.transcript(id(40)).await.unwrap();
+    let mut twice = StoredMessage::from_message(answer(), ids());
+    twice.parts[1].id = twice.parts[0].id.clone();
+    let refused = b.store.save_messages(&owner, 9, vec![twice]).await;
+    assert!(matches!(refused, Err(StoreError::Taken("a part with the same id"))), "{refused:?}");
+    assert_eq!(b.store.transcript(id(40)).await.unwrap(), before);
+}
+
+async fn what_postgres_cannot_hold_is_replaced(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    let mut message = answer();
+    message.content = "a\0b".to_owned();
+    message.created_at = i64::MIN;
+    message.tool_calls[0].completed_at = Some(i64::MAX);
+    let Part::Tool { args, result, .. } = &mut message.parts[1] else { panic!("a tool") };
+    let mut object = proto::JsonObject::new();
+    object.insert("k\0".to_owned(), sqlx::types::JsonValue::Array(vec!["v\0".into()]));
+    *args = object.into();
+    *result = Some("\0".to_owned());
+    b.store.save_messages(&owner, 1, vec![StoredMessage::from_message(message, ids())]).await.unwrap();
+    let kept = b.store.transcript(id(40)).await.unwrap().messages.remove(0);
+    assert_eq!((kept.content.as_str(), kept.created_at.timestamp()), ("a\u{fffd}b", 0));
+    let PartBody::Tool(tool) = &kept.parts[1].body else { panic!("a tool") };
+    assert_eq!(tool.args["k\u{fffd}"][0], "v\u{fffd}");
+    assert_eq!((tool.result.as_deref(), tool.completed_at.unwrap() > at(0)), (Some("\u{fffd}"), true));
+}
