@@ -21,6 +21,7 @@ mod login_session;
 mod member;
 mod org;
 // What a session is and which credentials it gave out.
+mod idempotency;
 mod owner;
 mod sandbox_token;
 mod session;
@@ -29,6 +30,11 @@ mod session_record;
 mod session_state;
 mod telemetry;
 mod ticket;
+mod usage;
+// What it works on.
+mod configuration;
+mod found_configuration;
+mod repo;
 // What is said in it.
 mod event;
 mod message;
@@ -40,10 +46,13 @@ mod egress;
 mod secret;
 
 pub use backup::{backup_sqlite, check_backup, restore};
+pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use db::{Durability, Store, describe_url};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
 pub use event::EventBatch;
+pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
+pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use key::{ApiKey, NewApiKey};
 pub use login::NewLoginCode;
 pub use login_session::NewLoginSession;
@@ -54,6 +63,7 @@ pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
 pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use prompt::{NewPrompt, QueuedPrompt};
+pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use sandbox_token::{NewSandboxToken, SandboxOwner};
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
 pub use session::{NewSession, Starts};
@@ -63,6 +73,7 @@ pub use session_state::Ending;
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
 pub use transcript::Transcript;
+pub use usage::{ModelUsage, OrgBudget, Usage};
 
 /// SHA-256 of a credential: what is stored instead of it.
 pub type TokenHash = [u8; 32];

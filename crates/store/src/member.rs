@@ -45,7 +45,7 @@ macro_rules! members {
 }
 
 /// Holds the organisation for the rest of the transaction, so that two owners cannot remove each other at once.
-const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
+pub(crate) const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
 const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
 const OTHER_OWNERS: &str =
     "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";

@@ -140,6 +140,28 @@ async fn owners_that_race_get_different_epochs_and_the_last_one_counts(b: &Backe
     b.store.touch(&last, at(91)).await.unwrap();
 }
 
+/// A grant that is not committed yet must hold an append up: it would else be told that its numbers are kept, and the
+/// new owner, who did not see them, would use them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_waits_for_a_grant_under_way() {
+    let b = Backend::postgres().await;
+    org(&b.store, 1).await;
+    let former = busy(&b, 40).await;
+    let mut granting = b.raw().await;
+    let grant = "BEGIN; UPDATE sessions SET owner_epoch = owner_epoch + 1 WHERE id = #40";
+    granting.execute(grant).await.unwrap();
+    let store = b.store.clone();
+    let append =
+        tokio::spawn(async move { store.append_events(&former, 11, 12, "{}\n{}".to_owned(), at(2)).await });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    while !append.is_finished() && b.raw().await.number(waiting).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    granting.execute("COMMIT").await.unwrap();
+    let refused = append.await.unwrap();
+    assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
+}
+
 /// One owner appends as fast as it can while others take over: no number that it was told is kept lies above the
 /// head that a new owner was given, so none is used twice.
 async fn a_new_owner_finds_all_that_the_former_one_was_told_is_kept(b: &Backend) {

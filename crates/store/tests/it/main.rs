@@ -11,6 +11,7 @@ mod credentials;
 mod egress;
 mod events;
 mod fencing;
+mod idempotency;
 mod identity;
 mod logins;
 mod prompts;
@@ -18,7 +19,9 @@ mod sandboxes;
 mod sessions;
 mod states;
 mod transcripts;
+mod usage;
 mod vault;
+mod workspaces;
 // The schema.
 mod catalog;
 mod ledger;

@@ -1,0 +1,228 @@
+//! Configurations: what sessions start from. Repositories with their places, commands and a snapshot.
+
+use chrono::{DateTime, Utc};
+use proto::{ConfigurationId, ConfigurationKind, ConfigurationStatus, OrgId, RepoId, UserId};
+use sqlx::types::{Json, JsonValue};
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::repo::repos;
+use crate::row::{from_row, storable, storable_json, word};
+use crate::{PlacedRepo, Store, StoreError};
+
+/// A configuration that people keep, to be made.
+#[derive(Clone, Debug)]
+pub struct NewConfiguration {
+    pub id: ConfigurationId,
+    pub org_id: OrgId,
+    pub name: String,
+    pub sandbox_provider: String,
+    pub repos: Vec<Placement>,
+    pub created_by: Option<UserId>,
+    pub at: DateTime<Utc>,
+}
+
+/// Where in the workspace a repository goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    pub repo_id: RepoId,
+    pub workspace_path: String,
+}
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    pub id: ConfigurationId,
+    pub org_id: OrgId,
+    pub name: String,
+    pub kind: ConfigurationKind,
+    pub status: ConfigurationStatus,
+    pub error: Option<String>,
+    pub snapshot_id: Option<String>,
+    pub sandbox_provider: String,
+    /// Whose directory it is, of the kind `cli`.
+    pub user_id: Option<UserId>,
+    pub local_path_hash: Option<String>,
+    pub notes: Option<String>,
+    pub routing_description: Option<String>,
+    pub service_commands: Option<JsonValue>,
+    pub env_files: Option<JsonValue>,
+    pub created_by: Option<UserId>,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+}
+
+/// What to change. `None` keeps what is there.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigurationChange {
+    pub name: Option<String>,
+    pub notes: Option<String>,
+    pub routing_description: Option<String>,
+    pub status: Option<ConfigurationStatus>,
+    /// Why its snapshot could not be made; every new status clears it.
+    pub error: Option<String>,
+    pub snapshot_id: Option<String>,
+    pub service_commands: Option<JsonValue>,
+    pub env_files: Option<JsonValue>,
+    /// Replaces all of them.
+    pub repos: Option<Vec<Placement>>,
+    /// Who changes it.
+    pub by: Option<String>,
+}
+
+from_row!(Configuration, row => Configuration {
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    name: row.try_get("name")?,
+    kind: word(row.try_get("kind")?)?,
+    status: word(row.try_get("status")?)?,
+    error: row.try_get("error")?,
+    snapshot_id: row.try_get("snapshot_id")?,
+    sandbox_provider: row.try_get("sandbox_provider")?,
+    user_id: row.try_get::<Option<Uuid>, _>("user_id")?.map(Into::into),
+    local_path_hash: row.try_get("local_path_hash")?,
+    notes: row.try_get("notes")?,
+    routing_description: row.try_get("routing_description")?,
+    service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
+    env_files: row.try_get::<Option<Json<JsonValue>>, _>("env_files")?.map(|json| json.0),
+    created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
+    created_at: row.try_get("created_at")?,
+    updated_at: row.try_get("updated_at")?,
+});
+
+/// The one SELECT of configurations, with the rest that makes it a query.
+macro_rules! configurations {
+    ($rest:literal) => {
+        concat!(
+            "SELECT c.id, c.org_id, c.name, c.kind, c.status, c.error, c.snapshot_id, c.sandbox_provider, c.user_id,
+            c.local_path_hash, c.notes, c.routing_description, c.service_commands, c.env_files, c.created_by,
+            c.created_at, c.updated_at FROM configurations c ",
+            $rest
+        )
+    };
+}
+pub(crate) use configurations;
+
+pub(crate) const LINK: &str =
+    "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
+    VALUES ($1, $2, $3, $4)";
+
+impl Store {
+    pub async fn create_configuration(&self, new: NewConfiguration) -> Result<(), StoreError> {
+        const SQL: &str =
+            "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_by,
+            created_at, updated_at) VALUES ($1, $2, $3, 'manual', 'pending', $4, $5, $6, $6)";
+        write!(self, Disk, tx => {
+            let (id, org) = (new.id.uuid(), new.org_id.uuid());
+            sqlx::query(SQL)
+                .bind(id).bind(org).bind(new.name).bind(new.sandbox_provider)
+                .bind(new.created_by.map(UserId::uuid)).bind(new.at).execute(&mut *tx).await?;
+            for place in new.repos {
+                sqlx::query(LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
+                    .execute(&mut *tx).await?;
+            }
+            Ok(())
+        })
+        .map_err(refusal)
+    }
+
+    /// The configurations of an organisation, latest first.
+    pub async fn configurations(&self, org: OrgId) -> Result<Vec<Configuration>, StoreError> {
+        const SQL: &str = configurations!("WHERE c.org_id = $1 ORDER BY c.created_at DESC, c.id");
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
+    }
+
+    pub async fn configuration(
+        &self,
+        org: OrgId,
+        id: ConfigurationId,
+    ) -> Result<Option<Configuration>, StoreError> {
+        const SQL: &str = configurations!("WHERE c.org_id = $1 AND c.id = $2");
+        let (org, id) = (org.uuid(), id.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+    }
+
+    /// The repositories of a configuration and where they lie.
+    pub async fn configuration_repos(
+        &self,
+        org: OrgId,
+        id: ConfigurationId,
+    ) -> Result<Vec<PlacedRepo>, StoreError> {
+        const SQL: &str = repos!(
+            ", cr.workspace_path",
+            "JOIN configuration_repos cr ON cr.repo_id = r.id
+            WHERE cr.org_id = $1 AND cr.configuration_id = $2 ORDER BY cr.workspace_path"
+        );
+        let (org, id) = (org.uuid(), id.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_all(pool).await)?)
+    }
+
+    pub async fn update_configuration(
+        &self,
+        org: OrgId,
+        id: ConfigurationId,
+        change: ConfigurationChange,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE configurations SET name = COALESCE($3, name), notes = COALESCE($4, notes),
+            routing_description = COALESCE($5, routing_description), status = COALESCE($6, status),
+            error = CASE WHEN $6 IS NULL THEN COALESCE($7, error) ELSE $7 END,
+            snapshot_id = COALESCE($8, snapshot_id),
+            service_commands = COALESCE($9, service_commands),
+            service_commands_updated_at = CASE WHEN $9 IS NULL THEN service_commands_updated_at ELSE $12 END,
+            service_commands_updated_by = CASE WHEN $9 IS NULL THEN service_commands_updated_by ELSE $11 END,
+            env_files = COALESCE($10, env_files),
+            env_files_updated_at = CASE WHEN $10 IS NULL THEN env_files_updated_at ELSE $12 END,
+            env_files_updated_by = CASE WHEN $10 IS NULL THEN env_files_updated_by ELSE $11 END,
+            updated_at = $12 WHERE org_id = $1 AND id = $2";
+        const UNLINK: &str = "DELETE FROM configuration_repos WHERE configuration_id = $1 AND org_id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        let json = |value: Option<JsonValue>| value.map(|value| Json(storable_json(value)));
+        let (commands, files) = (json(change.service_commands), json(change.env_files));
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL)
+                .bind(org).bind(id).bind(change.name.map(storable)).bind(change.notes.map(storable))
+                .bind(change.routing_description.map(storable))
+                .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))
+                .bind(change.snapshot_id).bind(commands).bind(files).bind(change.by).bind(at)
+                .execute(&mut *tx).await?;
+            if done.rows_affected() == 0 {
+                return Err(StoreError::Missing("this configuration"));
+            }
+            if let Some(places) = change.repos {
+                sqlx::query(UNLINK).bind(id).bind(org).execute(&mut *tx).await?;
+                for place in places {
+                    sqlx::query(LINK).bind(id).bind(place.repo_id.uuid()).bind(org).bind(place.workspace_path)
+                        .execute(&mut *tx).await?;
+                }
+            }
+            Ok(())
+        })
+        .map_err(refusal)
+    }
+
+    /// Deletes a configuration; its secrets go with it, its sessions and automations stay without one.
+    pub async fn delete_configuration(&self, org: OrgId, id: ConfigurationId) -> Result<(), StoreError> {
+        const SESSIONS: &str =
+            "UPDATE sessions SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
+        const AUTOMATIONS: &str =
+            "UPDATE automations SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
+        const SQL: &str = "DELETE FROM configurations WHERE org_id = $1 AND id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        write!(self, Disk, tx => {
+            for sql in [SESSIONS, AUTOMATIONS] {
+                sqlx::query(sql).bind(org).bind(id).execute(&mut *tx).await?;
+            }
+            let done = sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this configuration")) } else { Ok(()) }
+        })
+    }
+}
+
+fn refusal(error: StoreError) -> StoreError {
+    error.on_constraint(
+        "this configuration, repository or workspace path",
+        "this repository, user or organisation",
+    )
+}

@@ -1,0 +1,123 @@
+//! Idempotency keys: a request that is sent twice happens once, and both get the same answer.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proto::OrgId;
+use sqlx::types::{Json, JsonValue};
+
+use crate::db::{long_before, write};
+use crate::row::storable_json;
+use crate::{Store, StoreError};
+
+/// A request that carries a key.
+#[derive(Clone, Debug)]
+pub struct KeyedRequest {
+    pub org_id: OrgId,
+    /// The method and path, so that one key may be used on two routes.
+    pub route: String,
+    pub key: String,
+    /// SHA-256 of the body in hex: tells a repetition from another request.
+    pub fingerprint: String,
+}
+
+/// The right to do what a key stands for. Ends in [`Store::finish_idempotent`] or [`Store::forget_idempotent`].
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    request: KeyedRequest,
+    since: DateTime<Utc>,
+}
+
+/// What to do about a request.
+#[derive(Clone, Debug)]
+pub enum Begin {
+    /// Do it: nobody has.
+    Fresh(Reservation),
+    /// Somebody is doing it now.
+    InFlight,
+    /// It was done; this was the answer.
+    Replay { status: u16, body: JsonValue },
+    /// The key was used for another request.
+    Mismatch,
+}
+
+/// How long an answer is kept.
+const KEPT: TimeDelta = TimeDelta::hours(24);
+/// How long a request may take. Longer than any honest one (a cold boot with its clone is given minutes, not ten), or a
+/// slow request and its repetition would both run; and short enough that a client which outlives a crash of ours still
+/// gets through while it tries.
+const IN_FLIGHT: TimeDelta = TimeDelta::minutes(10);
+
+impl Store {
+    /// Asks whether to do what a key stands for. Of many that ask at once, one is told to.
+    pub async fn begin_idempotent(
+        &self,
+        request: KeyedRequest,
+        now: DateTime<Utc>,
+    ) -> Result<Begin, StoreError> {
+        const PURGE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
+        const RESERVE: &str = "INSERT INTO idempotency_keys
+            (org_id, route, key, fingerprint, state, created_at, expires_at)
+            VALUES ($1, $2, $3, $4, 'in_flight', $5, $6)
+            ON CONFLICT (org_id, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
+            response_status = NULL, response = NULL, created_at = excluded.created_at,
+            expires_at = excluded.expires_at WHERE idempotency_keys.expires_at <= $5";
+        const FIND: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
+            WHERE org_id = $1 AND route = $2 AND key = $3";
+        type Found = (String, Option<i64>, Option<Json<JsonValue>>);
+        write!(self, Disk, tx => {
+            let org = request.org_id.uuid();
+            sqlx::query(PURGE).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
+            let reserved = sqlx::query(RESERVE)
+                .bind(org).bind(&request.route).bind(&request.key).bind(&request.fingerprint)
+                .bind(now).bind(now + IN_FLIGHT).execute(&mut *tx).await?;
+            if reserved.rows_affected() == 1 {
+                return Ok(Begin::Fresh(Reservation { request, since: now }));
+            }
+            let found: Option<Found> = sqlx::query_as(FIND)
+                .bind(org).bind(&request.route).bind(&request.key).fetch_optional(&mut *tx).await?;
+            Ok(match found {
+                Some((fingerprint, ..)) if fingerprint != request.fingerprint => Begin::Mismatch,
+                Some((_, Some(status), body)) => Begin::Replay {
+                    status: u16::try_from(status).unwrap_or(500),
+                    body: body.map_or(JsonValue::Null, |body| body.0),
+                },
+                // Or it was forgotten a moment ago: the client tries again in both cases.
+                Some(_) | None => Begin::InFlight,
+            })
+        })
+        .map_err(|error: StoreError| error.on_constraint("this key", "this organisation"))
+    }
+
+    /// Keeps the answer of a request that was done. One whose reservation has lapsed meanwhile keeps nothing.
+    pub async fn finish_idempotent(
+        &self,
+        reservation: Reservation,
+        status: u16,
+        body: JsonValue,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE idempotency_keys SET state = 'done', response_status = $5, response = $6,
+            expires_at = $7
+            WHERE org_id = $1 AND route = $2 AND key = $3 AND created_at = $4 AND state = 'in_flight'";
+        let Reservation { request, since } = reservation;
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(request.org_id.uuid()).bind(request.route).bind(request.key).bind(since)
+                .bind(i64::from(status)).bind(Json(storable_json(body))).bind(now + KEPT)
+                .execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    /// Gives the key back, when nothing was done.
+    pub async fn forget_idempotent(&self, reservation: Reservation) -> Result<(), StoreError> {
+        const SQL: &str = "DELETE FROM idempotency_keys
+            WHERE org_id = $1 AND route = $2 AND key = $3 AND created_at = $4 AND state = 'in_flight'";
+        let Reservation { request, since } = reservation;
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(request.org_id.uuid()).bind(request.route).bind(request.key).bind(since)
+                .execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+}

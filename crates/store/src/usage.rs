@@ -1,0 +1,131 @@
+//! What models cost: counted by session and model, limited by session and organisation.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, SessionId};
+use sqlx::FromRow;
+
+use crate::db::{read, write};
+use crate::{Store, StoreError};
+
+/// What was used, of one model or of several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow)]
+pub struct Usage {
+    pub requests: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cache_read_tokens: i64,
+    pub cache_write_tokens: i64,
+    /// Millionths of a dollar.
+    pub cost_micros: i64,
+}
+
+/// What was used of one model.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct ModelUsage {
+    pub model: String,
+    #[sqlx(flatten)]
+    pub usage: Usage,
+}
+
+/// What an organisation may use, and what it has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
+pub struct OrgBudget {
+    /// `None` has no limit.
+    pub budget_micros: Option<i64>,
+    pub spent_micros: i64,
+    /// How many live sessions it may have; `None` has no limit.
+    pub session_limit: Option<i64>,
+}
+
+impl OrgBudget {
+    pub fn is_exhausted(&self) -> bool {
+        self.budget_micros.is_some_and(|budget| self.spent_micros >= budget)
+    }
+}
+
+/// The sums of all columns; PostgreSQL would make a wider type of them.
+macro_rules! sums {
+    ($rest:literal) => {
+        concat!(
+            "CAST(COALESCE(sum(requests), 0) AS BIGINT) AS requests,
+            CAST(COALESCE(sum(input_tokens), 0) AS BIGINT) AS input_tokens,
+            CAST(COALESCE(sum(output_tokens), 0) AS BIGINT) AS output_tokens,
+            CAST(COALESCE(sum(cache_read_tokens), 0) AS BIGINT) AS cache_read_tokens,
+            CAST(COALESCE(sum(cache_write_tokens), 0) AS BIGINT) AS cache_write_tokens,
+            CAST(COALESCE(sum(cost_micros), 0) AS BIGINT) AS cost_micros FROM model_usage ",
+            $rest
+        )
+    };
+}
+
+impl Store {
+    /// Adds what one or more requests used. Not fenced: it was spent, whoever owns the session now, and even if the
+    /// session is gone.
+    pub async fn add_usage(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        model: &str,
+        used: Usage,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO model_usage (org_id, session_id, model, requests, input_tokens,
+            output_tokens, cache_read_tokens, cache_write_tokens, cost_micros, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+            ON CONFLICT (org_id, session_id, model) DO UPDATE SET
+            requests = model_usage.requests + excluded.requests,
+            input_tokens = model_usage.input_tokens + excluded.input_tokens,
+            output_tokens = model_usage.output_tokens + excluded.output_tokens,
+            cache_read_tokens = model_usage.cache_read_tokens + excluded.cache_read_tokens,
+            cache_write_tokens = model_usage.cache_write_tokens + excluded.cache_write_tokens,
+            cost_micros = model_usage.cost_micros + excluded.cost_micros, updated_at = excluded.updated_at";
+        let (org, session, model) = (org.uuid(), session.uuid(), model.to_owned());
+        write!(self, Disk, tx => {
+            sqlx::query(SQL)
+                .bind(org).bind(session).bind(model).bind(used.requests).bind(used.input_tokens)
+                .bind(used.output_tokens).bind(used.cache_read_tokens).bind(used.cache_write_tokens)
+                .bind(used.cost_micros).bind(at).execute(&mut *tx).await?;
+            Ok(())
+        })
+        .map_err(|error: StoreError| error.on_constraint("this usage", "this organisation"))
+    }
+
+    /// What a session has used, all models together.
+    pub async fn session_usage(&self, org: OrgId, session: SessionId) -> Result<Usage, StoreError> {
+        const SQL: &str = concat!("SELECT ", sums!("WHERE org_id = $1 AND session_id = $2"));
+        let (org, session) = (org.uuid(), session.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_one(pool).await)?)
+    }
+
+    /// What an organisation has used, by model, the dearest first.
+    pub async fn org_usage(&self, org: OrgId) -> Result<Vec<ModelUsage>, StoreError> {
+        const SQL: &str =
+            concat!("SELECT model, ", sums!("WHERE org_id = $1 GROUP BY model ORDER BY 7 DESC, model"));
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
+    }
+
+    /// What an organisation may still spend.
+    pub async fn org_budget(&self, org: OrgId) -> Result<OrgBudget, StoreError> {
+        const SQL: &str = "SELECT budget_micros, session_limit, CAST(COALESCE((SELECT sum(cost_micros)
+            FROM model_usage WHERE org_id = $1), 0) AS BIGINT) AS spent_micros FROM organizations WHERE id = $1";
+        let org = org.uuid();
+        let found = read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_optional(pool).await)?;
+        found.ok_or(StoreError::Missing("this organisation"))
+    }
+
+    /// Limits what an organisation may spend and how many live sessions it may have; `None` has no limit.
+    pub async fn set_org_limits(
+        &self,
+        org: OrgId,
+        budget_micros: Option<i64>,
+        session_limit: Option<i64>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE organizations SET budget_micros = $2, session_limit = $3 WHERE id = $1";
+        let org = org.uuid();
+        write!(self, Disk, tx => {
+            let done = sqlx::query(SQL).bind(org).bind(budget_micros).bind(session_limit).execute(&mut *tx).await?;
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this organisation")) } else { Ok(()) }
+        })
+    }
+}

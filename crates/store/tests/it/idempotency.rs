@@ -1,0 +1,108 @@
+//! Idempotency keys: of many that ask one acts, the others get its answer, and nothing lasts for ever.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proto::OrgId;
+use sqlx::types::JsonValue;
+use store::{Begin, KeyedRequest, Reservation, Store, StoreError};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, id, org, together};
+
+on_both! {
+    a_request_is_done_once_and_answered_twice
+    of_many_at_once_exactly_one_is_fresh
+    a_key_that_was_given_back_is_fresh_again
+    what_has_expired_is_replaced
+    a_lapsed_reservation_keeps_nothing
+    keys_belong_to_one_organisation_and_one_route
+}
+
+fn request(org_id: OrgId, body: char) -> KeyedRequest {
+    let fingerprint = body.to_string().repeat(64);
+    KeyedRequest { org_id, route: "POST /proliferate/sessions".to_owned(), key: "k".to_owned(), fingerprint }
+}
+
+async fn begin(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Begin {
+    store.begin_idempotent(request, now).await.unwrap()
+}
+
+async fn fresh(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Reservation {
+    match begin(store, request, now).await {
+        Begin::Fresh(reservation) => reservation,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_request_is_done_once_and_answered_twice(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let reservation = fresh(&b.store, request(one, 'a'), at(0)).await;
+    assert!(matches!(begin(&b.store, request(one, 'a'), at(1)).await, Begin::InFlight));
+    assert!(matches!(begin(&b.store, request(one, 'b'), at(1)).await, Begin::Mismatch));
+    b.store.finish_idempotent(reservation, 201, JsonValue::from("made\0"), at(2)).await.unwrap();
+    for later in [3, 80_000] {
+        let Begin::Replay { status, body } = begin(&b.store, request(one, 'a'), at(later)).await else {
+            panic!("no replay");
+        };
+        assert_eq!((status, body), (201, JsonValue::from("made\u{fffd}")));
+        assert!(matches!(begin(&b.store, request(one, 'b'), at(later)).await, Begin::Mismatch));
+    }
+    let nowhere = b.store.begin_idempotent(request(id(9), 'a'), at(0)).await;
+    assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
+}
+
+async fn of_many_at_once_exactly_one_is_fresh(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    // The second round finds an expired key in its way.
+    for now in [at(0), at(3_600)] {
+        let began = together(24, |_| {
+            let store = b.store.clone();
+            async move { begin(&store, request(one, 'a'), now).await }
+        })
+        .await;
+        let fresh = began.iter().filter(|begin| matches!(begin, Begin::Fresh(_))).count();
+        let waiting = began.iter().filter(|begin| matches!(begin, Begin::InFlight)).count();
+        assert_eq!((fresh, waiting), (1, 23));
+    }
+}
+
+async fn a_key_that_was_given_back_is_fresh_again(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let reservation = fresh(&b.store, request(one, 'a'), at(0)).await;
+    b.store.forget_idempotent(reservation).await.unwrap();
+    fresh(&b.store, request(one, 'b'), at(1)).await;
+}
+
+async fn what_has_expired_is_replaced(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    // A process that crashed never finishes.
+    fresh(&b.store, request(one, 'a'), at(0)).await;
+    let minutes = |n| at(0) + TimeDelta::minutes(n);
+    assert!(matches!(begin(&b.store, request(one, 'a'), minutes(9)).await, Begin::InFlight));
+    let second = fresh(&b.store, request(one, 'b'), minutes(10)).await;
+    b.store.finish_idempotent(second, 200, JsonValue::Null, minutes(11)).await.unwrap();
+    let hours = |n| minutes(11) + TimeDelta::hours(n);
+    assert!(matches!(begin(&b.store, request(one, 'b'), hours(23)).await, Begin::Replay { status: 200, .. }));
+    fresh(&b.store, request(one, 'c'), hours(24)).await;
+    // What nobody asks for again goes with somebody's next request.
+    let other = KeyedRequest { key: "other".to_owned(), ..request(one, 'd') };
+    fresh(&b.store, other, hours(24 * 10)).await;
+    assert_eq!(b.raw().await.number("SELECT count(*) FROM idempotency_keys").await, 1);
+}
+
+async fn a_lapsed_reservation_keeps_nothing(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let slow = fresh(&b.store, request(one, 'a'), at(0)).await;
+    fresh(&b.store, request(one, 'a'), at(601)).await;
+    b.store.finish_idempotent(slow.clone(), 500, JsonValue::Null, at(602)).await.unwrap();
+    assert!(matches!(begin(&b.store, request(one, 'a'), at(603)).await, Begin::InFlight));
+    b.store.forget_idempotent(slow).await.unwrap();
+    assert!(matches!(begin(&b.store, request(one, 'a'), at(604)).await, Begin::InFlight));
+}
+
+async fn keys_belong_to_one_organisation_and_one_route(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    fresh(&b.store, request(one, 'a'), at(0)).await;
+    fresh(&b.store, request(two, 'b'), at(0)).await;
+    let other = KeyedRequest { route: "POST /proliferate/{id}/message".to_owned(), ..request(one, 'c') };
+    fresh(&b.store, other, at(0)).await;
+}
