@@ -54,6 +54,8 @@ async fn start(context: &Context, sandboxes: &Sandboxes, mode: Mode) -> Result<R
         env: BTreeMap::new(),
         snapshot: None,
         proxy: proxy_of(rules(context, mode)?, &context.clock),
+        gateway: None,
+        agent: None,
     };
     Ok(sandboxes.start(wanted).await?)
 }

@@ -10,10 +10,12 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::SecretString;
 use store::Store;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::config::{Config, Origin};
 use crate::coord::Coord;
+use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
 use crate::runtime::{Networks, Sandboxes};
@@ -37,6 +39,11 @@ pub struct App {
     pub issuer: Issuer,
     /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
     pub service_secret: SecretString,
+    /// What this instance calls itself, where others can read it.
+    pub instance: String,
+    pub hubs: Hubs,
+    /// Says to sockets that it is time to go.
+    pub closing: CancellationToken,
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub llm: Llm,

@@ -8,6 +8,7 @@ use secrecy::ExposeSecret as _;
 use store::{Member, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::app::{App, AppState, MODEL_REQUESTS};
@@ -15,6 +16,7 @@ use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::edge;
+use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
@@ -83,6 +85,7 @@ impl Gateway {
         let own = Origin::of(&public_url);
         let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
+        let instance = hex::encode(rng.bytes::<8>());
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let app = App {
             config,
@@ -95,6 +98,9 @@ impl Gateway {
             vault,
             issuer,
             service_secret,
+            instance,
+            hubs: Hubs::default(),
+            closing: CancellationToken::new(),
             sandboxes,
             networks,
             llm,
@@ -117,6 +123,11 @@ impl Gateway {
             per_address: config.max_connections_per_address,
             client_timeout: config.client_timeout,
         };
+        let (closing, soft) = (self.app.closing.clone(), life.soft.clone());
+        tokio::spawn(async move {
+            soft.cancelled().await;
+            closing.cancel();
+        });
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
         // A server that has gone away cannot say goodbye; it must not hold our own end up.

@@ -11,8 +11,10 @@ mod error;
 mod params;
 // What happens around every request.
 mod cors;
+mod idempotent;
 mod observe;
 // The routes, in the order of the table of contents.
+mod create;
 mod egress;
 mod health;
 mod keys;
@@ -22,6 +24,8 @@ mod members;
 mod model_proxy;
 mod secrets;
 mod sessions;
+mod socket;
+mod steer;
 mod tickets;
 #[cfg(feature = "ui")]
 mod ui;

@@ -8,6 +8,8 @@ pub mod keyring;
 // Client in.
 pub mod edge;
 pub mod identity;
+// The live session.
+pub mod hub;
 // Where the agent runs.
 pub mod runtime;
 // The agent's model.

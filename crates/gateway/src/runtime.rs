@@ -1,10 +1,15 @@
 //! Where agents run: sandboxes with their supervisor inside and their only way out.
 
+mod agent;
 mod key;
+mod launch;
 mod network;
 mod room;
 mod sandboxes;
 
+pub use agent::{Agent, Door};
+pub(crate) use launch::sandbox_id;
+pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};
 pub use room::{Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};

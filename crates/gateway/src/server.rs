@@ -80,6 +80,24 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
     }
 }
 
+/// Serves one connection that came out of a sandbox, with the patience that a hostile client gets.
+pub(crate) async fn serve_stream(
+    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+) {
+    let service = router.map_request(|request: axum::http::Request<hyper::body::Incoming>| {
+        request.map(axum::body::Body::new)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(INSIDE_PATIENCE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let _how_it_ended = connection.await;
+}
+
+/// How long a program inside a sandbox may take to send its request's head; kept connections wait as long.
+const INSIDE_PATIENCE: Duration = Duration::from_secs(60);
+
 /// The next connection, once there is room for one; `None` when it is time to stop.
 async fn next(
     listener: &TcpListener,

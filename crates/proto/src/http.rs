@@ -7,6 +7,7 @@ mod egress;
 mod identity;
 mod media;
 mod prompt;
+mod session;
 mod status;
 mod tools;
 
@@ -27,5 +28,6 @@ pub use identity::{
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::PostMessage;
+pub use session::{RenameSession, SessionList, SessionQuery};
 pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};

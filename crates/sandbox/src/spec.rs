@@ -102,8 +102,8 @@ pub struct Spec {
     pub id: SandboxId,
     /// Program and arguments of PID 1.
     pub init: Vec<String>,
-    /// A program of the host that is visible inside, read-only, at `/opt/proliferate`.
-    pub init_binary: Option<PathBuf>,
+    /// Programs of the host that are visible inside, read-only, in `/opt` by these names.
+    pub programs: BTreeMap<String, PathBuf>,
     /// What PID 1 reads once from its standard input, a key for example.
     pub stdin: Vec<u8>,
     /// The only variables inside, beside `HOME`, `USER`, `PATH` and `LANG` (which may be given here too).
@@ -122,7 +122,7 @@ impl Spec {
         Self {
             id,
             init,
-            init_binary: None,
+            programs: BTreeMap::new(),
             stdin: Vec::new(),
             env: BTreeMap::new(),
             limits: Limits::default(),
@@ -142,6 +142,9 @@ impl Spec {
         {
             return Err(SandboxError::BadSpec("arguments and variables have no NUL, names no '='"));
         }
+        if !self.programs.keys().all(|name| is_plain(name)) {
+            return Err(SandboxError::BadSpec("a program's name is made of a-z, 0-9 and '-'"));
+        }
         if words.map(String::len).sum::<usize>() > MAX_WORDS {
             return Err(SandboxError::BadSpec("arguments and variables are too long"));
         }
@@ -157,6 +160,10 @@ impl Spec {
         }
         Ok(())
     }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
 /// Variables and standard input may be secret, so they are only counted.
@@ -190,7 +197,8 @@ mod tests {
     fn a_bad_spec_is_refused_and_a_printed_one_shows_no_secret() {
         let good = Spec::new(SandboxId::new("a").unwrap(), vec!["/bin/true".into()]);
         assert!(good.check().is_ok());
-        let bad: [fn(&mut Spec); 6] = [
+        let bad: [fn(&mut Spec); 7] = [
+            |s| s.programs.extend([("../x".into(), PathBuf::new())]),
             |s| s.init.clear(),
             |s| s.init.push("a\0b".into()),
             |s| s.env.extend([("A=B".into(), String::new())]),

@@ -83,7 +83,14 @@ async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
 
 async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, SandboxError> {
     let proxy = proxy_of(Rules::new(Mode::Offline), &context.clock);
-    let wanted = Wanted { id: SandboxId::new("doctor")?, env: BTreeMap::new(), snapshot: None, proxy };
+    let wanted = Wanted {
+        id: SandboxId::new("doctor")?,
+        env: BTreeMap::new(),
+        snapshot: None,
+        proxy,
+        gateway: None,
+        agent: None,
+    };
     sandboxes.start(wanted).await
 }
 

@@ -6,7 +6,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use proto::ErrorCode;
+use proto::{BillingCode, ErrorCode};
 use proto::http::ErrorBody;
 use store::StoreError;
 
@@ -71,6 +71,37 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::Timeout, "The body did not arrive in time")
     }
 
+    /// There is nothing to make a managed configuration of. Old clients look for the text.
+    pub fn no_repos() -> Self {
+        let message = "No repos found for organization";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoRepos, message)
+    }
+
+    pub fn idempotency_in_progress() -> Self {
+        let message = "Idempotent request already in progress";
+        Self::new(StatusCode::CONFLICT, ErrorCode::IdempotencyInProgress, message)
+    }
+
+    pub fn idempotency_mismatch() -> Self {
+        let message = "This Idempotency-Key was used with another body";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::IdempotencyMismatch, message)
+    }
+
+    /// The caller's token is bound to no organisation, and the request names none.
+    pub fn organization_required() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Organization required")
+    }
+
+    /// Only somebody with a name of their own may do this.
+    pub fn user_required() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "User identity required")
+    }
+
+    /// The organisation has no credit or no room for it.
+    pub fn billing(code: BillingCode, message: &str) -> Self {
+        Self { status: StatusCode::PAYMENT_REQUIRED, body: ErrorBody::billing(code, message), cause: None }
+    }
+
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
     }
@@ -94,6 +125,10 @@ impl ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::SessionLimit { limit } => Self::billing(
+                BillingCode::ConcurrentLimit,
+                &format!("{limit} sessions run already, which is the organisation's limit"),
+            ),
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
             other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),

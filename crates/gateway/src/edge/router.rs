@@ -11,7 +11,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    cors, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, tickets,
+    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket, steer,
+    tickets,
 };
 use crate::app::AppState;
 
@@ -39,7 +40,14 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(egress::rules, egress::set_rules))
         .routes(routes!(egress::records))
         // Sessions.
+        .routes(routes!(create::create, sessions::list))
         .routes(routes!(sessions::status))
+        .routes(routes!(socket::session, steer::rename, steer::delete))
+        .routes(routes!(steer::message))
+        .routes(routes!(steer::cancel))
+        .routes(routes!(steer::heartbeat))
+        .routes(routes!(steer::eager_start))
+        .routes(routes!(steer::stop))
         // Called by agents: the model.
         .routes(routes!(model_proxy::messages))
         .routes(routes!(model_proxy::count_tokens))

@@ -1,11 +1,20 @@
-//! What can be asked about a session without waking it.
+//! What can be asked about sessions without waking one.
 
 use axum::Json;
-use proto::SessionStatus;
-use proto::http::{ErrorBody, RunState, SessionStatusReply};
+use proto::http::{ErrorBody, RunState, SessionInfo, SessionList, SessionQuery, SessionStatusReply};
+use proto::{AutomationRef, OrgId, Session, SessionStatus};
+use store::{SessionCursor, SessionFilter, SessionRecord};
 
 use super::ApiError;
 use super::auth::{Caller, SessionAccess};
+use super::params::Query;
+use crate::app::AppState;
+
+const PAGE: u32 = 50;
+/// How much of a first prompt a list looks at, and shows.
+const LOOKED_AT: usize = 2000;
+const SNIPPET: usize = 150;
+const SHORTEST: usize = 10;
 
 /// Whether a session still goes on. A service may ask by id alone.
 #[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions", params(("id" = proto::SessionId, Path)),
@@ -24,4 +33,119 @@ pub(super) async fn status(access: SessionAccess) -> Result<Json<SessionStatusRe
         sandbox_id: session.sandbox_id,
         sandbox_alive: None,
     }))
+}
+
+/// The sessions of the organisation, page by page.
+#[utoipa::path(get, path = "/proliferate/sessions", tag = "sessions", params(SessionQuery),
+    responses((status = 200, body = SessionList), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
+pub(super) async fn list(
+    app: AppState,
+    caller: Caller,
+    Query(query): Query<SessionQuery>,
+) -> Result<Json<SessionList>, ApiError> {
+    let org = org(&caller, &query)?;
+    let after = match &query.after {
+        Some(text) => Some(text.parse::<SessionCursor>().map_err(|error| ApiError::bad_request(error.to_string()))?),
+        None => None,
+    };
+    let on = |switch: &Option<String>| switch.as_deref().is_some_and(|text| text == "1" || text == "true");
+    let filter = SessionFilter {
+        repo: query.repo_id,
+        status: query.status,
+        created_by: query.created_by,
+        parent: query.parent_session_id,
+        exclude_setup: on(&query.exclude_setup),
+        exclude_cli: on(&query.exclude_cli),
+        exclude_automation: on(&query.exclude_automation),
+    };
+    let limit = query.limit.unwrap_or(PAGE).clamp(1, PAGE);
+    let found = app.store.sessions(org, filter, limit, after).await?;
+    let full = found.len() == limit as usize;
+    let next = found.last().filter(|_| full).map(|last| SessionCursor::after(last).to_string());
+    Ok(Json(SessionList { sessions: found.into_iter().map(shown).collect(), next }))
+}
+
+fn org(caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
+    match caller {
+        Caller::User(user) => Ok(user.org),
+        Caller::Service { org: Some(org), .. } => Ok(*org),
+        Caller::Service { org: None, .. } => {
+            let named = query.organization_id.as_deref().ok_or_else(ApiError::organization_required)?;
+            named.parse().map_err(|_| ApiError::not_found("This organisation does not exist"))
+        }
+        Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
+    }
+}
+
+/// The answer to `GET /proliferate/{id}`.
+pub(super) fn info(session: &SessionRecord) -> Json<SessionInfo> {
+    Json(SessionInfo {
+        session_id: session.id,
+        sandbox_id: session.sandbox_id.clone(),
+        status: session.status,
+        preview_url: session.preview_url.clone(),
+        ssh_host: None,
+        ssh_port: None,
+        expires_at: session.sandbox_expires_at,
+    })
+}
+
+fn shown(record: SessionRecord) -> Session {
+    let thread = record.client_metadata.as_ref().and_then(|metadata| {
+        let text = |name: &str| metadata.get(name).and_then(serde_json::Value::as_str);
+        Some(format!(
+            "https://slack.com/archives/{}/p{}",
+            text("channelId")?,
+            text("threadTs")?.replace('.', "")
+        ))
+    });
+    Session {
+        id: record.id,
+        repo_id: None,
+        organization_id: record.org_id,
+        created_by: record.created_by,
+        session_type: record.session_type,
+        status: record.status,
+        sandbox_id: record.sandbox_id,
+        snapshot_id: record.snapshot_id,
+        configuration_id: record.configuration_id,
+        configuration_name: record.configuration_name,
+        branch_name: record.branch_name,
+        parent_session_id: record.parent_session_id,
+        title: record.title,
+        title_status: record.title_status,
+        started_at: record.started_at,
+        last_activity_at: record.last_activity_at,
+        ended_at: record.ended_at,
+        paused_at: record.paused_at,
+        pause_reason: record.pause_reason,
+        prompt_snippet: record.initial_prompt.as_deref().and_then(snippet),
+        initial_prompt: None,
+        origin: record.origin,
+        client_type: record.client_type,
+        automation_id: record.automation_id,
+        automation: record.automation_id.zip(record.automation_name).map(|(id, name)| AutomationRef { id, name }),
+        slack_thread_url: thread,
+        repo: None,
+        outcome: record.outcome,
+        summary: record.summary,
+        pr_urls: record.pr_urls,
+        metrics: Some(record.metrics),
+        latest_task: record.latest_task,
+    }
+}
+
+/// The beginning of a prompt in one line, cut between words.
+fn snippet(prompt: &str) -> Option<String> {
+    let words: Vec<&str> = prompt.get(..LOOKED_AT.min(prompt.len())).unwrap_or(prompt).split_whitespace().collect();
+    let line = words.join(" ");
+    if line.chars().count() < SHORTEST {
+        return None;
+    }
+    if line.chars().count() <= SNIPPET {
+        return Some(line);
+    }
+    let cut: String = line.chars().take(SNIPPET).collect();
+    let end = cut.rfind(' ').unwrap_or(cut.len());
+    Some(format!("{}…", &cut[..end]))
 }

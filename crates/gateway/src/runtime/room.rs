@@ -1,11 +1,14 @@
-//! One running sandbox as the gateway holds it: the supervisor inside, and the servers behind its injected ports.
+//! One running sandbox as the gateway holds it: the supervisor inside, and the servers behind its injected ports, which
+//! are the way out and the gateway itself.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use channel::Limits as ChannelLimits;
 use egress::Proxy;
 use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
@@ -17,12 +20,19 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::sandboxes::Sandboxes;
+use crate::server;
 
-/// Where the supervisor listens inside, and where the way out is.
+/// Where the supervisor listens inside, and where the way out and the gateway are.
 const SUPERVISOR: u16 = 4097;
 const PROXY: u16 = 3128;
+const GATEWAY: u16 = 4098;
+/// Where an agent is to listen.
+const AGENT_PORT: u16 = 4096;
 /// From a running PID 1 to a supervisor that answers; longer than a loaded machine needs.
 const READY: Duration = Duration::from_secs(20);
+/// The names of our own program and the agent's in `/opt`.
+const OURSELVES: &str = "proliferate";
+pub(crate) const AGENT: &str = "agent";
 /// Connections of one sandbox that are served at a time; the proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 
@@ -34,6 +44,10 @@ pub struct Wanted {
     pub snapshot: Option<SnapshotId>,
     /// The only way out.
     pub proxy: Proxy,
+    /// What programs inside find at `PROLIFERATE_GATEWAY_URL`.
+    pub gateway: Option<Router>,
+    /// A program of the host that is `/opt/agent` inside.
+    pub agent: Option<PathBuf>,
 }
 
 /// A sandbox that runs. Dropping it lets go of the sandbox, which goes on without a way out.
@@ -42,6 +56,10 @@ pub struct Room {
     pub inside: Sandboxd,
     /// It ran already, and what was wanted beside its id was not applied.
     pub recovered: bool,
+    /// Where programs inside find the gateway.
+    pub gateway_url: String,
+    /// Where an agent inside is to listen.
+    pub agent_port: u16,
     _serving: Serving,
 }
 
@@ -57,6 +75,13 @@ impl Drop for Serving {
 struct Ports {
     supervisor: u16,
     proxy: u16,
+    gateway: u16,
+    agent: u16,
+}
+
+impl Ports {
+    const OWN: Self =
+        Self { supervisor: SUPERVISOR, proxy: PROXY, gateway: GATEWAY, agent: AGENT_PORT };
 }
 
 impl Sandboxes {
@@ -66,12 +91,14 @@ impl Sandboxes {
         let ports = self.ports().await?;
         let spec = self.spec(&wanted, ports)?;
         let ensured = self.provider.ensure(&spec).await?;
-        let room = self.enter(&wanted.id, wanted.proxy, ports, ensured.recovered).await;
+        let id = wanted.id.clone();
+        let servers = Servers { proxy: wanted.proxy, gateway: wanted.gateway, ports };
+        let room = self.enter(&id, servers, ensured.recovered).await;
         if room.is_err()
             && !ensured.recovered
-            && let Err(error) = self.provider.terminate(&wanted.id).await
+            && let Err(error) = self.provider.terminate(&id).await
         {
-            tracing::error!(sandbox = %wanted.id, %error, "a sandbox that did not become ready is left behind");
+            tracing::error!(sandbox = %id, %error, "a sandbox that did not become ready is left behind");
         }
         room
     }
@@ -81,41 +108,45 @@ impl Sandboxes {
         self.supervisor(id, SUPERVISOR).await
     }
 
-    async fn enter(
-        &self,
-        id: &SandboxId,
-        proxy: Proxy,
-        ports: Ports,
-        recovered: bool,
-    ) -> Result<Room, SandboxError> {
+    async fn enter(&self, id: &SandboxId, servers: Servers, recovered: bool) -> Result<Room, SandboxError> {
         let injected = self.provider.listeners(id).await?;
-        let serving = Serving(tokio::spawn(serve(injected, proxy)));
+        let ports = servers.ports;
+        let serving = Serving(tokio::spawn(serve(injected, servers)));
         let inside = self.supervisor(id, ports.supervisor).await?;
-        Ok(Room { id: id.clone(), inside, recovered, _serving: serving })
+        let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
+        Ok(Room { id: id.clone(), inside, recovered, gateway_url, agent_port: ports.agent, _serving: serving })
     }
 
     /// In a network of its own a sandbox has all ports; without one it gets some that are free now.
     async fn ports(&self) -> Result<Ports, SandboxError> {
         if self.has_own_network() {
-            return Ok(Ports { supervisor: SUPERVISOR, proxy: PROXY });
+            return Ok(Ports::OWN);
         }
         let free = async || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             Ok(listener.local_addr()?.port())
         };
         let none = |error: io::Error| SandboxError::Host { what: "find a free port", kind: error.kind() };
-        Ok(Ports { supervisor: free().await.map_err(none)?, proxy: free().await.map_err(none)? })
+        Ok(Ports {
+            supervisor: free().await.map_err(none)?,
+            proxy: free().await.map_err(none)?,
+            gateway: free().await.map_err(none)?,
+            agent: free().await.map_err(none)?,
+        })
     }
 
     fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
         let home = self.home(&wanted.id);
-        let (program, init_binary) = if self.has_own_network() {
-            ("/opt/proliferate".to_owned(), Some(self.program.clone()))
-        } else {
-            (self.program.to_string_lossy().into_owned(), None)
-        };
+        let program = self.place_of(OURSELVES, &self.program);
         let mut spec = Spec::new(wanted.id.clone(), vec![program, "sandboxd".to_owned()]);
+        if self.has_own_network() {
+            spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
+            spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));
+        }
         let mut env = proxy_variables(ports.proxy);
+        if wanted.gateway.is_some() {
+            env.insert("PROLIFERATE_GATEWAY_URL".to_owned(), format!("http://127.0.0.1:{}", ports.gateway));
+        }
         env.extend(wanted.env.clone());
         let options = Options {
             port: ports.supervisor,
@@ -126,12 +157,16 @@ impl Sandboxes {
         };
         spec.stdin = startup(&self.keys.bytes_of(&wanted.id), &options)
             .map_err(|_| SandboxError::BadSpec("the environment of the sandbox is too large"))?;
-        spec.init_binary = init_binary;
         spec.limits = self.limits.clone();
-        spec.injected = [ports.proxy].into();
+        spec.injected = [ports.proxy, ports.gateway].into();
         spec.snapshot.clone_from(&wanted.snapshot);
         spec.rootfs.clone_from(&self.rootfs);
         Ok(spec)
+    }
+
+    /// Where a program of the host is for programs inside.
+    pub(crate) fn place_of(&self, name: &str, program: &Path) -> String {
+        if self.has_own_network() { format!("/opt/{name}") } else { program.to_string_lossy().into_owned() }
     }
 
     /// Asks until it answers. A refused connection is one that comes too early, anything else is the end.
@@ -160,20 +195,33 @@ impl Sandboxes {
 }
 
 /// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
-async fn serve(mut injected: mpsc::Receiver<Injected>, proxy: Proxy) {
+async fn serve(mut injected: mpsc::Receiver<Injected>, servers: Servers) {
     let mut served = JoinSet::new();
-    let proxy = Arc::new(proxy);
-    while let Some(Injected { stream, .. }) = injected.recv().await {
+    let servers = Arc::new(servers);
+    while let Some(Injected { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
         if served.len() < SERVED {
-            let proxy = proxy.clone();
-            served.spawn(async move { serve_one(&proxy, stream).await });
+            let servers = servers.clone();
+            served.spawn(async move { servers.serve(port, stream).await });
         }
     }
 }
 
-async fn serve_one(proxy: &Proxy, stream: Box<dyn ByteStream>) {
-    proxy.serve(stream).await;
+/// What is behind the injected ports.
+struct Servers {
+    proxy: Proxy,
+    gateway: Option<Router>,
+    ports: Ports,
+}
+
+impl Servers {
+    async fn serve(&self, port: u16, stream: Box<dyn ByteStream>) {
+        match &self.gateway {
+            Some(router) if port == self.ports.gateway => server::serve_stream(stream, router.clone()).await,
+            _ if port == self.ports.proxy => self.proxy.serve(stream).await,
+            _ => {}
+        }
+    }
 }
 
 /// What programs look for to learn that there is a proxy; some know only one spelling.

@@ -118,6 +118,15 @@ impl Sandboxes {
         self.provider.list().await.map(drop)
     }
 
+    /// The engine as the database knows it.
+    pub fn engine(&self) -> &'static str {
+        match &self.engine {
+            Kind::Local { .. } => "local",
+            Kind::Attach => "attach",
+            Kind::Process => "process",
+        }
+    }
+
     /// What the engine is called.
     pub fn name(&self) -> &'static str {
         match &self.engine {

@@ -8,8 +8,8 @@ use super::plan::Plan;
 
 pub(crate) const HOME: &str = "/home/user";
 pub(crate) const WORKSPACE: &str = "/home/user/workspace";
-/// Where the given program of the host is inside.
-pub(crate) const INIT_BINARY: &str = "/opt/proliferate";
+/// Where the given programs of the host are inside.
+const PROGRAMS: &str = "/opt";
 
 /// Folders of `/usr` that programs expect at the root.
 const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -58,8 +58,8 @@ pub(crate) fn options(plan: &Plan, go: RawFd, info: RawFd, filters: &[RawFd]) ->
     ));
     list.words("--size 16777216 --tmpfs /run --dir /var --symlink ../tmp /var/tmp");
     list.bind("--bind", &plan.home, HOME);
-    if let Some(program) = &plan.init_binary {
-        list.bind("--ro-bind", program, INIT_BINARY);
+    for (name, program) in &plan.programs {
+        list.bind("--ro-bind", program, &format!("{PROGRAMS}/{name}"));
     }
     list.words(&format!("--remount-ro / --chdir {WORKSPACE}"));
     list.0

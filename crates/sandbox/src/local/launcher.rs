@@ -115,20 +115,21 @@ fn stage(plan: &mut Plan) -> io::Result<()> {
     };
     crate::sys::private_mount_table()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    let mut parts = vec![(&mut plan.home, "home"), (&mut plan.etc, "etc")];
-    if let Some(program) = &mut plan.init_binary {
+    // No program can have these names, since theirs have no dot.
+    let mut parts = vec![(&mut plan.home, "home.d"), (&mut plan.etc, "etc.d")];
+    for (name, program) in &mut plan.programs {
         *program = std::fs::canonicalize(&*program)?;
-        parts.push((program, "init"));
+        parts.push((program, name));
     }
     if let Some(rootfs) = &mut plan.rootfs {
         *rootfs = std::fs::canonicalize(&*rootfs)?;
-        parts.push((rootfs, "rootfs"));
+        parts.push((rootfs, "rootfs.d"));
     }
     let free = |stage: &&str| Path::new(stage).is_dir() && !plan.bwrap.starts_with(stage);
     let stage = STAGES.into_iter().find(free).ok_or_else(|| io::Error::other("no folder to mount on"))?;
     let mut taken = Vec::new();
     for (path, name) in parts {
-        let recursive = if name == "rootfs" { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
+        let recursive = if name == "rootfs.d" { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
         taken.push((tree(path, recursive)?, path.is_dir(), name));
         *path = PathBuf::from(stage).join(name);
     }

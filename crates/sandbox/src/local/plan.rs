@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     /// The generated files for `/etc`.
     pub(crate) etc: PathBuf,
     pub(crate) init: Vec<String>,
-    pub(crate) init_binary: Option<PathBuf>,
+    pub(crate) programs: BTreeMap<String, PathBuf>,
     pub(crate) rootfs: Option<PathBuf>,
     pub(crate) stdin: Vec<u8>,
     pub(crate) env: BTreeMap<String, String>,

@@ -61,8 +61,8 @@ impl Inner {
         if !self.config.bwrap.is_file() {
             return Err(SandboxError::BubblewrapMissing);
         }
-        if spec.init_binary.as_ref().is_some_and(|path| !path.is_file()) {
-            return Err(SandboxError::BadSpec("the program for the inside is no file"));
+        if spec.programs.values().any(|path| !path.is_file()) {
+            return Err(SandboxError::BadSpec("a program for the inside is no file"));
         }
         if spec.rootfs.as_ref().is_some_and(|path| !path.join("usr").is_dir()) {
             return Err(SandboxError::BadSpec("the root filesystem has no folder `usr`"));
@@ -140,7 +140,7 @@ impl Inner {
             home: folder.home(),
             etc: folder.etc(),
             init: spec.init.clone(),
-            init_binary: spec.init_binary.clone(),
+            programs: spec.programs.clone(),
             rootfs: spec.rootfs.clone(),
             stdin: spec.stdin.clone(),
             env: spec.env.clone(),

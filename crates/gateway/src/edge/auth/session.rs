@@ -3,7 +3,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use proto::SessionId;
-use store::SessionRow;
+use store::SessionRecord;
 
 use super::super::ApiError;
 use super::{Caller, session_in_path};
@@ -15,7 +15,7 @@ use crate::app::AppState;
 /// any other path it gets one and the same refusal, whether there is a session or not.
 pub struct SessionAccess {
     pub caller: Caller,
-    pub session: SessionRow,
+    pub session: SessionRecord,
 }
 
 impl FromRequestParts<AppState> for SessionAccess {
@@ -34,17 +34,17 @@ pub(in crate::edge) async fn admit(
     app: &AppState,
     caller: &Caller,
     id: Option<SessionId>,
-) -> Result<SessionRow, ApiError> {
+) -> Result<SessionRecord, ApiError> {
     if let Caller::Sandbox(owner) = caller
         && id != Some(owner.session_id)
     {
         return Err(ApiError::forbidden("This token is for another session"));
     }
     let session = match id {
-        Some(id) => app.store.session(id).await?,
+        Some(id) => app.store.session_any(id).await?,
         None => None,
     };
-    let theirs = |session: &SessionRow| match caller {
+    let theirs = |session: &SessionRecord| match caller {
         Caller::User(user) => session.org_id == user.org,
         Caller::Service { org, .. } => org.is_none_or(|org| session.org_id == org),
         Caller::Sandbox(owner) => session.org_id == owner.org_id,

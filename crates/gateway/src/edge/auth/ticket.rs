@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use proto::http::TokenSource;
 use proto::{OrgId, SessionId, UserId};
 use serde::Deserialize;
-use store::SessionRow;
+use store::SessionRecord;
 
 use super::super::ApiError;
 use super::session::admit;
@@ -19,7 +19,7 @@ use crate::identity::{CredentialKind, hash};
 /// A caller whose credential came in `?token=` (or, as everywhere, in a header), and the session of the path.
 pub struct UrlCaller {
     pub caller: Caller,
-    pub session: SessionRow,
+    pub session: SessionRecord,
 }
 
 #[derive(Deserialize)]

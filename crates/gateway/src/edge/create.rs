@@ -1,0 +1,188 @@
+//! Making a session: what it starts from, whose it is, and whether there is room for it.
+
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSession, ErrorBody};
+use proto::socket::WireStatus;
+use proto::{ClientType, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType, UserId};
+use store::{Configuration, FoundConfiguration, NewSession, Starts, WantedCli, WantedManaged};
+
+use super::auth::Caller;
+use super::{ApiError, Body, idempotent};
+use crate::app::AppState;
+
+const ROUTE: &str = "POST /proliferate/sessions";
+/// The longest prompt or title of a new session.
+const MAX_TEXT: usize = 512 * 1024;
+
+/// Makes a session. It gets its sandbox when somebody wants it, or at once with `sandboxMode: immediate`.
+#[utoipa::path(post, path = "/proliferate/sessions", tag = "sessions", request_body = CreateSession,
+    responses((status = 201, body = CreatedSession), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
+pub(super) async fn create(
+    app: AppState,
+    caller: Caller,
+    headers: HeaderMap,
+    Body(request): Body<CreateSession>,
+) -> Result<Response, ApiError> {
+    let (org, user) = whose(&app, &caller, &request).await?;
+    check(&request)?;
+    let body = request.clone();
+    let work = make(&app, org, user, request);
+    idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
+}
+
+/// The organisation that a session will belong to, and its member who made it.
+async fn whose(
+    app: &AppState,
+    caller: &Caller,
+    request: &CreateSession,
+) -> Result<(OrgId, Option<UserId>), ApiError> {
+    match caller {
+        Caller::User(user) => Ok((user.org, Some(user.id))),
+        Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
+        Caller::Service { org: Some(org), .. } => Ok((*org, None)),
+        Caller::Service { org: None, .. } => {
+            let named = request.organization_id.as_deref().ok_or_else(ApiError::organization_required)?;
+            let org = named.parse().ok();
+            let known = app.store.orgs().await?.into_iter().find(|known| Some(known.id) == org);
+            Ok((known.ok_or_else(|| ApiError::not_found("This organisation does not exist"))?.id, None))
+        }
+    }
+}
+
+/// What can be refused before anything is made.
+fn check(request: &CreateSession) -> Result<(), ApiError> {
+    let choice = request.configuration_choice().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    if request.ssh().map_err(|error| ApiError::bad_request(error.to_string()))?.is_some() {
+        return Err(ApiError::bad_request("sshOptions: not supported by this provider"));
+    }
+    if request.session_type == SessionType::Setup && choice == ConfigurationChoice::Scratch {
+        return Err(ApiError::bad_request("A setup session needs a configuration"));
+    }
+    let texts = [&request.initial_prompt, &request.title];
+    if texts.iter().filter_map(|text| text.as_ref()).any(|text| text.len() > MAX_TEXT) {
+        return Err(ApiError::bad_request("initialPrompt and title are at most 512 KiB"));
+    }
+    Ok(())
+}
+
+async fn make(
+    app: &AppState,
+    org: OrgId,
+    user: Option<UserId>,
+    request: CreateSession,
+) -> Result<CreatedSession, ApiError> {
+    let budget = app.store.org_budget(org).await?;
+    if budget.is_exhausted() {
+        return Err(ApiError::billing(proto::BillingCode::NoCredits, "The organisation's budget is used up"));
+    }
+    let found = configuration(app, org, user, &request).await?;
+    let immediate = request.effective_sandbox_mode() == SandboxMode::Immediate;
+    let id: SessionId = app.rng.uuid(app.clock.now()).into();
+    let snapshot_id = request.snapshot_id.clone().or_else(|| found.as_ref()?.configuration.snapshot_id.clone());
+    let has_snapshot = snapshot_id.is_some();
+    let configuration_id = found.as_ref().map(|found| found.configuration.id);
+    let cli = request.cli_configuration.as_ref().map(|cli| cli.local_path_hash.clone());
+    app.store
+        .create_session(NewSession {
+            created_by: user,
+            configuration_id,
+            client_type: Some(request.client_type),
+            client_metadata: request.client_metadata,
+            origin: if request.client_type == ClientType::Cli || cli.is_some() { Origin::Cli } else { Origin::Web },
+            starts: if immediate { Starts::Now } else { Starts::Later },
+            title: request.title,
+            initial_prompt: request.initial_prompt,
+            agent_config: request.agent_config,
+            automation_id: request.automation_id,
+            trigger_id: request.trigger_id,
+            trigger_event_id: request.trigger_event_id,
+            trigger_context: request.trigger_context,
+            local_path_hash: cli,
+            snapshot_id,
+            ..NewSession::new(id, org, request.session_type, app.sandboxes.engine(), app.clock.now())
+        })
+        .await?;
+    let sandbox = if immediate { Some(boot(app, id).await?) } else { None };
+    Ok(CreatedSession {
+        session_id: id,
+        configuration_id,
+        status: if immediate { SessionStatus::Running } else { SessionStatus::Pending },
+        gateway_url: app.public_url.as_str().trim_end_matches('/').to_owned(),
+        has_snapshot,
+        is_new_configuration: found.is_some_and(|found| found.is_new),
+        sandbox,
+    })
+}
+
+/// What a session starts from; nothing for a scratch session.
+async fn configuration(
+    app: &AppState,
+    org: OrgId,
+    user: Option<UserId>,
+    request: &CreateSession,
+) -> Result<Option<FoundConfiguration>, ApiError> {
+    let choice = request.configuration_choice().map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let (now, provider) = (app.clock.now(), app.sandboxes.engine().to_owned());
+    let found = match choice {
+        ConfigurationChoice::Scratch => return Ok(None),
+        ConfigurationChoice::Existing(id) => {
+            let configuration: Option<Configuration> = match id.parse() {
+                Ok(id) => app.store.configuration(org, id).await?,
+                Err(_) => None,
+            };
+            let configuration =
+                configuration.ok_or_else(|| ApiError::not_found("This configuration does not exist"))?;
+            FoundConfiguration { configuration, is_new: false }
+        }
+        ConfigurationChoice::Managed(managed) => {
+            let wanted = WantedManaged {
+                org_id: org,
+                repo_ids: managed.repo_ids.clone(),
+                id: app.rng.uuid(now).into(),
+                sandbox_provider: provider,
+                created_by: user,
+                at: now,
+            };
+            app.store.find_or_create_managed(wanted).await?.ok_or_else(ApiError::no_repos)?
+        }
+        ConfigurationChoice::Cli(cli) => {
+            let user = user.ok_or_else(|| ApiError::bad_request("A cliConfiguration needs a user's token"))?;
+            let wanted = WantedCli {
+                org_id: org,
+                user_id: user,
+                local_path_hash: cli.local_path_hash.clone(),
+                display_name: cli.display_name.clone(),
+                id: app.rng.uuid(now).into(),
+                repo_id: app.rng.uuid(now).into(),
+                sandbox_provider: provider,
+                at: now,
+            };
+            app.store.find_or_create_cli(wanted).await?
+        }
+    };
+    Ok(Some(found))
+}
+
+/// Waits for the sandbox of a new session; one that cannot be had leaves no session behind.
+async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
+    let unavailable = |cause: String| ApiError::unavailable("The sandbox", cause);
+    let hub = app.hubs.open(app, id).await.map_err(|error| unavailable(error.to_string()))?;
+    hub.wake().await.map_err(|error| unavailable(error.to_string()))?;
+    let mut said = hub.feed.listen();
+    loop {
+        match hub.state().await.map_err(|error| unavailable(error.to_string()))? {
+            (WireStatus::Running, _) => {
+                return Ok(CreatedSandbox {
+                    sandbox_id: id.to_string(),
+                    preview_url: None,
+                    ssh_host: None,
+                    ssh_port: None,
+                });
+            }
+            (WireStatus::Error, reason) => return Err(unavailable(reason)),
+            _ => said.changed().await.map_err(|error| unavailable(error.to_string()))?,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Requests that may be sent twice: with an `Idempotency-Key`, what they do happens once and both get one answer.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use proto::OrgId;
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use store::{Begin, KeyedRequest};
+
+use super::ApiError;
+use crate::app::AppState;
+
+const HEADER: &str = "idempotency-key";
+const LONGEST: usize = 255;
+
+/// Does `work` once for each key of an organisation and route; without a key, each time. `body` is what the request
+/// asks for: the same key for something else is refused.
+pub(super) async fn once<T: Serialize>(
+    app: &AppState,
+    (org, route, headers): (OrgId, &str, &HeaderMap),
+    body: &impl Serialize,
+    success: StatusCode,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<Response, ApiError> {
+    let Some(key) = key(headers)? else { return Ok((success, Json(work.await?)).into_response()) };
+    let fingerprint = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
+    let request = KeyedRequest {
+        org_id: org,
+        route: route.to_owned(),
+        key,
+        fingerprint: hex::encode(Sha256::digest(fingerprint)),
+    };
+    let reservation = match app.store.begin_idempotent(request, app.clock.now()).await? {
+        Begin::Fresh(reservation) => reservation,
+        Begin::InFlight => return Err(ApiError::idempotency_in_progress()),
+        Begin::Mismatch => return Err(ApiError::idempotency_mismatch()),
+        Begin::Replay { status, body } => {
+            let status = StatusCode::from_u16(status).unwrap_or(success);
+            return Ok((status, Json(body)).into_response());
+        }
+    };
+    match work.await {
+        Ok(done) => {
+            let body: Value = serde_json::to_value(done).map_err(|error| ApiError::internal(error.to_string()))?;
+            app.store.finish_idempotent(reservation, success.as_u16(), body.clone(), app.clock.now()).await?;
+            Ok((success, Json(body)).into_response())
+        }
+        Err(error) => {
+            app.store.forget_idempotent(reservation).await?;
+            Err(error)
+        }
+    }
+}
+
+fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(HEADER) else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| (1..=LONGEST).contains(&text.len()));
+    let text = text.ok_or_else(|| ApiError::bad_request("Idempotency-Key must be 1 to 255 visible characters"))?;
+    Ok(Some(text.to_owned()))
+}

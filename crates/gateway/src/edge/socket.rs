@@ -1,0 +1,74 @@
+//! Watching and steering a session over a `WebSocket`: first what there is, then everything as it happens.
+
+mod watcher;
+
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts as _, Request};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse as _, Response};
+use proto::http::ErrorBody;
+use proto::socket::CloseCode;
+use serde::Deserialize;
+
+use super::ApiError;
+use super::auth::{Caller, SessionAccess, UrlCaller};
+use super::params::Query;
+use crate::app::AppState;
+use crate::server::ConnectionHeld;
+use watcher::Watcher;
+
+/// The largest frame of a client: a prompt with images.
+const MAX_MESSAGE: usize = 32 * 1024 * 1024;
+/// What is collected before it is written, and the most that may wait in one connection.
+const WRITE_BUFFER: usize = 64 * 1024;
+const MAX_WRITE_BUFFER: usize = 64 * 1024 * 1024;
+
+/// Where a client wants to go on.
+#[derive(Deserialize)]
+struct Cursor {
+    since: Option<i64>,
+    passive: Option<String>,
+}
+
+/// A session's state, or with an upgrade its stream.
+#[utoipa::path(get, path = "/proliferate/{id}", tag = "sessions",
+    params(("id" = proto::SessionId, Path), ("since" = Option<i64>, Query), ("passive" = Option<String>, Query)),
+    responses((status = 200, body = proto::http::SessionInfo), (status = 101, description = "The stream"),
+        (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn session(app: AppState, request: Request) -> Result<Response, ApiError> {
+    let (mut parts, _) = request.into_parts();
+    if !is_upgrade(&parts.headers) {
+        let access = SessionAccess::from_request_parts(&mut parts, &app).await?;
+        return Ok(super::sessions::info(&access.session).into_response());
+    }
+    let UrlCaller { caller, session } = UrlCaller::from_request_parts(&mut parts, &app).await?;
+    let Query(cursor) = Query::<Cursor>::from_request_parts(&mut parts, &app).await?;
+    let held = parts.extensions.get::<ConnectionHeld>().cloned();
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
+        .await
+        .map_err(|_| ApiError::bad_request("This is not a WebSocket handshake"))?;
+    let user = match caller {
+        Caller::User(user) => Some(user.id),
+        Caller::Service { .. } | Caller::Sandbox(_) => None,
+    };
+    let passive = cursor.passive.is_some_and(|text| text == "1" || text == "true");
+    let upgrade = upgrade
+        .max_message_size(MAX_MESSAGE)
+        .max_frame_size(MAX_MESSAGE)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(MAX_WRITE_BUFFER);
+    Ok(upgrade.on_upgrade(move |socket: WebSocket| async move {
+        let _held = held;
+        match app.hubs.open(&app, session.id).await {
+            Ok(hub) => Watcher::new(app, hub, session.id, user, socket).run(cursor.since, passive).await,
+            Err(error) => {
+                tracing::warn!(session = %session.id, %error, "a session could not be opened");
+                watcher::farewell(socket, CloseCode::SETUP_FAILED).await;
+            }
+        }
+    }))
+}
+
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    headers.get(header::UPGRADE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}

@@ -1,0 +1,254 @@
+//! One connection to a session: a place in its stream, and a client that may speak.
+
+mod coalesce;
+
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt as _, StreamExt as _};
+use proto::socket::{ClientMessage, CloseCode, FrameError, MessageSource, ServerMessage, WireStatus};
+use proto::{SessionId, UserId};
+use tokio::time::{interval, timeout};
+
+use crate::app::AppState;
+use crate::hub::{After, Asked, Hub, Prompted, to_one};
+
+/// How long a client may take nothing of what it is sent.
+const STALLED: Duration = Duration::from_secs(30);
+/// How often a client is asked whether it is there, and how long it may be silent.
+const PING: Duration = Duration::from_secs(30);
+const SILENT: Duration = Duration::from_secs(100);
+/// What is read of the log at once for a client that comes back.
+const PAGE: usize = 1024 * 1024;
+
+/// A client that watches.
+pub(super) struct Watcher {
+    app: AppState,
+    hub: Hub,
+    session: SessionId,
+    user: Option<UserId>,
+    out: SplitSink<WebSocket, Message>,
+    from: SplitStream<WebSocket>,
+    /// The number of the last frame that the client has.
+    place: i64,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The client is gone, or as good as gone.
+    Gone,
+    /// We send it away.
+    Away(CloseCode),
+}
+
+impl Watcher {
+    pub(super) fn new(
+        app: AppState,
+        hub: Hub,
+        session: SessionId,
+        user: Option<UserId>,
+        socket: WebSocket,
+    ) -> Self {
+        let place = hub.feed.head();
+        let (out, from) = socket.split();
+        Self { app, hub, session, user, out, from, place }
+    }
+
+    /// Serves the client until one side has enough.
+    pub(super) async fn run(mut self, since: Option<i64>, passive: bool) {
+        let end = match self.greet(since, passive).await {
+            Ok(()) => match self.watch().await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            },
+            Err(end) => end,
+        };
+        self.hub.leave();
+        if let End::Away(code) = end {
+            let frame = CloseFrame { code: code.code, reason: code.reason.into() };
+            let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
+            // The answer to a close is read, or the client may never see it.
+            let _ = timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
+        }
+    }
+
+    async fn greet(&mut self, since: Option<i64>, passive: bool) -> Result<(), End> {
+        let message = "Connecting to coding agent...".to_owned();
+        self.tell(&ServerMessage::Status { status: WireStatus::Resuming, message }).await?;
+        let joined = self.hub.join(passive).await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+        let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
+        let goes_on = match since {
+            Some(since) => self.go_on(since).await?,
+            None => false,
+        };
+        if !goes_on {
+            if let Some(since) = since {
+                self.tell(&ServerMessage::Gap { from: since.saturating_add(1), to: head }).await?;
+            }
+            self.send(init).await?;
+            self.place = head;
+        }
+        self.tell(&ServerMessage::Status { status: joined.status, message: joined.message }).await
+    }
+
+    /// Sends everything after a number, if it is still there: from memory, else from the log.
+    async fn go_on(&mut self, since: i64) -> Result<bool, End> {
+        if since < 0 || since > self.hub.feed.head() {
+            return Ok(false);
+        }
+        self.place = since;
+        while matches!(self.hub.feed.after(self.place), After::Gone) {
+            let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
+            let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+            if batches.is_empty() {
+                return Ok(false);
+            }
+            for batch in batches {
+                if batch.first_seq > self.place + 1 {
+                    return Ok(false);
+                }
+                for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
+                    if seq > self.place {
+                        self.feed(Utf8Bytes::from(line)).await?;
+                    }
+                }
+                self.place = batch.last_seq;
+            }
+            self.flush().await?;
+        }
+        self.catch_up().await?;
+        Ok(true)
+    }
+
+    async fn watch(&mut self) -> Result<std::convert::Infallible, End> {
+        let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING));
+        let mut heard = self.app.clock.elapsed();
+        loop {
+            self.catch_up().await?;
+            if let Some(code) = self.hub.feed.closed() {
+                return Err(End::Away(code));
+            }
+            tokio::select! {
+                changed = said.changed() => changed.map_err(|_| End::Away(CloseCode::OWNERSHIP_TRANSFERRED))?,
+                message = self.from.next() => {
+                    heard = self.app.clock.elapsed();
+                    match message {
+                        Some(Ok(Message::Text(text))) => self.heard(text.as_str()).await?,
+                        Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
+                        Some(Ok(_)) => {}
+                    }
+                }
+                _ = ping.tick() => {
+                    if self.app.clock.elapsed().saturating_sub(heard) > SILENT {
+                        return Err(End::Gone);
+                    }
+                    self.feed_message(Message::Ping(axum::body::Bytes::new())).await?;
+                    self.flush().await?;
+                }
+                () = self.app.closing.cancelled() => {
+                    return Err(End::Away(CloseCode { code: 1001, reason: "The gateway stops" }));
+                }
+            }
+        }
+    }
+
+    /// Sends what was said since the client's place. Tokens are joined for a client that lags.
+    async fn catch_up(&mut self) -> Result<(), End> {
+        let mut sent = false;
+        loop {
+            match self.hub.feed.after(self.place) {
+                After::Nothing if sent => return self.flush().await,
+                After::Nothing => return Ok(()),
+                After::Gone => return Err(End::Away(CloseCode::SLOW_CONSUMER)),
+                After::Batches(batches) => {
+                    for frame in coalesce::frames(&batches, self.place) {
+                        self.feed(frame).await?;
+                    }
+                    self.place = batches.last().map_or(self.place, |batch| batch.last());
+                    sent = true;
+                }
+            }
+        }
+    }
+
+    async fn heard(&mut self, text: &str) -> Result<(), End> {
+        let message = match ClientMessage::parse(text) {
+            Ok(message) => message,
+            // Unknown ones are of a later version; malformed ones are ignored as they always were.
+            Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),
+        };
+        match message {
+            ClientMessage::Ping => self.tell(&ServerMessage::Pong).await,
+            ClientMessage::Prompt { content, images } => self.prompt(content, images.unwrap_or_default()).await,
+            ClientMessage::Cancel if self.user.is_none() => self.error("Unauthorized").await,
+            ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
+            ClientMessage::GetStatus => {
+                let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+                self.tell(&ServerMessage::Status { status: state.0, message: state.1 }).await
+            }
+            ClientMessage::GetMessages => match self.hub.history().await {
+                Ok(Some((init, head))) => {
+                    self.send(init).await?;
+                    self.place = head;
+                    Ok(())
+                }
+                _ => self.error("Failed to fetch messages").await,
+            },
+            _ => self.error("This is not possible yet").await,
+        }
+    }
+
+    async fn prompt(&mut self, content: String, images: Vec<String>) -> Result<(), End> {
+        let Some(user) = self.user else { return self.error("Unauthorized").await };
+        if content.trim().is_empty() {
+            return self.error("A prompt needs content").await;
+        }
+        let asked = Asked::new(content, images, Some(user.to_string()), Some(MessageSource::Web));
+        match self.hub.prompt(asked).await {
+            Ok(Prompted::Queued) => Ok(()),
+            Ok(Prompted::Full) => self.error("Too many prompts wait: let some be answered first").await,
+            Err(_) => self.error("Failed to send prompt").await,
+        }
+    }
+
+    async fn error(&mut self, message: &str) -> Result<(), End> {
+        self.tell(&ServerMessage::Error { message: message.to_owned() }).await
+    }
+
+    async fn tell(&mut self, message: &ServerMessage) -> Result<(), End> {
+        self.send(to_one(message)).await
+    }
+
+    async fn send(&mut self, frame: Utf8Bytes) -> Result<(), End> {
+        self.feed(frame).await?;
+        self.flush().await
+    }
+
+    async fn feed(&mut self, frame: Utf8Bytes) -> Result<(), End> {
+        self.feed_message(Message::Text(frame)).await
+    }
+
+    async fn feed_message(&mut self, message: Message) -> Result<(), End> {
+        match timeout(STALLED, self.out.feed(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Gone),
+            Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), End> {
+        match timeout(STALLED, self.out.flush()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::Gone),
+            Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
+        }
+    }
+}
+
+/// Sends a client away before it has watched anything.
+pub(super) async fn farewell(mut socket: WebSocket, code: CloseCode) {
+    let frame = CloseFrame { code: code.code, reason: code.reason.into() };
+    let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
+    let _ = timeout(Duration::from_secs(2), async { while socket.next().await.is_some() {} }).await;
+}

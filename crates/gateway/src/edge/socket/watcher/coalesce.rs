@@ -1,0 +1,94 @@
+//! For a client that lags, tokens that follow each other are joined: nothing is left out, and it catches up.
+
+use std::sync::Arc;
+
+use axum::extract::ws::Utf8Bytes;
+use proto::socket::{Frame, ServerMessage};
+
+use crate::hub::Batch;
+
+/// Frames that wait for a client before theirs are joined.
+const LAGGING: usize = 256;
+/// The longest joined token.
+const LONGEST: usize = 16 * 1024;
+const TOKEN: &str = r#"{"type":"token""#;
+
+/// The frames after a place, as they are or joined.
+pub(super) fn frames(batches: &[Arc<Batch>], place: i64) -> Vec<Utf8Bytes> {
+    let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
+    let waiting: Vec<_> = numbered.filter(|(seq, _)| *seq > place).map(|(_, frame)| frame.clone()).collect();
+    if waiting.len() > LAGGING { joined(waiting) } else { waiting }
+}
+
+fn joined(waiting: Vec<Utf8Bytes>) -> Vec<Utf8Bytes> {
+    let mut out = Vec::new();
+    let mut open: Option<Frame> = None;
+    for frame in waiting {
+        let token = frame.starts_with(TOKEN).then(|| Frame::parse(&frame).ok()).flatten();
+        if let (Some(first), Some(next)) = (&mut open, &token)
+            && join(first, next)
+        {
+            continue;
+        }
+        out.extend(open.take().and_then(|frame| serde_json::to_string(&frame).ok()).map(Utf8Bytes::from));
+        match token {
+            Some(token) => open = Some(token),
+            None => out.push(frame),
+        }
+    }
+    out.extend(open.and_then(|frame| serde_json::to_string(&frame).ok()).map(Utf8Bytes::from));
+    out
+}
+
+/// Appends the next token to the one before, if both are of one part.
+fn join(first: &mut Frame, next: &Frame) -> bool {
+    let (
+        ServerMessage::Token { message_id, part_id, token },
+        ServerMessage::Token { message_id: message, part_id: part, token: more },
+    ) = (&mut first.message, &next.message)
+    else {
+        return false;
+    };
+    if message_id != message || part_id != part || token.len() + more.len() > LONGEST {
+        return false;
+    }
+    token.push_str(more);
+    first.seq_from = first.seq_from.or(first.seq);
+    first.seq = next.seq;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(part: &str, text: &str) -> ServerMessage {
+        ServerMessage::Token { message_id: "m".into(), part_id: part.into(), token: text.into() }
+    }
+
+    fn batch(first: i64, messages: &[ServerMessage]) -> Arc<Batch> {
+        let frames = (first..).zip(messages).map(|(seq, message)| {
+            Utf8Bytes::from(serde_json::to_string(&Frame::broadcast(message.clone(), seq)).unwrap())
+        });
+        Arc::new(Batch { first, frames: frames.collect() })
+    }
+
+    #[test]
+    fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
+        let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
+        let frames = frames(&[batch.clone()], 5);
+        assert_eq!(frames, batch.frames[1..]);
+    }
+
+    #[test]
+    fn a_client_that_lags_gets_the_same_text_in_fewer_frames() {
+        let mut messages = vec![token("a", "x"); 300];
+        messages.push(ServerMessage::MessageComplete { message_id: "m".into() });
+        messages.extend(vec![token("b", "y"); 2]);
+        let got: Vec<_> = frames(&[batch(1, &messages)], 0).iter().map(|f| Frame::parse(f).unwrap()).collect();
+        assert_eq!(got.len(), 3);
+        assert_eq!((got[0].seq_from, got[0].seq, &got[0].message), (Some(1), Some(300), &token("a", &"x".repeat(300))));
+        assert_eq!((got[1].seq_from, got[1].seq), (None, Some(301)));
+        assert_eq!((got[2].seq_from, got[2].seq, &got[2].message), (Some(302), Some(303), &token("b", "yy")));
+    }
+}

@@ -1,0 +1,144 @@
+//! Steering a session without a socket: prompt it, cancel, wake, name, stop and delete it.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use proto::http::{ErrorBody, OkReply, PostMessage, RenameSession};
+use proto::socket::MessageSource;
+
+use super::auth::{Caller, SessionAccess};
+use super::{ApiError, Body, idempotent};
+use crate::app::AppState;
+use crate::hub::{Asked, Hub, HubError, Prompted};
+
+/// The most characters of a title.
+const MAX_TITLE: usize = 200;
+
+/// Sends a prompt. It is kept when this answers, and becomes a turn in its order.
+#[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    request_body = PostMessage,
+    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
+pub(super) async fn message(
+    app: AppState,
+    access: SessionAccess,
+    headers: HeaderMap,
+    Body(request): Body<PostMessage>,
+) -> Result<Response, ApiError> {
+    let PostMessage::Prompt { content, user_id, source, images } = request.clone();
+    let sender = match &access.caller {
+        Caller::User(user) => user.id.to_string(),
+        Caller::Service { .. } => {
+            user_id.ok_or_else(|| ApiError::bad_request("userId is required for service prompts"))?
+        }
+        Caller::Sandbox(_) => return Err(ApiError::user_required()),
+    };
+    if content.trim().is_empty() {
+        return Err(ApiError::bad_request("Invalid message type"));
+    }
+    let source = source.or(Some(MessageSource::Api));
+    let (org, session) = (access.session.org_id, access.session.id);
+    let work = async {
+        let hub = open(&app, &access).await?;
+        match hub.prompt(Asked::new(content, images.unwrap_or_default(), Some(sender), source)).await {
+            Ok(Prompted::Queued) => Ok(OkReply::OK),
+            Ok(Prompted::Full) => Err(ApiError::conflict("Too many prompts wait: let some be answered first")),
+            Err(error) => Err(gone(&error)),
+        }
+    };
+    let route = format!("POST /proliferate/{session}/message");
+    idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work).await
+}
+
+/// Cancels the turn that runs; prompts that come later are not touched by it.
+#[utoipa::path(post, path = "/proliferate/{id}/cancel", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
+    // One that is not alive does nothing that could be cancelled.
+    if let Some(hub) = app.hubs.get(access.session.id) {
+        hub.cancel().await.map_err(|error| gone(&error))?;
+    }
+    Ok(Json(OkReply::OK))
+}
+
+/// Says that somebody still uses the session.
+#[utoipa::path(post, path = "/proliferate/{id}/heartbeat", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
+    let hub = app.hubs.get(access.session.id).ok_or_else(|| ApiError::not_found("Session not active"))?;
+    hub.state().await.map_err(|error| gone(&error))?;
+    Ok(Json(OkReply::OK))
+}
+
+/// Boots a session in the background, and sends its initial prompt.
+#[utoipa::path(post, path = "/proliferate/{id}/eager-start", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 202, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn eager_start(
+    app: AppState,
+    access: SessionAccess,
+) -> Result<(StatusCode, Json<OkReply>), ApiError> {
+    if matches!(access.caller, Caller::Sandbox(_)) {
+        return Err(ApiError::forbidden("Sandboxes may not do this"));
+    }
+    let hub = open(&app, &access).await?;
+    hub.wake().await.map_err(|error| gone(&error))?;
+    Ok((StatusCode::ACCEPTED, Json(OkReply::OK)))
+}
+
+#[utoipa::path(patch, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    request_body = RenameSession,
+    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn rename(
+    app: AppState,
+    access: SessionAccess,
+    Body(request): Body<RenameSession>,
+) -> Result<Json<OkReply>, ApiError> {
+    person(&access)?;
+    let title = request.title.trim().to_owned();
+    if title.is_empty() || title.chars().count() > MAX_TITLE {
+        return Err(ApiError::bad_request(format!("A title has 1 to {MAX_TITLE} characters")));
+    }
+    app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
+    if let Some(hub) = app.hubs.get(access.session.id) {
+        hub.titled(title).await.map_err(|error| gone(&error))?;
+    }
+    Ok(Json(OkReply::OK))
+}
+
+/// Ends a session for good with the outcome `completed`; its sandbox is removed, its conversation stays.
+#[utoipa::path(post, path = "/proliferate/{id}/stop", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
+    person(&access)?;
+    let hub = open(&app, &access).await?;
+    hub.stop().await.map_err(|error| gone(&error))?;
+    Ok(Json(OkReply::OK))
+}
+
+/// Removes a session, its sandbox and its conversation. What it did stays on record.
+#[utoipa::path(delete, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
+    let by = person(&access)?;
+    let hub = open(&app, &access).await?;
+    hub.stop().await.map_err(|error| gone(&error))?;
+    app.store.delete_session(access.session.org_id, access.session.id, &by, app.clock.now()).await?;
+    Ok(Json(OkReply::OK))
+}
+
+async fn open(app: &AppState, access: &SessionAccess) -> Result<Hub, ApiError> {
+    app.hubs.open(app, access.session.id).await.map_err(|error| gone(&error))
+}
+
+/// Who asks, if it is not the sandbox.
+fn person(access: &SessionAccess) -> Result<String, ApiError> {
+    match &access.caller {
+        Caller::User(user) => Ok(user.id.to_string()),
+        Caller::Service { name, .. } => Ok(format!("service {name}")),
+        Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
+    }
+}
+
+fn gone(error: &HubError) -> ApiError {
+    ApiError::unavailable("The session", error.to_string())
+}

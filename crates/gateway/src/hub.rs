@@ -1,0 +1,14 @@
+//! The live session: one actor that owns its stream, its agent and its queue, and everyone who watches.
+
+mod command;
+mod feed;
+mod frame;
+mod registry;
+mod session;
+mod telemetry;
+mod transcript;
+
+pub(crate) use command::{Asked, Prompted};
+pub(crate) use feed::{After, Batch};
+pub(crate) use frame::to_one;
+pub use registry::{Hub, HubError, Hubs};

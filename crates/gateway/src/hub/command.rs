@@ -1,0 +1,67 @@
+//! What can be asked of a live session. Who asks has been checked at the edge.
+
+use axum::extract::ws::Utf8Bytes;
+use proto::socket::{MessageSource, WireStatus};
+use tokio::sync::oneshot;
+
+/// A request to the session's actor.
+pub(crate) enum Command {
+    /// Somebody watches. A session that sleeps wakes up, unless it is only looked at.
+    Join { passive: bool, reply: oneshot::Sender<Joined> },
+    /// Somebody watches no longer.
+    Leave,
+    /// The whole conversation, for one.
+    History { reply: oneshot::Sender<Option<(Utf8Bytes, i64)>> },
+    Prompt { prompt: Asked, reply: oneshot::Sender<Prompted> },
+    /// Ends the turn that runs, or everything that waits where none does.
+    Cancel,
+    /// Boots, and sends the initial prompt if it is due.
+    Wake,
+    State { reply: oneshot::Sender<(WireStatus, String)> },
+    /// Ends the session for good, or as far as a prompt can wake it again.
+    Stop { reply: oneshot::Sender<()> },
+    Titled(String),
+}
+
+/// A prompt as it came in.
+pub(crate) struct Asked {
+    pub(crate) content: String,
+    pub(crate) images: Vec<String>,
+    pub(crate) sender: Option<String>,
+    pub(crate) source: Option<MessageSource>,
+}
+
+impl Asked {
+    /// Images that are no data URIs of images are left out: the agent could do nothing with them.
+    pub(crate) fn new(
+        content: String,
+        mut images: Vec<String>,
+        sender: Option<String>,
+        source: Option<MessageSource>,
+    ) -> Self {
+        images.retain(|image| {
+            image.strip_prefix("data:image/").is_some_and(|rest| rest.contains(";base64,"))
+        });
+        images.truncate(MAX_IMAGES);
+        Self { content, images, sender, source }
+    }
+}
+
+/// The most images of one prompt.
+const MAX_IMAGES: usize = 20;
+
+/// What a new watcher starts with.
+pub(crate) struct Joined {
+    /// The conversation, and the number of the last frame that it contains; nothing when the store did not answer.
+    pub(crate) init: Option<(Utf8Bytes, i64)>,
+    pub(crate) status: WireStatus,
+    pub(crate) message: String,
+}
+
+/// What became of a prompt.
+pub(crate) enum Prompted {
+    /// It is kept, and will be a turn.
+    Queued,
+    /// So many wait already.
+    Full,
+}

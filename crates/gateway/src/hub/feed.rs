@@ -1,0 +1,210 @@
+//! The stream of one session: what was said lately, held once for everyone who listens.
+//!
+//! Listeners have a place in it and nothing else: there is no queue for each of them, so a slow one costs no memory. One
+//! that falls out of the ring is told so, and comes back by its number.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use axum::extract::ws::Utf8Bytes;
+use proto::socket::CloseCode;
+use tokio::sync::watch;
+
+/// What the ring holds at most, and what is left of it once nothing is said.
+const MOST: usize = 8 * 1024 * 1024;
+const RESTING: usize = 16 * 1024;
+/// What a listener takes at once: as much as it pins while its connection stands still.
+const HELPING: usize = 256 * 1024;
+
+/// Numbered frames that were logged together. They are sent as they are to everyone.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) first: i64,
+    pub(crate) frames: Vec<Utf8Bytes>,
+}
+
+impl Batch {
+    /// The number of its last frame.
+    pub(crate) fn last(&self) -> i64 {
+        self.first + i64::try_from(self.frames.len()).unwrap_or(i64::MAX) - 1
+    }
+
+    fn bytes(&self) -> usize {
+        self.frames.iter().map(|frame| frame.len()).sum()
+    }
+}
+
+/// What there is for a listener at a place.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// The next frames, perhaps not all.
+    Batches(Vec<Arc<Batch>>),
+    /// It has everything.
+    Nothing,
+    /// What comes next is no longer here.
+    Gone,
+}
+
+/// The end of the stream that listeners share.
+pub(crate) struct Feed {
+    ring: Mutex<Ring>,
+    head: watch::Sender<i64>,
+    closed: OnceLock<CloseCode>,
+}
+
+#[derive(Default)]
+struct Ring {
+    batches: VecDeque<Arc<Batch>>,
+    bytes: usize,
+    /// The number of the last frame that is no longer here.
+    gone: i64,
+}
+
+impl Feed {
+    /// A stream that goes on after `head`.
+    pub(crate) fn new(head: i64) -> Self {
+        let ring = Ring { gone: head, ..Ring::default() };
+        Self { ring: Mutex::new(ring), head: watch::Sender::new(head), closed: OnceLock::new() }
+    }
+
+    pub(crate) fn head(&self) -> i64 {
+        *self.head.borrow()
+    }
+
+    /// Says something to everyone. Its numbers follow the head.
+    pub(crate) fn publish(&self, batch: Batch) {
+        let last = batch.last();
+        {
+            let mut ring = self.ring();
+            ring.bytes += batch.bytes();
+            ring.batches.push_back(Arc::new(batch));
+            ring.forget_beyond(MOST);
+        }
+        self.head.send_replace(last);
+    }
+
+    /// Sends everyone away.
+    pub(crate) fn close(&self, why: CloseCode) {
+        let _ = self.closed.set(why);
+        self.head.send_modify(|_| {});
+    }
+
+    /// Why everyone is sent away, if they are.
+    pub(crate) fn closed(&self) -> Option<CloseCode> {
+        self.closed.get().copied()
+    }
+
+    /// Wakes whenever something was said.
+    pub(crate) fn listen(&self) -> watch::Receiver<i64> {
+        self.head.subscribe()
+    }
+
+    /// What follows the frame with this number. A place between two frames of a batch gets the whole batch; the
+    /// listener skips what it has.
+    pub(crate) fn after(&self, place: i64) -> After {
+        let ring = self.ring();
+        if place < ring.gone {
+            return After::Gone;
+        }
+        let mut taken = 0;
+        let following = ring.batches.iter().skip_while(|batch| batch.last() <= place);
+        let batches: Vec<_> = following
+            .take_while(|batch| {
+                let fits = taken < HELPING;
+                taken += batch.bytes();
+                fits
+            })
+            .cloned()
+            .collect();
+        if batches.is_empty() { After::Nothing } else { After::Batches(batches) }
+    }
+
+    /// Lets go of most, once a turn is over; the log has it all.
+    pub(crate) fn rest(&self) {
+        self.ring().forget_beyond(RESTING);
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    /// The newest batch stays whatever its size.
+    fn forget_beyond(&mut self, most: usize) {
+        while self.bytes > most && self.batches.len() > 1 {
+            if let Some(old) = self.batches.pop_front() {
+                self.bytes -= old.bytes();
+                self.gone = old.last();
+            }
+        }
+        if self.batches.len() < self.batches.capacity() / 4 {
+            self.batches.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(first: i64, frames: usize, size: usize) -> Batch {
+        Batch { first, frames: vec![Utf8Bytes::from("x".repeat(size)); frames] }
+    }
+
+    /// The numbers that a listener at a place gets until it has all, or nothing if it was too slow.
+    fn numbers(feed: &Feed, mut place: i64) -> Option<Vec<i64>> {
+        let mut got = Vec::new();
+        loop {
+            match feed.after(place) {
+                After::Nothing => return Some(got),
+                After::Gone => return None,
+                After::Batches(batches) => {
+                    for batch in batches {
+                        got.extend((batch.first..=batch.last()).filter(|number| *number > place));
+                        place = batch.last();
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_listener_gets_every_number_once_from_wherever_it_is() {
+        let feed = Feed::new(10);
+        feed.publish(batch(11, 3, 10));
+        feed.publish(batch(14, 2, 10));
+        assert_eq!(feed.head(), 15);
+        assert_eq!(numbers(&feed, 10).unwrap(), [11, 12, 13, 14, 15]);
+        assert_eq!(numbers(&feed, 12).unwrap(), [13, 14, 15], "in the middle of a batch");
+        assert_eq!(numbers(&feed, 15).unwrap(), []);
+        assert!(numbers(&feed, 9).is_none(), "from before this stream");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_gone_and_said_to_be() {
+        let feed = Feed::new(0);
+        let each = 64 * 1024;
+        for number in 1..=1000 {
+            feed.publish(batch(number, 1, each));
+        }
+        assert!(feed.ring().bytes <= MOST);
+        assert!(numbers(&feed, 0).is_none() && numbers(&feed, 500).is_none());
+        assert_eq!(numbers(&feed, 990).unwrap().len(), 10);
+        feed.rest();
+        assert!(feed.ring().bytes <= each, "a stream at rest is small");
+        assert!(numbers(&feed, 990).is_none());
+        assert_eq!(numbers(&feed, 999).unwrap(), [1000]);
+    }
+
+    #[test]
+    fn a_listener_takes_little_at_once() {
+        let feed = Feed::new(0);
+        for number in 1..=100 {
+            feed.publish(batch(number, 1, 64 * 1024));
+        }
+        let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
+        assert_eq!(batches.len(), HELPING / (64 * 1024));
+        assert_eq!(numbers(&feed, 0).unwrap().len(), 100);
+    }
+}

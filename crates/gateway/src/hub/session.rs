@@ -1,0 +1,216 @@
+//! One live session: an actor that is the only writer of its stream. Everything that happens to a session happens in
+//! this loop, one thing after the other.
+
+mod agent;
+mod load;
+mod speak;
+mod turns;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opencode::api::ApiError;
+use opencode::translate::Translator;
+use proto::SessionStatus;
+use proto::socket::{CloseCode, ServerMessage, WireStatus};
+use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::command::{Command, Joined};
+use super::feed::Feed;
+use super::frame;
+use super::telemetry::Telemetry;
+use super::transcript::Transcript;
+use crate::app::AppState;
+use crate::runtime::{Agent, LaunchError};
+
+/// How often counters are written down and idleness is looked at.
+const TICK: Duration = Duration::from_secs(30);
+/// How long a session without watchers, turn or boot stays in memory.
+const IDLE: Duration = Duration::from_mins(5);
+
+/// Why the actor ends.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// Another instance is the owner now.
+    Fenced,
+    /// The log cannot be written, and nothing may be said that is not in it.
+    Store(StoreError),
+    /// Nobody needs it in memory.
+    Idle,
+}
+
+impl From<StoreError> for Over {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Fenced => Self::Fenced,
+            other => Self::Store(other),
+        }
+    }
+}
+
+/// The state of the actor.
+pub(super) struct Session {
+    app: AppState,
+    owner: Owner,
+    record: SessionRecord,
+    feed: Arc<Feed>,
+    /// The last number that may be used before more are reserved.
+    reserved: i64,
+    transcript: Transcript,
+    telemetry: Telemetry,
+    /// Those who watch.
+    watchers: usize,
+    agent: Option<Agent>,
+    translator: Option<Translator>,
+    boot: Option<Boot>,
+    /// Boots that failed one after the other.
+    failures: u32,
+    queue: VecDeque<QueuedPrompt>,
+    /// The prompt whose turn runs.
+    turn: Option<String>,
+    /// The prompt on its way to the agent.
+    dispatch: Option<JoinHandle<Result<(), ApiError>>>,
+    /// Somebody cancelled while the prompt was on its way.
+    cancelled: bool,
+    /// When to look whether a turn that seems over is.
+    settle_at: Option<Instant>,
+    /// Since when nobody needs it.
+    idle_since: Duration,
+}
+
+/// An agent that is being had.
+struct Boot {
+    task: JoinHandle<Result<Agent, LaunchError>>,
+    stages: mpsc::Receiver<&'static str>,
+}
+
+impl Session {
+    /// Runs until nobody needs it, or somebody else owns it.
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+        let over = self.live(&mut inbox).await;
+        let close = match &over {
+            Over::Idle => None,
+            Over::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
+            Over::Store(_) => Some(CloseCode::SETUP_FAILED),
+        };
+        match &over {
+            Over::Idle => tracing::debug!(session = %self.record.id, "session let go"),
+            other => tracing::warn!(session = %self.record.id, reason = ?other, "session given up"),
+        }
+        if let Some(close) = close {
+            self.feed.close(close);
+        }
+    }
+
+    async fn live(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Over {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            let done = tokio::select! {
+                command = inbox.recv() => match command {
+                    Some(command) => self.obey(command).await,
+                    None => Err(Over::Idle),
+                },
+                events = agent::next(&mut self.agent) => self.agent_said(events).await,
+                news = agent::news(&mut self.boot) => self.boot_news(news).await,
+                sent = turns::dispatched(&mut self.dispatch) => self.sent(sent).await,
+                () = moment(self.settle_at) => self.settle().await,
+                _ = tick.tick() => self.tick().await,
+            };
+            if let Err(over) = done {
+                return over;
+            }
+        }
+    }
+
+    async fn obey(&mut self, command: Command) -> Result<(), Over> {
+        match command {
+            Command::Join { passive, reply } => {
+                self.watchers += 1;
+                if !passive && !self.has_ended() {
+                    self.wake().await?;
+                }
+                let (status, message) = self.state();
+                let _ = reply.send(Joined { init: self.history().await, status, message });
+            }
+            Command::Leave => {
+                self.watchers = self.watchers.saturating_sub(1);
+                self.idle_since = self.app.clock.elapsed();
+            }
+            Command::History { reply } => {
+                let _ = reply.send(self.history().await);
+            }
+            Command::Prompt { prompt, reply } => {
+                let prompted = self.prompt(prompt).await?;
+                let _ = reply.send(prompted);
+            }
+            Command::Cancel => self.cancel().await?,
+            Command::Wake => self.wake().await?,
+            Command::State { reply } => {
+                let _ = reply.send(self.state());
+            }
+            Command::Stop { reply } => {
+                self.stop().await?;
+                let _ = reply.send(());
+            }
+            Command::Titled(title) => {
+                self.record.title = Some(title.clone());
+                self.say(vec![ServerMessage::TitleUpdate { title }]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), Over> {
+        self.flush().await?;
+        let busy = self.watchers > 0 || self.turn.is_some() || self.boot.is_some() || !self.queue.is_empty();
+        let now = self.app.clock.elapsed();
+        if busy {
+            self.idle_since = now;
+        }
+        if now.saturating_sub(self.idle_since) > IDLE { Err(Over::Idle) } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), Over> {
+        if let Some(flush) = self.telemetry.flush(self.app.clock.elapsed()) {
+            self.app.store.flush_telemetry(&self.owner, flush.clone()).await?;
+            self.telemetry.written(&flush);
+        }
+        Ok(())
+    }
+
+    /// Whether only a prompt wakes it.
+    fn has_ended(&self) -> bool {
+        matches!(self.record.status, SessionStatus::Stopped | SessionStatus::Failed)
+    }
+
+    fn state(&self) -> (WireStatus, String) {
+        let status = match (&self.agent, &self.boot) {
+            (Some(_), _) => WireStatus::Running,
+            (None, Some(_)) if self.record.sandbox_id.is_none() => WireStatus::Creating,
+            (None, Some(_)) => WireStatus::Resuming,
+            (None, None) => match self.record.status {
+                SessionStatus::Paused | SessionStatus::Suspended => WireStatus::Paused,
+                SessionStatus::Failed => WireStatus::Error,
+                _ => WireStatus::Stopped,
+            },
+        };
+        (status, String::new())
+    }
+}
+
+/// A moment that may never come.
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Milliseconds since 1970.
+fn millis(app: &AppState) -> i64 {
+    app.clock.now().timestamp_millis()
+}

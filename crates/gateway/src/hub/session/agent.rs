@@ -1,0 +1,291 @@
+//! Having an agent: boot, listen, lose, have again.
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use opencode::api::ApiError;
+use opencode::event::Event;
+use opencode::translate::{Effect, Output, Translator};
+use proto::socket::{ServerMessage, WireStatus};
+use proto::{Outcome, SessionStatus};
+use store::{Ending, QueuedPrompt};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::{Boot, Over, Session, millis};
+use crate::runtime::{Agent, Launch, LaunchError};
+
+/// Events that are taken together: what one read of the stream gave, if it is not more.
+const TOGETHER: usize = 512;
+/// Boots that may fail one after the other before the session is given up.
+const BOOTS: u32 = 3;
+const STAGES: usize = 8;
+
+/// What came of listening to the agent.
+pub(super) type Heard = Result<Vec<Bytes>, Option<ApiError>>;
+
+impl Session {
+    /// Makes sure that there is an agent, or will be.
+    pub(super) async fn wake(&mut self) -> Result<(), Over> {
+        if self.agent.is_some() || self.boot.is_some() {
+            return Ok(());
+        }
+        if matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting) {
+            self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+        } else {
+            self.app.store.start_session(&self.owner, self.app.clock.now()).await?;
+            self.record.status = SessionStatus::Starting;
+        }
+        self.launch();
+        let (status, _) = self.state();
+        self.say_status(status, "").await
+    }
+
+    fn launch(&mut self) {
+        let (tell, stages) = mpsc::channel(STAGES);
+        let launch = Launch {
+            app: self.app.clone(),
+            owner: self.owner,
+            record: self.record.clone(),
+            stages: tell,
+        };
+        self.boot = Some(Boot { task: tokio::spawn(launch.run()), stages });
+    }
+
+    pub(super) async fn boot_news(&mut self, news: News) -> Result<(), Over> {
+        let booted = match news {
+            News::Stage(stage) => {
+                let (status, _) = self.state();
+                return self.say_status(status, stage).await;
+            }
+            News::Booted(booted) => *booted,
+        };
+        self.boot = None;
+        match booted {
+            Ok(agent) => self.have(agent).await,
+            Err(LaunchError::Store(error)) => Err(error.into()),
+            Err(error) => self.have_not(&error.to_string()).await,
+        }
+    }
+
+    async fn have(&mut self, agent: Agent) -> Result<(), Over> {
+        let now = self.app.clock.now();
+        self.failures = 0;
+        self.record.status = SessionStatus::Running;
+        self.record.sandbox_id = Some(self.record.id.to_string());
+        self.record.agent_session_id = Some(agent.session.clone());
+        let lost = self.turn.is_some() && !agent.remembers;
+        if self.translator.is_none() || !agent.remembers {
+            let old = self.translator.replace(Translator::new(&agent.session));
+            // The agent that had the turn is gone, with all that it had not said.
+            if let (true, Some(mut old)) = (lost, old) {
+                let out = old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
+                self.take(out).await?;
+            }
+        }
+        self.agent = Some(agent);
+        self.catch_up().await?;
+        self.say_status(WireStatus::Running, "").await?;
+        self.initial_prompt().await?;
+        self.after_turn().await
+    }
+
+    /// Says what was missed while nobody listened, and hands a prompt over again that never arrived.
+    async fn catch_up(&mut self) -> Result<(), Over> {
+        let (Some(agent), Some(translator), Some(turn)) = (&self.agent, &mut self.translator, self.turn.clone()) else {
+            return Ok(());
+        };
+        if !translator.is_busy() {
+            return Ok(());
+        }
+        let history = match agent.client.history(&agent.session, &turn).await {
+            Ok(history) => history,
+            Err(error) => {
+                tracing::warn!(session = %self.record.id, %error, "the agent's history cannot be read");
+                return Ok(());
+            }
+        };
+        if history.has(&turn) {
+            let entries = history.entries().unwrap_or_default();
+            let out = translator.reconcile(&entries, history.busy, millis(&self.app));
+            return self.take(out).await;
+        }
+        if self.dispatch.is_none()
+            && let Some(prompt) = self.unsettled(&turn).await?
+        {
+            self.hand_over(prompt);
+        }
+        Ok(())
+    }
+
+    async fn unsettled(&self, id: &str) -> Result<Option<QueuedPrompt>, Over> {
+        let prompts = self.app.store.queued_prompts(self.record.id).await?;
+        Ok(prompts.into_iter().find(|prompt| prompt.id == id))
+    }
+
+    async fn have_not(&mut self, reason: &str) -> Result<(), Over> {
+        self.failures += 1;
+        tracing::warn!(session = %self.record.id, reason, attempt = self.failures, "no agent");
+        if self.failures < BOOTS && (self.watchers > 0 || !self.queue.is_empty() || self.turn.is_some()) {
+            self.say_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
+            self.launch();
+            return Ok(());
+        }
+        self.failures = 0;
+        if let Some(translator) = &mut self.translator {
+            let out = translator.give_up(reason, millis(&self.app));
+            self.take(out).await?;
+        }
+        self.turn = None;
+        self.interrupt().await?;
+        let ending = Ending {
+            status: SessionStatus::Failed,
+            stop_reason: Some(reason.to_owned()),
+            pause_reason: None,
+            outcome: Some(Outcome::Failed),
+            at: self.app.clock.now(),
+        };
+        self.app.store.end_session(&self.owner, ending).await?;
+        self.record.status = SessionStatus::Failed;
+        self.say(vec![
+            ServerMessage::Status { status: WireStatus::Error, message: reason.to_owned() },
+            ServerMessage::Error { message: format!("Failed to initialize session: {reason}") },
+        ])
+        .await
+    }
+
+    /// Takes in what the agent said, all of one read together.
+    pub(super) async fn agent_said(&mut self, heard: Heard) -> Result<(), Over> {
+        let events = match heard {
+            Ok(events) => events,
+            Err(error) => return self.lost(error).await,
+        };
+        let Some(translator) = &mut self.translator else { return Ok(()) };
+        let (now, mut all) = (millis(&self.app), Output::default());
+        for data in &events {
+            // What is no event of ours is none: the agent may say anything.
+            let Ok(event) = Event::parse(data) else { continue };
+            let out = translator.observe(&event, now);
+            all.messages.extend(out.messages);
+            all.effects.extend(out.effects);
+        }
+        self.take(all).await?;
+        self.after_turn().await
+    }
+
+    /// Says and does what follows from the agent's words.
+    pub(super) async fn take(&mut self, out: Output) -> Result<(), Over> {
+        for effect in &out.effects {
+            if let Effect::Interrupted { message } = effect {
+                self.transcript.mark_interrupted(message);
+            }
+        }
+        self.say(out.messages).await?;
+        for effect in out.effects {
+            let Some(agent) = &self.agent else { break };
+            let (client, session) = (agent.client.clone(), self.record.id);
+            match effect {
+                Effect::Settle { after } => self.settle_at = Some(Instant::now() + after),
+                Effect::RejectPermission { request } => {
+                    tokio::spawn(async move {
+                        if let Err(error) = client.reject_permission(&request).await {
+                            tracing::warn!(%session, %error, "a permission could not be refused");
+                        }
+                    });
+                }
+                Effect::RejectQuestion { request } => {
+                    tokio::spawn(async move {
+                        if let Err(error) = client.reject_question(&request).await {
+                            tracing::warn!(%session, %error, "a question could not be refused");
+                        }
+                    });
+                }
+                Effect::Interrupted { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A turn seems to be over and did not say so: the agent's own memory tells.
+    pub(super) async fn settle(&mut self) -> Result<(), Over> {
+        self.settle_at = None;
+        self.catch_up().await?;
+        self.after_turn().await
+    }
+
+    async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {
+        let reason = error.map_or_else(|| "the agent ended its stream".to_owned(), |error| error.to_string());
+        tracing::warn!(session = %self.record.id, reason, "the agent was lost");
+        self.agent = None;
+        if let Some(translator) = &mut self.translator {
+            translator.stream_lost();
+        }
+        self.say_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
+        self.launch();
+        Ok(())
+    }
+
+    /// Ends the session: its sandbox is gone afterwards, its conversation stays.
+    pub(super) async fn stop(&mut self) -> Result<(), Over> {
+        if let Some(boot) = self.boot.take() {
+            boot.task.abort();
+        }
+        if let Some(translator) = &mut self.translator {
+            let out = translator.give_up("The session was stopped", millis(&self.app));
+            self.take(out).await?;
+        }
+        (self.agent, self.translator, self.turn, self.dispatch) = (None, None, None, None);
+        self.queue.clear();
+        self.interrupt().await?;
+        self.telemetry.stop(self.app.clock.elapsed());
+        self.flush().await?;
+        self.app.store.new_sandbox_generation(&self.owner).await?;
+        let ending = Ending {
+            status: SessionStatus::Stopped,
+            stop_reason: Some("stopped".to_owned()),
+            pause_reason: None,
+            outcome: Some(Outcome::Completed),
+            at: self.app.clock.now(),
+        };
+        self.app.store.end_session(&self.owner, ending).await?;
+        self.record.status = SessionStatus::Stopped;
+        self.record.sandbox_id = None;
+        if let Ok(id) = crate::runtime::sandbox_id(self.record.id)
+            && let Err(error) = self.app.sandboxes.provider.terminate(&id).await
+        {
+            tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
+        }
+        self.say_status(WireStatus::Stopped, "").await
+    }
+}
+
+/// The next events of the agent, if there is one: all that one read gave.
+pub(super) async fn next(agent: &mut Option<Agent>) -> Heard {
+    let Some(agent) = agent else { return std::future::pending().await };
+    let mut events = match agent.events.next().await {
+        Ok(Some(first)) => vec![first],
+        Ok(None) => return Err(None),
+        Err(error) => return Err(Some(error)),
+    };
+    while events.len() < TOGETHER
+        && let Some(Ok(Some(event))) = agent.events.next().now_or_never()
+    {
+        events.push(event);
+    }
+    Ok(events)
+}
+
+/// How far a boot is.
+pub(super) enum News {
+    Stage(&'static str),
+    Booted(Box<Result<Agent, LaunchError>>),
+}
+
+/// What happens to a boot, if there is one.
+pub(super) async fn news(boot: &mut Option<Boot>) -> News {
+    let Some(Boot { task, stages }) = boot else { return std::future::pending().await };
+    tokio::select! {
+        biased;
+        Some(stage) = stages.recv() => News::Stage(stage),
+        booted = task => News::Booted(Box::new(booted.unwrap_or_else(|error| Err(LaunchError::Broken(error.to_string()))))),
+    }
+}

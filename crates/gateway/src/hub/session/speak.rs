@@ -1,0 +1,84 @@
+//! Saying something to everyone: numbered, logged, and only then heard. And the whole conversation for one.
+
+use axum::extract::ws::Utf8Bytes;
+use proto::socket::{Message, ServerMessage, WireStatus};
+
+use super::super::feed::Batch;
+use super::{Over, Session, frame, millis};
+
+/// Numbers are reserved in blocks on disk: after a crash of the machine the next owner goes on behind the block.
+const BLOCK: i64 = 100_000;
+/// Frames that stay in the log behind the last turn, for clients that come back.
+const KEPT: i64 = 5_000;
+
+impl Session {
+    /// Says all this to everyone, in order. When it returns, it is in the log and on its way.
+    pub(super) async fn say(&mut self, messages: Vec<ServerMessage>) -> Result<(), Over> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let first = self.feed.head() + 1;
+        let last = self.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
+        if last > self.reserved {
+            self.app.store.reserve_numbers(&self.owner, last + BLOCK).await?;
+            self.reserved = last + BLOCK;
+        }
+        let frames: Vec<String> =
+            (first..).zip(&messages).map(|(seq, message)| frame::numbered(message, seq)).collect();
+        let now = self.app.clock.now();
+        self.app.store.append_events(&self.owner, first, last, frames.join("\n"), now).await?;
+        self.feed.publish(Batch { first, frames: frames.into_iter().map(Utf8Bytes::from).collect() });
+        self.keep(first, &messages).await
+    }
+
+    pub(super) async fn say_status(&mut self, status: WireStatus, message: &str) -> Result<(), Over> {
+        self.say(vec![ServerMessage::Status { status, message: message.to_owned() }]).await
+    }
+
+    /// Puts what was said into the transcript; messages that are finished by it are stored.
+    async fn keep(&mut self, first: i64, messages: &[ServerMessage]) -> Result<(), Over> {
+        let now = millis(&self.app);
+        let mut finished = Vec::new();
+        for (seq, said) in (first..).zip(messages) {
+            self.telemetry.observe(said);
+            finished.extend(self.transcript.apply(said, seq, now));
+        }
+        if finished.is_empty() {
+            return Ok(());
+        }
+        let settled = self.transcript.settled(self.feed.head());
+        let stored = finished.iter().map(super::super::transcript::Held::stored).collect();
+        Ok(self.app.store.save_messages(&self.owner, settled, stored).await?)
+    }
+
+    /// The agent will say no more of what is open: it is kept as it is, and marked.
+    pub(super) async fn interrupt(&mut self) -> Result<(), Over> {
+        let cut: Vec<_> = self.transcript.interrupt().iter().map(|held| held.stored()).collect();
+        if cut.is_empty() {
+            return Ok(());
+        }
+        Ok(self.app.store.save_messages(&self.owner, self.feed.head(), cut).await?)
+    }
+
+    /// What a long turn has left in memory and in the log is let go of.
+    pub(super) async fn rest(&mut self) -> Result<(), Over> {
+        self.feed.rest();
+        Ok(self.app.store.prune_events(&self.owner, self.feed.head() - KEPT).await?)
+    }
+
+    /// The conversation up to now; nothing when the store does not answer.
+    pub(super) async fn history(&self) -> Option<(Utf8Bytes, i64)> {
+        let stored = match self.app.store.transcript(self.record.id).await {
+            Ok(transcript) => transcript.messages,
+            Err(error) => {
+                tracing::error!(session = %self.record.id, %error, "the transcript cannot be read");
+                return None;
+            }
+        };
+        let mut messages: Vec<Message> = stored.into_iter().map(Message::from).collect();
+        messages.extend(self.transcript.open().iter().map(super::super::transcript::Held::shown));
+        let seq = self.feed.head();
+        let init = ServerMessage::Init { messages, config: None };
+        Some((frame::init(&init, seq, self.owner.epoch()), seq))
+    }
+}

@@ -1,0 +1,220 @@
+//! Prompts and turns: one at a time, in order, each sent once however often it has to be tried.
+
+use std::time::Duration;
+
+use opencode::api::{ApiError, Client, Prompt};
+use opencode::ids::PromptIds;
+use proto::{ModelId, PromptState};
+use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
+use store::{NewPrompt, QueuedPrompt};
+use tokio::task::JoinHandle;
+
+use super::super::command::{Asked, Prompted};
+use super::{Over, Session, millis};
+use crate::runtime::Door;
+
+/// Prompts that may wait for their turn.
+const WAITING: usize = 100;
+/// Attempts to hand a prompt over, and the pause after the first that failed.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Session {
+    /// Takes a prompt: it is on disk when this returns, and becomes a turn when its time comes.
+    pub(super) async fn prompt(&mut self, asked: Asked) -> Result<Prompted, Over> {
+        if self.queue.len() >= WAITING {
+            return Ok(Prompted::Full);
+        }
+        let now = self.app.clock.now();
+        let ids = PromptIds::new(now.timestamp_millis(), 0, &self.app.rng);
+        let new = NewPrompt {
+            id: ids.message.clone(),
+            content: asked.content.clone(),
+            images: asked.images.clone(),
+            sender_id: asked.sender.clone(),
+            source: asked.source,
+            at: now,
+        };
+        self.app.store.queue_prompt(&self.owner, new).await?;
+        self.telemetry.prompted();
+        self.queue.push_back(QueuedPrompt {
+            id: ids.message,
+            content: asked.content,
+            images: asked.images,
+            sender_id: asked.sender,
+            source: asked.source,
+            state: PromptState::Queued,
+            created_at: now,
+        });
+        self.wake().await?;
+        self.next_turn().await?;
+        if !self.queue.is_empty() {
+            self.tell_queue().await?;
+        }
+        Ok(Prompted::Queued)
+    }
+
+    /// The session's first prompt, which was given when it was made: sent by whoever marks it, once.
+    pub(super) async fn initial_prompt(&mut self) -> Result<(), Over> {
+        let (Some(content), None, Some(user)) =
+            (self.record.initial_prompt.clone(), self.record.initial_prompt_sent_at, self.record.created_by)
+        else {
+            return Ok(());
+        };
+        let now = self.app.clock.now();
+        if content.trim().is_empty() || !self.app.store.mark_initial_prompt(&self.owner, now).await? {
+            return Ok(());
+        }
+        self.record.initial_prompt_sent_at = Some(now);
+        let asked = Asked {
+            content,
+            images: Vec::new(),
+            sender: Some(user.to_string()),
+            source: Some(MessageSource::Web),
+        };
+        match self.prompt(asked).await? {
+            Prompted::Queued => Ok(()),
+            Prompted::Full => {
+                self.record.initial_prompt_sent_at = None;
+                Ok(self.app.store.unmark_initial_prompt(&self.owner).await?)
+            }
+        }
+    }
+
+    /// Begins the next turn, if the agent is there and free.
+    pub(super) async fn next_turn(&mut self) -> Result<(), Over> {
+        if self.turn.is_some() || self.dispatch.is_some() || self.agent.is_none() {
+            return Ok(());
+        }
+        let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
+        self.turn = Some(prompt.id.clone());
+        self.telemetry.start(self.app.clock.elapsed());
+        // Said and marked before it is sent: whatever happens now, nobody sends it as another one.
+        self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
+        self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
+        self.hand_over(prompt);
+        if !self.queue.is_empty() {
+            self.tell_queue().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends a prompt to the agent in the background, under its own ids, so that a second attempt is no second turn.
+    pub(super) fn hand_over(&mut self, prompt: QueuedPrompt) {
+        let (Some(agent), Some(translator)) = (&self.agent, &mut self.translator) else { return };
+        translator.begin(&prompt.id);
+        let (client, session) = (agent.client.clone(), agent.session.clone());
+        let config = self.record.agent_config.as_ref();
+        let model = ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref()));
+        let model = model.model().opencode_id;
+        self.dispatch = Some(tokio::spawn(send(client, session, model, prompt)));
+    }
+
+    /// How the handing over went.
+    pub(super) async fn sent(&mut self, sent: Result<(), ApiError>) -> Result<(), Over> {
+        self.dispatch = None;
+        match sent {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
+                if let Some(translator) = &mut self.translator {
+                    let out = translator.give_up("Failed to send prompt", millis(&self.app));
+                    self.take(out).await?;
+                }
+            }
+        }
+        if std::mem::take(&mut self.cancelled) {
+            self.abort();
+        }
+        self.after_turn().await
+    }
+
+    pub(super) async fn cancel(&mut self) -> Result<(), Over> {
+        if self.turn.is_some() {
+            // One that is on its way has to arrive before it can be cancelled.
+            if self.dispatch.is_some() { self.cancelled = true } else { self.abort() }
+            return Ok(());
+        }
+        for prompt in std::mem::take(&mut self.queue) {
+            self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Cancelled).await?;
+        }
+        self.say(vec![ServerMessage::MessageCancelled { message_id: None }]).await
+    }
+
+    fn abort(&self) {
+        let Some(agent) = &self.agent else { return };
+        let (client, session, id) = (agent.client.clone(), agent.session.clone(), self.record.id);
+        tokio::spawn(async move {
+            if let Err(error) = client.abort(&session).await {
+                tracing::warn!(session = %id, %error, "the agent did not take a cancel");
+            }
+        });
+    }
+
+    /// When the agent is free again: the turn is settled and the next one begins.
+    pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
+        let busy = self.dispatch.is_some() || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
+        if busy {
+            return Ok(());
+        }
+        if let Some(prompt) = self.turn.take() {
+            self.telemetry.stop(self.app.clock.elapsed());
+            self.app.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;
+            self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+            self.flush().await?;
+            self.rest().await?;
+        }
+        self.next_turn().await
+    }
+
+    async fn tell_queue(&mut self) -> Result<(), Over> {
+        self.say(vec![ServerMessage::Queue { length: self.queue.len() as u64 }]).await
+    }
+}
+
+/// Waits for a prompt that is on its way, if there is one.
+pub(super) async fn dispatched(task: &mut Option<JoinHandle<Result<(), ApiError>>>) -> Result<(), ApiError> {
+    match task {
+        Some(task) => task.await.unwrap_or(Err(ApiError::Broken("send a prompt"))),
+        None => std::future::pending().await,
+    }
+}
+
+async fn send(client: Client<Door>, session: String, model: &'static str, prompt: QueuedPrompt) -> Result<(), ApiError> {
+    let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
+    let prompt = Prompt { ids: &ids, model, text: &prompt.content, images: &prompt.images };
+    let mut pause = PAUSE;
+    for _ in 1..ATTEMPTS {
+        match client.prompt(&session, &prompt).await {
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::debug!(%error, "a prompt has to be sent again"),
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    client.prompt(&session, &prompt).await
+}
+
+/// Made of the message's id, so that they are the same whenever it is sent.
+fn part_ids(prompt: &QueuedPrompt) -> Vec<String> {
+    let body = prompt.id.trim_start_matches("msg_");
+    (0..=prompt.images.len()).map(|part| format!("prt_{body}{part:02}")).collect()
+}
+
+/// A prompt as everyone sees it: images first, then the text.
+fn spoken(prompt: &QueuedPrompt) -> Message {
+    let images = prompt.images.iter().map(|image| Part::Image { image: image.clone() });
+    let text = Part::Text { text: prompt.content.clone() };
+    Message {
+        id: prompt.id.clone(),
+        role: MessageRole::User,
+        content: prompt.content.clone(),
+        is_complete: true,
+        created_at: prompt.created_at.timestamp_millis(),
+        sender_id: prompt.sender_id.clone(),
+        source: prompt.source,
+        tool_calls: Vec::new(),
+        parts: images.chain([text]).collect(),
+        interrupted: false,
+    }
+}

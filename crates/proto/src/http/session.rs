@@ -1,0 +1,41 @@
+//! Listing and naming sessions.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{RepoId, Session, SessionId, SessionStatus, UserId};
+
+/// Which sessions are wanted. Switches are on with `1` or `true`.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub struct SessionQuery {
+    /// For services that are bound to no organisation.
+    pub organization_id: Option<String>,
+    pub repo_id: Option<RepoId>,
+    pub status: Option<SessionStatus>,
+    pub created_by: Option<UserId>,
+    pub parent_session_id: Option<SessionId>,
+    pub exclude_setup: Option<String>,
+    pub exclude_cli: Option<String>,
+    pub exclude_automation: Option<String>,
+    /// At most 50, which is also the default.
+    pub limit: Option<u32>,
+    /// The `next` of the page before.
+    pub after: Option<String>,
+}
+
+/// Live sessions first, then the latest used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SessionList {
+    pub sessions: Vec<Session>,
+    /// Where the next page begins, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A new title.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RenameSession {
+    pub title: String,
+}
