@@ -120,9 +120,11 @@ impl<D: Dial> Client<D> {
         let listening = async {
             let mut wait = FIRST_WAIT;
             loop {
-                match self.health().await {
-                    Ok(version) => return version,
-                    Err(_) => sleep(wait).await,
+                // A connection that came too early may never be answered.
+                match timeout(LONGEST_WAIT, self.health()).await {
+                    Ok(Ok(version)) => return version,
+                    Ok(Err(_)) => sleep(wait).await,
+                    Err(_) => {}
                 }
                 wait = LONGEST_WAIT.min(wait.mul_f32(1.5));
             }
