@@ -1,0 +1,1 @@
+//! Pure decisions: who may use which tool in which lane, and why.
