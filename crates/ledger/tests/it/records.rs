@@ -2,7 +2,7 @@
 
 use ledger::{Chain, Entry, Event, Text, canonical, parse};
 
-use crate::common::{Ledger, event};
+use crate::common::{Ledger, event, key};
 
 #[test]
 fn what_is_stored_is_canonical_json() {
@@ -53,4 +53,13 @@ fn an_event_has_no_room_for_what_the_contract_does_not_know() {
     }
     assert!(Chain::new("Org/1").is_err() && Chain::new("").is_err());
     assert!(Text::<8, 120>::new("x".repeat(121)).is_err());
+}
+
+/// An export of today must verify for ever: whoever changes these bytes changes what is already stored and signed.
+#[test]
+fn the_format_has_not_changed() {
+    let ledger = Ledger::of(4);
+    let kept = include_str!("../fixtures/export.jsonl");
+    assert_eq!(ledger.lines().join(&b'\n'), kept.trim_end().as_bytes());
+    assert_eq!(ledger.checkpoint(&key(1)).to_string(), include_str!("../fixtures/checkpoint.txt"));
 }
