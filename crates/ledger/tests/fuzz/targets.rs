@@ -194,7 +194,6 @@ pub(crate) fn redact_with(
         if truncate(after.clone(), 400) != after {
             return Err("the result is too large".to_owned());
         }
-        no_secret_in(&text)?;
         strings_hold_no_secret(&after)?;
         found = format!("{found} {} {}", text.matches(REDACTED).count().min(4), shape(&after, 2));
     }
