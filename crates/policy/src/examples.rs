@@ -37,15 +37,15 @@ impl Example {
     }
 
     fn read(node: Node, fits: bool) -> Result<Self, Mistake> {
-        let mut fields = Fields::of(node, "an example")?;
-        let line = fields.line;
-        let role = fields.name("role")?.text;
-        let lane = fields.optional_text("lane", 80)?.map(|found| found.text);
-        let action = action(&mut fields)?;
-        let scope = fields.names("scope")?.into_iter().map(|name| name.text).collect();
-        let flags = fields.names("flags")?.into_iter().map(|name| Flag::new(name.text)).collect();
-        fields.end()?;
-        Ok(Self { line, fits, role, lane, action, scope, flags })
+        let mut call = Fields::of(node, "an example")?;
+        let line = call.line;
+        let role = call.name("role")?.text;
+        let in_lane = call.optional_text("lane", 80)?.map(|found| found.text);
+        let action = action(&mut call)?;
+        let scope = call.names("scope")?.into_iter().map(|name| name.text).collect();
+        let flags = call.names("flags")?.into_iter().map(|name| Flag::new(name.text)).collect();
+        call.end()?;
+        Ok(Self { line, fits, role, lane: in_lane, action, scope, flags })
     }
 
     /// The example of a lane is a whole call: it fits when the call is allowed.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Mistake;
 use crate::examples::Example;
-use crate::fields::{Fields, items, word};
+use crate::fields::{Fields, Located, items, word};
 use crate::modes::Risk;
 use crate::pattern::Pattern;
 use crate::request::Flag;
@@ -33,7 +33,7 @@ pub struct Lane {
     pub override_minutes: Option<u64>,
     pub audit_level: Option<String>,
     pub(crate) line: usize,
-    pub(crate) role_lines: Vec<(String, usize)>,
+    pub(crate) role_places: Vec<(String, usize)>,
     pub(crate) examples: Vec<Example>,
 }
 
@@ -105,13 +105,14 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
     let id = fields.name("lane_id")?.text;
     let purpose = fields.optional_text("purpose", 500)?.map(|found| found.text).unwrap_or_default();
     let mut callers = fields.map("allowed_callers")?;
-    let role_lines: Vec<_> = callers.names("roles")?.into_iter().map(|role| (role.text, role.line)).collect();
+    let role_places: Vec<_> =
+        callers.names("roles")?.into_iter().map(|role| (role.text, role.line)).collect();
     callers.end()?;
-    let mut actions = fields.map("allowed_actions")?;
-    let tools = patterns(&mut actions, "tools")?;
-    let writes = actions.list("writes")?.into_iter().map(write).collect::<Result<Vec<_>, _>>()?;
-    let risks = risks(&mut actions)?;
-    actions.end()?;
+    let mut allowed = fields.map("allowed_actions")?;
+    let tools = patterns(&mut allowed, "tools")?;
+    let writes = allowed.list("writes")?.into_iter().map(write).collect::<Result<Vec<_>, _>>()?;
+    let risks = risks(&mut allowed)?;
+    allowed.end()?;
     let mut scope = fields.map("scope")?;
     let requires = texts(&mut scope, "requires")?;
     let prohibits = texts(&mut scope, "prohibits")?.into_iter().map(Flag::new).collect();
@@ -121,8 +122,8 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
     let audit_level = audit(&mut fields)?;
     let examples = Example::read_all(&mut fields)?;
     fields.end()?;
-    let roles = role_lines.iter().map(|(role, _)| role.clone()).collect();
-    let lane = Lane {
+    let roles = role_places.iter().map(|(role, _)| role.clone()).collect();
+    Ok(Lane {
         id,
         purpose,
         roles,
@@ -135,10 +136,9 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
         override_minutes,
         audit_level,
         line,
-        role_lines,
+        role_places,
         examples,
-    };
-    Ok(lane)
+    })
 }
 
 fn prohibition(node: Node) -> Result<Prohibition, Mistake> {
@@ -184,9 +184,11 @@ fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {
 }
 
 fn permits(scope: &mut Fields) -> Result<BTreeSet<Flag>, Mistake> {
-    let permit = |found: crate::fields::Located| match NEVER_PERMITTED.contains(&found.text.as_str()) {
-        true => Err(Mistake::new(found.line, format!("no lane may permit `{}`", found.text))),
-        false => Ok(Flag::new(found.text)),
+    let permit = |found: Located| {
+        if NEVER_PERMITTED.contains(&found.text.as_str()) {
+            return Err(Mistake::new(found.line, format!("no lane may permit `{}`", found.text)));
+        }
+        Ok(Flag::new(found.text))
     };
     scope.names("permits")?.into_iter().map(permit).collect()
 }

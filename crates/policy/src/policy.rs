@@ -101,7 +101,7 @@ impl Policy {
     /// A lane lists a role exactly when the role lists the lane: who edits one file and forgets the other learns it here.
     fn check_agreement(&self) -> Result<(), PolicyError> {
         for lane in self.lanes.values() {
-            for (role, line) in &lane.role_lines {
+            for (role, line) in &lane.role_places {
                 if !self.roles.get(role).is_some_and(|role| role.lanes.contains(&lane.id)) {
                     let message = format!(
                         "the lane `{}` lists the role `{role}`, but {ROLES} does not give it the lane",
@@ -112,7 +112,7 @@ impl Policy {
             }
         }
         for role in self.roles.values() {
-            for (lane, line) in &role.lane_lines {
+            for (lane, line) in &role.lane_places {
                 if !self.lanes.get(lane).is_some_and(|lane| lane.roles.contains(&role.id)) {
                     let message = format!(
                         "the role `{}` lists the lane `{lane}`, but {LANES} does not open it to the role",

@@ -14,7 +14,7 @@ pub struct Role {
     pub description: String,
     pub class: ActorClass,
     pub lanes: BTreeSet<String>,
-    pub(crate) lane_lines: Vec<(String, usize)>,
+    pub(crate) lane_places: Vec<(String, usize)>,
     pub(crate) line: usize,
 }
 
@@ -38,10 +38,10 @@ fn role(node: Node) -> Result<Role, Mistake> {
     let description = fields.optional_text("description", 500)?.map(|found| found.text).unwrap_or_default();
     let class = word(&fields.text("class", 10)?, "class", &CLASSES)?;
     let mut privileges = fields.map("privileges")?;
-    let lane_lines: Vec<_> =
+    let lane_places: Vec<_> =
         privileges.names("lanes")?.into_iter().map(|lane| (lane.text, lane.line)).collect();
     privileges.end()?;
     fields.end()?;
-    let lanes = lane_lines.iter().map(|(lane, _)| lane.clone()).collect();
-    Ok(Role { id, description, class, lanes, lane_lines, line })
+    let lanes = lane_places.iter().map(|(lane, _)| lane.clone()).collect();
+    Ok(Role { id, description, class, lanes, lane_places, line })
 }

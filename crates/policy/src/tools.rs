@@ -47,14 +47,13 @@ const METHODS: [(&str, Method); 5] = [
 ];
 
 pub(crate) fn read(node: Node) -> Result<Vec<HttpTool>, Mistake> {
-    let list = match node.kind {
-        Kind::List(items) => items,
-        _ => {
-            let mut file = Fields::of(node, "the file")?;
-            let list = items(file.require("tools")?, "tools")?;
-            file.end()?;
-            list
-        }
+    let list = if let Kind::List(items) = node.kind {
+        items
+    } else {
+        let mut file = Fields::of(node, "the file")?;
+        let list = items(file.require("tools")?, "tools")?;
+        file.end()?;
+        list
     };
     let tools = list.into_iter().map(tool).collect::<Result<Vec<_>, _>>()?;
     once(tools.iter().map(|tool| (&tool.name, tool.line)), "tool")?;
@@ -74,7 +73,7 @@ fn tool(node: Node) -> Result<HttpTool, Mistake> {
     };
     let url = url(fields.text("url", 2048)?)?;
     let timeout_ms = fields.number("timeout_ms", 1, 600_000)?.unwrap_or(30_000);
-    let auth = fields.optional_text("auth", 300)?.map_or(Ok(Auth::None), auth)?;
+    let auth = fields.optional_text("auth", 300)?.map_or(Ok(Auth::None), |found| auth(&found))?;
     let schema = schema(fields.take("schema"))?;
     let risk = match fields.optional_text("risk", 10)? {
         Some(found) => word(&found, "risk", &Risk::WORDS)?,
@@ -97,7 +96,7 @@ fn url(found: Located) -> Result<String, Mistake> {
     Ok(found.text)
 }
 
-fn auth(found: Located) -> Result<Auth, Mistake> {
+fn auth(found: &Located) -> Result<Auth, Mistake> {
     let token = |text: &str| {
         !text.is_empty()
             && text.len() <= 200
