@@ -41,8 +41,10 @@ pub fn payload_hash(payload: &Value) -> Result<Hash, CanonicalError> {
 /// A hash that says nothing to those who lack the key: for values that can be guessed, such as a phone number,
 /// whose plain hash would be found by trying them all. `label` separates the uses of one key.
 pub fn keyed_hash(key: &[u8; 32], label: &str, value: &[u8]) -> Hash {
-    // A key of any length is valid, so the error cannot come; the hash of nothing would be the safe answer to it.
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return sha256(&[]) };
+    // HMAC fills a short key with zeros itself; a key of one block cannot be refused.
+    let mut block = [0; 64];
+    block[..32].copy_from_slice(key);
+    let mut mac = Hmac::<Sha256>::new(&block.into());
     mac.update(b"proliferate/keyed/v1\n");
     mac.update(&(label.len() as u64).to_be_bytes());
     mac.update(label.as_bytes());

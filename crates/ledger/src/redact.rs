@@ -8,6 +8,8 @@ mod forms;
 mod keys;
 mod prose;
 
+use std::fmt;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value};
 
@@ -21,7 +23,7 @@ pub const REDACTED: &str = "[REDACTED]";
 const MAX_OPENED: usize = 4;
 
 /// Knows the secrets of one session or organisation.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Redactor {
     secrets: AhoCorasick,
 }
@@ -134,6 +136,13 @@ impl Redactor {
     }
 }
 
+/// The automaton would print what it looks for.
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redactor({} spellings)", self.secrets.patterns_len())
+    }
+}
+
 /// The bytes that a text stands for, and where each of them began in it; one origin more for the end.
 fn percent_decoded(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
     let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
@@ -235,6 +244,12 @@ mod tests {
         let value = json!({"hunter2": 1, "n": 12_345_678, "s": r#"{"a":"\u0068unter2"}"#});
         let expected = json!({"[REDACTED]": 1, "n": "[REDACTED]", "s": r#"{"a":"[REDACTED]"}"#});
         assert_eq!(redactor.value(&value), expected);
+    }
+
+    #[test]
+    fn a_redactor_does_not_show_what_it_looks_for() {
+        let shown = format!("{:?}", redactor());
+        assert!(shown.starts_with("Redactor(") && shown.len() < 40, "{shown}");
     }
 
     #[test]

@@ -50,6 +50,12 @@ impl Example {
 
     /// The example of a lane is a whole call: it fits when the call is allowed.
     pub(crate) fn check_lane(&self, policy: &Policy, lane: &Lane) -> Result<(), Mistake> {
+        if self.lane.is_some() {
+            return Err(Mistake::new(
+                self.line,
+                "the example of a lane is a call in that lane; leave `lane` out",
+            ));
+        }
         let verdict = decide(policy, &self.request(policy, &lane.id, lane.override_minutes));
         match (self.fits, verdict.outcome) {
             (true, Outcome::Deny) => Err(Mistake::new(

@@ -111,6 +111,8 @@ fn an_example_that_disagrees_refuses_the_file() {
     assert_eq!(with(&format!("      match:\n        - {wrong}\n")), should);
     let should_not = "lanes.yaml:21: this example should be denied, but is allowed";
     assert_eq!(with(&format!("      not_match:\n        - {right}\n")), should_not);
+    let elsewhere = with("      not_match:\n        - {role: ADMIN, tool: x, lane: intake}\n");
+    assert_eq!(elsewhere, "lanes.yaml:21: the example of a lane is a call in that lane; leave `lane` out");
     let prohibited = refused(
         "    roles: [AGENT]\n",
         "    roles: [AGENT]\n    examples: {match: [{role: SERVICE, tool: ocr.run}]}\n",
