@@ -1,6 +1,6 @@
 //! Every kind of tampering at any place is found, and the first bad record is named.
 
-use ledger::{Checkpoint, Fault, Unproven, Verifier};
+use ledger::{Checkpoint, Entry, Fault, Hash, Unproven, Verifier, sha256};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -83,6 +83,23 @@ proptest! {
         found(&lines, at + 1, true)?;
     }
 
+    /// A forger who computes the hash of an exchanged record is found at the next one of its chain.
+    #[test]
+    fn an_exchanged_record_with_a_right_hash(at in any::<Index>()) {
+        let ledger = Ledger::of(RECORDS);
+        let at = at.index(ledger.entries.len());
+        let chain = &ledger.entries[at].chain;
+        let next = ledger.entries[at + 1..].iter().position(|entry| entry.chain == *chain);
+        let mut forged = Ledger::of(at as u64);
+        forged.append(&event(777));
+        let mut lines = ledger.lines();
+        lines[at] = forged.lines().pop().unwrap();
+        match next {
+            Some(next) => found(&lines, at + 1 + next, true)?,
+            None => found(&lines, 0, false)?,
+        }
+    }
+
     #[test]
     fn a_cut_off_tail(keep in 0..RECORDS) {
         let lines = Ledger::of(keep).lines();
@@ -118,6 +135,37 @@ proptest! {
             _ => line.replacen("\"record\":{", "\"record\":{\"notes\":null,", 1),
         }.into_bytes();
         found(&lines, at, true)?;
+    }
+}
+
+/// The hash of a record as an auditor would compute it from the description alone.
+fn hash_of(entry: &Entry, record: &str) -> Hash {
+    let mut text = b"proliferate/ledger/event/v1\n".to_vec();
+    text.extend(entry.prev_hash.as_bytes());
+    text.extend(entry.position.to_be_bytes());
+    text.extend(entry.sequence.to_be_bytes());
+    text.extend((entry.chain.as_str().len() as u64).to_be_bytes());
+    text.extend(entry.chain.as_str().bytes());
+    text.extend(record.bytes());
+    sha256(&text)
+}
+
+/// Even with right hashes a record has one form: two readers could see two things in another.
+#[test]
+fn a_record_in_another_form_is_found_although_its_hash_is_right() {
+    let entry = Ledger::of(1).entries.remove(0);
+    assert_eq!(hash_of(&entry, &entry.record), entry.hash);
+    for record in [
+        entry.record.replacen('{', "{ ", 1),
+        entry.record.replacen("agent-0", "\\u0061gent-0", 1),
+        entry.record.replacen("\"outcome\"", "\"notes\":null,\"outcome\"", 1),
+        entry.record.replacen("\"outcome\"", "\"outcome\":\"allow\",\"outcome\"", 1),
+        entry.record.replacen("\"outcome\"", "\"payload\":\"text\",\"outcome\"", 1),
+    ] {
+        assert_ne!(record, entry.record);
+        let forged = Entry { hash: hash_of(&entry, &record), record, ..entry.clone() };
+        let found = fault(&[forged.to_line().into_bytes()], Vec::new());
+        assert_eq!(found.and_then(|fault| fault.first_bad_record()), Some(0), "{}", forged.record);
     }
 }
 
