@@ -1,7 +1,8 @@
 //! One link of a chain: an event, its place, and the hash that binds it to everything before it.
 
+use std::borrow::Borrow;
+
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use crate::event::Event;
 use crate::hash::{Hash, hash_parts};
@@ -65,7 +66,7 @@ impl Entry {
         }
         let prev_hash = head.map_or_else(|| chain.genesis(), |head| head.hash);
         let record = serde_json::to_string(event)?;
-        let hash = event_hash(chain, sequence, position, &prev_hash, &record);
+        let hash = event_hash(chain.as_str(), sequence, position, &prev_hash, &record);
         Ok(Self { chain: chain.clone(), sequence, position, prev_hash, hash, record })
     }
 
@@ -76,45 +77,10 @@ impl Entry {
 
     /// The entry as a line of an export, without the line end. It is canonical JSON.
     pub fn to_line(&self) -> String {
-        let mut line = Vec::with_capacity(self.record.len() + 300);
-        write_line(
-            &mut line,
-            (&self.chain, self.sequence),
-            self.position,
-            (&self.prev_hash, &self.hash),
-            &self.record,
-        );
-        String::from_utf8_lossy(&line).into_owned()
-    }
-}
-
-/// Writes the one form that a line has; the verifier compares every line with it.
-pub(crate) fn write_line(
-    out: &mut Vec<u8>,
-    (chain, sequence): (&Chain, u64),
-    position: u64,
-    (prev_hash, hash): (&Hash, &Hash),
-    record: &str,
-) {
-    let position = position.to_string();
-    let sequence = sequence.to_string();
-    let parts: [&[u8]; 13] = [
-        b"{\"chain\":\"",
-        chain.as_str().as_bytes(),
-        b"\",\"hash\":\"",
-        &hash.digits(),
-        b"\",\"position\":",
-        position.as_bytes(),
-        b",\"prev_hash\":\"",
-        &prev_hash.digits(),
-        b"\",\"record\":",
-        record.as_bytes(),
-        b",\"sequence\":",
-        sequence.as_bytes(),
-        b"}",
-    ];
-    for part in parts {
-        out.extend_from_slice(part);
+        let Self { chain: Chain(chain), sequence, position, prev_hash, hash, record } = self;
+        format!(
+            r#"{{"chain":"{chain}","hash":"{hash}","position":{position},"prev_hash":"{prev_hash}","record":{record},"sequence":{sequence}}}"#
+        )
     }
 }
 
@@ -136,6 +102,12 @@ impl Chain {
     }
 }
 
+impl Borrow<str> for Chain {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl TryFrom<String> for Chain {
     type Error = ChainError;
     fn try_from(name: String) -> Result<Self, ChainError> {
@@ -143,28 +115,47 @@ impl TryFrom<String> for Chain {
     }
 }
 
-/// A line as it was read; the names of its fields are those of [`Entry`].
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A line as it was read. There is one way to write a line, so it is read without a JSON reader: what is not at its
+/// place is not there.
 pub(crate) struct Line<'a> {
-    pub(crate) chain: Chain,
-    pub(crate) hash: Hash,
+    pub(crate) chain: &'a str,
+    pub(crate) hash: &'a str,
     pub(crate) position: u64,
-    pub(crate) prev_hash: Hash,
-    #[serde(borrow)]
-    pub(crate) record: &'a RawValue,
+    pub(crate) prev_hash: &'a str,
+    pub(crate) record: &'a str,
     pub(crate) sequence: u64,
 }
 
-pub(crate) fn event_hash(
-    chain: &Chain,
-    sequence: u64,
-    position: u64,
-    prev_hash: &Hash,
-    record: &str,
-) -> Hash {
+impl<'a> Line<'a> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        const DIGITS: usize = 64;
+        let rest = str::from_utf8(bytes).ok()?.strip_prefix(r#"{"chain":""#)?;
+        let (chain, rest) = rest.split_once('"')?;
+        let (hash, rest) = rest.strip_prefix(r#","hash":""#)?.split_at_checked(DIGITS)?;
+        let (position, rest) = rest.strip_prefix(r#"","position":"#)?.split_once(',')?;
+        let (prev_hash, rest) = rest.strip_prefix(r#""prev_hash":""#)?.split_at_checked(DIGITS)?;
+        let rest = rest.strip_prefix(r#"","record":"#)?.strip_suffix('}')?;
+        let (record, sequence) = rest.rsplit_once(r#","sequence":"#)?;
+        Some(Self {
+            chain,
+            hash,
+            position: number(position)?,
+            prev_hash,
+            record,
+            sequence: number(sequence)?,
+        })
+    }
+}
+
+/// A number in its one spelling: no sign and no zero in front.
+fn number(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if plain { text.parse().ok() } else { None }
+}
+
+pub(crate) fn event_hash(chain: &str, sequence: u64, position: u64, prev_hash: &Hash, record: &str) -> Hash {
     // Everything before the record has a fixed length or its length before it.
-    let name = chain.as_str().as_bytes();
+    let name = chain.as_bytes();
     hash_parts(&[
         EVENT,
         prev_hash.as_bytes(),

@@ -73,11 +73,25 @@ impl Hash {
     /// The digits without an allocation: verification writes millions of them.
     pub(crate) fn digits(&self) -> [u8; 64] {
         let mut digits = [0; 64];
-        // The length is right by its type.
-        let _ = hex::encode_to_slice(self.0, &mut digits);
+        for (byte, pair) in self.0.iter().zip(digits.chunks_exact_mut(2)) {
+            pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
         digits
     }
 }
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// The value of each lower-case digit; 16 for all other letters.
+const VALUES: [u8; 256] = {
+    let mut values = [16; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[DIGITS[value as usize] as usize] = value;
+        value += 1;
+    }
+    values
+};
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,9 +108,15 @@ impl fmt::Debug for Hash {
 impl FromStr for Hash {
     type Err = HashError;
     fn from_str(text: &str) -> Result<Self, HashError> {
+        let digits: &[u8; 64] = text.as_bytes().try_into().map_err(|_| HashError)?;
         let mut bytes = [0; 32];
-        hex::decode_to_slice(text, &mut bytes).map_err(|_| HashError)?;
-        if text.bytes().any(|digit| digit.is_ascii_uppercase()) { Err(HashError) } else { Ok(Self(bytes)) }
+        let mut seen = 0;
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let (high, low) = (VALUES[usize::from(pair[0])], VALUES[usize::from(pair[1])]);
+            seen |= high | low;
+            *byte = high << 4 | low;
+        }
+        if seen < 16 { Ok(Self(bytes)) } else { Err(HashError) }
     }
 }
 

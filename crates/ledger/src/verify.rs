@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use crate::checkpoint::{Checkpoint, KeyChange};
-use crate::entry::{Chain, Head, Line, MAX_LINE, event_hash, write_line};
+use crate::entry::{Chain, Head, Line, MAX_LINE, event_hash};
 use crate::event::{ActionType, Event};
 use crate::hash::Hash;
 use crate::key::PublicKey;
@@ -24,8 +24,7 @@ pub struct Verifier {
     heads: HashMap<Chain, Head>,
     changes: Vec<(u64, KeyChange)>,
     /// Kept from line to line for its memory.
-    line: Vec<u8>,
-    record: Vec<u8>,
+    rewritten: Vec<u8>,
 }
 
 /// The first thing that is wrong. Positions count from 0 in ledger order, as `position` in the records does.
@@ -98,8 +97,7 @@ impl Verifier {
             tree: Tree::default(),
             heads: HashMap::new(),
             changes: Vec::new(),
-            line: Vec::new(),
-            record: Vec::new(),
+            rewritten: Vec::new(),
         }
     }
 
@@ -107,10 +105,9 @@ impl Verifier {
     pub fn push(&mut self, line: &[u8]) -> Result<(), Fault> {
         self.compare_checkpoints()?;
         let position = self.tree.size();
-        let (read, event) =
+        let (hash, event) =
             self.read(line).map_err(|(event_id, problem)| Fault::Record { position, event_id, problem })?;
-        self.heads.insert(read.chain, Head { sequence: read.sequence, hash: read.hash });
-        self.tree.push(&read.hash);
+        self.tree.push(&hash);
         self.note_key_change(position, &event)
     }
 
@@ -135,40 +132,44 @@ impl Verifier {
         Ok(Report { records, chains, root: self.tree.root(), checkpoints, unproven })
     }
 
-    fn read<'a>(&mut self, bytes: &'a [u8]) -> Result<(Line<'a>, Event), Problem> {
-        if bytes.len() > MAX_LINE {
-            return Err((None, RecordProblem::Unreadable));
-        }
-        let line: Line<'a> = serde_json::from_slice(bytes).map_err(|_| (None, RecordProblem::Unreadable))?;
-        let record = line.record.get();
-        let event: Event = serde_json::from_str(record).map_err(|_| (None, RecordProblem::Unreadable))?;
-        match self.problem(bytes, &line, &event) {
-            None => Ok((line, event)),
-            Some(problem) => Err((Some(event.event_id.as_str().to_owned()), problem)),
+    /// Reads a line and advances its chain.
+    fn read(&mut self, bytes: &[u8]) -> Result<(Hash, Event), Problem> {
+        let unreadable = || (None, RecordProblem::Unreadable);
+        let line = if bytes.len() > MAX_LINE { None } else { Line::parse(bytes) };
+        let line = line.ok_or_else(unreadable)?;
+        let event: Event = serde_json::from_str(line.record).map_err(|_| unreadable())?;
+        match self.check(&line, &event) {
+            Ok(hash) => Ok((hash, event)),
+            Err(problem) => Err((Some(event.event_id.as_str().to_owned()), problem)),
         }
     }
 
-    fn problem(&mut self, bytes: &[u8], line: &Line<'_>, event: &Event) -> Option<RecordProblem> {
-        let Line { chain, hash, position, prev_hash, record, sequence } = line;
-        if *position != self.tree.size() {
-            return Some(RecordProblem::Position(*position));
+    fn check(&mut self, line: &Line<'_>, event: &Event) -> Result<Hash, RecordProblem> {
+        let &Line { chain, hash, position, prev_hash, record, sequence } = line;
+        if position != self.tree.size() {
+            return Err(RecordProblem::Position(position));
         }
-        let (next, end) = match self.heads.get(chain) {
-            Some(head) => (head.sequence + 1, head.hash),
-            None => (0, chain.genesis()),
-        };
-        if *sequence != next || *prev_hash != end {
-            return Some(RecordProblem::Chain);
+        if !self.heads.contains_key(chain) {
+            let new = Chain::new(chain).map_err(|_| RecordProblem::Unreadable)?;
+            // Nothing is before the first record; `check` adds one to the number of the last.
+            let nothing = Head { sequence: u64::MAX, hash: new.genesis() };
+            self.heads.insert(new, nothing);
         }
-        if event_hash(chain, *sequence, *position, prev_hash, record.get()) != *hash {
-            return Some(RecordProblem::Hash);
+        let head = self.heads.get_mut(chain).ok_or(RecordProblem::Chain)?;
+        if sequence != head.sequence.wrapping_add(1) || prev_hash.as_bytes() != head.hash.digits() {
+            return Err(RecordProblem::Chain);
         }
-        self.line.clear();
-        write_line(&mut self.line, (chain, *sequence), *position, (prev_hash, hash), record.get());
-        self.record.clear();
-        let written = serde_json::to_writer(&mut self.record, event);
-        let canonical = self.line == bytes && written.is_ok() && self.record == record.get().as_bytes();
-        (!canonical).then_some(RecordProblem::Form)
+        let computed = event_hash(chain, sequence, position, &head.hash, record);
+        if hash.as_bytes() != computed.digits() {
+            return Err(RecordProblem::Hash);
+        }
+        self.rewritten.clear();
+        let written = serde_json::to_writer(&mut self.rewritten, event);
+        if written.is_err() || self.rewritten != record.as_bytes() {
+            return Err(RecordProblem::Form);
+        }
+        *head = Head { sequence, hash: computed };
+        Ok(computed)
     }
 
     /// Compares the tree with the checkpoints of its present size.
