@@ -111,13 +111,19 @@ impl Redactor {
 
     fn object(&self, entries: &Map<String, Value>, openings: usize) -> Map<String, Value> {
         let named = keys::names_a_secret(entries);
-        let redact = |(key, value): (&String, &Value)| {
-            let hidden =
-                (is_telling_key(key) || (named && key.eq_ignore_ascii_case("value"))) && !is_kept(key, value);
+        let mut out = Map::new();
+        for (key, value) in entries {
+            let telling = is_telling_key(key) || (named && key.eq_ignore_ascii_case("value"));
+            let hidden = telling && !is_kept(key, value);
             let value = if hidden { REDACTED.into() } else { self.redacted(value, openings) };
-            (self.known(key), value)
-        };
-        entries.iter().map(redact).collect()
+            let mut key = self.known(key);
+            // Two secrets as keys become one; the second must not take the place of the first.
+            while out.contains_key(&key) {
+                key.push('*');
+            }
+            out.insert(key, value);
+        }
+        out
     }
 
     fn string(&self, text: &str, openings: usize) -> String {
@@ -241,6 +247,8 @@ mod tests {
     #[test]
     fn secrets_in_keys_numbers_and_escapes_go_too() {
         let redactor = Redactor::new(["hunter2", "12345678"]).unwrap();
+        let twice = redactor.value(&json!({"12345678": 1, "hunter2": 2}));
+        assert_eq!(twice, json!({"[REDACTED]": 1, "[REDACTED]*": 2}));
         let value = json!({"hunter2": 1, "n": 12_345_678, "s": r#"{"a":"\u0068unter2"}"#});
         let expected = json!({"[REDACTED]": 1, "n": "[REDACTED]", "s": r#"{"a":"[REDACTED]"}"#});
         assert_eq!(redactor.value(&value), expected);
