@@ -8,8 +8,10 @@ use crate::event::Event;
 use crate::hash::{Hash, hash_parts};
 use crate::strict::MAX_SAFE_INTEGER;
 
-/// The largest line of an export: every record that [`Entry::append`] makes is far smaller.
+/// The largest line of an export.
 pub const MAX_LINE: usize = 1 << 20;
+/// What a line holds beside its record is shorter than this.
+const AROUND_RECORD: usize = 512;
 
 const EVENT: &[u8] = b"proliferate/ledger/event/v1\n";
 const GENESIS: &[u8] = b"proliferate/ledger/genesis/v1\n";
@@ -50,6 +52,8 @@ pub enum AppendError {
     Json(#[from] serde_json::Error),
     #[error("the ledger is full: positions end at 2^53−1")]
     Full,
+    #[error("the event is too large: name fewer artifacts")]
+    TooLarge,
 }
 
 impl Entry {
@@ -66,6 +70,9 @@ impl Entry {
         }
         let prev_hash = head.map_or_else(|| chain.genesis(), |head| head.hash);
         let record = serde_json::to_string(event)?;
+        if record.len() > MAX_LINE - AROUND_RECORD {
+            return Err(AppendError::TooLarge);
+        }
         let hash = event_hash(chain.as_str(), sequence, position, &prev_hash, &record);
         Ok(Self { chain: chain.clone(), sequence, position, prev_hash, hash, record })
     }

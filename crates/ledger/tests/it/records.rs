@@ -1,6 +1,6 @@
 //! Records are canonical, bound to their place, and refuse what the contract does not know.
 
-use ledger::{Chain, Entry, Event, Text, canonical, parse};
+use ledger::{AppendError, Chain, Entry, Event, Lineage, MAX_LINE, Text, canonical, parse};
 
 use crate::common::{Ledger, event, key};
 
@@ -36,6 +36,32 @@ fn a_ledger_that_cannot_count_on_takes_nothing() {
     let chain = Chain::new("a").unwrap();
     assert!(Entry::append(&chain, None, (1 << 53) - 1, &event(1)).is_ok());
     assert!(Entry::append(&chain, None, 1 << 53, &event(1)).is_err());
+}
+
+/// Whatever is written must be short enough to be verified.
+#[test]
+fn what_a_verifier_would_not_read_is_not_written() {
+    let chain = Chain::new("a".repeat(64)).unwrap();
+    let mut event = event(4);
+    let mut artifact = event.output_artifacts.as_slice()[0].clone();
+    let lineage = |parents: usize| Lineage {
+        derived_from: vec![Text::new("\u{1}".repeat(120)).unwrap(); parents],
+        run_id: None,
+        transformation: None,
+    };
+    let mut written = 0;
+    for parents in (1_000..2_000).step_by(100) {
+        artifact.lineage = Some(lineage(parents));
+        event.output_artifacts = vec![artifact.clone()].try_into().unwrap();
+        match Entry::append(&chain, None, (1 << 53) - 1, &event) {
+            Ok(entry) => {
+                assert!(entry.to_line().len() <= MAX_LINE);
+                written += 1;
+            }
+            Err(error) => assert!(matches!(error, AppendError::TooLarge), "{error}"),
+        }
+    }
+    assert!((1..10).contains(&written), "{written}");
 }
 
 #[test]
