@@ -27,12 +27,12 @@ fn finds_nothing(target: Target) {
         panic!("{}; keep this in corpus/{}:\n{}", finding.problem, target.name, encode(&finding.input));
     }
     println!("{}: {} runs, {} inputs", target.name, fuzzer.runs, fuzzer.corpus().len());
-    assert!(fuzzer.runs > 500, "{} runs", fuzzer.runs);
+    assert!(fuzzer.runs > 100);
 }
 
 fn finds(target: Target, problem: &str) {
     let mut fuzzer = Fuzzer::new(target, 2);
-    let finding = fuzzer.run(Duration::from_mins(1), RUNS).expect_err("the planted bug was not found");
+    let finding = fuzzer.run(Duration::MAX, RUNS).expect_err("the planted bug was not found");
     assert!(finding.problem.contains(problem), "{finding:?}");
     println!("found after {} runs: {}", fuzzer.runs, finding.problem);
 }
@@ -110,7 +110,7 @@ fn a_forgiving_verifier_is_found() {
 fn the_same_seed_does_the_same() {
     let run = |seed| {
         let mut fuzzer = Fuzzer::new(JSON, seed);
-        fuzzer.run(Duration::from_mins(1), 1_000).unwrap();
+        fuzzer.run(Duration::MAX, 1_000).unwrap();
         fuzzer.corpus().to_vec()
     };
     assert_eq!(run(3), run(3));
