@@ -297,6 +297,10 @@ impl Translator {
         let message = reason(failure);
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
+            // A prompt that cannot be used fails before the agent is busy with it, and no idle follows.
+            if !std::mem::replace(&mut turn.active, true) {
+                out.effects.push(Effect::Settle { after: SETTLING });
+            }
             let known = &turn.last_error;
             if !known.is_empty() && (message.contains(known.as_str()) || known.contains(&message)) {
                 return;

@@ -222,6 +222,16 @@ fn a_stray_idle_does_not_end_a_turn_that_has_not_begun() {
 }
 
 #[test]
+fn a_prompt_that_fails_before_the_agent_is_busy_ends_its_turn() {
+    let mut stage = Stage::new(SESSION);
+    stage.translator.begin(PROMPT);
+    stage.event(&session_error("UnknownError", "Image could not be decoded"));
+    assert!(matches!(stage.effects[..], [Effect::Settle { .. }]));
+    stage.reconcile(&json!([]), false);
+    assert_eq!(stage.script(), ["error Image could not be decoded", "turn  Error"]);
+}
+
+#[test]
 fn an_error_is_told_once_and_shows_nothing_of_the_proxy() {
     let data = json!({
         "message": "fake bad request\n    at f (/$bunfs/chunk.js)", "statusCode": 400,

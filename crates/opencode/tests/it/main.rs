@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
+mod api;
 mod events;
 mod faults;
 mod forged;

@@ -10,6 +10,10 @@ use serde_json::Value;
 use crate::agent::{Agent, KEY, MODEL, git};
 use crate::watcher::{turn, watch};
 
+/// Eight by eight.
+const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC";
+
 pub(crate) async fn plain_text(agent: &Agent) {
     let seen = turn(agent, "hello").await;
     assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
@@ -137,13 +141,21 @@ pub(crate) async fn lost_stream(agent: &Agent) {
 pub(crate) async fn images(agent: &Agent) {
     let mut watcher = watch(agent).await;
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
-    let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
+    let images = [format!("data:image/png;base64,{PICTURE}")];
     let prompt = Prompt { ids: &ids, model: MODEL, text: "look", images: &images };
     watcher.translator.begin(&ids.message);
     watcher.client.prompt(&watcher.session, &prompt).await.unwrap();
     assert_eq!(watcher.finish().await.outcome, TurnOutcome::Ok);
     let last = agent.model.requests().last().unwrap().json();
-    assert!(last["messages"].to_string().contains("iVBORw0KGgo="), "{last}");
+    assert!(last["messages"].to_string().contains(PICTURE), "{last}");
+
+    // A picture that is none fails before the agent is busy, and nothing but an error is ever said of it.
+    let ids = PromptIds::new(agent.now(), 2, &agent.rng);
+    let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
+    watcher.translator.begin(&ids.message);
+    watcher.client.prompt(&watcher.session, &Prompt { ids: &ids, images: &images, ..prompt }).await.unwrap();
+    let seen = watcher.finish().await;
+    assert_eq!((seen.outcome, seen.errors().len()), (TurnOutcome::Error, 1), "{seen:?}");
 }
 
 /// A sandbox that was started for nobody is given to somebody: the key changes, the process stays.
