@@ -83,11 +83,12 @@ impl Agent {
     pub(crate) async fn start() -> Self {
         let model = ScriptedModel::start(Script::parse(RULES).unwrap()).await.unwrap();
         let home = TempDir::new().unwrap();
-        make_repository(&home.path().join("repo"));
-        let (folder, url) = (home.path().join("ours"), model.url());
+        let (folder, repository, url) = (home.path().join("ours"), home.path().join("repo"), model.url());
+        make_repository(&repository);
         let setup = Setup {
             home: home.path().to_str().unwrap(),
             folder: folder.to_str().unwrap(),
+            workspace: repository.to_str().unwrap(),
             model_url: &url,
             model_key: KEY,
             model: MODEL,

@@ -153,6 +153,7 @@ pub(crate) async fn images(agent: &Agent) {
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
     let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
     watcher.translator.begin(&ids.message);
+    watcher.ids = ids.clone();
     watcher.client.prompt(&watcher.session, &Prompt { ids: &ids, images: &images, ..prompt }).await.unwrap();
     let seen = watcher.finish().await;
     assert_eq!((seen.outcome, seen.errors().len()), (TurnOutcome::Error, 1), "{seen:?}");

@@ -99,7 +99,6 @@ impl<D: Dial> Watcher<'_, D> {
 
     async fn catch_up(&mut self) {
         let history = self.client.history(&self.session, &self.ids.message).await.unwrap();
-        assert!(history.has(&self.ids.message));
         let output = self.translator.reconcile(&history.entries().unwrap(), history.busy, self.agent.now());
         self.take(output);
     }
