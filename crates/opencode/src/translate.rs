@@ -69,6 +69,8 @@ pub struct Translator {
     finished: Recent,
     /// Parts of the agent's finished messages.
     closed: Recent,
+    /// Tool calls, by the id that clients know.
+    calls: Recent,
     /// Messages that the agent was sent.
     prompts: Recent,
     /// The newest of them, for a turn that somebody else began.
@@ -85,6 +87,7 @@ impl Translator {
             turn: None,
             finished: Recent::default(),
             closed: Recent::default(),
+            calls: Recent::default(),
             prompts: Recent::default(),
             last_prompt: None,
             children: Recent::default(),
@@ -236,20 +239,24 @@ impl Translator {
     fn tool(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
         let open = self.step(&part.message, now, out);
         let Some(turn) = &mut self.turn else { return };
+        let fresh = !turn.parts.contains_key(&*part.id);
         // A call may outlive its message, but none begins after it.
-        if !open && !turn.parts.contains_key(&*part.id) {
+        if fresh && !open {
             return;
         }
         back_to_work(turn, out);
-        let new = || Kind::Tool(ToolCall::new(&part.call, &part.tool));
-        match turn.part(&part.id, &part.message, new) {
-            Ok((known, fresh)) => {
-                let Kind::Tool(call) = &mut known.kind else { return };
-                if known.message == part.message && call.call == part.call {
-                    call.update(part, fresh, now, &mut out.messages);
-                }
+        if fresh {
+            let Some(call) = unique(&mut self.calls, &part.call, &part.id) else { return };
+            let new = || Kind::Tool(ToolCall::new(&call, &part.tool));
+            if turn.part(&part.id, &part.message, new).is_err() {
+                return cut(turn, out);
             }
-            Err(turn::Full) => cut(turn, out),
+        }
+        if let Some(known) = turn.parts.get_mut(&*part.id)
+            && let Kind::Tool(call) = &mut known.kind
+            && known.message == part.message
+        {
+            call.update(part, fresh, now, &mut out.messages);
         }
     }
 
@@ -335,6 +342,11 @@ impl Translator {
         let message_ids = turn.steps.into_iter().map(|step| step.id).collect();
         out.messages.push(ServerMessage::TurnComplete { message_ids, outcome: turn.verdict.into() });
     }
+}
+
+/// Clients know a call by its id, so no two parts may have the same one: the second is named after its part too.
+fn unique(calls: &mut Recent, call: &str, part: &str) -> Option<String> {
+    [call.to_owned(), format!("{call}.{part}")].into_iter().find(|name| calls.insert(name))
 }
 
 fn refuse_permission(request: &str, permission: &str, out: &mut Output) {

@@ -87,6 +87,7 @@ impl Translator {
                 with_text(turn, message_id, part_id, |text| text.ended = true);
             }
             ServerMessage::ToolStart { message_id: Some(message), part_id, tool_call_id, tool, args } => {
+                self.calls.insert(tool_call_id);
                 let new = || Kind::Tool(ToolCall::new(tool_call_id, tool));
                 if let Ok((part, _)) = turn.part(part_id, message, new)
                     && let Kind::Tool(call) = &mut part.kind

@@ -64,6 +64,10 @@ impl Translator {
     pub(super) fn say_parked(&mut self, message: &str, out: &mut Output) {
         let parked = self.turn.as_mut().map(|turn| turn.unpark(message)).unwrap_or_default();
         for Parked { message, part, text, ended } in parked {
+            // Meanwhile another message may have had a part of this id.
+            if self.closed.contains(&part) {
+                continue;
+            }
             let report = Report {
                 message: &message,
                 part: &part,

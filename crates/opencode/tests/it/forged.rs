@@ -3,7 +3,7 @@
 use proto::socket::ServerMessage;
 use serde_json::json;
 
-use crate::invariants::check;
+use crate::promises::check;
 use crate::stage::{Stage, completed, delta, event, message, status, text, tool};
 
 fn errors(stage: &Stage) -> usize {
@@ -120,6 +120,18 @@ fn a_tool_that_reports_without_end_is_told_now_and_then() {
     }
     let told = stage.script().iter().filter(|line| line.contains("tool_metadata")).count();
     assert_eq!(told, 40, "four times in each of the ten seconds");
+}
+
+#[test]
+fn two_calls_with_one_id_are_told_apart() {
+    let mut stage = Stage::busy();
+    for id in ["t1", "t2", "t3"] {
+        let call = tool("a1", id, json!({ "status": "completed", "input": { "a": 1 }, "output": id }));
+        stage.event(&serde_json::from_str(&call.to_string().replace(&format!("call_{id}"), "same")).unwrap());
+    }
+    check(&stage.said);
+    let ends: Vec<_> = stage.script().into_iter().filter(|line| line.starts_with("tool_end")).collect();
+    assert_eq!(ends, ["tool_end same t1 0", "tool_end same.t2 t2 0", "tool_end same.t3 t3 0"]);
 }
 
 #[test]

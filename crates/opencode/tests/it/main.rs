@@ -9,6 +9,7 @@ mod faults;
 mod forged;
 mod history;
 mod invariants;
+mod promises;
 mod recordings;
 mod sse;
 mod stage;
