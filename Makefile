@@ -42,6 +42,7 @@ FUZZ_SECONDS ?= 3600
 fuzz: ## Fuzz what a sandbox can send, an hour for each (FUZZ_SECONDS=60 for less); `make test` does it for seconds
 	cargo run --release --locked -p channel --example fuzz $(FUZZ_SECONDS)
 	cargo run --release --locked -p egress --example fuzz -- $(FUZZ_SECONDS)
+	cargo run --release --locked -p opencode --example fuzz -- $(FUZZ_SECONDS)
 
 audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a network)
 	cargo deny check advisories

@@ -205,9 +205,9 @@ fn examine(reader: Reader, meddler: Meddler, input: &[u8], pieces: &[&[u8]]) {
     let mut translator = Translator::new(SESSION);
     translator.begin(PROMPT);
     let mut said = Vec::new();
-    for (number, data) in events.iter().enumerate() {
+    for ((number, data), now) in events.iter().enumerate().zip((0..).step_by(100)) {
         let Ok(event) = Event::parse(data) else { continue };
-        said.extend(translator.observe(&event, number as i64 * 100).messages);
+        said.extend(translator.observe(&event, now).messages);
         meddler(&mut translator, number);
     }
     said.extend(translator.give_up("over", 0).messages);
@@ -308,15 +308,12 @@ pub(crate) fn unfold(text: &str) -> Vec<u8> {
 
 /// Writes an input to be kept; see [`unfold`].
 pub(crate) fn fold(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        match byte {
-            b'\n' => text.push_str("\\n\n"),
-            b'\r' => text.push_str("\\r"),
-            b'\\' => text.push_str("\\\\"),
-            b'!'..=b'~' => text.push(char::from(*byte)),
-            other => text.push_str(&format!("\\x{other:02x}")),
-        }
-    }
-    text + "\n"
+    let folded = bytes.iter().map(|byte| match byte {
+        b'\n' => "\\n\n".to_owned(),
+        b'\r' => "\\r".to_owned(),
+        b'\\' => "\\\\".to_owned(),
+        b'!'..=b'~' => char::from(*byte).to_string(),
+        other => format!("\\x{other:02x}"),
+    });
+    folded.chain(["\n".to_owned()]).collect()
 }

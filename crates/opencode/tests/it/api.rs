@@ -212,19 +212,17 @@ async fn a_refusal_names_its_error_and_nothing_else_of_the_body() {
 #[tokio::test]
 async fn an_agent_that_misbehaves_is_an_error_of_its_kind() {
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
-    let cases: [(String, fn(&ApiError) -> bool); 5] = [
-        (String::new(), |error| matches!(error, ApiError::Broken(_))),
-        ("garbage\r\n\r\n".to_owned(), |error| matches!(error, ApiError::Broken(_))),
-        (format!("{head}[1"), |error| matches!(error, ApiError::Broken(_))),
-        (format!("{head}[1]77"), |error| matches!(error, ApiError::Malformed(_))),
-        (format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(900_000)), |error| {
-            matches!(error, ApiError::Broken(_))
-        }),
-    ];
-    for (bytes, expected) in cases {
+    for bytes in [
+        String::new(),
+        "garbage\r\n\r\n".to_owned(),
+        format!("{head}[1"),
+        format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(900_000)),
+    ] {
         let error = saying(bytes.clone().into_bytes(), false).tools().await.unwrap_err();
-        assert!(expected(&error), "{error:?} for {bytes:.60}");
+        assert!(matches!(error, ApiError::Broken(_)), "{error:?} for {bytes:.60}");
     }
+    let error = saying(format!("{head}[1]77").into_bytes(), false).tools().await.unwrap_err();
+    assert!(matches!(error, ApiError::Malformed(_)), "{error:?}");
     let refused = || async { io::Result::<DuplexStream>::Err(io::ErrorKind::ConnectionRefused.into()) };
     let error = Client::new(refused, Place::local()).health().await.unwrap_err();
     assert!(matches!(error, ApiError::Unreachable(io::ErrorKind::ConnectionRefused)), "{error:?}");
@@ -238,7 +236,7 @@ async fn an_agent_that_says_nothing_is_not_waited_for_for_ever() {
     assert!(matches!(silent.wait_until_ready(patience).await, Err(ApiError::TimedOut(_))));
     let endless = saying(b"HTTP/1.1 200 OK\r\n\r\n[".to_vec(), true);
     assert!(matches!(endless.tools().await, Err(ApiError::TimedOut(_))));
-    let nowhere = Client::new(|| std::future::pending::<io::Result<DuplexStream>>(), Place::local());
+    let nowhere = Client::new(std::future::pending::<io::Result<DuplexStream>>, Place::local());
     assert!(matches!(nowhere.health().await, Err(ApiError::Unreachable(io::ErrorKind::TimedOut))));
 }
 
@@ -250,7 +248,7 @@ async fn a_body_without_end_is_cut_off() {
             let mut asked = [0; 4096];
             let _ = far.read(&mut asked).await;
             let _ = far.write_all(b"HTTP/1.1 200 OK\r\n\r\n[").await;
-            while far.write_all(&[b' '; 65_536]).await.is_ok() {}
+            while far.write_all(&[b' '; 8_192]).await.is_ok() {}
         });
         async { io::Result::Ok(near) }
     };

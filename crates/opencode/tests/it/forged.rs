@@ -97,11 +97,11 @@ fn a_gigantic_text_is_cut_and_said_to_be() {
 fn what_a_tool_says_is_cut_to_size() {
     let long = "y".repeat(3_000_000);
     let mut stage = Stage::busy();
-    let state = json!({
+    let report = json!({
         "status": "completed", "input": { "path": "a.txt", "content": long }, "output": long, "title": long,
         "metadata": { "output": long, "list": vec!["z".repeat(50); 100_000] },
     });
-    stage.event(&tool("a1", "t1", state));
+    stage.event(&tool("a1", "t1", report));
     let sizes: Vec<_> =
         stage.said.iter().map(|message| serde_json::to_string(message).unwrap().len()).collect();
     assert!(sizes.iter().all(|size| *size < 300_000), "{sizes:?}");
@@ -113,9 +113,9 @@ fn what_a_tool_says_is_cut_to_size() {
 fn a_tool_that_reports_without_end_is_told_now_and_then() {
     let mut stage = Stage::busy();
     for number in 0..1_000 {
-        let state =
+        let report =
             json!({ "status": "running", "input": { "a": 1 }, "metadata": { "output": number.to_string() } });
-        stage.event(&tool("a1", "t1", state));
+        stage.event(&tool("a1", "t1", report));
         stage.now += 10;
     }
     let told = stage.script().iter().filter(|line| line.contains("tool_metadata")).count();

@@ -63,7 +63,7 @@ impl<D: Dial> Watcher<'_, D> {
 
     /// Takes the next event and does what follows from it.
     pub(crate) async fn step(&mut self) {
-        let data = timeout(PATIENCE, self.events.next()).await.unwrap().unwrap().expect("the stream ended");
+        let data = timeout(PATIENCE, self.events.next()).await.unwrap().unwrap().unwrap();
         let event = Event::parse(&data).unwrap();
         let output = self.translator.observe(&event, self.agent.now());
         self.take(output);
