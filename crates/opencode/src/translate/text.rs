@@ -24,11 +24,15 @@ struct Report<'a> {
 impl Translator {
     /// A piece for a part that is not known, or not a text, is left out: the whole text comes at the end.
     pub(super) fn delta(&mut self, message: &str, part: &str, piece: &str, now: i64, out: &mut Output) {
-        let known = self.turn.as_ref().and_then(|turn| turn.parts.get(part));
-        let Some(known) = known.filter(|known| known.message == message) else { return };
+        let Some(turn) = &self.turn else { return };
+        let Some(known) = turn.parts.get(part).filter(|known| known.message == message) else { return };
         let Kind::Text(text) = &known.kind else { return };
-        // Only the agent's own texts grow.
-        if !text.torn && !text.ended && self.step(message, now, out) {
+        if text.torn || text.ended {
+            return;
+        }
+        // Nearly always the last step speaks. Where none is known, this is one: only the agent's own texts grow.
+        let speaks = turn.steps.last().is_some_and(|step| !step.done && step.id == message);
+        if speaks || self.step(message, now, out) {
             let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
             self.say(&report, out);
         }

@@ -124,11 +124,13 @@ impl Turn {
         make: impl FnOnce() -> Kind,
     ) -> Result<(&mut Part, bool), Full> {
         let fresh = !self.parts.contains_key(id);
-        if fresh && self.parts.len() >= MAX_PARTS {
-            return Err(Full);
+        if fresh {
+            if self.parts.len() >= MAX_PARTS {
+                return Err(Full);
+            }
+            self.parts.insert(id.to_owned(), Part { message: message.to_owned(), kind: make() });
         }
-        let new = || Part { message: message.to_owned(), kind: make() };
-        Ok((self.parts.entry(id.to_owned()).or_insert_with(new), fresh))
+        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(Full)
     }
 
     /// Ends a step: of its parts only calls that still run are kept. Returns the ids of the others.

@@ -3,7 +3,7 @@
 use opencode::api::Prompt;
 use opencode::files::Instructions;
 use opencode::ids::PromptIds;
-use opencode::translate::Translator;
+use opencode::translate::{Effect, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
 use serde_json::Value;
 
@@ -52,6 +52,12 @@ pub(crate) async fn bash(agent: &Agent) {
     let [ServerMessage::ToolEnd { tool, result, duration_ms, .. }] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((tool.as_str(), result.trim()), ("bash", "sum-42 pager-cat"));
     assert!(*duration_ms > 0);
+}
+
+pub(crate) async fn tool_of_ours(agent: &Agent) {
+    assert!(agent.client().tools().await.unwrap().iter().any(|tool| tool == "probe"));
+    let seen = turn(agent, "a scripted probe").await;
+    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "It said probed"), "{seen:?}");
 }
 
 pub(crate) async fn cancel(agent: &Agent) {
@@ -165,6 +171,34 @@ pub(crate) async fn new_key(agent: &Agent) {
     agent.client().dispose().await.unwrap();
     turn(agent, "hello with another key").await;
     assert_eq!(agent.model.requests().last().unwrap().headers["x-api-key"], "pls_second_key");
+}
+
+/// The agent's own copy of the answer is empty afterwards; what was said stays said.
+pub(crate) async fn killed_agent(agent: &mut Agent) {
+    let mut watcher = watch(agent).await;
+    watcher.prompt("a scripted slowness").await;
+    while watcher.said.iter().filter(|said| matches!(said, ServerMessage::Token { .. })).count() < 3 {
+        watcher.step().await;
+    }
+    let (session, prompt) = (watcher.session.clone(), watcher.ids.message.clone());
+    let mut said = std::mem::take(&mut watcher.said);
+    drop(watcher);
+    agent.kill_and_start().await;
+
+    let client = agent.client();
+    assert!(client.has_session(&session).await.unwrap());
+    let mut translator = Translator::resume(&session, &prompt, &said);
+    let history = client.history(&session, &prompt).await.unwrap();
+    assert!(history.has(&prompt) && !history.busy);
+    let output = translator.reconcile(&history.entries().unwrap(), history.busy, agent.now());
+    assert!(matches!(&output.effects[..], [Effect::Interrupted { .. }]), "{output:?}");
+    let known = said.len();
+    said.extend(output.messages);
+    assert!(matches!(&said[known], ServerMessage::Error { .. }), "{said:?}");
+    let end = |said: &ServerMessage| {
+        matches!(said, ServerMessage::TurnComplete { outcome: TurnOutcome::Error, .. })
+    };
+    assert!(end(said.last().unwrap()) && !translator.is_busy(), "{said:?}");
 }
 
 pub(crate) fn the_repository_is_untouched(agent: &Agent) {
