@@ -161,9 +161,9 @@ async fn history_is_read_back_to_the_prompt_and_no_further() {
         };
         match line {
             "GET /s/1/session/status" => reply(200, &json!({ "ses_1": { "type": "busy" } })),
-            "GET /s/1/session/ses_1/message?limit=50" => page("msg_3", Some("c1")),
-            "GET /s/1/session/ses_1/message?limit=50&before=c1" => page("msg_2", Some("c2")),
-            "GET /s/1/session/ses_2/message?limit=50" => page("msg_9", Some("c?&x=1")),
+            "GET /s/1/session/ses_1/message?limit=20" => page("msg_3", Some("c1")),
+            "GET /s/1/session/ses_1/message?limit=20&before=c1" => page("msg_2", Some("c2")),
+            "GET /s/1/session/ses_2/message?limit=20" => page("msg_9", Some("c?&x=1")),
             _ => reply(500, &json!({})),
         }
     });

@@ -7,6 +7,7 @@
 mod api;
 mod events;
 mod faults;
+mod files;
 mod forged;
 mod history;
 mod invariants;

@@ -24,6 +24,7 @@ async fn the_real_agent_is_driven_from_outside() {
     scenarios::the_same_prompt_twice(&agent).await;
     scenarios::sub_agent(&agent).await;
     scenarios::lost_stream(&agent).await;
+    scenarios::long_history(&agent).await;
     scenarios::images(&agent).await;
     scenarios::new_key(&agent).await;
     scenarios::killed_agent(&mut agent).await;

@@ -144,6 +144,24 @@ pub(crate) async fn lost_stream(agent: &Agent) {
     assert_eq!(stubs, 1);
 }
 
+/// More than a page of it.
+pub(crate) async fn long_history(agent: &Agent) {
+    let mut watcher = watch(agent).await;
+    let mut prompts = Vec::new();
+    for number in 0..12 {
+        watcher.prompt(&format!("question {number}")).await;
+        watcher.finish().await;
+        prompts.push(watcher.ids.message.clone());
+    }
+    let whole = watcher.client.history(&watcher.session, &prompts[0]).await.unwrap();
+    let entries = whole.entries().unwrap();
+    let asked: Vec<_> =
+        entries.iter().filter(|entry| entry.info.role == "user").map(|entry| &*entry.info.id).collect();
+    assert_eq!((asked, whole.pages.len()), (prompts.iter().map(String::as_str).collect(), 2));
+    let end = watcher.client.history(&watcher.session, &prompts[11]).await.unwrap();
+    assert_eq!((end.pages.len(), end.has(&prompts[11]), end.has(&prompts[0])), (1, true, false));
+}
+
 pub(crate) async fn images(agent: &Agent) {
     let mut watcher = watch(agent).await;
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
