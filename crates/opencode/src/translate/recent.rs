@@ -30,3 +30,18 @@ impl Recent {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_is_forgotten_for_the_newest() {
+        let mut recent = Recent::default();
+        for number in 0..=MOST {
+            assert!(recent.insert(&number.to_string()));
+        }
+        assert!(!recent.contains("0") && recent.contains("1") && !recent.insert("1"));
+        assert_eq!((recent.ids.len(), recent.order.len()), (MOST, MOST));
+    }
+}

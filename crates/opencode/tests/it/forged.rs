@@ -1,10 +1,11 @@
 //! A sandbox that lies: whatever it sends, memory is bounded and clients are told when something is left out.
 
+use opencode::translate::Translator;
 use proto::socket::ServerMessage;
 use serde_json::json;
 
 use crate::promises::check;
-use crate::stage::{Stage, completed, delta, event, message, status, text, tool};
+use crate::stage::{PROMPT, SESSION, Stage, completed, delta, event, message, status, text, tool};
 
 fn errors(stage: &Stage) -> usize {
     stage.script().iter().filter(|line| line.starts_with("error ")).count()
@@ -68,12 +69,13 @@ fn texts_without_a_speaker_are_kept_in_small_numbers() {
     for number in 0..20_000 {
         stage.event(&text(&format!("a{number}"), &format!("p{number}"), "words", true));
     }
+    stage.event(&message("a0", "assistant"));
     stage.event(&text("huge", "p", &"x".repeat(100_000), true));
     for number in 0..20_000 {
         stage.event(&message(&format!("a{number}"), "user"));
     }
     stage.events([message("a19999", "assistant"), message("huge", "assistant")]);
-    assert_eq!(stage.script(), ["message huge"], "a user's words are not the agent's");
+    assert_eq!(stage.script(), ["message a0", "message huge"], "a user's words are not the agent's");
 }
 
 #[test]
@@ -123,9 +125,21 @@ fn a_tool_that_reports_without_end_is_told_now_and_then() {
 }
 
 #[test]
+fn a_part_is_not_said_again_under_another_message() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), text("a1", "p1", "words", true), completed("a1")]);
+    stage.events([message("a2", "assistant"), text("a2", "p1", "words", true), delta("a2", "p1", "more")]);
+    check(&stage.said);
+    assert_eq!(stage.script().last().unwrap(), "message a2");
+}
+
+#[test]
 fn two_calls_with_one_id_are_told_apart() {
     let mut stage = Stage::busy();
     for id in ["t1", "t2", "t3"] {
+        if id == "t3" {
+            stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
+        }
         let call = tool("a1", id, json!({ "status": "completed", "input": { "a": 1 }, "output": id }));
         stage.event(&serde_json::from_str(&call.to_string().replace(&format!("call_{id}"), "same")).unwrap());
     }
@@ -140,7 +154,7 @@ fn ids_that_are_no_ids_are_left_out() {
     let long = "m".repeat(129);
     stage.events([message(&long, "assistant"), message("", "assistant"), text("a1", &long, "x", true)]);
     stage.events([tool(&long, "t1", json!({})), tool("", "t1", json!({}))]);
-    let asked = json!({ "id": long, "sessionID": crate::stage::SESSION, "permission": "x" });
+    let asked = json!({ "id": long, "sessionID": SESSION, "permission": "x" });
     stage.events([event("permission.asked", asked.clone()), event("question.asked", asked)]);
     assert!(stage.said.is_empty() && stage.effects.is_empty(), "{:?}", stage.script());
 }

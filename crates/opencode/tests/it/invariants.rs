@@ -158,6 +158,9 @@ fn store(message: &mut Value, part: Value) {
 }
 
 proptest! {
+    // A failing case is written into the report, and not beside the tests.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn whatever_comes_clients_can_rely_on_the_order(
         events in prop::collection::vec(any_event(), 0..80),
