@@ -222,17 +222,31 @@ impl Translator {
 
     /// `from_history`: pieces of its text may have been missed.
     fn part(&mut self, part: &Part<'_>, delta: &str, from_history: bool, now: i64, out: &mut Output) {
-        if !is_id(&part.id) || !is_id(&part.message) || self.closed.contains(&part.id) {
+        let known = self.turn.as_ref().is_some_and(|turn| turn.parts.contains_key(&*part.id));
+        if !is_id(&part.id) || !is_id(&part.message) || (!known && self.closed.contains(&part.id)) {
             return;
         }
         match part.kind {
             PartKind::Text if !part.ignored => self.text(part, delta, from_history, now, out),
             PartKind::Tool if is_id(&part.call) && is_id(&part.tool) => self.tool(part, now, out),
+            PartKind::Text | PartKind::Reasoning => self.thought(part, now, out),
             // Only the agent's own messages have these.
-            PartKind::Reasoning | PartKind::StepStart | PartKind::StepFinish => {
+            PartKind::StepStart | PartKind::StepFinish => {
                 self.step(&part.message, now, out);
             }
             _ => {}
+        }
+    }
+
+    /// Remembers that this part is not for clients, since its pieces look like those of any other.
+    fn thought(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
+        if part.kind == PartKind::Reasoning {
+            self.step(&part.message, now, out);
+        }
+        if let Some(turn) = &mut self.turn
+            && turn.part(&part.id, &part.message, || Kind::Silent).is_err()
+        {
+            cut(turn, out);
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Part {
 
 #[derive(Debug)]
 pub(super) enum Kind {
+    /// Thoughts and notes, whose pieces are not said.
+    Silent,
     Text(Text),
     Tool(ToolCall),
 }
@@ -103,6 +105,11 @@ impl Turn {
 
     pub(super) fn step_mut(&mut self, id: &str) -> Option<&mut Step> {
         self.steps.iter_mut().rev().find(|step| step.id == id)
+    }
+
+    /// Whether this message is the one that speaks now, as it nearly always is.
+    pub(super) fn speaks(&self, message: &str) -> bool {
+        self.steps.last().is_some_and(|step| !step.done && step.id == message)
     }
 
     /// Adds a step. Returns the id of one that had to be forgotten for it, or an error if there is no room.

@@ -164,6 +164,10 @@ fn text_streams_in_both_forms_of_its_pieces() {
     oldest.events([message("a1", "assistant"), old("", "He"), old("", "llo")]);
     oldest.event(&text("a1", "prt_a1", "Hello", true));
     assert_eq!(oldest.script(), newer.script());
+    let mut brief = Stage::busy();
+    brief.events([message("a1", "assistant"), delta("a1", "prt_a1", "He"), delta("a1", "prt_a1", "llo")]);
+    brief.event(&text("a1", "prt_a1", "Hello", true));
+    assert_eq!(brief.script(), newer.script(), "a part that is not announced");
 }
 
 #[test]

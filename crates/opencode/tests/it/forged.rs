@@ -54,13 +54,23 @@ fn a_turn_may_have_more_steps_than_are_remembered() {
 #[test]
 fn pieces_of_nothing_are_nothing() {
     let mut stage = Stage::busy();
-    stage.event(&message("a1", "assistant"));
+    stage.event(&message("a", "assistant"));
     for number in 0..20_000 {
         stage.event(&delta(&format!("a{number}"), &format!("p{number}"), "x"));
     }
-    stage.event(&text("a1", "p1", "", false));
+    stage.event(&text("a", "p1", "", false));
     stage.event(&delta("a2", "p1", "under another message"));
-    assert_eq!(stage.script(), ["message a1"]);
+    assert_eq!(stage.script(), ["message a"]);
+}
+
+#[test]
+fn pieces_of_unknown_parts_are_said_in_bounded_number() {
+    let mut stage = Stage::busy();
+    stage.event(&message("a1", "assistant"));
+    for number in 0..20_000 {
+        stage.event(&delta("a1", &format!("p{number}"), "x"));
+    }
+    assert_eq!((stage.said.len(), errors(&stage)), (1 + 1024 + 1, 1));
 }
 
 #[test]
@@ -79,19 +89,24 @@ fn texts_without_a_speaker_are_kept_in_small_numbers() {
 }
 
 #[test]
-fn a_gigantic_text_is_cut_and_said_to_be() {
+fn a_gigantic_text_is_said_in_small_tokens_and_its_whole_is_cut() {
     let mut stage = Stage::busy();
     stage.events([message("a1", "assistant"), text("a1", "p1", "", false)]);
-    for _ in 0..40 {
-        stage.event(&delta("a1", "p1", &"é".repeat(50_000)));
+    for _ in 0..4 {
+        stage.event(&delta("a1", "p1", &"é".repeat(250_000)));
     }
-    let lengths = stage.said.iter().map(|message| match message {
-        ServerMessage::Token { token, .. } => token.len(),
-        _ => 0,
+    stage.event(&text("a1", "p1", &"é".repeat(1_000_001), true));
+    let lengths = stage.said.iter().filter_map(|message| match message {
+        ServerMessage::Token { token, .. } => Some(token.len()),
+        _ => None,
     });
-    assert_eq!((lengths.sum::<usize>(), errors(&stage)), (1024 * 1024, 1));
-    stage.event(&text("a1", "p1", &"é".repeat(2_000_000), true));
-    let Some(ServerMessage::TextPartComplete { text, .. }) = stage.said.last() else { panic!("no end") };
+    let lengths: Vec<usize> = lengths.collect();
+    assert_eq!(lengths.iter().sum::<usize>(), 2_000_002, "nothing is lost");
+    assert!(lengths.iter().all(|length| *length <= 64 * 1024));
+    let [.., ServerMessage::TextPartComplete { text, .. }, ServerMessage::Error { .. }] = &stage.said[..]
+    else {
+        panic!("no end")
+    };
     assert_eq!(text.len(), 1024 * 1024);
 }
 
