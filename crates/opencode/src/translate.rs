@@ -22,7 +22,7 @@ use proto::socket::{Message, MessageRole, ServerMessage, WireStatus};
 use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
 use recent::Recent;
 use tool::ToolCall;
-use turn::{Kind, Turn, Verdict};
+use turn::{End, Kind, Turn, Verdict};
 
 /// Longer ids are made up.
 const MAX_ID: usize = 128;
@@ -181,6 +181,8 @@ impl Translator {
         if let Some(step) = turn.step(id) {
             return !step.done;
         }
+        self.complete_steps(out);
+        let Some(turn) = &mut self.turn else { return false };
         let Ok(forgotten) = turn.add_step(id) else {
             cut(turn, out);
             return false;
@@ -197,20 +199,26 @@ impl Translator {
         if let Some(failure) = &info.error {
             self.failure(failure, out);
         }
-        if info.time.completed.is_some() {
-            let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
-            self.complete(&info.id, cancelled, out);
+        let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
+        let step = self.turn.as_mut().and_then(|turn| turn.step_mut(&info.id));
+        if let Some(step) = step.filter(|_| info.time.completed.is_some()) {
+            step.end = Some(if cancelled { End::Cancelled } else { End::Complete });
         }
     }
 
-    fn complete(&mut self, id: &str, cancelled: bool, out: &mut Output) {
-        self.finish_step(id);
-        let Some(turn) = &mut self.turn else { return };
-        if cancelled {
-            turn.judge(Verdict::CancelTold);
-            out.messages.push(ServerMessage::MessageCancelled { message_id: Some(id.to_owned()) });
+    /// Tells that those messages are complete whose parts have all come: the next one begins, or the turn ends.
+    fn complete_steps(&mut self, out: &mut Output) {
+        let steps = self.turn.iter().flat_map(|turn| &turn.steps).filter(|step| !step.done);
+        let ended: Vec<_> = steps.filter_map(|step| Some((step.id.clone(), step.end?))).collect();
+        for (message_id, end) in ended {
+            self.finish_step(&message_id);
+            if let (End::Cancelled, Some(turn)) = (end, &mut self.turn) {
+                turn.judge(Verdict::CancelTold);
+                let message_id = Some(message_id.clone());
+                out.messages.push(ServerMessage::MessageCancelled { message_id });
+            }
+            out.messages.push(ServerMessage::MessageComplete { message_id });
         }
-        out.messages.push(ServerMessage::MessageComplete { message_id: id.to_owned() });
     }
 
     fn finish_step(&mut self, id: &str) {
@@ -300,7 +308,8 @@ impl Translator {
     fn idle(&mut self, now: i64, out: &mut Output) {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.active) else { return };
         turn.idles += 1;
-        if turn.steps.last().is_some_and(|step| step.done) {
+        let last_words = turn.verdict == Verdict::Fine || turn.idles > 1;
+        if last_words && turn.steps.last().is_some_and(|step| step.end.is_some()) {
             self.end_turn(now, out);
         } else {
             let after = if turn.idles == 1 { SETTLING } else { Duration::ZERO };
@@ -333,6 +342,7 @@ impl Translator {
 
     /// Closes whatever is open, and then the turn.
     fn end_turn(&mut self, now: i64, out: &mut Output) {
+        self.complete_steps(out);
         let Some(mut turn) = self.turn.take() else { return };
         back_to_work(&mut turn, out);
         let mut parts: Vec<_> = turn.parts.drain().collect();

@@ -149,6 +149,8 @@ pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
 /// Says what has not been said of it.
 fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) {
     let mut more = if !report.whole.is_empty() {
+        // Whether pieces that follow are already in it cannot be known.
+        text.torn |= report.piece.is_empty();
         // A text that does not continue what was said is told whole at its end.
         text.said.rest_of(report.whole).unwrap_or_default()
     } else if !report.piece.is_empty() && !text.torn {

@@ -59,7 +59,17 @@ impl From<Verdict> for TurnOutcome {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) id: String,
+    /// The agent says that it is complete. Its parts may still be on their way: OpenCode writes an event down when it
+    /// is read, so that even the first one about a message can show how the message ended.
+    pub(super) end: Option<End>,
+    /// Clients were told that it is complete.
     pub(super) done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Complete,
+    Cancelled,
 }
 
 #[derive(Debug)]
@@ -119,7 +129,7 @@ impl Turn {
             let done = self.steps.iter().position(|step| step.done).ok_or(Full)?;
             forgotten = Some(self.steps.remove(done).id);
         }
-        self.steps.push(Step { id: id.to_owned(), done: false });
+        self.steps.push(Step { id: id.to_owned(), end: None, done: false });
         Ok(forgotten)
     }
 

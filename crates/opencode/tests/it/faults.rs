@@ -48,6 +48,30 @@ fn an_answer_has_one_completion_however_often_its_end_is_reported() {
 }
 
 #[test]
+fn a_message_that_is_announced_as_complete_already_is_still_told_whole() {
+    let mut stage = Stage::busy();
+    stage.event(&completed("a1"));
+    stage.events(answer("a1"));
+    stage.event(&completed("a2"));
+    stage.events(answer("a2"));
+    stage.event(&status("idle"));
+    let answer = |id: &str| {
+        let prt = format!("{id} prt_{id}");
+        [
+            format!("message {id}"),
+            format!("token {prt} He"),
+            format!("token {prt} llo"),
+            format!("text {prt} Hello"),
+        ]
+    };
+    let mut expected = answer("a1").to_vec();
+    expected.push("complete a1".to_owned());
+    expected.extend(answer("a2"));
+    expected.extend(["complete a2", "turn a1,a2 Ok"].map(str::to_owned));
+    assert_eq!(stage.script(), expected);
+}
+
+#[test]
 fn parts_are_said_under_their_own_message_and_finished_messages_stay_finished() {
     let mut stage = Stage::busy();
     stage.events([

@@ -46,7 +46,7 @@ pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
 pub(crate) async fn bash(agent: &Agent) {
     let seen = turn(agent, "use the scripted tool").await;
     assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
-    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {}", seen.text);
+    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {seen:?}");
     let ends: Vec<_> =
         seen.said.iter().filter(|said| matches!(said, ServerMessage::ToolEnd { .. })).collect();
     let [ServerMessage::ToolEnd { tool, result, duration_ms, .. }] = ends[..] else { panic!("{ends:?}") };
