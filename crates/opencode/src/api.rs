@@ -31,8 +31,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Messages on a page of the history, and pages at most.
-const PAGE: usize = 50;
-const MAX_PAGES: usize = 20;
+const PAGE: usize = 20;
+const MAX_PAGES: usize = 50;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
