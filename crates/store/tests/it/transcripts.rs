@@ -114,7 +114,7 @@ async fn a_save_that_fails_leaves_all_as_it_was(b: &Backend) {
     b.store.save_messages(&owner, 5, vec![StoredMessage::from_message(question(), [])]).await.unwrap();
     let before = b.store.transcript(id(40)).await.unwrap();
     let mut twice = StoredMessage::from_message(answer(), ids());
-    twice.parts[1].id = "prt_z".to_owned();
+    "prt_z".clone_into(&mut twice.parts[1].id);
     let refused = b.store.save_messages(&owner, 9, vec![twice]).await;
     assert!(matches!(refused, Err(StoreError::Taken("a part with the same id"))), "{refused:?}");
     assert_eq!(b.store.transcript(id(40)).await.unwrap(), before);
