@@ -93,7 +93,7 @@ impl Launch {
             .with_secret(TOKEN_HEADER, token.expose_secret())?;
         let client = Client::new(self.door(&id, 0), place);
         self.stage("Waiting for the agent").await;
-        client.wait_until_ready(READY).await?;
+        client.wait_until_listening(READY).await?;
         self.app.store.set_running(&self.owner, id.as_str(), None).await?;
         self.converse(client, None).await
     }
@@ -185,6 +185,7 @@ impl Launch {
         let setup = Setup {
             home: &home,
             folder: &format!("{home}/{FOLDER}"),
+            workspace: &format!("{home}/workspace"),
             model_url: &format!("{gateway}/llm"),
             model_key: token.expose_secret(),
             model: model.model().opencode_id,
