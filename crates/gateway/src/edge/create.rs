@@ -28,7 +28,7 @@ pub(super) async fn create(
     let (org, user) = whose(&app, &caller, &request).await?;
     check(&request)?;
     let body = request.clone();
-    let work = make(&app, org, user, request);
+    let work = Box::pin(make(&app, org, user, request));
     idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
 }
 

@@ -129,6 +129,7 @@ impl From<StoreError> for ApiError {
                 BillingCode::ConcurrentLimit,
                 &format!("{limit} sessions run already, which is the organisation's limit"),
             ),
+            StoreError::Fenced => Self::unavailable("The session", error.to_string()),
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
             other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),

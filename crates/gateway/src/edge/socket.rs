@@ -61,9 +61,8 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
         let _held = held;
         match app.hubs.open(&app, session.id).await {
             Ok(hub) => {
-                Watcher::new(app, hub, (session.id, session.created_by), user, socket)
-                    .run(cursor.since, passive)
-                    .await
+                let watcher = Watcher::new(app, hub, (session.id, session.created_by), user, socket);
+                watcher.run(cursor.since, passive).await;
             }
             Err(error) => {
                 tracing::warn!(session = %session.id, %error, "a session could not be opened");

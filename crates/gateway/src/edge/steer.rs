@@ -38,7 +38,7 @@ pub(super) async fn message(
     }
     let source = source.or(Some(MessageSource::Api));
     let (org, session) = (access.session.org_id, access.session.id);
-    let work = async {
+    let work = Box::pin(async {
         let hub = open(&app, &access).await?;
         match hub.prompt(Asked::new(content, images.unwrap_or_default(), Some(sender), source)).await {
             Ok(Prompted::Queued) => Ok(OkReply::OK),
@@ -47,7 +47,7 @@ pub(super) async fn message(
             }
             Err(error) => Err(gone(&error)),
         }
-    };
+    });
     let route = format!("POST /proliferate/{session}/message");
     idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work).await
 }

@@ -7,6 +7,7 @@ mod speak;
 mod turns;
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use sandboxd::Sandboxd;
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Sleep;
 
 use super::command::{Command, Joined};
 use super::feed::Feed;
@@ -77,8 +78,8 @@ pub(super) struct Session {
     dispatch: Option<JoinHandle<Result<(), ApiError>>>,
     /// Somebody cancelled while the prompt was on its way.
     cancelled: bool,
-    /// When to look whether a turn that seems over is.
-    settle_at: Option<Instant>,
+    /// Runs out when it is time to look whether a turn that seems over is.
+    settling: Option<Pin<Box<Sleep>>>,
     /// Since when nobody needs it.
     idle_since: Duration,
 }
@@ -118,7 +119,7 @@ impl Session {
                 events = agent::next(&mut self.agent) => self.agent_said(events).await,
                 news = agent::news(&mut self.boot) => self.boot_news(news).await,
                 sent = turns::dispatched(&mut self.dispatch) => self.sent(sent).await,
-                () = moment(self.settle_at) => self.settle().await,
+                () = settled(&mut self.settling) => self.settle().await,
                 _ = tick.tick() => self.tick().await,
             };
             if let Err(over) = done {
@@ -215,10 +216,10 @@ impl Session {
     }
 }
 
-/// A moment that may never come.
-async fn moment(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
+/// Waits for a time that may not have been set.
+async fn settled(settling: &mut Option<Pin<Box<Sleep>>>) {
+    match settling {
+        Some(sleep) => sleep.await,
         None => std::future::pending().await,
     }
 }

@@ -207,7 +207,7 @@ fn is_branch(name: &str) -> bool {
         && name.len() <= 200
         && !name.starts_with(['-', '/', '.'])
         && !name.ends_with(['/', '.'])
-        && !name.ends_with(".lock")
+        && name.strip_suffix(".lock").is_none()
         && !["..", "@{", "//", "/."].iter().any(|part| name.contains(part))
         && !name.chars().any(forbidden)
 }

@@ -9,7 +9,6 @@ use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, SessionStatus};
 use store::{Ending, QueuedPrompt};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::{Boot, Over, Session, millis};
 use crate::runtime::{Agent, Launch, LaunchError};
@@ -183,7 +182,7 @@ impl Session {
             let Some(agent) = &self.agent else { break };
             let (client, session) = (agent.client.clone(), self.record.id);
             match effect {
-                Effect::Settle { after } => self.settle_at = Some(Instant::now() + after),
+                Effect::Settle { after } => self.settling = Some(Box::pin(tokio::time::sleep(after))),
                 Effect::RejectPermission { request } => {
                     tokio::spawn(async move {
                         if let Err(error) = client.reject_permission(&request).await {
@@ -206,7 +205,7 @@ impl Session {
 
     /// A turn seems to be over and did not say so: the agent's own memory tells.
     pub(super) async fn settle(&mut self) -> Result<(), Over> {
-        self.settle_at = None;
+        self.settling = None;
         self.catch_up().await?;
         self.after_turn().await
     }

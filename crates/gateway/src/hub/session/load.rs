@@ -41,7 +41,7 @@ impl Session {
             turn,
             dispatch: None,
             cancelled: false,
-            settle_at: None,
+            settling: None,
             idle_since: app.clock.elapsed(),
             app,
             owner,

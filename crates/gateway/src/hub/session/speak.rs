@@ -4,6 +4,7 @@ use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Message, ServerMessage, WireStatus};
 
 use super::super::feed::Batch;
+use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
 
 /// Numbers are reserved in blocks on disk: after a crash of the machine the next owner goes on behind the block.
@@ -47,13 +48,13 @@ impl Session {
             return Ok(());
         }
         let settled = self.transcript.settled(self.feed.head());
-        let stored = finished.iter().map(super::super::transcript::Held::stored).collect();
+        let stored = finished.iter().map(Held::stored).collect();
         Ok(self.app.store.save_messages(&self.owner, settled, stored).await?)
     }
 
     /// The agent will say no more of what is open: it is kept as it is, and marked.
     pub(super) async fn interrupt(&mut self) -> Result<(), Over> {
-        let cut: Vec<_> = self.transcript.interrupt().iter().map(|held| held.stored()).collect();
+        let cut: Vec<_> = self.transcript.interrupt().iter().map(Held::stored).collect();
         if cut.is_empty() {
             return Ok(());
         }
@@ -76,7 +77,7 @@ impl Session {
             }
         };
         let mut messages: Vec<Message> = stored.into_iter().map(Message::from).collect();
-        messages.extend(self.transcript.open().iter().map(super::super::transcript::Held::shown));
+        messages.extend(self.transcript.open().iter().map(Held::shown));
         let seq = self.feed.head();
         let init = ServerMessage::Init { messages, config: None };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))

@@ -133,9 +133,9 @@ impl Session {
         if self.turn.is_some() {
             // One that is on its way has to arrive before it can be cancelled.
             if self.dispatch.is_some() {
-                self.cancelled = true
+                self.cancelled = true;
             } else {
-                self.abort()
+                self.abort();
             }
             return Ok(());
         }
