@@ -14,6 +14,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use url::Url;
 
+use crate::llm::Prices;
 use reader::Reader;
 pub use sandbox::{Engine, Sandboxes};
 pub use values::{Database, LogFormat, Origin, Storage};
@@ -45,6 +46,9 @@ pub struct Config {
     pub anthropic_api_key: Option<SecretString>,
     pub anthropic_base_url: Url,
     pub model_script: Option<PathBuf>,
+    pub model_prices: Prices,
+    /// What a session may spend, where it has no budget of its own.
+    pub session_budget_micros: Option<i64>,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
@@ -111,6 +115,8 @@ impl Config {
             anthropic_api_key: r.secret("ANTHROPIC_API_KEY", values::header_value),
             anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url)?,
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
+            model_prices: r.optional("MODEL_PRICES", Prices::parse).unwrap_or_default(),
+            session_budget_micros: r.optional("SESSION_BUDGET_DOLLARS", values::dollars),
             max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count)?,
             max_connections_per_address: r
                 .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,

@@ -9,6 +9,6 @@ mod telemetry;
 mod transcript;
 
 pub(crate) use command::{Asked, Prompted};
-pub(crate) use feed::{After, Batch};
+pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::to_one;
 pub use registry::{Hub, HubError, Hubs};

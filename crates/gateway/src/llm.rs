@@ -1,5 +1,8 @@
 //! The model behind the agents: a provider that speaks the Messages API, or the scripted one.
 
+mod meter;
+mod prices;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +15,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::config::Config;
+
+pub(crate) use meter::Meter;
+pub use prices::Prices;
+pub(crate) use prices::micros;
 
 /// A model may think for long before its first word.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
@@ -168,6 +175,7 @@ pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::PAYMENT_REQUIRED => "billing_error",
         _ => "api_error",
     };
     let body = serde_json::json!({ "type": "error", "error": { "type": kind, "message": message } });

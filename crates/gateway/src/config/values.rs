@@ -155,6 +155,11 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }
 
+/// As micro-dollars.
+pub(super) fn dollars(text: &str) -> Result<i64, String> {
+    crate::llm::micros(text).ok_or_else(|| "must be dollars, e.g. 2.50".to_owned())
+}
+
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     // No clock can be asked for more than it can count; a day is longer than anything here should wait.
     let seconds = text.parse().ok().filter(|n| (1..=86_400).contains(n)).map(Duration::from_secs);

@@ -1,13 +1,17 @@
-//! The model as agents reach it: the Messages API under `/llm`, with our own credentials instead of the provider's.
+//! The model as agents reach it: the Messages API under `/llm`, with our own credentials instead of the provider's, and
+//! with an end to what a session may spend.
 
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
-use axum::http::Response;
+use axum::http::{Response, StatusCode, header};
+use futures_util::TryStreamExt as _;
+use store::SandboxOwner;
 
 use super::ApiError;
-use super::auth::{ModelCaller, ModelRefusal};
+use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
+use crate::llm::{Meter, failure};
 
 /// As large as the provider itself takes.
 const MAX_BODY: usize = model::MAX_BODY;
@@ -17,11 +21,68 @@ const MAX_BODY: usize = model::MAX_BODY;
     responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream")))]
 pub(super) async fn messages(
     app: AppState,
-    _: ModelCaller,
+    ModelCaller(caller): ModelCaller,
     uri: OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ModelRefusal> {
-    pass(app, uri, request).await
+    let Caller::Sandbox(session) = caller else { return pass(app, uri, request).await };
+    if over_budget(&app, &session).await? {
+        if let Some(hub) = app.hubs.get(session.session_id) {
+            hub.over_budget()
+                .await
+                .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+        }
+        return Ok(failure(StatusCode::PAYMENT_REQUIRED, "The budget of this session is used up"));
+    }
+    let answer = pass(app.clone(), uri, request).await?;
+    Ok(if answer.status().is_success() { metered(app, session, answer) } else { answer })
+}
+
+/// Whether the session, or its organisation, has spent what it may.
+async fn over_budget(app: &AppState, session: &SandboxOwner) -> Result<bool, ApiError> {
+    if app.store.org_budget(session.org_id).await?.is_exhausted() {
+        return Ok(true);
+    }
+    let budget = app.store.session_any(session.session_id).await?.and_then(|record| record.budget_micros);
+    let Some(budget) = budget.or(app.config.session_budget_micros) else { return Ok(false) };
+    Ok(app.store.session_usage(session.org_id, session.session_id).await?.cost_micros >= budget)
+}
+
+/// The same answer, counted when it has passed, or when nobody wants the rest.
+fn metered(app: AppState, session: SandboxOwner, answer: Response<Body>) -> Response<Body> {
+    let (parts, body) = answer.into_parts();
+    let kind = parts.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_owned());
+    let streamed = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    let mut count = Count { app, session, meter: Some(Meter::new(streamed)) };
+    let body = body.into_data_stream().inspect_ok(move |piece| {
+        if let Some(meter) = &mut count.meter {
+            meter.pass(piece);
+        }
+    });
+    Response::from_parts(parts, Body::from_stream(body))
+}
+
+/// Writes down what was used when it goes out of scope, so that a client that hangs up does not get it for nothing.
+struct Count {
+    app: AppState,
+    session: SandboxOwner,
+    meter: Option<Meter>,
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let Some(meter) = self.meter.take() else { return };
+        let (app, session) = (self.app.clone(), self.session.clone());
+        tokio::spawn(async move {
+            let (model, mut used) = meter.usage();
+            used.cost_micros = app.config.model_prices.cost(&model, &used);
+            let added =
+                app.store.add_usage(session.org_id, session.session_id, &model, used, app.clock.now());
+            if let Err(error) = added.await {
+                tracing::error!(session = %session.session_id, %error, "what the model used was not counted");
+            }
+        });
+    }
 }
 
 #[utoipa::path(post, path = "/llm/v1/messages/count_tokens", tag = "model",

@@ -38,6 +38,8 @@ pub(crate) enum Command {
         reply: oneshot::Sender<()>,
     },
     Titled(String),
+    /// The model refuses: the session has spent what it may.
+    OverBudget,
 }
 
 /// A prompt as it came in.

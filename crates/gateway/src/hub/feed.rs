@@ -1,12 +1,16 @@
 //! The stream of one session: what was said lately, held once for everyone who listens.
 //!
 //! Listeners have a place in it and nothing else: there is no queue for each of them, so a slow one costs no memory. One
-//! that falls out of the ring is told so, and comes back by its number.
+//! that reads, if slowly, holds the agent back a little; one that stands still holds nobody back, falls out of the ring, is
+//! told so, and comes back by its number.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
+use clock::Clock;
 use proto::socket::CloseCode;
 use tokio::sync::watch;
 
@@ -16,14 +20,26 @@ const RESTING: usize = 16 * 1024;
 /// What a listener takes at once: as much as it pins while its connection stands still.
 const HELPING: usize = 256 * 1024;
 
+/// How far behind a listener may be before the agent is held back for it, and before its tokens are joined.
+const BEHIND: u64 = 1024 * 1024;
+const FAR_BEHIND: u64 = 2 * 1024 * 1024;
+/// A listener that has taken nothing for so long stands still.
+const STILL: Duration = Duration::from_millis(100);
+
 /// Numbered frames that were logged together. They are sent as they are to everyone.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) first: i64,
     pub(crate) frames: Vec<Utf8Bytes>,
+    /// Bytes of the stream up to its end.
+    end: u64,
 }
 
 impl Batch {
+    pub(crate) fn new(first: i64, frames: Vec<Utf8Bytes>) -> Self {
+        Self { first, frames, end: 0 }
+    }
+
     /// The number of its last frame.
     pub(crate) fn last(&self) -> i64 {
         self.first + i64::try_from(self.frames.len()).unwrap_or(i64::MAX) - 1
@@ -50,21 +66,70 @@ pub(crate) struct Feed {
     ring: Mutex<Ring>,
     head: watch::Sender<i64>,
     closed: OnceLock<CloseCode>,
+    listeners: Mutex<Vec<Weak<Listener>>>,
+    clock: Clock,
+}
+
+/// One who listens, as far as the others are concerned.
+pub(crate) struct Listener {
+    /// Bytes of the stream up to its place.
+    taken: AtomicU64,
+    /// When it last took something, in milliseconds of the clock.
+    moved: AtomicU64,
 }
 
 #[derive(Default)]
 struct Ring {
     batches: VecDeque<Arc<Batch>>,
     bytes: usize,
+    /// Bytes that were ever said here.
+    total: u64,
     /// The number of the last frame that is no longer here.
     gone: i64,
 }
 
 impl Feed {
     /// A stream that goes on after `head`.
-    pub(crate) fn new(head: i64) -> Self {
+    pub(crate) fn new(head: i64, clock: Clock) -> Self {
         let ring = Ring { gone: head, ..Ring::default() };
-        Self { ring: Mutex::new(ring), head: watch::Sender::new(head), closed: OnceLock::new() }
+        let (head, closed) = (watch::Sender::new(head), OnceLock::new());
+        Self { ring: Mutex::new(ring), head, closed, listeners: Mutex::default(), clock }
+    }
+
+    /// Somebody who listens from now on, until it is dropped.
+    pub(crate) fn listener(&self) -> Arc<Listener> {
+        let taken = AtomicU64::new(self.ring().total);
+        let listener = Arc::new(Listener { taken, moved: AtomicU64::new(self.now()) });
+        let mut all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&listener));
+        listener
+    }
+
+    /// Whether to wait for somebody who reads and does not keep up.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let (total, now) = (self.ring().total, self.now());
+        let still = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
+        let all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).any(|listener| {
+            let moves = now.saturating_sub(listener.moved.load(Ordering::Relaxed)) < still;
+            moves && total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > BEHIND
+        })
+    }
+
+    /// Whether a listener is so far behind that its tokens are joined.
+    pub(crate) fn is_far_behind(&self, listener: &Listener) -> bool {
+        self.ring().total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > FAR_BEHIND
+    }
+
+    /// A listener has sent all of this on.
+    pub(crate) fn taken(&self, listener: &Listener, batch: &Batch) {
+        listener.taken.store(batch.end, Ordering::Relaxed);
+        listener.moved.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn head(&self) -> i64 {
@@ -72,11 +137,14 @@ impl Feed {
     }
 
     /// Says something to everyone. Its numbers follow the head.
-    pub(crate) fn publish(&self, batch: Batch) {
+    pub(crate) fn publish(&self, first: i64, frames: Vec<Utf8Bytes>) {
+        let mut batch = Batch::new(first, frames);
         let last = batch.last();
         {
             let mut ring = self.ring();
             ring.bytes += batch.bytes();
+            ring.total += batch.bytes() as u64;
+            batch.end = ring.total;
             ring.batches.push_back(Arc::new(batch));
             ring.forget_beyond(MOST);
         }
@@ -148,8 +216,8 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn batch(first: i64, frames: usize, size: usize) -> Batch {
-        Batch { first, frames: vec![Utf8Bytes::from("x".repeat(size)); frames] }
+    fn publish(feed: &Feed, first: i64, frames: usize, size: usize) {
+        feed.publish(first, vec![Utf8Bytes::from("x".repeat(size)); frames]);
     }
 
     /// The numbers that a listener at a place gets until it has all, or nothing if it was too slow.
@@ -171,9 +239,9 @@ mod tests {
 
     #[test]
     fn a_listener_gets_every_number_once_from_wherever_it_is() {
-        let feed = Feed::new(10);
-        feed.publish(batch(11, 3, 10));
-        feed.publish(batch(14, 2, 10));
+        let feed = Feed::new(10, Clock::system());
+        publish(&feed, 11, 3, 10);
+        publish(&feed, 14, 2, 10);
         assert_eq!(feed.head(), 15);
         assert_eq!(numbers(&feed, 10).unwrap(), [11, 12, 13, 14, 15]);
         assert_eq!(numbers(&feed, 12).unwrap(), [13, 14, 15], "in the middle of a batch");
@@ -183,10 +251,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_gone_and_said_to_be() {
-        let feed = Feed::new(0);
+        let feed = Feed::new(0, Clock::system());
         let each = 64 * 1024;
         for number in 1..=1000 {
-            feed.publish(batch(number, 1, each));
+            publish(&feed, number, 1, each);
         }
         assert!(feed.ring().bytes <= MOST);
         assert!(numbers(&feed, 0).is_none() && numbers(&feed, 500).is_none());
@@ -199,12 +267,33 @@ mod tests {
 
     #[test]
     fn a_listener_takes_little_at_once() {
-        let feed = Feed::new(0);
+        let feed = Feed::new(0, Clock::system());
         for number in 1..=100 {
-            feed.publish(batch(number, 1, 64 * 1024));
+            publish(&feed, number, 1, 64 * 1024);
         }
         let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
         assert_eq!(batches.len(), HELPING / (64 * 1024));
         assert_eq!(numbers(&feed, 0).unwrap().len(), 100);
+    }
+
+    #[test]
+    fn one_who_reads_slowly_is_waited_for_and_one_who_stands_still_is_not() {
+        let clock = Clock::manual(chrono::DateTime::UNIX_EPOCH);
+        let feed = Feed::new(0, clock.clone());
+        let (slow, still) = (feed.listener(), feed.listener());
+        assert!(!feed.is_held_back());
+        for number in 1..=40 {
+            publish(&feed, number, 1, 64 * 1024);
+        }
+        assert!(feed.is_held_back() && feed.is_far_behind(&slow), "both were there a moment ago");
+        clock.advance(STILL);
+        assert!(!feed.is_held_back(), "nobody has taken anything for a while");
+        let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
+        feed.taken(&slow, &batches[0]);
+        assert!(feed.is_held_back(), "one of them reads");
+        let After::Batches(batches) = feed.after(39) else { panic!("nothing to take") };
+        feed.taken(&slow, &batches[0]);
+        assert!(!feed.is_held_back() && !feed.is_far_behind(&slow) && feed.is_far_behind(&still));
+        drop(still);
     }
 }

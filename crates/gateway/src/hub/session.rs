@@ -116,7 +116,7 @@ impl Session {
                     Some(command) => self.obey(command).await,
                     None => Err(Over::Idle),
                 },
-                events = agent::next(&mut self.agent) => self.agent_said(events).await,
+                events = agent::next(&mut self.agent, &self.feed) => self.agent_said(events).await,
                 news = agent::news(&mut self.boot) => self.boot_news(news).await,
                 sent = turns::dispatched(&mut self.dispatch) => self.sent(sent).await,
                 () = settled(&mut self.settling) => self.settle().await,
@@ -161,6 +161,7 @@ impl Session {
                 self.stop().await?;
                 let _ = reply.send(());
             }
+            Command::OverBudget => self.over_budget().await?,
             Command::Titled(title) => {
                 self.record.title = Some(title.clone());
                 self.say(vec![ServerMessage::TitleUpdate { title }]).await?;

@@ -9,8 +9,8 @@ use axum::http::HeaderName;
 use opencode::api::{ApiError, Client, Place as AgentPlace};
 use opencode::files::{Entry, Instructions, Launch as AgentLaunch, Setup};
 use proto::{ModelId, SessionId};
-use sandbox::{SandboxError, SandboxId};
-use sandboxd::protocol::{Ended, Exec, Place, Restart, ServiceSpec};
+use sandbox::{SandboxError, SandboxId, SnapshotId};
+use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceSpec};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSandboxToken, Owner, PlacedRepo, SessionRecord, StoreError};
@@ -144,7 +144,7 @@ impl Launch {
         let wanted = Wanted {
             id: id.clone(),
             env,
-            snapshot: None,
+            snapshot: self.record.snapshot_id.as_deref().map(SnapshotId::new).transpose()?,
             proxy,
             gateway: Some(edge::router(app.clone())),
             agent: Some(program.to_owned()),
@@ -168,9 +168,10 @@ impl Launch {
         program: &std::path::Path,
     ) -> Result<(), LaunchError> {
         let repos = self.app.store.session_repos(self.record.id).await?;
-        if !repos.is_empty() {
+        let missing = missing(&room.inside, &repos).await?;
+        if !missing.is_empty() {
             self.stage("Cloning").await;
-            clone(&room.inside, &repos).await?;
+            clone(&room.inside, &missing).await?;
         }
         self.stage("Starting the agent").await;
         let token = match token {
@@ -260,7 +261,20 @@ async fn write(inside: &Sandboxd, home: &str, entries: Vec<Entry>) -> Result<(),
     Ok(())
 }
 
-async fn clone(inside: &Sandboxd, repos: &[PlacedRepo]) -> Result<(), LaunchError> {
+/// Repositories that are not there yet: a snapshot or an earlier sandbox may have brought them.
+async fn missing<'a>(inside: &Sandboxd, repos: &'a [PlacedRepo]) -> Result<Vec<&'a PlacedRepo>, LaunchError> {
+    let mut missing = Vec::new();
+    for placed in repos {
+        match inside.stat(Place::workspace(format!("{}/.git", placed.workspace_path))).await {
+            Ok(_) => {}
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => missing.push(placed),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(missing)
+}
+
+async fn clone(inside: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {
     for PlacedRepo { repo, workspace_path } in repos {
         let Some(url) = &repo.url else { continue };
         let argv =

@@ -3,6 +3,7 @@
 mod coalesce;
 mod git;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
@@ -16,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
-use crate::hub::{After, Asked, Hub, Prompted, to_one};
+use crate::hub::{After, Asked, Hub, Listener, Prompted, to_one};
 
 /// How long a client may take nothing of what it is sent.
 const STALLED: Duration = Duration::from_secs(30);
@@ -38,6 +39,7 @@ pub(super) struct Watcher {
     from: SplitStream<WebSocket>,
     /// The number of the last frame that the client has.
     place: i64,
+    listener: Arc<Listener>,
     /// Answers that take a while, for this client alone.
     answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
     /// Who made the session, and may change its files.
@@ -60,9 +62,9 @@ impl Watcher {
         user: Option<UserId>,
         socket: WebSocket,
     ) -> Self {
-        let place = hub.feed.head();
+        let (place, listener) = (hub.feed.head(), hub.feed.listener());
         let (out, from) = socket.split();
-        Self { app, hub, session, user, out, from, place, answers: mpsc::channel(ANSWERS), creator }
+        Self { app, hub, session, user, out, from, place, listener, answers: mpsc::channel(ANSWERS), creator }
     }
 
     /// Serves the client until one side has enough.
@@ -174,10 +176,14 @@ impl Watcher {
                 After::Nothing => return Ok(()),
                 After::Gone => return Err(End::Away(CloseCode::SLOW_CONSUMER)),
                 After::Batches(batches) => {
-                    for frame in coalesce::frames(&batches, self.place) {
+                    let lags = self.hub.feed.is_far_behind(&self.listener);
+                    for frame in coalesce::frames(&batches, self.place, lags) {
                         self.feed(frame).await?;
                     }
-                    self.place = batches.last().map_or(self.place, |batch| batch.last());
+                    if let Some(last) = batches.last() {
+                        self.place = last.last();
+                        self.hub.feed.taken(&self.listener, last);
+                    }
                     sent = true;
                 }
             }

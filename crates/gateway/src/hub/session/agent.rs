@@ -1,15 +1,18 @@
 //! Having an agent: boot, listen, lose, have again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use opencode::api::ApiError;
 use opencode::event::Event;
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{ServerMessage, WireStatus};
-use proto::{Outcome, SessionStatus};
+use proto::{Outcome, PauseReason, SessionStatus};
 use store::{Ending, QueuedPrompt};
 use tokio::sync::mpsc;
 
+use super::super::feed::Feed;
 use super::{Boot, Over, Session, millis};
 use crate::runtime::{Agent, Launch, LaunchError};
 
@@ -18,6 +21,8 @@ const TOGETHER: usize = 512;
 /// Boots that may fail one after the other before the session is given up.
 const BOOTS: u32 = 3;
 const STAGES: usize = 8;
+/// How often to look whether slow readers have caught up.
+const CATCHING_UP: Duration = Duration::from_millis(1);
 
 /// What came of listening to the agent.
 pub(super) type Heard = Result<Vec<Bytes>, Option<ApiError>>;
@@ -222,6 +227,23 @@ impl Session {
         Ok(())
     }
 
+    /// Stops at once and says why. The sandbox stays, for when there is money again.
+    pub(super) async fn over_budget(&mut self) -> Result<(), Over> {
+        const WHY: &str = "The budget of this session is used up";
+        if self.record.status == SessionStatus::Paused {
+            return Ok(());
+        }
+        self.cancel().await?;
+        let (paused, reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
+        self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
+        self.record.status = paused;
+        self.say(vec![
+            ServerMessage::Error { message: WHY.to_owned() },
+            ServerMessage::Status { status: WireStatus::Paused, message: WHY.to_owned() },
+        ])
+        .await
+    }
+
     /// Ends the session: its sandbox is gone afterwards, its conversation stays.
     pub(super) async fn stop(&mut self) -> Result<(), Over> {
         if let Some(boot) = self.boot.take() {
@@ -256,9 +278,12 @@ impl Session {
     }
 }
 
-/// The next events of the agent, if there is one: all that one read gave.
-pub(super) async fn next(agent: &mut Option<Agent>) -> Heard {
+/// The next events of the agent, if there is one: all that one read gave, once those who read have caught up.
+pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed) -> Heard {
     let Some(agent) = agent else { return std::future::pending().await };
+    while feed.is_held_back() {
+        tokio::time::sleep(CATCHING_UP).await;
+    }
     let mut events = match agent.events.next().await {
         Ok(Some(first)) => vec![first],
         Ok(None) => return Err(None),

@@ -27,7 +27,7 @@ impl Session {
             .map(|prompt| prompt.id.clone());
         let queue = prompts.into_iter().filter(|prompt| prompt.state == PromptState::Queued).collect();
         let mut session = Self {
-            feed: Arc::new(Feed::new(head)),
+            feed: Arc::new(Feed::new(head, app.clock.clone())),
             // The next words reserve anew: what the last owner had reserved and used may not all be known.
             reserved: head,
             transcript: Transcript::default(),

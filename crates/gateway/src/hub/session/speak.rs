@@ -3,7 +3,6 @@
 use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Message, ServerMessage, WireStatus};
 
-use super::super::feed::Batch;
 use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
 
@@ -28,7 +27,7 @@ impl Session {
             (first..).zip(&messages).map(|(seq, message)| frame::numbered(message, seq)).collect();
         let now = self.app.clock.now();
         self.app.store.append_events(&self.owner, first, last, frames.join("\n"), now).await?;
-        self.feed.publish(Batch { first, frames: frames.into_iter().map(Utf8Bytes::from).collect() });
+        self.feed.publish(first, frames.into_iter().map(Utf8Bytes::from).collect());
         self.keep(first, &messages).await
     }
 

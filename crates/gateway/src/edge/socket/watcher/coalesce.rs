@@ -7,17 +7,15 @@ use proto::socket::{Frame, ServerMessage};
 
 use crate::hub::Batch;
 
-/// Frames that wait for a client before theirs are joined.
-const LAGGING: usize = 256;
 /// The longest joined token.
 const LONGEST: usize = 16 * 1024;
 const TOKEN: &str = r#"{"type":"token""#;
 
-/// The frames after a place, as they are or joined.
-pub(super) fn frames(batches: &[Arc<Batch>], place: i64) -> Vec<Utf8Bytes> {
+/// The frames after a place, as they are, or joined for one that lags.
+pub(super) fn frames(batches: &[Arc<Batch>], place: i64, lags: bool) -> Vec<Utf8Bytes> {
     let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
     let waiting: Vec<_> = numbered.filter(|(seq, _)| *seq > place).map(|(_, frame)| frame.clone()).collect();
-    if waiting.len() > LAGGING { joined(waiting) } else { waiting }
+    if lags { joined(waiting) } else { waiting }
 }
 
 fn joined(waiting: Vec<Utf8Bytes>) -> Vec<Utf8Bytes> {
@@ -70,13 +68,13 @@ mod tests {
         let frames = (first..).zip(messages).map(|(seq, message)| {
             Utf8Bytes::from(serde_json::to_string(&Frame::broadcast(message.clone(), seq)).unwrap())
         });
-        Arc::new(Batch { first, frames: frames.collect() })
+        Arc::new(Batch::new(first, frames.collect()))
     }
 
     #[test]
     fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
         let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
-        let frames = frames(std::slice::from_ref(&batch), 5);
+        let frames = frames(std::slice::from_ref(&batch), 5, false);
         assert_eq!(frames, batch.frames[1..]);
     }
 
@@ -86,7 +84,7 @@ mod tests {
         messages.push(ServerMessage::MessageComplete { message_id: "m".into() });
         messages.extend(vec![token("b", "y"); 2]);
         let got: Vec<_> =
-            frames(&[batch(1, &messages)], 0).iter().map(|f| Frame::parse(f).unwrap()).collect();
+            frames(&[batch(1, &messages)], 0, true).iter().map(|f| Frame::parse(f).unwrap()).collect();
         assert_eq!(got.len(), 3);
         assert_eq!(
             (got[0].seq_from, got[0].seq, &got[0].message),
