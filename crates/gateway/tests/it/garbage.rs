@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::call::Answer;
 use crate::document::{Operation, operations};
 use crate::harness::{Setup, TestGateway};
-use crate::people::{OrgOf3, some_uuid};
+use crate::people::{OrgOf3, session, some_uuid};
 
 const LIMIT: usize = 4096;
 
@@ -68,10 +68,12 @@ async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
     let gateway = Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string()).start().await;
     let team = OrgOf3::new(&gateway.app).await;
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
+    // A session has to be there, or its absence is what is answered.
+    let session = session(&gateway.app, team.org).await.to_string();
     for operation in
         operations(&gateway).await.into_iter().filter(|o| o.takes_body && !o.name().contains("/llm/"))
     {
-        let path = operation.at(&some_uuid().to_string());
+        let path = operation.at(&session);
         let call =
             || gateway.call(&operation.method, &path).bearer(team.token(Role::Owner)).body(value.clone());
         let told = call().header("content-length", value.len().to_string()).send().await;
