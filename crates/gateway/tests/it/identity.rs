@@ -141,7 +141,8 @@ async fn a_sandbox_token_dies_with_its_sandbox_and_with_its_session() {
     let session = session(app, org(app).await).await;
     let first = sandbox_token(app, session).await;
     me(&gateway, &first).await;
-    app.store.next_sandbox_generation(session).await.unwrap();
+    let owner = app.store.own_session(session, "a test").await.unwrap().owner;
+    app.store.new_sandbox_generation(&owner).await.unwrap();
     refused(&gateway, &first, "the sandbox was replaced").await;
     let second = sandbox_token(app, session).await;
     me(&gateway, &second).await;

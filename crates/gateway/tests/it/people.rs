@@ -76,15 +76,7 @@ pub(crate) async fn api_key(app: &AppState, person: &Person) -> (ApiKeyId, Strin
 
 pub(crate) async fn session(app: &AppState, org: OrgId) -> SessionId {
     let id = SessionId::from(some_uuid());
-    let new = NewSession {
-        id,
-        org_id: org,
-        created_by: None,
-        session_type: SessionType::Coding,
-        client_type: None,
-        sandbox_provider: "local".to_owned(),
-        at: app.clock.now(),
-    };
+    let new = NewSession::new(id, org, SessionType::Coding, "local", app.clock.now());
     app.store.create_session(new).await.unwrap();
     id
 }
