@@ -20,6 +20,8 @@ pub(crate) enum Command {
     State { reply: oneshot::Sender<(WireStatus, String)> },
     /// Ends the session for good, or as far as a prompt can wake it again.
     Stop { reply: oneshot::Sender<()> },
+    /// Ends the session and removes it, with all that is known of it.
+    Delete { by: String, reply: oneshot::Sender<()> },
     Titled(String),
 }
 

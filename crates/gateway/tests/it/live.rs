@@ -158,17 +158,21 @@ impl Socket {
 
     /// The next frame, or how the connection ended.
     pub(crate) async fn next_or_close(&mut self) -> Result<String, (u16, String)> {
-        loop {
-            match within(self.socket.next()).await {
-                Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
-                Some(Ok(Message::Close(Some(close)))) => {
-                    return Err((close.code.into(), close.reason.to_string()));
+        // Pings count for nothing, or they would keep a hang alive.
+        within(async {
+            loop {
+                match self.socket.next().await {
+                    Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
+                    Some(Ok(Message::Close(Some(close)))) => {
+                        return Err((close.code.into(), close.reason.to_string()));
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err((0, error.to_string())),
+                    None => return Err((0, String::new())),
                 }
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Err((0, error.to_string())),
-                None => return Err((0, String::new())),
             }
-        }
+        })
+        .await
     }
 
     /// All frames up to and with the one that is wanted.

@@ -19,8 +19,8 @@ const STALLED: Duration = Duration::from_secs(30);
 /// How often a client is asked whether it is there, and how long it may be silent.
 const PING: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(100);
-/// What is read of the log at once for a client that comes back.
-const PAGE: usize = 1024 * 1024;
+/// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
+const PAGE: usize = 128 * 1024;
 
 /// A client that watches.
 pub(super) struct Watcher {
@@ -32,6 +32,8 @@ pub(super) struct Watcher {
     from: SplitStream<WebSocket>,
     /// The number of the last frame that the client has.
     place: i64,
+    /// The session counts it.
+    joined: bool,
 }
 
 /// Why a connection ends.
@@ -52,7 +54,7 @@ impl Watcher {
     ) -> Self {
         let place = hub.feed.head();
         let (out, from) = socket.split();
-        Self { app, hub, session, user, out, from, place }
+        Self { app, hub, session, user, out, from, place, joined: false }
     }
 
     /// Serves the client until one side has enough.
@@ -64,7 +66,9 @@ impl Watcher {
             },
             Err(end) => end,
         };
-        self.hub.leave();
+        if self.joined {
+            self.hub.leave();
+        }
         if let End::Away(code) = end {
             let frame = CloseFrame { code: code.code, reason: code.reason.into() };
             let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
@@ -76,6 +80,7 @@ impl Watcher {
     async fn greet(&mut self, since: Option<i64>, passive: bool) -> Result<(), End> {
         let message = "Connecting to coding agent...".to_owned();
         self.tell(&ServerMessage::Status { status: WireStatus::Resuming, message }).await?;
+        self.joined = true;
         let joined = self.hub.join(passive).await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
@@ -99,25 +104,30 @@ impl Watcher {
         }
         self.place = since;
         while matches!(self.hub.feed.after(self.place), After::Gone) {
-            let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
-            let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
-            if batches.is_empty() {
+            if !self.from_log().await? {
                 return Ok(false);
             }
-            for batch in batches {
-                if batch.first_seq > self.place + 1 {
-                    return Ok(false);
-                }
-                for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
-                    if seq > self.place {
-                        self.feed(Utf8Bytes::from(line)).await?;
-                    }
-                }
-                self.place = batch.last_seq;
-            }
-            self.flush().await?;
         }
         self.catch_up().await?;
+        Ok(true)
+    }
+
+    /// Sends a page of the log; `false` when it no longer has what comes next.
+    async fn from_log(&mut self) -> Result<bool, End> {
+        let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
+        let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+        if batches.first().is_none_or(|first| first.first_seq > self.place + 1) {
+            return Ok(false);
+        }
+        for batch in batches {
+            for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
+                if seq > self.place {
+                    self.feed(Utf8Bytes::from(line)).await?;
+                }
+            }
+            self.place = batch.last_seq;
+        }
+        self.flush().await?;
         Ok(true)
     }
 
@@ -160,7 +170,12 @@ impl Watcher {
             match self.hub.feed.after(self.place) {
                 After::Nothing if sent => return self.flush().await,
                 After::Nothing => return Ok(()),
-                After::Gone => return Err(End::Away(CloseCode::SLOW_CONSUMER)),
+                // Memory is let go of after each turn; one that lags behind that has not stalled yet.
+                After::Gone => {
+                    if !self.from_log().await? {
+                        return Err(End::Away(CloseCode::SLOW_CONSUMER));
+                    }
+                }
                 After::Batches(batches) => {
                     for frame in coalesce::frames(&batches, self.place) {
                         self.feed(frame).await?;

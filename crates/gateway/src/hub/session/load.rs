@@ -34,10 +34,15 @@ impl Session {
             translator: None,
             boot: None,
             failures: 0,
+            losses: 0,
+            had_at: app.clock.elapsed(),
             queue,
             turn,
             dispatch: None,
             cancelled: false,
+            aborting: None,
+            aborts: 0,
+            reading: None,
             settle_at: None,
             idle_since: app.clock.elapsed(),
             app,
@@ -83,7 +88,7 @@ impl Session {
         match self.interrupt().await {
             Err(Over::Store(error)) => Err(error),
             Err(Over::Fenced) => Err(StoreError::Fenced),
-            Ok(()) | Err(Over::Idle) => Ok(()),
+            Ok(()) | Err(Over::Idle | Over::Deleted) => Ok(()),
         }
     }
 }
