@@ -14,7 +14,7 @@ use tokio::sync::watch;
 const MOST: usize = 8 * 1024 * 1024;
 const RESTING: usize = 16 * 1024;
 /// What a listener takes at once: as much as it pins while its connection stands still.
-const HELPING: usize = 256 * 1024;
+const HELPING: usize = 128 * 1024;
 
 /// Numbered frames that were logged together. They are sent as they are to everyone.
 #[derive(Debug)]
@@ -206,5 +206,25 @@ mod tests {
         let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
         assert_eq!(batches.len(), HELPING / (64 * 1024));
         assert_eq!(numbers(&feed, 0).unwrap().len(), 100);
+    }
+
+    #[test]
+    fn many_listeners_that_stand_still_hold_little_beside_the_ring() {
+        let feed = Feed::new(0);
+        let mut held = Vec::new();
+        // Each takes its share at another place and stands still, while much more is said.
+        for number in 1..=64 {
+            for frame in 0..20 {
+                feed.publish(batch((number - 1) * 20 + frame + 1, 1, 16 * 1024));
+            }
+            let After::Batches(batches) = feed.after((number - 1) * 20) else { panic!("nothing to take") };
+            held.extend(batches);
+        }
+        for number in 1281..3000 {
+            feed.publish(batch(number, 1, 16 * 1024));
+        }
+        assert!(feed.ring().bytes <= MOST);
+        let pinned: usize = held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes()).sum();
+        assert!(pinned > 0 && pinned + feed.ring().bytes <= 16 * 1024 * 1024, "{pinned}");
     }
 }

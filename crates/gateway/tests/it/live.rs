@@ -7,9 +7,10 @@ use gateway::AppState;
 use proto::{Role, SessionId};
 use serde_json::{Value, json};
 use testkit::FakeAgent;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::harness::{Running, Setup, client, within};
 use crate::people::{Person, org, person};
@@ -110,8 +111,23 @@ impl Live {
 
     /// Tries to watch; the status of the refusal otherwise.
     pub(crate) async fn try_watch(&self, session: &str, token: &str, more: &str) -> Result<Socket, u16> {
+        let stream = within(TcpStream::connect(self.gateway.address)).await.unwrap();
+        self.watch_over(stream, session, token, more).await
+    }
+
+    /// Watches over a connection that holds little of what is not read.
+    pub(crate) async fn watch_narrowly(&self, session: &str) -> Socket {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let stream = within(socket.connect(self.gateway.address)).await.unwrap();
+        self.watch_over(stream, session, &self.ada.token, "").await.unwrap()
+    }
+
+    async fn watch_over(&self, stream: TcpStream, session: &str, token: &str, more: &str) -> Result<Socket, u16> {
         let url = format!("ws://{}/proliferate/{session}?token={token}{more}", self.gateway.address);
-        match within(connect_async(url)).await {
+        // A whole conversation is one frame.
+        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+        match within(client_async_with_config(url, stream, Some(config))).await {
             Ok((socket, _)) => Ok(Socket { socket }),
             Err(Error::Http(answer)) => Err(answer.status().as_u16()),
             Err(other) => panic!("{other}"),
@@ -132,7 +148,7 @@ impl Live {
 
 /// A client that watches.
 pub(crate) struct Socket {
-    pub(crate) socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    pub(crate) socket: WebSocketStream<TcpStream>,
 }
 
 impl Socket {

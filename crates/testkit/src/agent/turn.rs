@@ -63,6 +63,14 @@ impl Turn {
         });
     }
 
+    /// Finishes the message and begins the next one of the same turn.
+    pub fn step(&self) {
+        self.state.change(|inner| {
+            finish(inner, &self.session, None);
+            begin(inner, &self.session);
+        });
+    }
+
     /// Begins, says this and ends.
     pub fn answer(&self, text: &str) {
         self.begin();

@@ -116,10 +116,14 @@ impl Watcher {
     async fn from_log(&mut self) -> Result<bool, End> {
         let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
         let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
-        if batches.first().is_none_or(|first| first.first_seq > self.place + 1) {
+        if batches.is_empty() {
             return Ok(false);
         }
         for batch in batches {
+            // The log may have been cut while it was read.
+            if batch.first_seq > self.place + 1 {
+                return Ok(false);
+            }
             for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
                 if seq > self.place {
                     self.feed(Utf8Bytes::from(line)).await?;
