@@ -9,5 +9,6 @@ mod forged;
 mod history;
 mod invariants;
 mod recordings;
+mod silence;
 mod sse;
 mod stage;
