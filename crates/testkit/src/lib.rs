@@ -4,12 +4,14 @@
 //! The recorder and the proxy are outside of what they test, so an invariant is never proved by the word of
 //! the program that has to keep it.
 
+mod agent;
 mod effects;
 mod fault;
 mod model;
 mod pump;
 mod serve;
 
+pub use agent::{Abort, Asked, FakeAgent, Manner, Turn};
 pub use effects::{Effect, EffectRecorder, Plan};
 pub use fault::{Counts, Direction, FaultProxy};
 pub use model::{Recorded, ScriptedModel};

@@ -132,7 +132,7 @@ fn ended(output: &Output) -> Ended {
 
 /// The search path of the test run: where bubblewrap and PostgreSQL's tools are.
 #[expect(clippy::disallowed_methods, reason = "a test run finds programs as its user does")]
-fn path() -> String {
+pub(crate) fn path() -> String {
     std::env::var("PATH").unwrap_or_default()
 }
 

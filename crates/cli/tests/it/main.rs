@@ -10,5 +10,6 @@ mod harness;
 mod help;
 mod identity;
 mod lifecycle;
+mod live;
 mod sandbox;
 mod secrets;

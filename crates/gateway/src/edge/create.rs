@@ -10,6 +10,7 @@ use store::{Configuration, FoundConfiguration, NewSession, Starts, WantedCli, Wa
 use super::auth::Caller;
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
+use crate::hub::Hub;
 
 const ROUTE: &str = "POST /proliferate/sessions";
 /// The longest prompt or title of a new session.
@@ -175,10 +176,20 @@ async fn configuration(
 async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
     let unavailable = |cause: String| ApiError::unavailable("The sandbox", cause);
     let hub = app.hubs.open(app, id).await.map_err(|error| unavailable(error.to_string()))?;
-    hub.wake().await.map_err(|error| unavailable(error.to_string()))?;
+    match booted(&hub, id).await {
+        Ok(sandbox) => Ok(sandbox),
+        Err(reason) => {
+            hub.delete("a failed start".to_owned()).await.map_err(|error| unavailable(error.to_string()))?;
+            Err(unavailable(reason))
+        }
+    }
+}
+
+async fn booted(hub: &Hub, id: SessionId) -> Result<CreatedSandbox, String> {
+    hub.wake().await.map_err(|error| error.to_string())?;
     let mut said = hub.feed.listen();
     loop {
-        match hub.state().await.map_err(|error| unavailable(error.to_string()))? {
+        match hub.state().await.map_err(|error| error.to_string())? {
             (WireStatus::Running, _) => {
                 return Ok(CreatedSandbox {
                     sandbox_id: id.to_string(),
@@ -187,8 +198,8 @@ async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError>
                     ssh_port: None,
                 });
             }
-            (WireStatus::Error, reason) => return Err(unavailable(reason)),
-            _ => said.changed().await.map_err(|error| unavailable(error.to_string()))?,
+            (WireStatus::Error, reason) => return Err(reason),
+            _ => said.changed().await.map_err(|error| error.to_string())?,
         }
     }
 }

@@ -123,8 +123,7 @@ pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<Ok
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     let by = person(&access)?;
     let hub = open(&app, &access).await?;
-    hub.stop().await.map_err(|error| gone(&error))?;
-    app.store.delete_session(access.session.org_id, access.session.id, &by, app.clock.now()).await?;
+    hub.delete(by).await.map_err(|error| gone(&error))?;
     Ok(Json(OkReply::OK))
 }
 

@@ -37,6 +37,11 @@ pub(crate) enum Command {
     Stop {
         reply: oneshot::Sender<()>,
     },
+    /// Ends the session and removes it, with all that is known of it.
+    Delete {
+        by: String,
+        reply: oneshot::Sender<()>,
+    },
     Titled(String),
     /// The model refuses: the session has spent what it may.
     OverBudget,

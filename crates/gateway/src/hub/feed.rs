@@ -18,7 +18,7 @@ use tokio::sync::watch;
 const MOST: usize = 8 * 1024 * 1024;
 const RESTING: usize = 16 * 1024;
 /// What a listener takes at once: as much as it pins while its connection stands still.
-const HELPING: usize = 256 * 1024;
+const HELPING: usize = 128 * 1024;
 
 /// How far behind a listener may be before the agent is held back for it, and before its tokens are joined.
 const BEHIND: u64 = 1024 * 1024;
@@ -295,5 +295,26 @@ mod tests {
         feed.taken(&slow, &batches[0]);
         assert!(!feed.is_held_back() && !feed.is_far_behind(&slow) && feed.is_far_behind(&still));
         drop(still);
+    }
+
+    #[test]
+    fn many_listeners_that_stand_still_hold_little_beside_the_ring() {
+        let feed = Feed::new(0, Clock::system());
+        let mut held = Vec::new();
+        // Each takes its share at another place and stands still, while much more is said.
+        for number in 1..=64 {
+            for frame in 0..20 {
+                publish(&feed, (number - 1) * 20 + frame + 1, 1, 16 * 1024);
+            }
+            let After::Batches(batches) = feed.after((number - 1) * 20) else { panic!("nothing to take") };
+            held.extend(batches);
+        }
+        for number in 1281..3000 {
+            publish(&feed, number, 1, 16 * 1024);
+        }
+        assert!(feed.ring().bytes <= MOST);
+        let pinned: usize =
+            held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes()).sum();
+        assert!(pinned > 0 && pinned + feed.ring().bytes <= 16 * 1024 * 1024, "{pinned}");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use proto::SessionId;
-use proto::socket::WireStatus;
+use proto::socket::{CloseCode, WireStatus};
 use sandboxd::Sandboxd;
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
@@ -90,8 +90,9 @@ async fn start(app: &AppState, id: SessionId) -> Result<Hub, StoreError> {
     session.tidy().await?;
     let (commands, inbox) = mpsc::channel(INBOX);
     let hub = Hub { commands, feed: session.feed().clone() };
-    let app = app.clone();
+    let (app, last) = (app.clone(), LastWord(hub.feed.clone()));
     tokio::spawn(async move {
+        let _last = last;
         session.run(inbox).await;
         let cell = app.hubs.live().get(&id).cloned();
         if let Some(cell) = cell
@@ -101,6 +102,15 @@ async fn start(app: &AppState, id: SessionId) -> Result<Hub, StoreError> {
         }
     });
     Ok(hub)
+}
+
+/// However an actor ends, nobody goes on listening to it.
+struct LastWord(Arc<Feed>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.close(CloseCode::SETUP_FAILED);
+    }
 }
 
 /// How long an answer of a live session may take.
@@ -134,6 +144,10 @@ impl Hub {
 
     pub(crate) async fn stop(&self) -> Result<(), HubError> {
         self.ask(|reply| Command::Stop { reply }).await
+    }
+
+    pub(crate) async fn delete(&self, by: String) -> Result<(), HubError> {
+        self.ask(|reply| Command::Delete { by, reply }).await
     }
 
     pub(crate) async fn cancel(&self) -> Result<(), HubError> {

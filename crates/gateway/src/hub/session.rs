@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opencode::api::ApiError;
+use opencode::history::History;
 use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
@@ -33,6 +34,7 @@ use crate::runtime::{Agent, LaunchError};
 const TICK: Duration = Duration::from_secs(30);
 /// How long a session without watchers, turn or boot stays in memory.
 const IDLE: Duration = Duration::from_mins(5);
+const DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
 
 /// Why the actor ends.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) enum Over {
     Store(StoreError),
     /// Nobody needs it in memory.
     Idle,
+    /// It is no more.
+    Deleted,
 }
 
 impl From<StoreError> for Over {
@@ -71,13 +75,22 @@ pub(super) struct Session {
     boot: Option<Boot>,
     /// Boots that failed one after the other.
     failures: u32,
+    /// Agents that were lost soon after they were had, one after the other; and when the last one was had.
+    losses: u32,
+    had_at: Duration,
     queue: VecDeque<QueuedPrompt>,
     /// The prompt whose turn runs.
     turn: Option<String>,
     /// The prompt on its way to the agent.
     dispatch: Option<JoinHandle<Result<(), ApiError>>>,
-    /// Somebody cancelled while the prompt was on its way.
+    /// Somebody cancelled the turn that runs.
     cancelled: bool,
+    /// The agent is being told so. No prompt may follow before it knows, or it would be hit too.
+    aborting: Option<JoinHandle<Result<(), ApiError>>>,
+    /// How often it was told.
+    aborts: u32,
+    /// The agent's memory is being read. Its events wait until that is done.
+    reading: Option<JoinHandle<Result<History, ApiError>>>,
     /// Runs out when it is time to look whether a turn that seems over is.
     settling: Option<Pin<Box<Sleep>>>,
     /// Since when nobody needs it.
@@ -98,9 +111,10 @@ impl Session {
             Over::Idle => None,
             Over::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
             Over::Store(_) => Some(CloseCode::SETUP_FAILED),
+            Over::Deleted => Some(DELETED),
         };
         match &over {
-            Over::Idle => tracing::debug!(session = %self.record.id, "session let go"),
+            Over::Idle | Over::Deleted => tracing::debug!(session = %self.record.id, "session let go"),
             other => tracing::warn!(session = %self.record.id, reason = ?other, "session given up"),
         }
         if let Some(close) = close {
@@ -116,9 +130,13 @@ impl Session {
                     Some(command) => self.obey(command).await,
                     None => Err(Over::Idle),
                 },
-                events = agent::next(&mut self.agent, &self.feed) => self.agent_said(events).await,
+                events = agent::next(&mut self.agent, &self.feed, self.reading.is_some()) => {
+                    self.agent_said(events).await
+                }
+                read = background(&mut self.reading, "read the history") => self.remembered(read).await,
                 news = agent::news(&mut self.boot) => self.boot_news(news).await,
-                sent = turns::dispatched(&mut self.dispatch) => self.sent(sent).await,
+                sent = background(&mut self.dispatch, "send a prompt") => self.sent(sent).await,
+                told = background(&mut self.aborting, "cancel") => self.aborted(told).await,
                 () = settled(&mut self.settling) => self.settle().await,
                 _ = tick.tick() => self.tick().await,
             };
@@ -162,6 +180,13 @@ impl Session {
                 let _ = reply.send(());
             }
             Command::OverBudget => self.over_budget().await?,
+            Command::Delete { by, reply } => {
+                self.stop().await?;
+                let (org, id) = (self.record.org_id, self.record.id);
+                self.app.store.delete_session(org, id, &by, self.app.clock.now()).await?;
+                let _ = reply.send(());
+                return Err(Over::Deleted);
+            }
             Command::Titled(title) => {
                 self.record.title = Some(title.clone());
                 self.say(vec![ServerMessage::TitleUpdate { title }]).await?;
@@ -213,7 +238,20 @@ impl Session {
                 _ => WireStatus::Stopped,
             },
         };
-        (status, String::new())
+        // Why there is no agent stays known until there is one.
+        let reason = self.record.stop_reason.clone().filter(|_| status == WireStatus::Error);
+        (status, reason.unwrap_or_default())
+    }
+}
+
+/// Waits for something in the background, if there is something.
+async fn background<T>(
+    task: &mut Option<JoinHandle<Result<T, ApiError>>>,
+    what: &'static str,
+) -> Result<T, ApiError> {
+    match task {
+        Some(task) => task.await.unwrap_or(Err(ApiError::Broken(what))),
+        None => std::future::pending().await,
     }
 }
 

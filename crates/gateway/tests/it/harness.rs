@@ -164,7 +164,7 @@ impl TestGateway {
         let (address, life) = (self.gateway.address().unwrap(), Lifecycle::default());
         let ours = life.clone();
         let task = tokio::spawn(async move { self.gateway.run(&ours).await });
-        Running { address, life, task, _setup: self.setup }
+        Running { address, life, task, setup: self.setup }
     }
 }
 
@@ -173,12 +173,20 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) life: Lifecycle,
     task: JoinHandle<bool>,
-    _setup: Setup,
+    setup: Setup,
 }
 
 impl Running {
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
+    }
+
+    /// Stops it at once; what it leaves can be started again.
+    pub(crate) async fn stop(self) -> Setup {
+        self.life.soft.cancel();
+        self.life.hard.cancel();
+        within(self.task).await.unwrap();
+        self.setup
     }
 
     /// What `run` returns: whether everything was finished.

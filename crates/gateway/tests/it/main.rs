@@ -4,6 +4,7 @@
 
 mod call;
 mod harness;
+mod live;
 mod people;
 mod pgwire;
 mod raw;
@@ -26,6 +27,12 @@ mod rotation;
 mod vault;
 // The agent's model.
 mod model_proxy;
+// The live session.
+mod live_agent;
+mod live_http;
+mod live_slow;
+mod live_stream;
+mod live_turns;
 // The process and its neighbours.
 mod hostile;
 mod ready;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ApiError;
@@ -21,6 +21,8 @@ const SILENCE: Duration = Duration::from_secs(45);
 pub struct Events {
     body: Incoming,
     decoder: Decoder,
+    /// Kept here, because whoever listens may be called away at any time and come back.
+    silent_at: Instant,
     _connection: AbortOnDropHandle<()>,
 }
 
@@ -31,7 +33,8 @@ impl Events {
             return Err(ApiError::Malformed(open.what));
         }
         let body = open.response.into_body();
-        Ok(Self { body, decoder: Decoder::default(), _connection: open.connection })
+        let silent_at = Instant::now() + SILENCE;
+        Ok(Self { body, decoder: Decoder::default(), silent_at, _connection: open.connection })
     }
 
     /// The data of the next event, for [`Event::parse`](crate::event::Event::parse); `None` when the agent has
@@ -41,7 +44,8 @@ impl Events {
             if let Some(event) = self.decoder.next_event() {
                 return Ok(Some(event?));
             }
-            let frame = timeout(SILENCE, self.body.frame()).await.map_err(|_| ApiError::Silent)?;
+            let frame = timeout_at(self.silent_at, self.body.frame()).await.map_err(|_| ApiError::Silent)?;
+            self.silent_at = Instant::now() + SILENCE;
             match frame {
                 None => return Ok(None),
                 Some(Err(_)) => return Err(ApiError::Broken("listen to its events")),

@@ -13,5 +13,6 @@ mod history;
 mod invariants;
 mod promises;
 mod recordings;
+mod silence;
 mod sse;
 mod stage;

@@ -26,8 +26,8 @@ const PING: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(100);
 /// Answers that may wait for a client.
 const ANSWERS: usize = 16;
-/// What is read of the log at once for a client that comes back.
-const PAGE: usize = 1024 * 1024;
+/// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
+const PAGE: usize = 128 * 1024;
 
 /// A client that watches.
 pub(super) struct Watcher {
@@ -44,6 +44,8 @@ pub(super) struct Watcher {
     answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
     /// Who made the session, and may change its files.
     creator: Option<UserId>,
+    /// The session counts it.
+    joined: bool,
 }
 
 /// Why a connection ends.
@@ -64,7 +66,8 @@ impl Watcher {
     ) -> Self {
         let (place, listener) = (hub.feed.head(), hub.feed.listener());
         let (out, from) = socket.split();
-        Self { app, hub, session, user, out, from, place, listener, answers: mpsc::channel(ANSWERS), creator }
+        let answers = mpsc::channel(ANSWERS);
+        Self { app, hub, session, user, out, from, place, listener, answers, creator, joined: false }
     }
 
     /// Serves the client until one side has enough.
@@ -76,7 +79,9 @@ impl Watcher {
             },
             Err(end) => end,
         };
-        self.hub.leave();
+        if self.joined {
+            self.hub.leave();
+        }
         if let End::Away(code) = end {
             let frame = CloseFrame { code: code.code, reason: code.reason.into() };
             let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
@@ -89,6 +94,7 @@ impl Watcher {
     async fn greet(&mut self, since: Option<i64>, passive: bool) -> Result<(), End> {
         let message = "Connecting to coding agent...".to_owned();
         self.tell(&ServerMessage::Status { status: WireStatus::Resuming, message }).await?;
+        self.joined = true;
         let joined = self.hub.join(passive).await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
@@ -112,25 +118,34 @@ impl Watcher {
         }
         self.place = since;
         while matches!(self.hub.feed.after(self.place), After::Gone) {
-            let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
-            let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
-            if batches.is_empty() {
+            if !self.from_log().await? {
                 return Ok(false);
             }
-            for batch in batches {
-                if batch.first_seq > self.place + 1 {
-                    return Ok(false);
-                }
-                for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
-                    if seq > self.place {
-                        self.feed(Utf8Bytes::from(line)).await?;
-                    }
-                }
-                self.place = batch.last_seq;
-            }
-            self.flush().await?;
         }
         self.catch_up().await?;
+        Ok(true)
+    }
+
+    /// Sends a page of the log; `false` when it no longer has what comes next.
+    async fn from_log(&mut self) -> Result<bool, End> {
+        let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
+        let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+        if batches.is_empty() {
+            return Ok(false);
+        }
+        for batch in batches {
+            // The log may have been cut while it was read.
+            if batch.first_seq > self.place + 1 {
+                return Ok(false);
+            }
+            for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
+                if seq > self.place {
+                    self.feed(Utf8Bytes::from(line)).await?;
+                }
+            }
+            self.place = batch.last_seq;
+        }
+        self.flush().await?;
         Ok(true)
     }
 
@@ -174,7 +189,12 @@ impl Watcher {
             match self.hub.feed.after(self.place) {
                 After::Nothing if sent => return self.flush().await,
                 After::Nothing => return Ok(()),
-                After::Gone => return Err(End::Away(CloseCode::SLOW_CONSUMER)),
+                // Memory is let go of after each turn; one that lags behind that has not stalled yet.
+                After::Gone => {
+                    if !self.from_log().await? {
+                        return Err(End::Away(CloseCode::SLOW_CONSUMER));
+                    }
+                }
                 After::Batches(batches) => {
                     let lags = self.hub.feed.is_far_behind(&self.listener);
                     for frame in coalesce::frames(&batches, self.place, lags) {

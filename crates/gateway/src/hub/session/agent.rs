@@ -6,10 +6,11 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use opencode::api::ApiError;
 use opencode::event::Event;
+use opencode::history::History;
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{ServerMessage, WireStatus};
-use proto::{Outcome, PauseReason, SessionStatus};
-use store::{Ending, QueuedPrompt};
+use proto::{Outcome, PauseReason, PromptState, SessionStatus};
+use store::{Ending, QueuedPrompt, StoreError};
 use tokio::sync::mpsc;
 
 use super::super::feed::Feed;
@@ -18,11 +19,19 @@ use crate::runtime::{Agent, Launch, LaunchError};
 
 /// Events that are taken together: what one read of the stream gave, if it is not more.
 const TOGETHER: usize = 512;
+const TOGETHER_BYTES: usize = 1024 * 1024;
 /// Boots that may fail one after the other before the session is given up.
 const BOOTS: u32 = 3;
 const STAGES: usize = 8;
 /// How often to look whether slow readers have caught up.
 const CATCHING_UP: Duration = Duration::from_millis(1);
+/// Agents that may be lost one after the other, each sooner than this after it was had.
+const LOSSES: u32 = 6;
+const STEADY: Duration = Duration::from_mins(1);
+/// Before the second attempt to have one again; each further pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(250);
+/// When the agent's memory could not be read, it is asked again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// What came of listening to the agent.
 pub(super) type Heard = Result<Vec<Bytes>, Option<ApiError>>;
@@ -36,19 +45,29 @@ impl Session {
         if matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting) {
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
         } else {
-            self.app.store.start_session(&self.owner, self.app.clock.now()).await?;
-            self.record.status = SessionStatus::Starting;
+            match self.app.store.start_session(&self.owner, self.app.clock.now()).await {
+                // It can be tried again when another one has ended; nobody has to be sent away.
+                Err(error @ StoreError::SessionLimit { .. }) => {
+                    return self.say(vec![ServerMessage::Error { message: error.to_string() }]).await;
+                }
+                started => started?,
+            }
+            (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
         }
-        self.launch();
+        self.launch(Duration::ZERO);
         let (status, _) = self.state();
         self.say_status(status, "").await
     }
 
-    fn launch(&mut self) {
+    fn launch(&mut self, pause: Duration) {
         let (tell, stages) = mpsc::channel(STAGES);
         let launch =
             Launch { app: self.app.clone(), owner: self.owner, record: self.record.clone(), stages: tell };
-        self.boot = Some(Boot { task: tokio::spawn(launch.run()), stages });
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            launch.run().await
+        });
+        self.boot = Some(Boot { task, stages });
     }
 
     pub(super) async fn boot_news(&mut self, news: News) -> Result<(), Over> {
@@ -69,7 +88,7 @@ impl Session {
 
     async fn have(&mut self, agent: Agent) -> Result<(), Over> {
         let now = self.app.clock.now();
-        self.failures = 0;
+        (self.failures, self.had_at) = (0, self.app.clock.elapsed());
         self.record.status = SessionStatus::Running;
         self.record.sandbox_id = Some(self.record.id.to_string());
         self.record.agent_session_id = Some(agent.session.clone());
@@ -84,38 +103,59 @@ impl Session {
             }
         }
         self.agent = Some(agent);
-        self.catch_up().await?;
+        self.catch_up();
+        self.abort();
         self.say_status(WireStatus::Running, "").await?;
         self.initial_prompt().await?;
         self.after_turn().await
     }
 
-    /// Says what was missed while nobody listened, and hands a prompt over again that never arrived.
-    async fn catch_up(&mut self) -> Result<(), Over> {
-        let (Some(agent), Some(translator), Some(turn)) =
-            (&self.agent, &mut self.translator, self.turn.clone())
+    /// Asks what was missed while nobody listened. An agent that does not answer holds nobody up.
+    fn catch_up(&mut self) {
+        let (Some(agent), Some(translator), Some(turn), None) =
+            (&self.agent, &self.translator, &self.turn, &self.reading)
         else {
-            return Ok(());
+            return;
         };
-        if !translator.is_busy() {
-            return Ok(());
+        if translator.is_busy() {
+            let (client, session, turn) = (agent.client.clone(), agent.session.clone(), turn.clone());
+            self.reading = Some(tokio::spawn(async move { client.history(&session, &turn).await }));
         }
-        let history = match agent.client.history(&agent.session, &turn).await {
-            Ok(history) => history,
+    }
+
+    /// What the agent remembers is here.
+    pub(super) async fn remembered(&mut self, read: Result<History, ApiError>) -> Result<(), Over> {
+        self.reading = None;
+        match read {
+            Ok(history) => self.reconcile(&history).await?,
             Err(error) => {
                 tracing::warn!(session = %self.record.id, %error, "the agent's history cannot be read");
-                return Ok(());
+                self.settling = Some(Box::pin(tokio::time::sleep(ASK_AGAIN)));
             }
-        };
+        }
+        self.abort();
+        self.after_turn().await
+    }
+
+    /// Says what was missed, and hands a prompt over again that never arrived.
+    async fn reconcile(&mut self, history: &History) -> Result<(), Over> {
+        let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
         if history.has(&turn) {
             let entries = history.entries().unwrap_or_default();
             let out = translator.reconcile(&entries, history.busy, millis(&self.app));
             return self.take(out).await;
         }
-        if self.dispatch.is_none()
-            && let Some(prompt) = self.unsettled(&turn).await?
-        {
-            self.hand_over(prompt);
+        if self.dispatch.is_some() {
+            return Ok(());
+        }
+        match self.unsettled(&turn).await? {
+            Some(prompt) if !self.cancelled => self.hand_over(prompt),
+            _ => {
+                let out = self.translator.as_mut().map(|translator| {
+                    translator.give_up("The agent never got this prompt", millis(&self.app))
+                });
+                self.take(out.unwrap_or_default()).await?;
+            }
         }
         Ok(())
     }
@@ -130,15 +170,21 @@ impl Session {
         tracing::warn!(session = %self.record.id, reason, attempt = self.failures, "no agent");
         if self.failures < BOOTS && (self.watchers > 0 || !self.queue.is_empty() || self.turn.is_some()) {
             self.say_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
-            self.launch();
+            self.launch(Duration::ZERO);
             return Ok(());
         }
-        self.failures = 0;
+        self.fail(reason).await
+    }
+
+    /// Gives the session up, until somebody prompts it again. Prompts that wait are kept for then.
+    async fn fail(&mut self, reason: &str) -> Result<(), Over> {
+        (self.failures, self.losses) = (0, 0);
+        self.let_go();
         if let Some(translator) = &mut self.translator {
             let out = translator.give_up(reason, millis(&self.app));
             self.take(out).await?;
         }
-        self.turn = None;
+        self.settle_turn().await?;
         self.interrupt().await?;
         let ending = Ending {
             status: SessionStatus::Failed,
@@ -148,7 +194,7 @@ impl Session {
             at: self.app.clock.now(),
         };
         self.app.store.end_session(&self.owner, ending).await?;
-        self.record.status = SessionStatus::Failed;
+        (self.record.status, self.record.stop_reason) = (SessionStatus::Failed, Some(reason.to_owned()));
         self.say(vec![
             ServerMessage::Status { status: WireStatus::Error, message: reason.to_owned() },
             ServerMessage::Error { message: format!("Failed to initialize session: {reason}") },
@@ -211,7 +257,7 @@ impl Session {
     /// A turn seems to be over and did not say so: the agent's own memory tells.
     pub(super) async fn settle(&mut self) -> Result<(), Over> {
         self.settling = None;
-        self.catch_up().await?;
+        self.catch_up();
         self.after_turn().await
     }
 
@@ -222,8 +268,32 @@ impl Session {
         if let Some(translator) = &mut self.translator {
             translator.stream_lost();
         }
+        let steady = self.app.clock.elapsed().saturating_sub(self.had_at) > STEADY;
+        self.losses = if steady { 1 } else { self.losses + 1 };
+        if self.losses > LOSSES {
+            return self.fail(&format!("The agent was lost {LOSSES} times in a row: {reason}")).await;
+        }
         self.say_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
-        self.launch();
+        let pause = if self.losses > 1 { PAUSE * 2_u32.pow(self.losses - 2) } else { Duration::ZERO };
+        self.launch(pause);
+        Ok(())
+    }
+
+    /// Ends whatever is on its way to the agent, which must not get it later.
+    fn let_go(&mut self) {
+        for task in [self.dispatch.take(), self.aborting.take()].into_iter().flatten() {
+            task.abort();
+        }
+        if let Some(reading) = self.reading.take() {
+            reading.abort();
+        }
+        (self.cancelled, self.aborts, self.settling) = (false, 0, None);
+    }
+
+    async fn settle_turn(&mut self) -> Result<(), Over> {
+        if let Some(turn) = self.turn.take() {
+            self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await?;
+        }
         Ok(())
     }
 
@@ -248,13 +318,24 @@ impl Session {
     pub(super) async fn stop(&mut self) -> Result<(), Over> {
         if let Some(boot) = self.boot.take() {
             boot.task.abort();
+            // Only then can nothing of it come after the sandbox is removed.
+            let _ = boot.task.await;
         }
+        self.let_go();
         if let Some(translator) = &mut self.translator {
             let out = translator.give_up("The session was stopped", millis(&self.app));
             self.take(out).await?;
         }
-        (self.agent, self.translator, self.turn, self.dispatch) = (None, None, None, None);
-        self.queue.clear();
+        // An agent that is not ours to end is at least told to stop.
+        if let (Some(agent), true) = (&self.agent, self.turn.is_some()) {
+            let (client, session) = (agent.client.clone(), agent.session.clone());
+            tokio::spawn(async move { client.abort(&session).await });
+        }
+        (self.agent, self.translator) = (None, None);
+        self.settle_turn().await?;
+        for prompt in std::mem::take(&mut self.queue) {
+            self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Cancelled).await?;
+        }
         self.interrupt().await?;
         self.telemetry.stop(self.app.clock.elapsed());
         self.flush().await?;
@@ -278,20 +359,30 @@ impl Session {
     }
 }
 
-/// The next events of the agent, if there is one: all that one read gave, once those who read have caught up.
-pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed) -> Heard {
-    let Some(agent) = agent else { return std::future::pending().await };
+/// The next events of the agent, if there is one and nobody wants them to wait: all that one read gave, once those who
+/// read have caught up.
+pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> Heard {
+    let Some(agent) = agent.as_mut().filter(|_| !wait) else { return std::future::pending().await };
     while feed.is_held_back() {
         tokio::time::sleep(CATCHING_UP).await;
     }
-    let mut events = match agent.events.next().await {
-        Ok(Some(first)) => vec![first],
-        Ok(None) => return Err(None),
-        Err(error) => return Err(Some(error)),
+    let first = loop {
+        match agent.events.next().await {
+            Ok(Some(first)) => break first,
+            Ok(None) => return Err(None),
+            // Only this event is lost.
+            Err(error @ ApiError::Event(_)) => tracing::warn!(%error, "an event of the agent was left out"),
+            Err(error) => return Err(Some(error)),
+        }
     };
+    let mut bytes = first.len();
+    let mut events = vec![first];
+    // An end or an error comes again with the next call.
     while events.len() < TOGETHER
+        && bytes < TOGETHER_BYTES
         && let Some(Ok(Some(event))) = agent.events.next().now_or_never()
     {
+        bytes += event.len();
         events.push(event);
     }
     Ok(events)

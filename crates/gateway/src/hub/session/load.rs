@@ -37,10 +37,15 @@ impl Session {
             translator: None,
             boot: None,
             failures: 0,
+            losses: 0,
+            had_at: app.clock.elapsed(),
             queue,
             turn,
             dispatch: None,
             cancelled: false,
+            aborting: None,
+            aborts: 0,
+            reading: None,
             settling: None,
             idle_since: app.clock.elapsed(),
             app,
@@ -90,7 +95,7 @@ impl Session {
         match self.interrupt().await {
             Err(Over::Store(error)) => Err(error),
             Err(Over::Fenced) => Err(StoreError::Fenced),
-            Ok(()) | Err(Over::Idle) => Ok(()),
+            Ok(()) | Err(Over::Idle | Over::Deleted) => Ok(()),
         }
     }
 }

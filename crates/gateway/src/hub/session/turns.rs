@@ -7,7 +7,6 @@ use opencode::ids::PromptIds;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
 use proto::{ModelId, PromptState};
 use store::{NewPrompt, QueuedPrompt};
-use tokio::task::JoinHandle;
 
 use super::super::command::{Asked, Prompted};
 use super::{Over, Session, millis};
@@ -18,6 +17,10 @@ const WAITING: usize = 100;
 /// Attempts to hand a prompt over, and the pause after the first that failed.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
+/// After this time an agent that was told to stop is asked whether it has; it may not have begun when it was told.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So often it is told.
+const ABORTS: u32 = 5;
 
 impl Session {
     /// Takes a prompt: it is on disk when this returns, and becomes a turn when its time comes.
@@ -83,7 +86,7 @@ impl Session {
 
     /// Begins the next turn, if the agent is there and free.
     pub(super) async fn next_turn(&mut self) -> Result<(), Over> {
-        if self.turn.is_some() || self.dispatch.is_some() || self.agent.is_none() {
+        if self.turn.is_some() || self.dispatch.is_some() || self.aborting.is_some() || self.agent.is_none() {
             return Ok(());
         }
         let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
@@ -113,30 +116,24 @@ impl Session {
     /// How the handing over went.
     pub(super) async fn sent(&mut self, sent: Result<(), ApiError>) -> Result<(), Over> {
         self.dispatch = None;
-        match sent {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
-                if let Some(translator) = &mut self.translator {
-                    let out = translator.give_up("Failed to send prompt", millis(&self.app));
-                    self.take(out).await?;
-                }
+        if let Err(error) = sent {
+            tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
+            // An agent that is being had again is asked whether it has it.
+            if self.agent.is_some()
+                && let Some(translator) = &mut self.translator
+            {
+                let out = translator.give_up("Failed to send prompt", millis(&self.app));
+                self.take(out).await?;
             }
         }
-        if std::mem::take(&mut self.cancelled) {
-            self.abort();
-        }
+        self.abort();
         self.after_turn().await
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Over> {
         if self.turn.is_some() {
-            // One that is on its way has to arrive before it can be cancelled.
-            if self.dispatch.is_some() {
-                self.cancelled = true;
-            } else {
-                self.abort();
-            }
+            self.cancelled = true;
+            self.abort();
             return Ok(());
         }
         for prompt in std::mem::take(&mut self.queue) {
@@ -145,24 +142,42 @@ impl Session {
         self.say(vec![ServerMessage::MessageCancelled { message_id: None }]).await
     }
 
-    fn abort(&self) {
-        let Some(agent) = &self.agent else { return };
-        let (client, session, id) = (agent.client.clone(), agent.session.clone(), self.record.id);
-        tokio::spawn(async move {
-            if let Err(error) = client.abort(&session).await {
-                tracing::warn!(session = %id, %error, "the agent did not take a cancel");
-            }
-        });
+    /// Tells the agent that its turn is cancelled, as soon as it is there and has the prompt.
+    pub(super) fn abort(&mut self) {
+        let (true, None, None, Some(agent)) = (self.cancelled, &self.dispatch, &self.aborting, &self.agent)
+        else {
+            return;
+        };
+        let (client, session) = (agent.client.clone(), agent.session.clone());
+        self.aborts += 1;
+        self.aborting = Some(tokio::spawn(async move { client.abort(&session).await }));
+    }
+
+    /// The agent was told. It says that the turn is over, or it is asked.
+    pub(super) async fn aborted(&mut self, told: Result<(), ApiError>) -> Result<(), Over> {
+        self.aborting = None;
+        if let Err(error) = told {
+            tracing::warn!(session = %self.record.id, %error, "the agent did not take a cancel");
+        }
+        if self.aborts < ABORTS {
+            self.settling.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
+        } else if let Some(translator) = &mut self.translator {
+            let out = translator.give_up("The agent did not react to the cancel", millis(&self.app));
+            self.take(out).await?;
+        }
+        self.after_turn().await
     }
 
     /// When the agent is free again: the turn is settled and the next one begins.
     pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
         let busy = self.dispatch.is_some()
+            || self.aborting.is_some()
             || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
         if busy {
             return Ok(());
         }
         if let Some(prompt) = self.turn.take() {
+            (self.cancelled, self.aborts, self.settling) = (false, 0, None);
             self.telemetry.stop(self.app.clock.elapsed());
             self.app.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
@@ -174,14 +189,6 @@ impl Session {
 
     async fn tell_queue(&mut self) -> Result<(), Over> {
         self.say(vec![ServerMessage::Queue { length: self.queue.len() as u64 }]).await
-    }
-}
-
-/// Waits for a prompt that is on its way, if there is one.
-pub(super) async fn dispatched(task: &mut Option<JoinHandle<Result<(), ApiError>>>) -> Result<(), ApiError> {
-    match task {
-        Some(task) => task.await.unwrap_or(Err(ApiError::Broken("send a prompt"))),
-        None => std::future::pending().await,
     }
 }
 

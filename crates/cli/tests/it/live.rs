@@ -1,0 +1,248 @@
+//! Everything real at once: this binary, OpenCode in a sandbox, a model by script, and clients that watch.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::{Message, WebSocket, client};
+
+use crate::harness::{Machine, Server};
+
+/// Longer than a boot of the agent on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const SCRIPT: &str = r#"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "use bash"
+[[rule.step]]
+text = "I will ask the shell."
+tool = [{ name = "bash", input = { command = "echo from-$((6 * 7)); pwd", description = "Ask" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
+when = "count"
+[[rule.step]]
+text = "@COUNT@"
+chunk = 8
+delta_delay_ms = 40
+
+[[rule]]
+when = "break"
+[[rule.step]]
+error = { status = 400, message = "the model refuses" }
+
+[[rule]]
+[[rule.step]]
+text = "You said: {prompt}"
+"#;
+
+/// What is counted: long enough to be interrupted in the middle.
+fn count() -> String {
+    (1..=300).map(|number| format!("{number} ")).collect()
+}
+
+/// A server with a session in it; the sandbox goes with it.
+struct Real {
+    machine: Machine,
+    server: Option<Server>,
+    key: String,
+    session: String,
+}
+
+impl Real {
+    fn start() -> Self {
+        let machine = Machine::new();
+        let script = machine.file("script.toml");
+        std::fs::write(&script, SCRIPT.replace("@COUNT@", count().trim())).unwrap();
+        let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
+        let path = format!("{}:{}", tools.display(), crate::harness::path());
+        let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
+        let server = machine.serve();
+        let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+        let mut real = Self { machine, server: Some(server), key, session: String::new() };
+        let made = real.post("/proliferate/sessions", &json!({"sessionType": "coding", "clientType": "web"}));
+        made["sessionId"].as_str().unwrap().clone_into(&mut real.session);
+        real
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let request = client.post(self.server().url(path)).bearer_auth(&self.key);
+        let answer =
+            request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+        answer.json().unwrap()
+    }
+
+    /// Ends the gateway as a power cut would, and starts it again.
+    fn kill_and_start(&mut self) {
+        self.server.take().unwrap().kill();
+        self.server = Some(self.machine.serve());
+    }
+
+    fn watch(&self, more: &str) -> Watching {
+        let address = self.server().said["address"].as_str().unwrap();
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let url = format!("ws://{address}/proliferate/{}?token={}{more}", self.session, self.key);
+        let (socket, _) = client(url, stream).unwrap_or_else(|error| panic!("{error}"));
+        Watching { socket }
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        let removed = self.machine.run(&["sandbox", "rm", &self.session]);
+        assert!(removed.code == 0 || std::thread::panicking(), "{}", removed.err);
+    }
+}
+
+struct Watching {
+    socket: WebSocket<TcpStream>,
+}
+
+impl Watching {
+    fn frame(&mut self) -> Value {
+        loop {
+            match self.socket.read() {
+                Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
+                Ok(Message::Close(close)) => panic!("closed: {close:?}"),
+                Ok(_) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
+        let mut frames = Vec::new();
+        while frames.last().is_none_or(|last| !wanted(last)) {
+            frames.push(self.frame());
+        }
+        frames
+    }
+
+    fn until_type(&mut self, kind: &str) -> Vec<Value> {
+        self.until(|frame| frame["type"] == kind)
+    }
+
+    fn say(&mut self, message: &Value) {
+        self.socket.send(Message::text(message.to_string())).unwrap();
+    }
+
+    fn prompt(&mut self, content: &str) {
+        self.say(&json!({"type": "prompt", "content": content}));
+    }
+
+    /// Reads until this many tokens have come.
+    fn some_tokens(&mut self, many: usize) -> Vec<Value> {
+        let mut seen = 0;
+        self.until(|frame| {
+            seen += usize::from(frame["type"] == "token");
+            seen == many
+        })
+    }
+}
+
+fn tokens(frames: &[Value]) -> String {
+    let tokens = frames.iter().filter(|frame| frame["type"] == "token");
+    tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()
+}
+
+fn numbered(frames: &[Value]) -> Vec<&Value> {
+    frames.iter().filter(|frame| frame["seq"].is_number() && frame["type"] != "init").collect()
+}
+
+fn place(frames: &[Value]) -> i64 {
+    numbered(frames).last().unwrap()["seq"].as_i64().unwrap()
+}
+
+fn assert_unbroken(frames: &[Value]) {
+    let all: Vec<i64> = numbered(frames).iter().map(|frame| frame["seq"].as_i64().unwrap()).collect();
+    assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
+}
+
+fn outcome(frames: &[Value]) -> &str {
+    frames.last().unwrap()["payload"]["outcome"].as_str().unwrap()
+}
+
+#[test]
+fn a_real_agent_works_for_two_clients_and_can_be_cancelled() {
+    let real = Real::start();
+    let (mut one, mut two) = (real.watch(""), real.watch(""));
+    for socket in [&mut one, &mut two] {
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    }
+    one.prompt("please use bash");
+    let frames = one.until_type("turn_complete");
+    assert_unbroken(&frames);
+    let ended = frames.iter().find(|frame| frame["type"] == "tool_end").unwrap();
+    let result = ended["payload"]["result"].as_str().unwrap();
+    assert!(result.contains("from-42") && result.contains("/home/user/workspace"), "{result}");
+    assert!(tokens(&frames).starts_with("I will ask the shell.It said:"), "{}", tokens(&frames));
+    assert_eq!(outcome(&frames), "ok");
+    let seen = two.until_type("turn_complete");
+    let after = numbered(&frames)[0]["seq"].as_i64().unwrap();
+    let same: Vec<_> =
+        numbered(&seen).into_iter().filter(|frame| frame["seq"].as_i64().unwrap() >= after).collect();
+    assert_eq!(same, numbered(&frames), "both see the same");
+
+    one.prompt("break");
+    let frames = one.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "error");
+    let said = frames.iter().find(|frame| frame["type"] == "error").unwrap().to_string();
+    assert!(said.contains("the model refuses"), "{said}");
+
+    one.prompt("count, please");
+    one.some_tokens(5);
+    one.say(&json!({"type": "cancel"}));
+    one.prompt("and now this");
+    let frames = one.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "cancelled");
+    let frames = one.until_type("turn_complete");
+    assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: and now this"));
+}
+
+#[test]
+fn a_client_that_leaves_and_a_gateway_that_is_killed_lose_nothing() {
+    let mut real = Real::start();
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    socket.prompt("count for me");
+    let mut frames = socket.some_tokens(10);
+    drop(socket);
+    let mut socket = real.watch(&format!("&since={}", place(&frames)));
+    frames.extend(socket.some_tokens(10));
+    assert_unbroken(&frames);
+
+    real.kill_and_start();
+    let mut socket = real.watch(&format!("&since={}", place(&frames)));
+    frames.extend(socket.until_type("turn_complete"));
+    assert!(frames.iter().all(|frame| frame["type"] != "gap" && frame["type"] != "init"));
+    assert_unbroken(&frames);
+    assert!(count().starts_with(&tokens(&frames)), "{}", tokens(&frames));
+    let init = real.watch("").until_type("init").pop().unwrap();
+    let answer = init["payload"]["messages"][1].clone();
+    let text = answer["content"].as_str().unwrap();
+    assert!(text.starts_with(&tokens(&frames)) && count().starts_with(text), "{text}");
+    // Either the agent lived on and went on, or what there is of its answer is marked.
+    let whole = text.trim() == count().trim();
+    assert_eq!(
+        (whole, outcome(&frames)),
+        if answer["interrupted"] == true { (false, "error") } else { (true, "ok") }
+    );
+    socket.prompt("still there?");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: still there?"));
+}

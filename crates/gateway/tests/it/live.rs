@@ -1,0 +1,272 @@
+//! A gateway with an agent that does what the test says, and clients that watch over real sockets.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use gateway::AppState;
+use proto::{Role, SessionId};
+use serde_json::{Value, json};
+use testkit::FakeAgent;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::harness::{Running, Setup, client, within};
+use crate::people::{Person, org, person};
+
+/// A gateway on its port, its agent, and a member.
+pub(crate) struct Live {
+    pub(crate) agent: FakeAgent,
+    pub(crate) gateway: Running,
+    pub(crate) app: AppState,
+    pub(crate) ada: Person,
+}
+
+impl Live {
+    pub(crate) async fn start() -> Self {
+        let agent = FakeAgent::start().await.unwrap();
+        let url = agent.url();
+        Self::at(agent, &url, Setup::sqlite()).await
+    }
+
+    /// One whose agent answers everything by itself.
+    pub(crate) async fn echoing() -> Self {
+        let live = Self::start().await;
+        live.agent.behave(|manner| manner.echoes = true);
+        live
+    }
+
+    /// With the agent at another address than its own.
+    pub(crate) async fn at(agent: FakeAgent, url: &str, setup: Setup) -> Self {
+        let setup = setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url);
+        let gateway = setup.start().await;
+        let app = gateway.app.clone();
+        let org = org(&app).await;
+        let ada = person(&app, org, Role::Member).await;
+        Self { agent, gateway: gateway.serve(), app, ada }
+    }
+
+    /// The same after a restart of the gateway.
+    pub(crate) async fn restarted(self) -> Self {
+        let gateway = self.gateway.stop().await.start().await;
+        let app = gateway.app.clone();
+        Self { gateway: gateway.serve(), app, ..self }
+    }
+
+    /// Asks as the member, and expects a yes.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.ask("POST", path, Some(&self.ada.token), body, None).await;
+        assert!((200..300).contains(&status), "{path}: {status} {answer}");
+        answer
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &Value,
+        key: Option<&str>,
+    ) -> (u16, Value) {
+        let mut request = client().request(method.parse().unwrap(), self.gateway.url(path));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        if !body.is_null() {
+            request = request.header("content-type", "application/json").body(body.to_string());
+        }
+        let answer = within(request.send()).await.unwrap();
+        let status = answer.status().as_u16();
+        (status, serde_json::from_str(&within(answer.text()).await.unwrap()).unwrap_or_default())
+    }
+
+    /// A new session of the member's, with more of what can be asked for.
+    pub(crate) async fn session_with(&self, more: &Value) -> String {
+        let mut body = json!({ "sessionType": "coding", "clientType": "web" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.post("/proliferate/sessions", &body).await["sessionId"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn session(&self) -> String {
+        self.session_with(&json!({})).await
+    }
+
+    pub(crate) async fn prompt(&self, session: &str, content: &str) {
+        let body = json!({ "type": "prompt", "content": content });
+        self.post(&format!("/proliferate/{session}/message"), &body).await;
+    }
+
+    pub(crate) async fn watch(&self, session: &str) -> Socket {
+        self.watch_with(session, "").await
+    }
+
+    /// Watches with more in the query, such as `&since=3`.
+    pub(crate) async fn watch_with(&self, session: &str, more: &str) -> Socket {
+        self.try_watch(session, &self.ada.token, more)
+            .await
+            .unwrap_or_else(|status| panic!("refused: {status}"))
+    }
+
+    /// Tries to watch; the status of the refusal otherwise.
+    pub(crate) async fn try_watch(&self, session: &str, token: &str, more: &str) -> Result<Socket, u16> {
+        let stream = within(TcpStream::connect(self.gateway.address)).await.unwrap();
+        self.watch_over(stream, session, token, more).await
+    }
+
+    /// Watches over a connection that holds little of what is not read.
+    pub(crate) async fn watch_narrowly(&self, session: &str) -> Socket {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1024).unwrap();
+        let stream = within(socket.connect(self.gateway.address)).await.unwrap();
+        self.watch_over(stream, session, &self.ada.token, "").await.unwrap()
+    }
+
+    async fn watch_over(
+        &self,
+        stream: TcpStream,
+        session: &str,
+        token: &str,
+        more: &str,
+    ) -> Result<Socket, u16> {
+        let url = format!("ws://{}/proliferate/{session}?token={token}{more}", self.gateway.address);
+        // A whole conversation is one frame.
+        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
+        match within(client_async_with_config(url, stream, Some(config))).await {
+            Ok((socket, _)) => Ok(Socket { socket }),
+            Err(Error::Http(answer)) => Err(answer.status().as_u16()),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// Watches, and returns once the agent runs and everything up to then was read.
+    pub(crate) async fn running(&self, session: &str) -> Socket {
+        let mut socket = self.watch(session).await;
+        socket.until(|frame| is_status(frame, "running")).await;
+        socket
+    }
+
+    pub(crate) fn id(&self, session: &str) -> SessionId {
+        session.parse().unwrap()
+    }
+}
+
+/// A client that watches.
+pub(crate) struct Socket {
+    pub(crate) socket: WebSocketStream<TcpStream>,
+}
+
+impl Socket {
+    pub(crate) async fn send(&mut self, message: &Value) {
+        within(self.socket.send(Message::text(message.to_string()))).await.unwrap();
+    }
+
+    pub(crate) async fn prompt(&mut self, content: &str) {
+        self.send(&json!({ "type": "prompt", "content": content })).await;
+    }
+
+    /// The next frame as it came.
+    pub(crate) async fn text(&mut self) -> String {
+        match self.next_or_close().await {
+            Ok(text) => text,
+            Err(close) => panic!("closed: {close:?}"),
+        }
+    }
+
+    pub(crate) async fn frame(&mut self) -> Value {
+        serde_json::from_str(&self.text().await).unwrap()
+    }
+
+    /// The next frame, or how the connection ended.
+    pub(crate) async fn next_or_close(&mut self) -> Result<String, (u16, String)> {
+        // Pings count for nothing, or they would keep a hang alive.
+        within(async {
+            loop {
+                match self.socket.next().await {
+                    Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
+                    Some(Ok(Message::Close(Some(close)))) => {
+                        return Err((close.code.into(), close.reason.to_string()));
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err((0, error.to_string())),
+                    None => return Err((0, String::new())),
+                }
+            }
+        })
+        .await
+    }
+
+    /// All frames up to and with the one that is wanted.
+    pub(crate) async fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
+        let mut frames = Vec::new();
+        loop {
+            let frame = self.frame().await;
+            let found = wanted(&frame);
+            frames.push(frame);
+            if found {
+                return frames;
+            }
+        }
+    }
+
+    pub(crate) async fn until_type(&mut self, kind: &str) -> Vec<Value> {
+        self.until(|frame| frame["type"] == kind).await
+    }
+
+    /// What is said at once after a question: nothing else may come before the answer.
+    pub(crate) async fn nothing_but_pong(&mut self) {
+        self.send(&json!({ "type": "ping" })).await;
+        assert_eq!(self.frame().await, json!({ "type": "pong" }));
+    }
+
+    /// How the server ended the connection; frames before that do not matter.
+    pub(crate) async fn closed(&mut self) -> (u16, String) {
+        loop {
+            if let Err(close) = self.next_or_close().await {
+                return close;
+            }
+        }
+    }
+}
+
+pub(crate) fn is_status(frame: &Value, status: &str) -> bool {
+    frame["type"] == "status" && frame["payload"]["status"] == status && frame["seq"].is_number()
+}
+
+/// The numbers of all frames that have one, with those that joined frames stand for.
+pub(crate) fn numbers(frames: &[Value]) -> Vec<i64> {
+    let numbered = frames.iter().filter(|frame| frame["type"] != "init");
+    numbered
+        .filter_map(|frame| {
+            let last = frame["seq"].as_i64()?;
+            Some(frame["seqFrom"].as_i64().unwrap_or(last)..=last)
+        })
+        .flatten()
+        .collect()
+}
+
+/// Asserts that numbers rise by one.
+pub(crate) fn assert_unbroken(frames: &[Value]) {
+    let numbers = numbers(frames);
+    let wanted: Vec<i64> =
+        numbers.first().map(|first| (*first..).take(numbers.len()).collect()).unwrap_or_default();
+    assert_eq!(numbers, wanted);
+}
+
+/// The text of all tokens.
+pub(crate) fn tokens(frames: &[Value]) -> String {
+    let tokens = frames.iter().filter(|frame| frame["type"] == "token");
+    tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()
+}
+
+/// Gives tasks that should do nothing the time to do it.
+pub(crate) async fn a_while() {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+}
+
+pub(crate) fn of_type<'a>(frames: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    frames.iter().filter(|frame| frame["type"] == kind).collect()
+}

@@ -1,0 +1,215 @@
+//! Agents that break, fall silent, lie or never come: what is said to people stays whole, bounded and clear.
+
+use serde_json::json;
+
+use crate::harness::within;
+use crate::live::{Live, assert_unbroken, is_status, of_type, tokens};
+
+#[tokio::test]
+async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("one ");
+    let mut frames = socket.until_type("token").await;
+    live.agent.cut();
+    // Said while nobody listens.
+    turn.say("two ");
+    frames.extend(socket.until(|frame| is_status(frame, "running")).await);
+    turn.say("three");
+    turn.end();
+    frames.extend(socket.until_type("turn_complete").await);
+    assert_unbroken(&frames);
+    assert_eq!(tokens(&frames), "one two three");
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
+}
+
+#[tokio::test]
+async fn a_turn_that_ended_while_nobody_listened_is_ended() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("one ");
+    socket.until_type("token").await;
+    live.agent.cut();
+    turn.say("two");
+    turn.end();
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(tokens(&frames), "two");
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
+}
+
+#[tokio::test]
+async fn an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("partial");
+    socket.until_type("token").await;
+    live.agent.forget();
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
+    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let answer = &init["payload"]["messages"][1];
+    assert_eq!((&answer["content"], &answer["interrupted"]), (&json!("partial"), &json!(true)));
+    socket.prompt("again").await;
+    within(live.agent.next_turn()).await.answer("fresh");
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "fresh");
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_in_the_middle_keeps_what_was_said() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("partial");
+    socket.until_type("token").await;
+    turn.die();
+    live.agent.cut();
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
+    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let answer = &init["payload"]["messages"][1];
+    assert_eq!((&answer["content"], &answer["interrupted"]), (&json!("partial"), &json!(true)));
+}
+
+#[tokio::test]
+async fn garbage_endless_lines_and_forged_events_change_nothing() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("before ");
+    let mut frames = socket.until_type("token").await;
+    live.agent.send_raw(
+        b"data: not json\n\ndata: [1,2\n\n: comment\n\nid: 7\nevent: x\ndata: {}\n\n\xff\xfe\x00\n\n",
+    );
+    live.agent.send_raw(format!("data: {}\n\n", "[".repeat(100_000)).as_bytes());
+    for session in ["ses_other", "", "../x"] {
+        let properties = json!({"sessionID": session, "messageID": "msg_x", "partID": "prt_x", "field": "text", "delta": "FORGED"});
+        live.agent.emit(&json!({"type": "message.part.delta", "properties": properties}));
+        live.agent.emit(&json!({"type": "session.status", "properties": {"sessionID": session, "status": {"type": "idle"}}}));
+    }
+    // A line without an end, longer than any event may be.
+    live.agent.send_raw(b"data: ");
+    for _ in 0..20 {
+        live.agent.send_raw(&vec![b'x'; 1024 * 1024]);
+    }
+    live.agent.send_raw(b"\n\n");
+    turn.say("after");
+    turn.end();
+    frames.extend(socket.until_type("turn_complete").await);
+    assert_eq!(tokens(&frames), "before after");
+    assert!(!frames.iter().any(|frame| frame.to_string().contains("FORGED")));
+    assert_eq!(of_type(&frames, "message").len(), 2, "the prompt and one answer");
+    assert_eq!(live.agent.asked("/event").len(), 1, "one bad event is no reason to leave");
+}
+
+#[tokio::test]
+async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
+    let live = Live::start().await;
+    live.agent.behave(|manner| manner.drops_listeners = true);
+    let session = live.session().await;
+    let mut socket = live.watch(&session).await;
+    let frames = socket.until(|frame| is_status(frame, "error")).await;
+    let reason = frames.last().unwrap()["payload"]["message"].as_str().unwrap();
+    assert!(reason.contains("lost") && reason.contains("ended its stream"), "{reason}");
+    let attempts = live.agent.asked("/event").len();
+    assert!((2..=8).contains(&attempts), "{attempts} attempts");
+    let (_, info) = live
+        .ask(
+            "GET",
+            &format!("/proliferate/sessions/{session}/status"),
+            Some(&live.ada.token),
+            &json!(null),
+            None,
+        )
+        .await;
+    assert_eq!(info["status"], "failed");
+    assert_eq!(info["reason"], reason);
+    // Who comes later is told as well, and nobody tries again unasked.
+    let mut late = live.watch(&session).await;
+    let state = late
+        .until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error")
+        .await
+        .pop()
+        .unwrap();
+    assert_eq!(state["payload"]["message"], reason);
+    late.nothing_but_pong().await;
+    assert_eq!(live.agent.asked("/event").len(), attempts);
+    live.agent.behave(|manner| (manner.drops_listeners, manner.echoes) = (false, true));
+    late.prompt("try").await;
+    assert_eq!(tokens(&late.until_type("turn_complete").await), "echo: try");
+}
+
+#[tokio::test]
+async fn an_agent_that_refuses_its_session_is_given_up_and_says_why() {
+    // Nobody listens there.
+    let agent = testkit::FakeAgent::start().await.unwrap();
+    let live = Live::at(agent, "https://127.0.0.1:1/", crate::harness::Setup::sqlite()).await;
+    let session = live.session().await;
+    let mut socket = live.watch(&session).await;
+    let frames = socket.until(|frame| is_status(frame, "error")).await;
+    let reason = frames.last().unwrap()["payload"]["message"].as_str().unwrap().to_owned();
+    assert!(reason.contains("http only"), "{reason}");
+    let error = socket.until_type("error").await.pop().unwrap();
+    assert_eq!(error["payload"]["message"], format!("Failed to initialize session: {reason}"));
+    let tries = of_type(&frames, "status")
+        .iter()
+        .filter(|frame| frame["payload"]["message"].as_str().is_some_and(|text| text.contains("again")))
+        .count();
+    assert_eq!(tries, 2, "three attempts in all");
+}
+
+#[tokio::test]
+async fn a_session_stays_in_hand_while_its_agent_does_not_answer() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("x");
+    socket.until_type("token").await;
+    live.agent.behave(|manner| manner.mute_history = true);
+    live.agent.cut();
+    socket.until(|frame| is_status(frame, "running")).await;
+    within(live.agent.wait_for_asked("/session/status", 1)).await;
+    // Asked through the actor, which must not be waiting for the agent.
+    socket.send(&json!({"type": "get_status"})).await;
+    assert_eq!(socket.frame().await["payload"]["status"], "running");
+    live.watch(&session).await.until_type("init").await;
+    live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
+    let frames = socket.until(|frame| is_status(frame, "stopped")).await;
+    assert_eq!(of_type(&frames, "turn_complete").len(), 1);
+}
+
+#[tokio::test]
+async fn a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same() {
+    let live = Live::start().await;
+    live.agent.behave(|manner| manner.abort = testkit::Abort::Deaf);
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    within(live.agent.next_turn()).await.begin();
+    socket.until(|frame| frame["payload"]["role"] == "assistant").await;
+    socket.send(&json!({"type": "cancel"})).await;
+    let frames = socket.until_type("turn_complete").await;
+    assert!(of_type(&frames, "error")[0]["payload"]["message"].as_str().unwrap().contains("cancel"));
+    assert_eq!(live.agent.asked("/abort").len(), 5);
+}

@@ -1,0 +1,129 @@
+//! Readers that stand still: they lose nothing that they are not told of, and cost the others nothing.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::Turn;
+
+use crate::harness::within;
+use crate::live::{Live, Socket, assert_unbroken, numbers, tokens};
+
+/// Reads to the end of the turn, however often it is sent away: all frames, or those before a gap and the whole
+/// conversation after it.
+async fn read_all(live: &Live, session: &str, mut socket: Socket) -> (Vec<Value>, Option<Value>) {
+    let mut frames = Vec::<Value>::new();
+    loop {
+        match socket.next_or_close().await {
+            Ok(text) => {
+                let frame: Value = serde_json::from_str(&text).unwrap();
+                match frame["type"].as_str().unwrap() {
+                    "init" if frames.last().is_some_and(|last| last["type"] == "gap") => {
+                        return (frames, Some(frame));
+                    }
+                    _ => {}
+                }
+                let over = frame["type"] == "turn_complete";
+                frames.push(frame);
+                if over {
+                    return (frames, None);
+                }
+            }
+            Err(close) => {
+                assert_eq!(close, (1013, "slow consumer".to_owned()));
+                let place = numbers(&frames).pop().unwrap();
+                socket = live.watch_with(session, &format!("&since={place}")).await;
+            }
+        }
+    }
+}
+
+/// What is said in one step: as much as one part may be long.
+const STEP: usize = 1000 * 1000;
+
+/// Says so many steps and ends.
+fn talk(turn: &Turn, steps: usize) {
+    let piece = "x".repeat(1000);
+    for step in 0..steps {
+        if step > 0 {
+            turn.step();
+        }
+        for _ in 0..STEP / piece.len() {
+            turn.say(&piece);
+        }
+    }
+    turn.end();
+}
+
+#[tokio::test]
+async fn a_burst_to_a_reader_that_stalls_loses_nothing() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("burst").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    let mut said = String::new();
+    for number in 0..20_000 {
+        let piece = format!("{number} ");
+        turn.say(&piece);
+        said.push_str(&piece);
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    turn.end();
+    let (frames, whole) = read_all(&live, &session, socket).await;
+    assert_unbroken(&frames);
+    match whole {
+        None => assert_eq!(tokens(&frames), said),
+        Some(init) => assert_eq!(init["payload"]["messages"][1]["content"], said.as_str()),
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_whole() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let (mut socket, mut stalled) = (live.running(&session).await, live.watch_narrowly(&session).await);
+    stalled.prompt("much").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    stalled.until_type("message").await;
+    talk(&turn, 8);
+    // The other one keeps up, and is through when the log has been cut.
+    let frames = socket.until_type("turn_complete").await;
+    assert_unbroken(&frames);
+    assert_eq!(tokens(&frames).len(), 8 * STEP);
+    socket.prompt("again").await;
+    within(live.agent.next_turn()).await.answer("yes");
+    socket.until_type("turn_complete").await;
+    let (frames, whole) = read_all(&live, &session, stalled).await;
+    assert_unbroken(&frames);
+    let init = whole.unwrap_or_else(|| panic!("it was never sent away"));
+    let messages = init["payload"]["messages"].as_array().unwrap();
+    let answers = &messages[1..9];
+    let said: usize = answers.iter().map(|answer| answer["content"].as_str().unwrap().len()).sum();
+    assert_eq!(said, 8 * STEP);
+}
+
+#[tokio::test]
+async fn many_readers_that_stand_still_leave_the_others_alone() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let mut stalled = Vec::new();
+    for _ in 0..64 {
+        stalled.push(live.watch(&session).await);
+    }
+    socket.prompt("talk").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    talk(&turn, 8);
+    let frames = socket.until_type("turn_complete").await;
+    assert_unbroken(&frames);
+    assert_eq!(tokens(&frames).len(), 8 * STEP);
+    // They are still served, each from where it stands.
+    let (late, whole) = read_all(&live, &session, stalled.pop().unwrap()).await;
+    assert_unbroken(&late);
+    assert!(whole.is_some() || tokens(&late).len() == 8 * STEP, "{} bytes", tokens(&late).len());
+    socket.send(&json!({"type": "ping"})).await;
+    socket.until_type("pong").await;
+}

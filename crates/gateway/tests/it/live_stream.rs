@@ -1,0 +1,312 @@
+//! The stream: what a client sees first, in which order, and how it goes on after it was away.
+
+use serde_json::json;
+
+use crate::live::{Live, assert_unbroken, is_status, numbers, of_type, tokens};
+
+#[tokio::test]
+async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let mut socket = live.watch(&session).await;
+    let first = socket.frame().await;
+    assert_eq!(
+        first,
+        json!({"type": "status", "payload": {"status": "resuming", "message": "Connecting to coding agent..."}})
+    );
+    let mut frames = socket.until(|frame| is_status(frame, "running")).await;
+    assert_eq!(frames[0]["type"], "init");
+    assert!(frames[0]["seq"].is_number() && frames[0]["epoch"].is_number());
+    assert_eq!(frames[0]["payload"]["messages"], json!([]));
+    let state = &frames[1];
+    assert_eq!(
+        (&state["type"], &state["payload"]["status"], &state["seq"]),
+        (&json!("status"), &json!("creating"), &json!(null))
+    );
+    socket.prompt("hello").await;
+    frames.extend(socket.until_type("turn_complete").await);
+    assert_unbroken(&frames);
+    assert_eq!(
+        numbers(&frames)[0],
+        frames[0]["seq"].as_i64().unwrap() + 1,
+        "init tells the last number that it has"
+    );
+    assert_eq!(tokens(&frames), "echo: hello");
+    let kinds: Vec<_> = frames
+        .iter()
+        .filter(|frame| frame["seq"].is_number())
+        .map(|frame| frame["type"].as_str().unwrap())
+        .collect();
+    let stub = kinds.iter().rposition(|kind| *kind == "message").unwrap();
+    assert!(stub < kinds.iter().position(|kind| *kind == "token").unwrap(), "{kinds:?}");
+    assert_eq!(kinds[kinds.len() - 2..], ["message_complete", "turn_complete"]);
+}
+
+#[tokio::test]
+async fn two_clients_see_the_same_bytes() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let (mut one, mut two) = (live.running(&session).await, live.watch(&session).await);
+    // The second one is there when it has its state.
+    two.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running").await;
+    one.prompt("count").await;
+    let turn = live.agent.next_turn().await;
+    turn.begin();
+    for number in 0..50 {
+        turn.say(&format!("{number} "));
+    }
+    turn.call("bash", &json!({"command": "ls"}), "a\nb");
+    turn.end();
+    let mut seen = [Vec::new(), Vec::new()];
+    for (socket, seen) in [&mut one, &mut two].into_iter().zip(&mut seen) {
+        while seen.last().is_none_or(|frame: &String| !frame.contains("turn_complete")) {
+            seen.push(socket.text().await);
+        }
+    }
+    let [first, second] = seen;
+    assert!(first.len() > 50);
+    assert_eq!(first, second);
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = live.agent.next_turn().await;
+    turn.begin();
+    turn.say("one ");
+    let mut frames = socket.until_type("token").await;
+    let place = numbers(&frames).pop().unwrap();
+    drop(socket);
+    turn.say("two ");
+    let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
+    assert_eq!(socket.frame().await["payload"]["status"], "resuming");
+    turn.say("three");
+    turn.end();
+    let more = socket.until_type("turn_complete").await;
+    assert!(of_type(&more, "init").is_empty() && of_type(&more, "gap").is_empty(), "{more:?}");
+    let state = more.iter().find(|frame| frame["type"] == "status" && frame["seq"].is_null()).unwrap();
+    assert_eq!(state["payload"]["status"], "running");
+    frames.extend(more);
+    assert_unbroken(&frames);
+    assert_eq!(tokens(&frames), "one two three");
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let place = {
+        socket.prompt("first").await;
+        numbers(&socket.until_type("turn_complete").await).pop().unwrap()
+    };
+    drop(socket);
+    // Longer than what stays in memory after a turn.
+    let long = "x".repeat(40_000);
+    let mut other = live.watch(&session).await;
+    for _ in 0..3 {
+        other.prompt(&long).await;
+        other.until_type("turn_complete").await;
+    }
+    let live = live.restarted().await;
+    let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
+    let mut turns = 0;
+    let frames = socket
+        .until(|frame| {
+            turns += u32::from(frame["type"] == "turn_complete");
+            turns == 3
+        })
+        .await;
+    assert!(of_type(&frames, "init").is_empty() && of_type(&frames, "gap").is_empty());
+    assert_unbroken(&frames);
+    assert_eq!(numbers(&frames)[0], place + 1);
+    assert_eq!(tokens(&frames), format!("echo: {long}").repeat(3));
+}
+
+#[tokio::test]
+async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("hello").await;
+    let head = numbers(&socket.until_type("turn_complete").await).pop().unwrap();
+    for since in [head + 1, head + 1_000_000, i64::MAX, -1, i64::MIN] {
+        let mut socket = live.watch_with(&session, &format!("&since={since}")).await;
+        assert_eq!(socket.frame().await["payload"]["status"], "resuming");
+        let gap = socket.frame().await;
+        let wanted = json!({"type": "gap", "payload": {"from": since.saturating_add(1), "to": head}});
+        assert_eq!(gap, wanted);
+        let init = socket.frame().await;
+        assert_eq!((&init["type"], init["seq"].as_i64()), (&json!("init"), Some(head)));
+        assert_eq!(init["payload"]["messages"][1]["content"], "echo: hello");
+        socket.until(|frame| frame["type"] == "status").await;
+        socket.nothing_but_pong().await;
+    }
+    // Much was said since, and the log keeps only the end of it.
+    live.agent.behave(|manner| manner.echoes = false);
+    socket.prompt("talk").await;
+    let turn = live.agent.next_turn().await;
+    turn.begin();
+    for _ in 0..6000 {
+        turn.say("word ");
+    }
+    turn.end();
+    let now = numbers(&socket.until_type("turn_complete").await).pop().unwrap();
+    socket.prompt("again").await;
+    live.agent.next_turn().await.answer("yes");
+    socket.until_type("turn_complete").await;
+    let mut late = live.watch_with(&session, &format!("&since={head}")).await;
+    late.frame().await;
+    let gap = late.frame().await;
+    assert_eq!((&gap["type"], &gap["payload"]["from"]), (&json!("gap"), &json!(head + 1)));
+    let init = late.frame().await;
+    assert!(init["seq"].as_i64() >= gap["payload"]["to"].as_i64() && init["seq"].as_i64() > Some(now));
+    assert_eq!(init["payload"]["messages"].as_array().unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn numbers_go_on_after_a_restart_and_are_never_used_twice() {
+    let mut live = Live::echoing().await;
+    let session = live.session().await;
+    let mut all = Vec::new();
+    let mut epochs = Vec::new();
+    for _ in 0..3 {
+        let mut socket = live.watch(&session).await;
+        let frames = socket.until(|frame| is_status(frame, "running")).await;
+        epochs.push(of_type(&frames, "init")[0]["epoch"].as_i64().unwrap());
+        socket.prompt("hi").await;
+        all.extend(numbers(&frames));
+        all.extend(numbers(&socket.until_type("turn_complete").await));
+        live = live.restarted().await;
+    }
+    assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
+    assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
+}
+
+#[tokio::test]
+async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let refused =
+        async |session: &str, token: &str, more: &str| live.try_watch(session, token, more).await.err();
+    for token in ["", "x", "plk_0000", &"x".repeat(500)] {
+        assert_eq!(refused(&session, token, "").await, Some(401));
+        assert_eq!(refused("no-such-session", token, "").await, Some(401));
+    }
+    let stranger =
+        crate::people::person(&live.app, crate::people::org(&live.app).await, proto::Role::Owner).await;
+    let unknown = crate::people::some_uuid().to_string();
+    for (id, token) in
+        [(&session, &stranger.token), (&unknown, &live.ada.token), (&"x".to_owned(), &live.ada.token)]
+    {
+        assert_eq!(refused(id, token, "").await, Some(404));
+    }
+    let sandbox = crate::people::sandbox_token(&live.app, live.id(&session)).await;
+    assert_eq!(refused(&session, &sandbox, "").await, Some(401), "a sandbox does not watch");
+    for since in ["x", "1.5", "", "99999999999999999999", "1e3", "%00"] {
+        assert_eq!(
+            refused(&session, &live.ada.token, &format!("&since={since}")).await,
+            Some(400),
+            "{since:?}"
+        );
+    }
+    assert!(live.agent.asked("").is_empty(), "the agent was asked something");
+    assert_eq!(live.app.hubs.count(), 0);
+}
+
+#[tokio::test]
+async fn unknown_paths_below_a_session_are_404_and_wake_nothing() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    for path in ["nothing", "actions/grants", "message/x", "tools", "../x", "%2e%2e"] {
+        for method in ["GET", "POST", "PUT", "DELETE"] {
+            let path = format!("/proliferate/{session}/{path}");
+            let (status, _) = live.ask(method, &path, Some(&live.ada.token), &json!(null), None).await;
+            assert!(status == 404 || status == 405, "{method} {path}: {status}");
+        }
+    }
+    assert!(live.try_watch(&format!("{session}/nothing"), &live.ada.token, "").await.is_err());
+    assert!(live.agent.asked("").is_empty(), "the agent was asked something");
+    assert_eq!(live.app.hubs.count(), 0);
+}
+
+#[tokio::test]
+async fn a_ping_is_answered_while_the_agent_boots() {
+    let live = Live::start().await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let session = live.session().await;
+    let mut socket = live.watch(&session).await;
+    socket.until_type("init").await;
+    for _ in 0..3 {
+        socket.send(&json!({"type": "ping"})).await;
+        socket.until_type("pong").await;
+    }
+    socket.send(&json!({"type": "get_status"})).await;
+    let state =
+        socket.until(|frame| frame["type"] == "status" && frame["seq"].is_null()).await.pop().unwrap();
+    assert_eq!(state["payload"]["status"], "creating");
+    live.agent.behave(|manner| manner.healthy = true);
+    socket.until(|frame| is_status(frame, "running")).await;
+}
+
+#[tokio::test]
+async fn to_look_at_a_session_does_not_wake_it() {
+    let live = Live::echoing().await;
+    let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
+    let mut socket = live.watch_with(&session, "&passive=1").await;
+    let frames =
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] != "resuming").await;
+    assert_eq!(frames.last().unwrap()["payload"]["status"], "stopped");
+    socket.nothing_but_pong().await;
+    live.ask("GET", &format!("/proliferate/{session}"), Some(&live.ada.token), &json!(null), None).await;
+    assert!(live.agent.asked("").is_empty(), "the agent was asked something");
+    let mut other = live.watch(&session).await;
+    other.until_type("turn_complete").await;
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: hello", "who looks on sees it all");
+}
+
+#[tokio::test]
+async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    for text in [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "{\"type\":1}",
+        "{\"type\":\"unheard_of\"}",
+        "\u{0}",
+        "{\"type\":\"prompt\"}",
+    ] {
+        futures_util::SinkExt::send(&mut socket.socket, text.to_owned().into()).await.unwrap();
+    }
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    futures_util::SinkExt::send(&mut socket.socket, deep.into()).await.unwrap();
+    socket.nothing_but_pong().await;
+    socket.prompt("   ").await;
+    assert_eq!(socket.frame().await["type"], "error");
+    socket.send(&json!({"type": "get_messages"})).await;
+    assert_eq!(socket.frame().await["type"], "init");
+    socket.prompt("still there").await;
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: still there");
+}
+
+#[tokio::test]
+async fn a_service_may_listen_and_not_speak() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let token = crate::people::service_token(&live.app, None);
+    let mut socket = live.try_watch(&session, &token, "").await.unwrap();
+    socket.until(|frame| is_status(frame, "running")).await;
+    for message in [json!({"type": "prompt", "content": "x"}), json!({"type": "cancel"})] {
+        socket.send(&message).await;
+        assert_eq!(socket.frame().await, json!({"type": "error", "payload": {"message": "Unauthorized"}}));
+    }
+    live.prompt(&session, "by a person").await;
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: by a person");
+}

@@ -1,0 +1,261 @@
+//! Prompts become turns: one at a time, in order, each once, and cancelled when somebody says so.
+
+use serde_json::{Value, json};
+use testkit::Abort;
+
+use crate::harness::within;
+use crate::live::{Live, a_while, assert_unbroken, is_status, of_type, tokens};
+
+fn users(frames: &[Value]) -> Vec<&str> {
+    let spoken = of_type(frames, "message").into_iter().filter(|frame| frame["payload"]["role"] == "user");
+    spoken.map(|frame| frame["payload"]["content"].as_str().unwrap()).collect()
+}
+
+fn outcomes(frames: &[Value]) -> Vec<&str> {
+    of_type(frames, "turn_complete")
+        .iter()
+        .map(|frame| frame["payload"]["outcome"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    for prompt in ["a", "b", "c"] {
+        socket.prompt(prompt).await;
+    }
+    let first = within(live.agent.next_turn()).await;
+    first.begin();
+    let mut frames = socket.until(|frame| frame["type"] == "queue" && frame["payload"]["length"] == 2).await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the agent got a prompt while it was busy");
+    first.say("1");
+    first.end();
+    for answer in ["2", "3"] {
+        within(live.agent.next_turn()).await.answer(answer);
+    }
+    let mut turns = 0;
+    frames.extend(
+        socket
+            .until(|frame| {
+                turns += u32::from(frame["type"] == "turn_complete");
+                turns == 3
+            })
+            .await,
+    );
+    assert_unbroken(&frames);
+    assert_eq!((users(&frames), tokens(&frames).as_str()), (vec!["a", "b", "c"], "123"));
+    let sent = live.agent.asked("/prompt_async");
+    let texts: Vec<_> = sent.iter().map(|asked| asked.body["parts"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_prompt_is_shown_under_the_id_that_the_agent_and_the_history_know() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("hello").await;
+    let frames = socket.until_type("turn_complete").await;
+    let id = of_type(&frames, "message")[0]["payload"]["id"].clone();
+    assert_eq!(live.agent.asked("/prompt_async")[0].body["messageID"], id);
+    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    assert_eq!(init["payload"]["messages"][0]["id"], id);
+    assert_eq!(init["payload"]["messages"][0]["senderId"], live.ada.id.to_string());
+    assert_eq!(init["payload"]["messages"][0]["source"], "web");
+}
+
+#[tokio::test]
+async fn the_queue_has_an_end() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    for _ in 0..101 {
+        live.prompt(&session, "x").await;
+    }
+    let body = json!({"type": "prompt", "content": "one too many"});
+    let path = format!("/proliferate/{session}/message");
+    assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 409);
+    socket.prompt("one too many").await;
+    let refused = socket.until_type("error").await.pop().unwrap();
+    assert!(refused["seq"].is_null(), "only the one who asked is told");
+}
+
+#[tokio::test]
+async fn a_cancel_ends_the_turn_and_keeps_what_was_said() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("write a book").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("Once upon");
+    socket.until_type("token").await;
+    socket.send(&json!({"type": "cancel"})).await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(outcomes(&frames), ["cancelled"]);
+    let cancelled = of_type(&frames, "message_cancelled");
+    assert_eq!(cancelled.len(), 1);
+    assert!(cancelled[0]["payload"]["messageId"].is_string());
+    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    assert_eq!(init["payload"]["messages"][1]["content"], "Once upon");
+    socket.prompt("and now").await;
+    within(live.agent.next_turn()).await.answer("fine");
+    assert_eq!(outcomes(&socket.until_type("turn_complete").await), ["ok"]);
+}
+
+#[tokio::test]
+async fn a_cancel_never_hits_the_prompt_after_it() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    live.agent.behave(|manner| manner.abort = Abort::Late);
+    socket.prompt("first").await;
+    let first = within(live.agent.next_turn()).await;
+    first.begin();
+    socket.until(|frame| frame["type"] == "message" && frame["payload"]["role"] == "assistant").await;
+    socket.send(&json!({"type": "cancel"})).await;
+    socket.prompt("second").await;
+    within(live.agent.wait_for_asked("/abort", 1)).await;
+    // The turn ends by itself while the cancel is still on its way.
+    first.end();
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(outcomes(&frames), ["ok"]);
+    a_while().await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the next prompt was sent into the cancel");
+    live.agent.behave(|manner| manner.abort = Abort::Honest);
+    let second = within(live.agent.next_turn()).await;
+    second.answer("untouched");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!((outcomes(&frames), tokens(&frames).as_str()), (vec!["ok"], "untouched"));
+}
+
+#[tokio::test]
+async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("first").await;
+    let turn = within(live.agent.next_turn()).await;
+    // An agent that is not at work yet has nothing to cancel, and says yes.
+    socket.send(&json!({"type": "cancel"})).await;
+    within(live.agent.wait_for_asked("/abort", 1)).await;
+    turn.begin();
+    turn.say("too late?");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(outcomes(&frames), ["cancelled"]);
+}
+
+#[tokio::test]
+async fn a_cancel_without_a_turn_clears_the_queue() {
+    let live = Live::start().await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let session = live.session().await;
+    let mut socket = live.watch(&session).await;
+    socket.until_type("init").await;
+    socket.prompt("never mind").await;
+    socket.until_type("queue").await;
+    socket.send(&json!({"type": "cancel"})).await;
+    socket.until_type("message_cancelled").await;
+    live.agent.behave(|manner| manner.healthy = true);
+    socket.until(|frame| is_status(frame, "running")).await;
+    socket.nothing_but_pong().await;
+    assert!(live.agent.asked("/prompt_async").is_empty());
+}
+
+#[tokio::test]
+async fn the_initial_prompt_is_sent_once_however_many_come() {
+    let live = Live::echoing().await;
+    let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
+    let (mut one, mut two) = tokio::join!(live.watch(&session), live.watch(&session));
+    live.post(&format!("/proliferate/{session}/eager-start"), &json!({})).await;
+    let first = one.until_type("turn_complete").await;
+    assert_eq!((users(&first), tokens(&first).as_str()), (vec!["begin"], "echo: begin"));
+    assert_eq!(users(&two.until_type("turn_complete").await), ["begin"]);
+    let live = live.restarted().await;
+    let mut again = live.running(&session).await;
+    again.nothing_but_pong().await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1);
+}
+
+#[tokio::test]
+async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart() {
+    let live = Live::echoing().await;
+    let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
+    let live = live.restarted().await;
+    let mut socket = live.watch(&session).await;
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: begin");
+}
+
+#[tokio::test]
+async fn a_prompt_whose_reply_is_lost_is_one_turn() {
+    let live = Live::start().await;
+    live.agent.behave(|manner| manner.lost_replies = 2);
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("once").await;
+    within(live.agent.wait_for_asked("/prompt_async", 3)).await;
+    within(live.agent.next_turn()).await.answer("done");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(
+        (users(&frames), tokens(&frames).as_str(), outcomes(&frames)),
+        (vec!["once"], "done", vec!["ok"])
+    );
+    let ids: Vec<_> =
+        live.agent.asked("/prompt_async").iter().map(|asked| asked.body["messageID"].clone()).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
+    socket.nothing_but_pong().await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard() {
+    let live = Live::echoing().await;
+    live.agent.behave(|manner| manner.refusals = 4);
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("lost").await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], "Failed to send prompt");
+    assert_eq!(outcomes(&frames), ["error"]);
+    socket.prompt("found").await;
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: found");
+}
+
+#[tokio::test]
+async fn an_error_of_the_model_is_shown_and_ends_the_turn() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("x").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.fail("the model is overloaded");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], "the model is overloaded");
+    assert_eq!(outcomes(&frames), ["error"]);
+}
+
+#[tokio::test]
+async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = within(live.agent.next_turn()).await;
+    turn.begin();
+    turn.say("before ");
+    let mut frames = socket.until_type("token").await;
+    let place = crate::live::numbers(&frames).pop().unwrap();
+    let live = live.restarted().await;
+    turn.say("between ");
+    let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
+    frames.extend(socket.until(|frame| is_status(frame, "running")).await);
+    turn.say("after");
+    turn.end();
+    frames.extend(socket.until_type("turn_complete").await);
+    assert!(of_type(&frames, "gap").is_empty() && of_type(&frames, "init").is_empty());
+    assert_unbroken(&frames);
+    assert_eq!((tokens(&frames).as_str(), outcomes(&frames)), ("before between after", vec!["ok"]));
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
+}

@@ -1,0 +1,198 @@
+//! One answer of the agent, piece by piece, in the order in which the real one says it.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Inner, Shared};
+
+/// A prompt that the agent has taken. Nothing happens to it but what the test says.
+#[derive(Debug)]
+pub struct Turn {
+    state: Arc<Shared>,
+    pub session: String,
+    /// The prompt's own id.
+    pub prompt: String,
+    pub text: String,
+}
+
+/// What the agent is doing in a session.
+#[derive(Debug)]
+pub(crate) struct Running {
+    message: String,
+    part: String,
+    said: String,
+}
+
+impl Turn {
+    pub(super) fn of(state: Arc<Shared>, inner: &mut Inner, session: &str, body: &Value) -> Self {
+        let prompt = body["messageID"].as_str().unwrap_or_default().to_owned();
+        let text = body["parts"][0]["text"].as_str().unwrap_or_default().to_owned();
+        let created = inner.next();
+        let info =
+            json!({ "id": prompt, "sessionID": session, "role": "user", "time": { "created": created } });
+        let part = json!({ "id": body["parts"][0]["id"], "sessionID": session, "messageID": prompt,
+            "type": "text", "text": text });
+        if let Some(memory) = inner.sessions.get_mut(session) {
+            memory.messages.push(json!({ "info": info, "parts": [part] }));
+        }
+        inner.emit(&event("message.updated", session, &json!({ "info": info })));
+        inner.emit(&event("message.part.updated", session, &json!({ "part": part, "time": created })));
+        Self { state, session: session.to_owned(), prompt, text }
+    }
+
+    /// Begins to work and announces a message.
+    pub fn begin(&self) {
+        self.state.change(|inner| begin(inner, &self.session));
+    }
+
+    /// Says a piece of text.
+    pub fn say(&self, piece: &str) {
+        self.state.change(|inner| say(inner, &self.session, piece));
+    }
+
+    /// Calls a tool, which answers at once.
+    pub fn call(&self, tool: &str, input: &Value, output: &str) {
+        self.state.change(|inner| call(inner, &self.session, tool, input, output));
+    }
+
+    /// Finishes the message and is idle.
+    pub fn end(&self) {
+        self.state.change(|inner| {
+            finish(inner, &self.session, None);
+            idle(inner, &self.session);
+        });
+    }
+
+    /// Finishes the message and begins the next one of the same turn.
+    pub fn step(&self) {
+        self.state.change(|inner| {
+            finish(inner, &self.session, None);
+            begin(inner, &self.session);
+        });
+    }
+
+    /// Begins, says this and ends.
+    pub fn answer(&self, text: &str) {
+        self.begin();
+        self.say(text);
+        self.end();
+    }
+
+    /// The model has refused: the turn ends with an error.
+    pub fn fail(&self, reason: &str) {
+        let error = json!({ "name": "APIError", "data": { "message": reason } });
+        self.state.change(|inner| {
+            inner.emit(&event("session.error", &self.session, &json!({ "error": error })));
+            finish(inner, &self.session, Some(&error));
+            idle(inner, &self.session);
+        });
+    }
+
+    /// Dies in the middle: its memory has the message without its text, and nobody is told.
+    pub fn die(&self) {
+        self.state.change(|inner| {
+            if let Some(memory) = inner.sessions.get_mut(&self.session) {
+                (memory.busy, memory.turn) = (false, None);
+            }
+        });
+    }
+
+    pub(super) fn echo(&self, inner: &mut Inner) {
+        begin(inner, &self.session);
+        say(inner, &self.session, &format!("echo: {}", self.text));
+        finish(inner, &self.session, None);
+        idle(inner, &self.session);
+    }
+}
+
+/// Ends whatever runs, in the order of the real one: idle twice, with the last words between.
+pub(super) fn abort(inner: &mut Inner, session: &str) {
+    if !inner.sessions.get(session).is_some_and(|memory| memory.busy) {
+        return;
+    }
+    let error = json!({ "name": "MessageAbortedError", "data": { "message": "Aborted" } });
+    inner.emit(&event("session.error", session, &json!({ "error": error })));
+    idle(inner, session);
+    finish(inner, session, Some(&error));
+    idle(inner, session);
+}
+
+fn begin(inner: &mut Inner, session: &str) {
+    let (message, part) = (format!("msg_{}", inner.next()), format!("prt_{}", inner.next()));
+    let created = inner.next();
+    let info =
+        json!({ "id": message, "sessionID": session, "role": "assistant", "time": { "created": created } });
+    let text = text_part(session, &message, &part, "");
+    inner.emit(&event("session.status", session, &json!({ "status": { "type": "busy" } })));
+    inner.emit(&event("message.updated", session, &json!({ "info": info })));
+    inner.emit(&event("message.part.updated", session, &json!({ "part": text, "time": created })));
+    if let Some(memory) = inner.sessions.get_mut(session) {
+        memory.busy = true;
+        memory.messages.push(json!({ "info": info, "parts": [text] }));
+        memory.turn = Some(Running { message, part, said: String::new() });
+    }
+}
+
+fn say(inner: &mut Inner, session: &str, piece: &str) {
+    let Some(turn) = inner.sessions.get_mut(session).and_then(|memory| memory.turn.as_mut()) else { return };
+    turn.said.push_str(piece);
+    let delta = json!({ "messageID": turn.message, "partID": turn.part, "field": "text", "delta": piece });
+    inner.emit(&event("message.part.delta", session, &delta));
+}
+
+fn call(inner: &mut Inner, session: &str, tool: &str, input: &Value, output: &str) {
+    let (part, call, start) =
+        (format!("prt_{}", inner.next()), format!("call_{}", inner.next()), inner.next());
+    let Some(turn) = inner.sessions.get(session).and_then(|memory| memory.turn.as_ref()) else { return };
+    let message = turn.message.clone();
+    let states = [
+        json!({ "status": "pending", "input": {}, "raw": "" }),
+        json!({ "status": "running", "input": input, "time": { "start": start } }),
+        json!({ "status": "completed", "input": input, "output": output, "title": tool, "metadata": {},
+            "time": { "start": start, "end": start + 5 } }),
+    ];
+    for state in states {
+        let part = json!({ "id": part, "messageID": message, "sessionID": session, "type": "tool", "tool": tool,
+            "callID": call, "state": state });
+        inner.emit(&event("message.part.updated", session, &json!({ "part": part, "time": start })));
+    }
+}
+
+fn finish(inner: &mut Inner, session: &str, error: Option<&Value>) {
+    let end = inner.next();
+    let Some(memory) = inner.sessions.get_mut(session) else { return };
+    let Some(turn) = memory.turn.take() else { return };
+    let Some(entry) = memory.messages.iter_mut().find(|entry| entry["info"]["id"] == turn.message.as_str())
+    else {
+        return;
+    };
+    entry["info"]["time"]["completed"] = json!(end);
+    if let Some(error) = error {
+        entry["info"]["error"] = error.clone();
+    }
+    let mut text = text_part(session, &turn.message, &turn.part, &turn.said);
+    text["time"] = json!({ "start": end, "end": end });
+    entry["parts"] = json!([text]);
+    let info = entry["info"].clone();
+    inner.emit(&event("message.part.updated", session, &json!({ "part": text, "time": end })));
+    inner.emit(&event("message.updated", session, &json!({ "info": info })));
+}
+
+fn idle(inner: &mut Inner, session: &str) {
+    if let Some(memory) = inner.sessions.get_mut(session) {
+        memory.busy = false;
+    }
+    inner.emit(&event("session.status", session, &json!({ "status": { "type": "idle" } })));
+    inner.emit(&event("session.idle", session, &json!({})));
+}
+
+fn text_part(session: &str, message: &str, part: &str, text: &str) -> Value {
+    json!({ "id": part, "messageID": message, "sessionID": session, "type": "text", "text": text })
+}
+
+fn event(kind: &str, session: &str, properties: &Value) -> Value {
+    let mut properties = properties.clone();
+    properties["sessionID"] = json!(session);
+    json!({ "type": kind, "properties": properties })
+}
