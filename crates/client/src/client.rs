@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use crate::error::{Error, causes};
+use crate::error::{Error, cause};
 use crate::stream::{Stream, Watch};
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ impl Client {
             // A redirect would carry the token to wherever it points.
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| Error::NoHttp(causes(&error)))?;
+            .map_err(|error| Error::NoHttp(cause(&error)))?;
         Ok(Self { http, base })
     }
 
@@ -158,7 +158,7 @@ async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> 
     let answer = send(request.timeout(ANSWER)).await?;
     let (url, status) = (shown(answer.url()), answer.status());
     let body =
-        answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: causes(&error) })?;
+        answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: cause(&error) })?;
     if !status.is_success() {
         return Err(Error::refused(status.as_u16(), &body));
     }
@@ -168,7 +168,7 @@ async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> 
 pub(crate) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     request.send().await.map_err(|error| {
         let url = error.url().map(shown).unwrap_or_default();
-        Error::Unreachable { url, cause: causes(&error.without_url()) }
+        Error::Unreachable { url, cause: cause(&error.without_url()) }
     })
 }
 

@@ -66,16 +66,10 @@ fn said(body: &str) -> String {
     if beginning.is_empty() { "refused without a reason".to_owned() } else { beginning }
 }
 
-/// What a library says, with its causes: its own first line alone hides why.
-pub(crate) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
+/// The innermost cause: what a library says first is that something failed, and not what.
+pub(crate) fn cause(mut error: &dyn std::error::Error) -> String {
+    while let Some(inner) = error.source() {
+        error = inner;
     }
-    text
+    error.to_string()
 }

@@ -17,8 +17,10 @@ const RESULT_LINES: usize = 5;
 /// Where a session is shown.
 pub(super) struct Screen<W> {
     out: W,
-    /// The part whose text stands in the line that is not finished.
+    /// The part whose text is written as it comes.
     open: Option<String>,
+    /// The last line is not finished.
+    is_inside_line: bool,
     /// Parts whose text was shown as it came, and calls that were announced.
     shown: HashSet<String>,
     /// The last thing that was said about the state, which is said once.
@@ -27,7 +29,7 @@ pub(super) struct Screen<W> {
 
 impl<W: Write> Screen<W> {
     pub(super) fn new(out: W) -> Self {
-        Self { out, open: None, shown: HashSet::new(), state: String::new() }
+        Self { out, open: None, is_inside_line: false, shown: HashSet::new(), state: String::new() }
     }
 
     /// A whole conversation.
@@ -72,7 +74,8 @@ impl<W: Write> Screen<W> {
 
     /// Ends a line that is not finished.
     pub(super) fn finish(&mut self) {
-        if self.open.take().is_some() {
+        self.open = None;
+        if self.is_inside_line {
             self.write("\n");
         }
         // A reader that went away (`| head`) is no error.
@@ -195,6 +198,9 @@ impl<W: Write> Screen<W> {
     }
 
     fn write(&mut self, text: &str) {
+        if let Some(last) = text.chars().last() {
+            self.is_inside_line = last != '\n';
+        }
         let _ = self.out.write_all(text.as_bytes());
     }
 }
@@ -225,6 +231,7 @@ mod tests {
         let whole = |part: &str, text: &str| json!({"type": "text_part_complete", "payload": {"messageId": "m", "partId": part, "text": text}});
         let said = shown(&[token("a", "one "), token("a", "two"), whole("a", "one two"), whole("b", "three")]);
         assert_eq!(said, "one two\nthree\n");
+        assert_eq!(shown(&[token("a", "ends itself\n"), whole("b", "next")]), "ends itself\nnext\n");
     }
 
     #[test]

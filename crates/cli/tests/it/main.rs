@@ -12,3 +12,5 @@ mod identity;
 mod lifecycle;
 mod sandbox;
 mod secrets;
+mod seed;
+mod session;

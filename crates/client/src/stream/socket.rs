@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use url::Url;
 
 use crate::client::{send, shown};
-use crate::error::{Error, causes};
+use crate::error::{Error, cause};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
@@ -44,7 +44,7 @@ async fn shake(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
     if accepted.is_none_or(|accepted| accepted.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
         return Err(Error::Garbled { url: at, problem: "it did not accept the WebSocket's key".to_owned() });
     }
-    let broken = |error: reqwest::Error| Error::Unreachable { url: at, cause: causes(&error) };
+    let broken = |error: reqwest::Error| Error::Unreachable { url: at, cause: cause(&error) };
     let upgraded = answer.upgrade().await.map_err(broken)?;
     let config = WebSocketConfig::default().max_message_size(Some(LARGEST)).max_frame_size(Some(LARGEST));
     Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(config)).await)
