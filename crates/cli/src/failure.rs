@@ -148,9 +148,13 @@ impl From<ClientError> for Failure {
 impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let advice = match (&error, error.status()) {
-            (_, Some(401)) => "the gateway does not know this token: `proliferate token user` beside it makes one",
+            (_, Some(401)) => {
+                "the gateway does not know this token: `proliferate token user` beside it makes one"
+            }
             (_, Some(404)) => "`proliferate session ls` shows what there is",
-            (client::Error::Unreachable { .. }, _) => "is it running? `proliferate up` starts one, --url names another",
+            (client::Error::Unreachable { .. }, _) => {
+                "is it running? `proliferate up` starts one, --url names another"
+            }
             (client::Error::Garbled { .. }, _) => "--url must be the address that `proliferate up` prints",
             _ => return Self::failed(error.to_string()),
         };

@@ -122,7 +122,9 @@ async fn ls(
     limit: u32,
 ) -> Result<(), Failure> {
     let (mut found, mut after) = (Vec::<Session>::new(), None);
-    while let Some(missing) = limit.checked_sub(u32::try_from(found.len()).unwrap_or(limit)).filter(|n| *n > 0) {
+    while let Some(missing) =
+        limit.checked_sub(u32::try_from(found.len()).unwrap_or(limit)).filter(|n| *n > 0)
+    {
         let query = SessionQuery { status, limit: Some(missing.min(50)), after, ..SessionQuery::default() };
         let page = client.list(&query).await?;
         found.extend(page.sessions);

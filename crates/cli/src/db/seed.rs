@@ -39,19 +39,23 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     }
     let value = json!({ "orgId": org, "userId": user, "configurations": CONFIGURATIONS, "connectorId": connector,
         "created": is_new });
-    let sentence = if is_new { "made what the load generator needs" } else { "what the load generator needs is there" };
+    let sentence =
+        if is_new { "made what the load generator needs" } else { "what the load generator needs is there" };
     context.out.result(&value, sentence);
     Ok(())
 }
 
 async fn owner(store: &Store, org_id: OrgId, user_id: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
     let email = "bench@localhost".to_owned();
-    let made =
-        store.add_member(NewMember { user_id, name: email.clone(), email, org_id, role: Role::Owner, at }).await?;
+    let made = store
+        .add_member(NewMember { user_id, name: email.clone(), email, org_id, role: Role::Owner, at })
+        .await?;
     if made == user_id {
         return Ok(());
     }
-    Err(Failure::failed(format!("bench@localhost is the address of user {made} already: seed a database of its own")))
+    Err(Failure::failed(format!(
+        "bench@localhost is the address of user {made} already: seed a database of its own"
+    )))
 }
 
 async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
@@ -84,7 +88,8 @@ async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Ut
 }
 
 fn mcp(id: ConnectorId, org_id: OrgId, user: UserId, at: DateTime<Utc>) -> NewConnector {
-    let tool = |name: &str, risk| ReviewedTool { tool: name.to_owned(), definition_hash: definition(name), risk };
+    let tool =
+        |name: &str, risk| ReviewedTool { tool: name.to_owned(), definition_hash: definition(name), risk };
     NewConnector {
         id,
         org_id,
@@ -92,7 +97,11 @@ fn mcp(id: ConnectorId, org_id: OrgId, user: UserId, at: DateTime<Utc>) -> NewCo
         url: MCP.to_owned(),
         auth: json!({ "type": "none" }),
         default_risk: Risk::Read,
-        tools: vec![tool("read_thing", None), tool("write_thing", Some(Risk::Write)), tool("danger_thing", None)],
+        tools: vec![
+            tool("read_thing", None),
+            tool("write_thing", Some(Risk::Write)),
+            tool("danger_thing", None),
+        ],
         created_by: Some(user),
         at,
     }

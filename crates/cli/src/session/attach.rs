@@ -155,7 +155,9 @@ impl<'a> Attached<'a> {
             line(&serde_json::json!(frame).to_string());
         } else {
             match &frame.message {
-                ServerMessage::Init { messages, .. } if self.shows_history => self.screen.conversation(messages),
+                ServerMessage::Init { messages, .. } if self.shows_history => {
+                    self.screen.conversation(messages)
+                }
                 ServerMessage::Init { .. } => {}
                 other => self.screen.show(other),
             }
@@ -204,5 +206,6 @@ async fn next_line(lines: &mut Option<Lines<BufReader<Stdin>>>) -> Result<Option
 }
 
 fn interrupts() -> Result<Signal, Failure> {
-    signal(SignalKind::interrupt()).map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))
+    signal(SignalKind::interrupt())
+        .map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))
 }

@@ -7,7 +7,8 @@ pub(super) fn clean(text: &str) -> String {
 }
 
 fn obeyed(c: char) -> bool {
-    let is_direction = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_direction =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_direction || (c.is_control() && c != '\n' && c != '\t')
 }
 

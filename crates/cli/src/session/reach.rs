@@ -21,7 +21,9 @@ pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Fa
     let url = match reach.url {
         Some(url) => url,
         None => match setting("PROLIFERATE_URL") {
-            Some(text) => web_url(&text).map_err(|error| Failure::usage(format!("PROLIFERATE_URL {error}")))?,
+            Some(text) => {
+                web_url(&text).map_err(|error| Failure::usage(format!("PROLIFERATE_URL {error}")))?
+            }
             None => listening(context),
         },
     };
@@ -47,6 +49,8 @@ async fn first_owner(context: &Context) -> Result<SecretString, Failure> {
         Ok(issuer.user(member.user_id, member.org_id, &member.email, now, LIFETIME))
     };
     made.await.map_err(|failure: Failure| {
-        failure.and("without a data dir, give --token or PROLIFERATE_TOKEN: an API key of the gateway, or a token")
+        failure.and(
+            "without a data dir, give --token or PROLIFERATE_TOKEN: an API key of the gateway, or a token",
+        )
     })
 }

@@ -56,7 +56,8 @@ impl<W: Write> Screen<W> {
                 self.result(result);
             }
             ServerMessage::Status { status, message } => {
-                let state = if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
+                let state =
+                    if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
                 if self.state != state {
                     self.state.clone_from(&state);
                     self.dim(&format!("· {state}"));
@@ -177,7 +178,9 @@ impl<W: Write> Screen<W> {
             ServerMessage::ActionCompleted { outcome: ActionOutcome::Completed { result }, .. } => {
                 self.result(&result.to_string());
             }
-            ServerMessage::ActionCompleted { outcome: ActionOutcome::Failed { error }, .. } => self.red(error),
+            ServerMessage::ActionCompleted { outcome: ActionOutcome::Failed { error }, .. } => {
+                self.red(error)
+            }
             _ => {}
         }
     }
@@ -229,7 +232,8 @@ mod tests {
     #[test]
     fn text_is_shown_once_whether_it_streams_or_not() {
         let whole = |part: &str, text: &str| json!({"type": "text_part_complete", "payload": {"messageId": "m", "partId": part, "text": text}});
-        let said = shown(&[token("a", "one "), token("a", "two"), whole("a", "one two"), whole("b", "three")]);
+        let said =
+            shown(&[token("a", "one "), token("a", "two"), whole("a", "one two"), whole("b", "three")]);
         assert_eq!(said, "one two\nthree\n");
         assert_eq!(shown(&[token("a", "ends itself\n"), whole("b", "next")]), "ends itself\nnext\n");
     }

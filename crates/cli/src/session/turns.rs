@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn after_a_gap_our_turn_is_found_again_or_said_to_be_unseen() {
-        let (old, answer) = (said("1", MessageRole::User, "hi", true), said("2", MessageRole::Assistant, "yo", true));
+        let (old, answer) =
+            (said("1", MessageRole::User, "hi", true), said("2", MessageRole::Assistant, "yo", true));
         let ours = said("3", MessageRole::User, "hi", true);
         let waits = || {
             let mut turns = ready(vec![old.clone(), answer.clone()]);

@@ -10,7 +10,8 @@ use testkit::FaultProxy;
 
 use crate::harness::{Machine, Server, path};
 
-const SLOWLY: &str = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
+const SLOWLY: &str =
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
 const SCRIPT: &str = r#"
 [[rule]]
 when = "count slowly"
@@ -51,14 +52,26 @@ fn a_session_is_made_watched_prompted_listed_stopped_and_removed() {
     let machine = machine();
     let server = machine.serve();
     let machine = machine.with("PROLIFERATE_URL", &server.url(""));
-    let made = machine.run(&["session", "new", "--title", "Tidy up", "--prompt", "list the files", "--attach", "--json"]);
+    let made = machine.run(&[
+        "session",
+        "new",
+        "--title",
+        "Tidy up",
+        "--prompt",
+        "list the files",
+        "--attach",
+        "--json",
+    ]);
     assert_eq!(made.code, 0, "{}", made.err);
     let mut frames: Vec<Value> = made.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let id = frames.remove(0)["id"].as_str().unwrap().to_owned();
     assert_whole(&frames);
     assert!(spoken(&frames).contains("That was a real command"), "{}", made.out);
     let call = frames.iter().rfind(|frame| frame["type"] == "tool_start").unwrap();
-    assert_eq!((&call["payload"]["tool"], &call["payload"]["args"]["command"]), (&json!("bash"), &json!("ls -la")));
+    assert_eq!(
+        (&call["payload"]["tool"], &call["payload"]["args"]["command"]),
+        (&json!("bash"), &json!("ls -la"))
+    );
     assert!(types(&frames).contains(&"tool_end"));
     let last = frames.last().unwrap();
     assert_eq!((&last["type"], &last["payload"]["outcome"]), (&json!("turn_complete"), &json!("ok")));
@@ -67,7 +80,9 @@ fn a_session_is_made_watched_prompted_listed_stopped_and_removed() {
     assert_eq!((&listed[0]["id"], &listed[0]["title"]), (&json!(id), &json!("Tidy up")));
     let answered = machine.run(&["session", "prompt", &id, "create a file", "--wait"]);
     assert_eq!(answered.code, 0, "{}", answered.err);
-    for said in ["› create a file\n", "→ write {\"content\":", "→ bash {\"command\":\"cat hello.txt\"", "it says:"] {
+    for said in
+        ["› create a file\n", "→ write {\"content\":", "→ bash {\"command\":\"cat hello.txt\"", "it says:"]
+    {
         assert!(answered.out.contains(said), "{said} is not in:\n{}", answered.out);
     }
     assert!(!answered.out.contains('\u{1b}'), "colours are for terminals");
@@ -77,13 +92,23 @@ fn a_session_is_made_watched_prompted_listed_stopped_and_removed() {
     let piped = machine.feed(&["session", "attach", &id], "hello\n\nthink\n");
     assert_eq!(piped.code, 0, "{}", piped.err);
     let (before, after) = piped.out.split_once("› hello\n").unwrap();
-    assert!(before.contains("› list the files") && before.contains("hello.txt"), "the history comes first: {before}");
-    assert!(after.contains("I am the built-in model") && after.contains("› think\nI have thought"), "{after}");
+    assert!(
+        before.contains("› list the files") && before.contains("hello.txt"),
+        "the history comes first: {before}"
+    );
+    assert!(
+        after.contains("I am the built-in model") && after.contains("› think\nI have thought"),
+        "{after}"
+    );
 
     assert_eq!(machine.run(&["session", "stop", &id]).code, 0);
     assert_eq!(machine.json(&["session", "ls"])[0]["status"], "stopped");
     let shown = machine.run(&["session", "show", &id]);
-    assert!(shown.out.starts_with("› list the files\n") && shown.out.contains("I have thought"), "{}", shown.out);
+    assert!(
+        shown.out.starts_with("› list the files\n") && shown.out.contains("I have thought"),
+        "{}",
+        shown.out
+    );
     assert_eq!(machine.json(&["session", "ls"])[0]["status"], "stopped", "looking woke it");
     assert_eq!(machine.run(&["session", "rm", &id]).code, 0);
     let gone = machine.run(&["session", "show", &id]);
@@ -102,7 +127,8 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let wire = Wire::start(&address);
     let machine = machine.with("PROLIFERATE_URL", &format!("http://{}", wire.proxy.address()));
 
-    let mut watcher = Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
+    let mut watcher =
+        Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
     let id = watcher.next()["id"].as_str().unwrap().to_owned();
     let mut frames = watcher.until("token");
     wire.proxy.reset_now();
@@ -117,7 +143,8 @@ fn attach_outlives_its_connection_and_its_gateway() {
     assert!(!types(&frames).contains(&"gap"), "{frames:?}");
     assert_eq!(watcher.end(), 0);
 
-    let mut waiting = Watcher::start(&machine, &["session", "prompt", &id, "count slowly", "--wait", "--json"]);
+    let mut waiting =
+        Watcher::start(&machine, &["session", "prompt", &id, "count slowly", "--wait", "--json"]);
     waiting.until("token");
     waiting.interrupt();
     let rest = waiting.until("turn_complete");
@@ -156,7 +183,8 @@ struct Wire {
 
 impl Wire {
     fn start(address: &str) -> Self {
-        let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let threads =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let target: SocketAddr = address.parse().unwrap();
         Self { proxy: threads.block_on(FaultProxy::start(target)).unwrap(), _threads: threads }
     }

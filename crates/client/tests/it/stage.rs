@@ -67,7 +67,8 @@ async fn answer(State(stage): State<Stage>, request: Request) -> Response {
     let token = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("-");
     let key = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).unwrap_or("-");
     let line = format!("{} {} {token} {key}", parts.method, parts.uri);
-    let act = stage.acts.lock().unwrap().pop_front().unwrap_or_else(|| panic!("nothing is left to do for {line}"));
+    let act =
+        stage.acts.lock().unwrap().pop_front().unwrap_or_else(|| panic!("nothing is left to do for {line}"));
     if let Act::Refuse(status, body) = act {
         stage.asked.lock().unwrap().push(line);
         return (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
@@ -80,7 +81,8 @@ async fn answer(State(stage): State<Stage>, request: Request) -> Response {
     }
     stage.asked.lock().unwrap().push(line);
     let mut parts = parts;
-    let upgrade = <WebSocketUpgrade as axum::extract::FromRequestParts<()>>::from_request_parts(&mut parts, &());
+    let upgrade =
+        <WebSocketUpgrade as axum::extract::FromRequestParts<()>>::from_request_parts(&mut parts, &());
     upgrade.await.unwrap().on_upgrade(|socket| play(socket, act))
 }
 
@@ -91,7 +93,8 @@ async fn play(mut socket: WebSocket, act: Act) {
     }
     match act {
         Act::Close(_, code) => {
-            let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: "slow consumer".into() }))).await;
+            let _ =
+                socket.send(Message::Close(Some(CloseFrame { code, reason: "slow consumer".into() }))).await;
         }
         Act::Stay(_) => while socket.recv().await.is_some() {},
         Act::Break(_) | Act::Refuse(..) => {}

@@ -22,7 +22,8 @@ async fn a_broken_connection_is_made_again_and_goes_on_behind_the_last_number() 
     ];
     assert_eq!(all, expected);
     let path = format!("GET /some/prefix/proliferate/{}", session());
-    let asked: Vec<_> = gateway.asked().iter().map(|line| line.split(" Bearer").next().unwrap().to_owned()).collect();
+    let asked: Vec<_> =
+        gateway.asked().iter().map(|line| line.split(" Bearer").next().unwrap().to_owned()).collect();
     assert_eq!(asked, [path.clone(), format!("{path}?since=5"), format!("{path}?since=6")]);
     assert!(gateway.asked().iter().all(|line| line.contains("Bearer secret-token")));
 }
@@ -53,8 +54,9 @@ async fn a_gateway_that_only_greets_is_asked_less_and_less_often() {
     .await;
     let mut stream = gateway.watch().await;
     let all = heard(&mut stream, "queue 2").await;
-    let expected =
-        ["status", "init 1", "lost 1 1", "back", "status", "lost 2 2", "lost 3 4", "back", "status", "queue 2"];
+    let expected = [
+        "status", "init 1", "lost 1 1", "back", "status", "lost 2 2", "lost 3 4", "back", "status", "queue 2",
+    ];
     assert_eq!(all, expected);
 }
 
