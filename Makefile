@@ -43,6 +43,9 @@ fuzz: ## Fuzz what a sandbox can send, an hour for each (FUZZ_SECONDS=60 for les
 	cargo run --release --locked -p channel --example fuzz $(FUZZ_SECONDS)
 	cargo run --release --locked -p egress --example fuzz -- $(FUZZ_SECONDS)
 	cargo run --release --locked -p sandboxd --example fuzz -- $(FUZZ_SECONDS)
+	cargo run --release --locked -p opencode --example fuzz -- $(FUZZ_SECONDS)
+	cargo run --release --locked -p ledger --example fuzz -- $(FUZZ_SECONDS)
+	cargo run --release --locked -p policy --example fuzz -- $(FUZZ_SECONDS)
 
 audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a network)
 	cargo deny check advisories

@@ -29,6 +29,7 @@ mod steer;
 mod tickets;
 #[cfg(feature = "ui")]
 mod ui;
+mod workspaces;
 
 pub use body::Body;
 pub use error::ApiError;

@@ -1,6 +1,7 @@
 //! Where agents run: sandboxes with their supervisor inside and their only way out.
 
 mod agent;
+mod git;
 mod key;
 mod launch;
 mod network;
@@ -8,6 +9,8 @@ mod room;
 mod sandboxes;
 
 pub use agent::{Agent, Door};
+pub use git::Git;
+pub(crate) use git::failed as git_failed;
 pub(crate) use launch::sandbox_id;
 pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};

@@ -1,8 +1,35 @@
-//! What a record is made of: JSON that means one thing only.
+//! What a record is made of and what proves it: JSON that means one thing only, hashes, chain, tree, checkpoints.
 //!
-//! Canonical form, hashes, chain and checkpoints join this crate when the gate does; it knows no SQL and no
-//! HTTP, so that an auditor can link it alone.
+//! It knows no SQL, no HTTP, no clock and no files, so that an auditor can link it alone.
 
+mod canonical;
+mod checkpoint;
+mod entry;
+mod event;
+mod hash;
+mod key;
+mod note;
+mod number;
+mod redact;
 mod strict;
+mod text;
+mod tree;
+mod truncate;
+mod verify;
 
-pub use strict::{StrictError, check};
+pub use canonical::{CanonicalError, canonical};
+pub use checkpoint::{Checkpoint, CheckpointError, KeyChange};
+pub use entry::{AppendError, Chain, ChainError, Entry, Head, MAX_LINE};
+pub use event::{
+    ActionType, Actor, ActorType, ArtifactRef, ArtifactScope, Artifacts, Authz, Confidentiality,
+    ContractVersion, Decision, Event, EventError, HashSource, Lineage, MAX_ARTIFACTS, Outcome,
+    PolicyVersions, Severity, Target, TargetType, Timestamp, TimestampError, TooManyArtifacts,
+};
+pub use hash::{Hash, HashError, VOLATILE_FIELDS, keyed_hash, payload_hash, sha256};
+pub use key::{KeyError, KeyId, PublicKey, SigningKey};
+pub use redact::{REDACTED, Redactor, RedactorError, is_telling_key};
+pub use strict::{StrictError, check, parse};
+pub use text::{Text, TextError};
+pub use tree::{Tree, prove_consistency, prove_inclusion, verify_consistency, verify_inclusion};
+pub use truncate::truncate;
+pub use verify::{Fault, RecordProblem, Report, Unproven, Verifier};

@@ -31,8 +31,8 @@ const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Messages on a page of the history, and pages at most.
-const PAGE: usize = 50;
-const MAX_PAGES: usize = 20;
+const PAGE: usize = 20;
+const MAX_PAGES: usize = 50;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -117,23 +117,29 @@ impl<D: Dial> Client<D> {
     /// Waits until the agent listens and has loaded the project and its tools, for at most so long. Returns its
     /// version.
     pub async fn wait_until_ready(&self, patience: Duration) -> Result<String, ApiError> {
-        let listening = async {
-            let mut wait = FIRST_WAIT;
-            loop {
-                // A connection that came too early may never be answered.
-                match timeout(LONGEST_WAIT, self.health()).await {
-                    Ok(Ok(version)) => return version,
-                    Ok(Err(_)) => sleep(wait).await,
-                    Err(_) => {}
-                }
-                wait = LONGEST_WAIT.min(wait.mul_f32(1.5));
-            }
-        };
         let ready = async {
-            let version = listening.await;
+            let version = self.listening().await;
             self.tools().await.map(|_| version)
         };
         timeout(patience, ready).await.unwrap_or(Err(ApiError::TimedOut("wait until it is ready")))
+    }
+
+    /// Waits until the agent listens; whether it is any good is its own business. Returns its version.
+    pub async fn wait_until_listening(&self, patience: Duration) -> Result<String, ApiError> {
+        timeout(patience, self.listening()).await.map_err(|_| ApiError::TimedOut("wait until it listens"))
+    }
+
+    async fn listening(&self) -> String {
+        let mut wait = FIRST_WAIT;
+        loop {
+            // A connection that came too early may never be answered.
+            match timeout(LONGEST_WAIT, self.health()).await {
+                Ok(Ok(version)) => return version,
+                Ok(Err(_)) => sleep(wait).await,
+                Err(_) => {}
+            }
+            wait = LONGEST_WAIT.min(wait.mul_f32(1.5));
+        }
     }
 
     /// The names of all tools. Fails if one of their files is broken, and then every prompt would.

@@ -18,6 +18,8 @@ pub struct Setup<'a> {
     pub home: &'a str,
     /// A folder of ours inside the sandbox, outside of the user's repository.
     pub folder: &'a str,
+    /// Where the agent works, and where its process is started.
+    pub workspace: &'a str,
     /// Where the model is, without `/v1`.
     pub model_url: &'a str,
     /// What the model proxy knows the session by.
@@ -112,14 +114,22 @@ impl Setup<'_> {
             "OPENCODE_DISABLE_DEFAULT_PLUGINS",
             "OPENCODE_DISABLE_LSP_DOWNLOAD",
             "OPENCODE_DISABLE_MODELS_FETCH",
+            // A repository's own configuration could say where the model is and run code in the agent; and OpenCode
+            // would rewrite it and install packages beside it.
+            "OPENCODE_DISABLE_PROJECT_CONFIG",
             "OPENCODE_DISABLE_SHARE",
         ];
         environment.extend(off.map(|name| (name, "1".to_owned())));
         Launch { arguments: arguments.into_iter().chain([self.port.to_string()]).collect(), environment }
     }
 
-    /// It is given in the environment, because that outweighs every file, the repository's own too: otherwise a
-    /// repository could say where the model is.
+    /// Ours, and those of the repository, which OpenCode no longer looks for by itself.
+    fn instruction_files(&self) -> [String; 3] {
+        let theirs = |name| format!("{}/{name}", self.workspace);
+        [format!("{}/instructions.md", self.folder), theirs("AGENTS.md"), theirs("CLAUDE.md")]
+    }
+
+    /// It is given in the environment, because that outweighs every file that the agent may write later.
     fn config(&self) -> Value {
         let key = format!("{{file:{}/model-key}}", self.folder);
         let base = format!("{}/v1", self.model_url.trim_end_matches('/'));
@@ -128,7 +138,7 @@ impl Setup<'_> {
             "model": self.model,
             "provider": { "anthropic": { "options": { "baseURL": base, "apiKey": key } } },
             "plugin": [format!("{}/proliferate.mjs", self.folder)],
-            "instructions": [format!("{}/instructions.md", self.folder)],
+            "instructions": self.instruction_files(),
             // The sandbox is the boundary, and there is nobody to ask. The order counts: the last match wins.
             "permission": { "*": "allow", "question": "deny" },
             "agent": { "title": { "disable": true } },

@@ -22,7 +22,7 @@ use proto::socket::{Message, MessageRole, ServerMessage, WireStatus};
 use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
 use recent::Recent;
 use tool::ToolCall;
-use turn::{Kind, Turn, Verdict};
+use turn::{End, Kind, Turn, Verdict};
 
 /// Longer ids are made up.
 const MAX_ID: usize = 128;
@@ -69,6 +69,8 @@ pub struct Translator {
     finished: Recent,
     /// Parts of the agent's finished messages.
     closed: Recent,
+    /// Tool calls, by the id that clients know.
+    calls: Recent,
     /// Messages that the agent was sent.
     prompts: Recent,
     /// The newest of them, for a turn that somebody else began.
@@ -85,6 +87,7 @@ impl Translator {
             turn: None,
             finished: Recent::default(),
             closed: Recent::default(),
+            calls: Recent::default(),
             prompts: Recent::default(),
             last_prompt: None,
             children: Recent::default(),
@@ -178,6 +181,8 @@ impl Translator {
         if let Some(step) = turn.step(id) {
             return !step.done;
         }
+        self.complete_steps(out);
+        let Some(turn) = &mut self.turn else { return false };
         let Ok(forgotten) = turn.add_step(id) else {
             cut(turn, out);
             return false;
@@ -194,20 +199,26 @@ impl Translator {
         if let Some(failure) = &info.error {
             self.failure(failure, out);
         }
-        if info.time.completed.is_some() {
-            let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
-            self.complete(&info.id, cancelled, out);
+        let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
+        let step = self.turn.as_mut().and_then(|turn| turn.step_mut(&info.id));
+        if let Some(step) = step.filter(|_| info.time.completed.is_some()) {
+            step.end = Some(if cancelled { End::Cancelled } else { End::Complete });
         }
     }
 
-    fn complete(&mut self, id: &str, cancelled: bool, out: &mut Output) {
-        self.finish_step(id);
-        let Some(turn) = &mut self.turn else { return };
-        if cancelled {
-            turn.judge(Verdict::CancelTold);
-            out.messages.push(ServerMessage::MessageCancelled { message_id: Some(id.to_owned()) });
+    /// Tells that those messages are complete whose parts have all come: the next one begins, or the turn ends.
+    fn complete_steps(&mut self, out: &mut Output) {
+        let steps = self.turn.iter().flat_map(|turn| &turn.steps).filter(|step| !step.done);
+        let ended: Vec<_> = steps.filter_map(|step| Some((step.id.clone(), step.end?))).collect();
+        for (message_id, end) in ended {
+            self.finish_step(&message_id);
+            if let (End::Cancelled, Some(turn)) = (end, &mut self.turn) {
+                turn.judge(Verdict::CancelTold);
+                let message_id = Some(message_id.clone());
+                out.messages.push(ServerMessage::MessageCancelled { message_id });
+            }
+            out.messages.push(ServerMessage::MessageComplete { message_id });
         }
-        out.messages.push(ServerMessage::MessageComplete { message_id: id.to_owned() });
     }
 
     fn finish_step(&mut self, id: &str) {
@@ -219,37 +230,55 @@ impl Translator {
 
     /// `from_history`: pieces of its text may have been missed.
     fn part(&mut self, part: &Part<'_>, delta: &str, from_history: bool, now: i64, out: &mut Output) {
-        if !is_id(&part.id) || !is_id(&part.message) || self.closed.contains(&part.id) {
+        let known = self.turn.as_ref().is_some_and(|turn| turn.parts.contains_key(&*part.id));
+        if !is_id(&part.id) || !is_id(&part.message) || (!known && self.closed.contains(&part.id)) {
             return;
         }
         match part.kind {
             PartKind::Text if !part.ignored => self.text(part, delta, from_history, now, out),
             PartKind::Tool if is_id(&part.call) && is_id(&part.tool) => self.tool(part, now, out),
+            PartKind::Text | PartKind::Reasoning => self.thought(part, now, out),
             // Only the agent's own messages have these.
-            PartKind::Reasoning | PartKind::StepStart | PartKind::StepFinish => {
+            PartKind::StepStart | PartKind::StepFinish => {
                 self.step(&part.message, now, out);
             }
             _ => {}
         }
     }
 
+    /// Remembers that this part is not for clients, since its pieces look like those of any other.
+    fn thought(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
+        if part.kind == PartKind::Reasoning {
+            self.step(&part.message, now, out);
+        }
+        if let Some(turn) = &mut self.turn
+            && turn.part(&part.id, &part.message, || Kind::Silent).is_err()
+        {
+            cut(turn, out);
+        }
+    }
+
     fn tool(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
         let open = self.step(&part.message, now, out);
         let Some(turn) = &mut self.turn else { return };
+        let fresh = !turn.parts.contains_key(&*part.id);
         // A call may outlive its message, but none begins after it.
-        if !open && !turn.parts.contains_key(&*part.id) {
+        if fresh && !open {
             return;
         }
         back_to_work(turn, out);
-        let new = || Kind::Tool(ToolCall::new(&part.call, &part.tool));
-        match turn.part(&part.id, &part.message, new) {
-            Ok((known, fresh)) => {
-                let Kind::Tool(call) = &mut known.kind else { return };
-                if known.message == part.message && call.call == part.call {
-                    call.update(part, fresh, now, &mut out.messages);
-                }
+        if fresh {
+            let Some(call) = unique(&mut self.calls, &part.call, &part.id) else { return };
+            let new = || Kind::Tool(ToolCall::new(&call, &part.tool));
+            if turn.part(&part.id, &part.message, new).is_err() {
+                return cut(turn, out);
             }
-            Err(turn::Full) => cut(turn, out),
+        }
+        if let Some(known) = turn.parts.get_mut(&*part.id)
+            && let Kind::Tool(call) = &mut known.kind
+            && known.message == part.message
+        {
+            call.update(part, fresh, now, &mut out.messages);
         }
     }
 
@@ -279,7 +308,8 @@ impl Translator {
     fn idle(&mut self, now: i64, out: &mut Output) {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.active) else { return };
         turn.idles += 1;
-        if turn.steps.last().is_some_and(|step| step.done) {
+        let last_words = turn.verdict == Verdict::Fine || turn.idles > 1;
+        if last_words && turn.steps.last().is_some_and(|step| step.end.is_some()) {
             self.end_turn(now, out);
         } else {
             let after = if turn.idles == 1 { SETTLING } else { Duration::ZERO };
@@ -297,6 +327,10 @@ impl Translator {
         let message = reason(failure);
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
+            // A prompt that cannot be used fails before the agent is busy with it, and no idle follows.
+            if !std::mem::replace(&mut turn.active, true) {
+                out.effects.push(Effect::Settle { after: SETTLING });
+            }
             let known = &turn.last_error;
             if !known.is_empty() && (message.contains(known.as_str()) || known.contains(&message)) {
                 return;
@@ -308,6 +342,7 @@ impl Translator {
 
     /// Closes whatever is open, and then the turn.
     fn end_turn(&mut self, now: i64, out: &mut Output) {
+        self.complete_steps(out);
         let Some(mut turn) = self.turn.take() else { return };
         back_to_work(&mut turn, out);
         let mut parts: Vec<_> = turn.parts.drain().collect();
@@ -331,6 +366,11 @@ impl Translator {
         let message_ids = turn.steps.into_iter().map(|step| step.id).collect();
         out.messages.push(ServerMessage::TurnComplete { message_ids, outcome: turn.verdict.into() });
     }
+}
+
+/// Clients know a call by its id, so no two parts may have the same one: the second is named after its part too.
+fn unique(calls: &mut Recent, call: &str, part: &str) -> Option<String> {
+    [call.to_owned(), format!("{call}.{part}")].into_iter().find(|name| calls.insert(name))
 }
 
 fn refuse_permission(request: &str, permission: &str, out: &mut Output) {

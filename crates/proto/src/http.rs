@@ -10,6 +10,7 @@ mod prompt;
 mod session;
 mod status;
 mod tools;
+mod workspace;
 
 pub use actions::{
     ActionCatalog, ActionGuide, ActionInfo, ActionSource, Invocation, InvocationDenied, InvocationList,
@@ -31,3 +32,7 @@ pub use prompt::PostMessage;
 pub use session::{RenameSession, SessionList, SessionQuery};
 pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
+pub use workspace::{
+    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, RepoEntry,
+    RepoList, RepoPlace,
+};

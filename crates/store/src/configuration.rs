@@ -107,6 +107,19 @@ pub(crate) const LINK: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES ($1, $2, $3, $4)";
 
+/// What is not named stays; who changed the commands and the files, and when, is noted with them.
+const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), notes = COALESCE($4, notes),
+    routing_description = COALESCE($5, routing_description), status = COALESCE($6, status),
+    error = CASE WHEN $6 IS NULL THEN COALESCE($7, error) ELSE $7 END,
+    snapshot_id = COALESCE($8, snapshot_id),
+    service_commands = COALESCE($9, service_commands),
+    service_commands_updated_at = CASE WHEN $9 IS NULL THEN service_commands_updated_at ELSE $12 END,
+    service_commands_updated_by = CASE WHEN $9 IS NULL THEN service_commands_updated_by ELSE $11 END,
+    env_files = COALESCE($10, env_files),
+    env_files_updated_at = CASE WHEN $10 IS NULL THEN env_files_updated_at ELSE $12 END,
+    env_files_updated_by = CASE WHEN $10 IS NULL THEN env_files_updated_by ELSE $11 END,
+    updated_at = $12 WHERE org_id = $1 AND id = $2";
+
 impl Store {
     pub async fn create_configuration(&self, new: NewConfiguration) -> Result<(), StoreError> {
         const SQL: &str =
@@ -165,23 +178,12 @@ impl Store {
         change: ConfigurationChange,
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE configurations SET name = COALESCE($3, name), notes = COALESCE($4, notes),
-            routing_description = COALESCE($5, routing_description), status = COALESCE($6, status),
-            error = CASE WHEN $6 IS NULL THEN COALESCE($7, error) ELSE $7 END,
-            snapshot_id = COALESCE($8, snapshot_id),
-            service_commands = COALESCE($9, service_commands),
-            service_commands_updated_at = CASE WHEN $9 IS NULL THEN service_commands_updated_at ELSE $12 END,
-            service_commands_updated_by = CASE WHEN $9 IS NULL THEN service_commands_updated_by ELSE $11 END,
-            env_files = COALESCE($10, env_files),
-            env_files_updated_at = CASE WHEN $10 IS NULL THEN env_files_updated_at ELSE $12 END,
-            env_files_updated_by = CASE WHEN $10 IS NULL THEN env_files_updated_by ELSE $11 END,
-            updated_at = $12 WHERE org_id = $1 AND id = $2";
         const UNLINK: &str = "DELETE FROM configuration_repos WHERE configuration_id = $1 AND org_id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         let json = |value: Option<JsonValue>| value.map(|value| Json(storable_json(value)));
         let (commands, files) = (json(change.service_commands), json(change.env_files));
         write!(self, Disk, tx => {
-            let done = sqlx::query(SQL)
+            let done = sqlx::query(CHANGE)
                 .bind(org).bind(id).bind(change.name.map(storable)).bind(change.notes.map(storable))
                 .bind(change.routing_description.map(storable))
                 .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))

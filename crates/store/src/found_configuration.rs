@@ -50,6 +50,18 @@ pub struct FoundConfiguration {
 const LOCAL: &str = "Local Directory";
 const ONE: &str = configurations!("WHERE c.org_id = $1 AND c.id = $2");
 
+/// What the gateway can clone.
+const REPOS: &str = "SELECT id, name FROM repos WHERE org_id = $1 AND source <> 'local'
+    ORDER BY created_at, id";
+/// What managed configurations there are; one that has a snapshot starts faster.
+const LINKS: &str = "SELECT c.id, cr.repo_id FROM configurations c
+    JOIN configuration_repos cr ON cr.configuration_id = c.id
+    WHERE c.org_id = $1 AND c.kind = 'managed'
+    ORDER BY CASE WHEN c.snapshot_id IS NULL THEN 1 ELSE 0 END, c.created_at, c.id";
+const MAKE_MANAGED: &str =
+    "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_by,
+    created_at, updated_at) VALUES ($1, $2, 'Managed Configuration', 'managed', 'building', $3, $4, $5, $5)";
+
 impl Store {
     /// Finds or makes a managed configuration. Of many that ask at once, one makes it.
     /// `None`: the organisation has no repositories at all.
@@ -57,14 +69,6 @@ impl Store {
         &self,
         wanted: WantedManaged,
     ) -> Result<Option<FoundConfiguration>, StoreError> {
-        const REPOS: &str = "SELECT id, name FROM repos WHERE org_id = $1 AND source <> 'local'
-            ORDER BY created_at, id";
-        const LINKS: &str = "SELECT c.id, cr.repo_id FROM configurations c
-            JOIN configuration_repos cr ON cr.configuration_id = c.id
-            WHERE c.org_id = $1 AND c.kind = 'managed'
-            ORDER BY CASE WHEN c.snapshot_id IS NULL THEN 1 ELSE 0 END, c.created_at, c.id";
-        const MAKE: &str = "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_by,
-            created_at, updated_at) VALUES ($1, $2, 'Managed Configuration', 'managed', 'building', $3, $4, $5, $5)";
         let org = wanted.org_id.uuid();
         let named = wanted.repo_ids.filter(|ids| !ids.is_empty());
         write!(self, Disk, tx => {
@@ -82,7 +86,7 @@ impl Store {
                 return Ok(Some(FoundConfiguration { configuration, is_new: false }));
             }
             let id = wanted.id.uuid();
-            sqlx::query(MAKE)
+            sqlx::query(MAKE_MANAGED)
                 .bind(id).bind(org).bind(wanted.sandbox_provider).bind(wanted.created_by.map(UserId::uuid))
                 .bind(wanted.at).execute(&mut *tx).await?;
             let paths = workspace_paths(chosen.iter().map(|(_, name)| name.as_str()));

@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket, steer,
-    tickets,
+    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket,
+    steer, tickets, workspaces,
 };
 use crate::app::AppState;
 
@@ -39,6 +39,15 @@ fn routes() -> OpenApiRouter<AppState> {
         // What sandboxes reach.
         .routes(routes!(egress::rules, egress::set_rules))
         .routes(routes!(egress::records))
+        // What sessions work on.
+        .routes(routes!(workspaces::repos, workspaces::add_repo))
+        .routes(routes!(workspaces::remove_repo))
+        .routes(routes!(workspaces::configurations, workspaces::create_configuration))
+        .routes(routes!(
+            workspaces::configuration,
+            workspaces::change_configuration,
+            workspaces::remove_configuration
+        ))
         // Sessions.
         .routes(routes!(create::create, sessions::list))
         .routes(routes!(sessions::status))

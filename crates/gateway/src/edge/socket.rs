@@ -60,7 +60,11 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     Ok(upgrade.on_upgrade(move |socket: WebSocket| async move {
         let _held = held;
         match app.hubs.open(&app, session.id).await {
-            Ok(hub) => Watcher::new(app, hub, session.id, user, socket).run(cursor.since, passive).await,
+            Ok(hub) => {
+                Watcher::new(app, hub, (session.id, session.created_by), user, socket)
+                    .run(cursor.since, passive)
+                    .await
+            }
             Err(error) => {
                 tracing::warn!(session = %session.id, %error, "a session could not be opened");
                 watcher::farewell(socket, CloseCode::SETUP_FAILED).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::ws::Utf8Bytes;
 use proto::SessionId;
 use proto::socket::WireStatus;
+use sandboxd::Sandboxd;
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
@@ -125,6 +126,10 @@ impl Hub {
 
     pub(crate) async fn state(&self) -> Result<(WireStatus, String), HubError> {
         self.ask(|reply| Command::State { reply }).await
+    }
+
+    pub(crate) async fn inside(&self) -> Result<Result<Sandboxd, String>, HubError> {
+        self.ask(|reply| Command::Inside { reply }).await
     }
 
     pub(crate) async fn stop(&self) -> Result<(), HubError> {

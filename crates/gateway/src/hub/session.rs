@@ -14,6 +14,7 @@ use opencode::api::ApiError;
 use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
+use sandboxd::Sandboxd;
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -149,6 +150,9 @@ impl Session {
             }
             Command::Cancel => self.cancel().await?,
             Command::Wake => self.wake().await?,
+            Command::Inside { reply } => {
+                let _ = reply.send(self.inside());
+            }
             Command::State { reply } => {
                 let _ = reply.send(self.state());
             }
@@ -180,6 +184,15 @@ impl Session {
             self.telemetry.written(&flush);
         }
         Ok(())
+    }
+
+    /// The supervisor inside. An agent that somebody else runs has none that we could ask.
+    fn inside(&self) -> Result<Sandboxd, String> {
+        match &self.agent {
+            Some(Agent { room: Some(room), .. }) => Ok(room.inside.clone()),
+            Some(_) => Err(format!("the {} provider has no access to files", self.record.sandbox_provider)),
+            None => Err("the session has no running sandbox: send a prompt first".to_owned()),
+        }
     }
 
     /// Whether only a prompt wakes it.

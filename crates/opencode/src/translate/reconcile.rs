@@ -3,7 +3,7 @@
 use proto::socket::{MessageRole, ServerMessage, WireStatus};
 
 use super::tool::ToolCall;
-use super::turn::{Kind, Step, Text, Turn, Verdict};
+use super::turn::{Kind, Text, Turn, Verdict};
 use super::{Output, SILENT, STOPPED, Translator};
 use crate::history::Entry;
 
@@ -87,6 +87,7 @@ impl Translator {
                 with_text(turn, message_id, part_id, |text| text.ended = true);
             }
             ServerMessage::ToolStart { message_id: Some(message), part_id, tool_call_id, tool, args } => {
+                self.calls.insert(tool_call_id);
                 let new = || Kind::Tool(ToolCall::new(tool_call_id, tool));
                 if let Ok((part, _)) = turn.part(part_id, message, new)
                     && let Kind::Tool(call) = &mut part.kind
@@ -127,7 +128,7 @@ fn with_text(turn: &mut Turn, message: &str, part: &str, change: impl FnOnce(&mu
 
 /// A turn that ends here without a word of the agent about it has failed.
 fn say_why(turn: &mut Turn, out: &mut Output) {
-    let last_is_done = turn.steps.last().map(|Step { done, .. }| *done);
+    let last_is_done = turn.steps.last().map(|step| step.done || step.end.is_some());
     if turn.verdict > Verdict::Fine || last_is_done == Some(true) {
         return;
     }

@@ -2,11 +2,13 @@
 
 use proto::socket::ServerMessage;
 
-use super::turn::{Full, Kind, Parked, Text, Turn};
-use super::{Output, Translator, back_to_work, bound, cut};
+use super::turn::{Kind, Parked, Text, Turn};
+use super::{Output, Translator, back_to_work, bound, cut, is_id};
 use crate::event::Part;
 
-/// The most of one part that is shown; no model says as much at once.
+/// The longest token; what is longer is said in several.
+const MAX_TOKEN: usize = 64 * 1024;
+/// The most of a whole text that is told at its end, after all of it was said in tokens.
 const MAX_TEXT: usize = 1024 * 1024;
 
 /// A text as it is reported.
@@ -22,13 +24,20 @@ struct Report<'a> {
 }
 
 impl Translator {
-    /// A piece for a part that is not known, or not a text, is left out: the whole text comes at the end.
+    /// The next piece of a part. Where the part is not known, it begins here, if its message is the agent's: some
+    /// agents announce messages only.
     pub(super) fn delta(&mut self, message: &str, part: &str, piece: &str, now: i64, out: &mut Output) {
-        let known = self.turn.as_ref().and_then(|turn| turn.parts.get(part));
-        let Some(known) = known.filter(|known| known.message == message) else { return };
-        let Kind::Text(text) = &known.kind else { return };
-        // Only the agent's own texts grow.
-        if !text.torn && !text.ended && self.step(message, now, out) {
+        let Some(turn) = &self.turn else { return };
+        let speaks = turn.speaks(message);
+        let may_be_said = match turn.parts.get(part) {
+            None => speaks && is_id(part) && !self.closed.contains(part),
+            Some(known) => {
+                known.message == message
+                    && matches!(&known.kind, Kind::Text(text) if !text.torn && !text.ended)
+            }
+        };
+        // A text that grows is the agent's, even where its message was not announced.
+        if may_be_said && !piece.is_empty() && (speaks || self.step(message, now, out)) {
             let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
             self.say(&report, out);
         }
@@ -50,9 +59,10 @@ impl Translator {
             ended: part.time.end.is_some(),
             from_history,
         };
-        let known = self.turn.as_ref().is_some_and(|turn| turn.step(&part.message).is_some());
+        let speaks = self.turn.as_ref().is_some_and(|turn| turn.speaks(&part.message));
+        let known = speaks || self.turn.as_ref().is_some_and(|turn| turn.step(&part.message).is_some());
         if known || !piece.is_empty() {
-            if self.step(&part.message, now, out) {
+            if speaks || self.step(&part.message, now, out) {
                 self.say(&report, out);
             }
         } else if !self.prompts.contains(&part.message) && !self.finished.contains(&part.message) {
@@ -64,6 +74,10 @@ impl Translator {
     pub(super) fn say_parked(&mut self, message: &str, out: &mut Output) {
         let parked = self.turn.as_mut().map(|turn| turn.unpark(message)).unwrap_or_default();
         for Parked { message, part, text, ended } in parked {
+            // Meanwhile another message may have had a part of this id.
+            if self.closed.contains(&part) {
+                continue;
+            }
             let report = Report {
                 message: &message,
                 part: &part,
@@ -105,12 +119,12 @@ impl Translator {
         if known.message != report.message || text.ended {
             return;
         }
-        let fits = say_more(text, report, out);
+        say_more(text, report, out);
         if report.ended {
             end(text, report, out);
-        }
-        if fits.is_err() {
-            cut(turn, out);
+            if report.whole.len() > MAX_TEXT {
+                cut(turn, out);
+            }
         }
     }
 }
@@ -133,8 +147,10 @@ pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
 }
 
 /// Says what has not been said of it.
-fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) -> Result<(), Full> {
-    let more = if !report.whole.is_empty() {
+fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) {
+    let mut more = if !report.whole.is_empty() {
+        // Whether pieces that follow are already in it cannot be known.
+        text.torn |= report.piece.is_empty();
         // A text that does not continue what was said is told whole at its end.
         text.said.rest_of(report.whole).unwrap_or_default()
     } else if !report.piece.is_empty() && !text.torn {
@@ -144,16 +160,16 @@ fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) -> Result<()
         text.torn &= report.from_history || text.said.len() > 0;
         ""
     };
-    let fits = bound::head(more, MAX_TEXT.saturating_sub(text.said.len()));
-    if !fits.is_empty() {
-        text.said.extend(fits);
+    while !more.is_empty() {
+        let (token, rest) = more.split_at(more.floor_char_boundary(MAX_TOKEN));
+        text.said.extend(token);
         out.messages.push(ServerMessage::Token {
             message_id: report.message.to_owned(),
             part_id: report.part.to_owned(),
-            token: fits.to_owned(),
+            token: token.to_owned(),
         });
+        more = rest;
     }
-    if fits.len() == more.len() { Ok(()) } else { Err(Full) }
 }
 
 fn end(text: &mut Text, report: &Report<'_>, out: &mut Output) {

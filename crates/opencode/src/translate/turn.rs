@@ -59,7 +59,17 @@ impl From<Verdict> for TurnOutcome {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) id: String,
+    /// The agent says that it is complete. Its parts may still be on their way: OpenCode writes an event down when it
+    /// is read, so that even the first one about a message can show how the message ended.
+    pub(super) end: Option<End>,
+    /// Clients were told that it is complete.
     pub(super) done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Complete,
+    Cancelled,
 }
 
 #[derive(Debug)]
@@ -70,6 +80,8 @@ pub(super) struct Part {
 
 #[derive(Debug)]
 pub(super) enum Kind {
+    /// Thoughts and notes, whose pieces are not said.
+    Silent,
     Text(Text),
     Tool(ToolCall),
 }
@@ -105,6 +117,11 @@ impl Turn {
         self.steps.iter_mut().rev().find(|step| step.id == id)
     }
 
+    /// Whether this message is the one that speaks now, as it nearly always is.
+    pub(super) fn speaks(&self, message: &str) -> bool {
+        self.steps.last().is_some_and(|step| !step.done && step.id == message)
+    }
+
     /// Adds a step. Returns the id of one that had to be forgotten for it, or an error if there is no room.
     pub(super) fn add_step(&mut self, id: &str) -> Result<Option<String>, Full> {
         let mut forgotten = None;
@@ -112,7 +129,7 @@ impl Turn {
             let done = self.steps.iter().position(|step| step.done).ok_or(Full)?;
             forgotten = Some(self.steps.remove(done).id);
         }
-        self.steps.push(Step { id: id.to_owned(), done: false });
+        self.steps.push(Step { id: id.to_owned(), end: None, done: false });
         Ok(forgotten)
     }
 
@@ -124,11 +141,13 @@ impl Turn {
         make: impl FnOnce() -> Kind,
     ) -> Result<(&mut Part, bool), Full> {
         let fresh = !self.parts.contains_key(id);
-        if fresh && self.parts.len() >= MAX_PARTS {
-            return Err(Full);
+        if fresh {
+            if self.parts.len() >= MAX_PARTS {
+                return Err(Full);
+            }
+            self.parts.insert(id.to_owned(), Part { message: message.to_owned(), kind: make() });
         }
-        let new = || Part { message: message.to_owned(), kind: make() };
-        Ok((self.parts.entry(id.to_owned()).or_insert_with(new), fresh))
+        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(Full)
     }
 
     /// Ends a step: of its parts only calls that still run are kept. Returns the ids of the others.

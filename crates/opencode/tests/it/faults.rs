@@ -48,6 +48,30 @@ fn an_answer_has_one_completion_however_often_its_end_is_reported() {
 }
 
 #[test]
+fn a_message_that_is_announced_as_complete_already_is_still_told_whole() {
+    let mut stage = Stage::busy();
+    stage.event(&completed("a1"));
+    stage.events(answer("a1"));
+    stage.event(&completed("a2"));
+    stage.events(answer("a2"));
+    stage.event(&status("idle"));
+    let answer = |id: &str| {
+        let prt = format!("{id} prt_{id}");
+        [
+            format!("message {id}"),
+            format!("token {prt} He"),
+            format!("token {prt} llo"),
+            format!("text {prt} Hello"),
+        ]
+    };
+    let mut expected = answer("a1").to_vec();
+    expected.push("complete a1".to_owned());
+    expected.extend(answer("a2"));
+    expected.extend(["complete a2", "turn a1,a2 Ok"].map(str::to_owned));
+    assert_eq!(stage.script(), expected);
+}
+
+#[test]
 fn parts_are_said_under_their_own_message_and_finished_messages_stay_finished() {
     let mut stage = Stage::busy();
     stage.events([
@@ -164,6 +188,10 @@ fn text_streams_in_both_forms_of_its_pieces() {
     oldest.events([message("a1", "assistant"), old("", "He"), old("", "llo")]);
     oldest.event(&text("a1", "prt_a1", "Hello", true));
     assert_eq!(oldest.script(), newer.script());
+    let mut brief = Stage::busy();
+    brief.events([message("a1", "assistant"), delta("a1", "prt_a1", "He"), delta("a1", "prt_a1", "llo")]);
+    brief.event(&text("a1", "prt_a1", "Hello", true));
+    assert_eq!(brief.script(), newer.script(), "a part that is not announced");
 }
 
 #[test]
@@ -219,6 +247,16 @@ fn a_stray_idle_does_not_end_a_turn_that_has_not_begun() {
     stage.translator.begin(PROMPT);
     stage.event(&status("idle"));
     assert!(stage.translator.is_busy() && stage.effects.is_empty() && stage.said.is_empty());
+}
+
+#[test]
+fn a_prompt_that_fails_before_the_agent_is_busy_ends_its_turn() {
+    let mut stage = Stage::new(SESSION);
+    stage.translator.begin(PROMPT);
+    stage.event(&session_error("UnknownError", "Image could not be decoded"));
+    assert!(matches!(stage.effects[..], [Effect::Settle { .. }]));
+    stage.reconcile(&json!([]), false);
+    assert_eq!(stage.script(), ["error Image could not be decoded", "turn  Error"]);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::recordings;
 use crate::stage::{
-    PROMPT, SESSION, Stage, completed_info, delta, done_state, info, message, status, text, text_part, tool,
-    tool_part,
+    PROMPT, SESSION, Stage, completed_info, delta, done_state, failed_info, info, message, session_error,
+    status, text, text_part, tool, tool_part,
 };
 
 fn entry(info: &Value, parts: &[Value]) -> Value {
@@ -110,6 +110,47 @@ fn pieces_after_a_gap_wait_for_the_whole_text() {
     assert_eq!(stage.script().last().unwrap(), "token a1 p1 one ", "it does not follow on what was said");
     stage.event(&text("a1", "p1", "one two three", true));
     assert_eq!(stage.script()[2..], ["token a1 p1 two three", "text a1 p1 one two three"]);
+}
+
+#[test]
+fn a_part_that_begins_after_the_gap_streams_at_once() {
+    let mut stage = Stage::busy();
+    stage.translator.stream_lost();
+    // It began between the new subscription and the question for the history.
+    stage.reconcile(
+        &json!([user(), entry(&info("a1", "assistant"), &[text_part("a1", "p1", "", false)])]),
+        true,
+    );
+    stage.events([text("a1", "p1", "", false), delta("a1", "p1", "at once")]);
+    assert_eq!(stage.script(), ["message a1", "token a1 p1 at once"]);
+}
+
+#[test]
+fn an_agent_that_was_found_busy_can_end_the_turn() {
+    let mut stage = Stage::new(SESSION);
+    stage.translator.begin(PROMPT);
+    stage.reconcile(&json!([user()]), true);
+    stage.event(&status("idle"));
+    assert!(matches!(stage.effects[..], [Effect::Settle { .. }]));
+}
+
+#[test]
+fn the_second_idle_leaves_nothing_to_wait_for() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), status("idle"), status("idle")]);
+    let [Effect::Settle { after: first }, Effect::Settle { after: second }] = &stage.effects[..] else {
+        panic!("{:?}", stage.effects)
+    };
+    assert!(!first.is_zero() && second.is_zero());
+}
+
+#[test]
+fn an_error_that_was_told_before_the_restart_is_not_told_again() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), session_error("APIError", "bad key")]);
+    stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
+    stage.reconcile(&json!([user(), entry(&failed_info("a1", "APIError", "bad key"), &[])]), false);
+    assert_eq!(stage.script(), ["message a1", "error bad key", "complete a1", "turn a1 Error"]);
 }
 
 #[test]

@@ -8,53 +8,8 @@ use proptest::sample::Index;
 use proto::socket::ServerMessage;
 use serde_json::{Value, json};
 
+use crate::promises::check;
 use crate::stage::{self, PROMPT, SESSION, Stage};
-
-/// What clients may rely on, whatever the agent sent.
-pub(crate) fn check(said: &[ServerMessage]) {
-    let mut open: Vec<&str> = Vec::new();
-    let (mut turn, mut seen) = (Vec::new(), HashSet::new());
-    let (mut calls, mut ended_calls, mut ended_texts) = (HashSet::new(), HashSet::new(), HashSet::new());
-    for message in said {
-        let told = stage::brief(message);
-        match message {
-            ServerMessage::Message(message) => {
-                assert!(seen.insert(&message.id), "announced twice: {told}");
-                open.push(&message.id);
-                turn.push(message.id.clone());
-            }
-            ServerMessage::Token { message_id, part_id, .. } => {
-                assert!(open.contains(&message_id.as_str()), "a token outside of its message: {told}");
-                assert!(!ended_texts.contains(part_id), "a token after the end: {told}");
-            }
-            ServerMessage::TextPartComplete { message_id, part_id, .. } => {
-                assert!(open.contains(&message_id.as_str()), "a text outside of its message: {told}");
-                assert!(ended_texts.insert(part_id), "ended twice: {told}");
-            }
-            ServerMessage::ToolStart { message_id, tool_call_id, .. } => {
-                let message = message_id.as_deref().unwrap();
-                assert!(turn.iter().any(|id| id == message), "a call outside of its message: {told}");
-                assert!(!ended_calls.contains(tool_call_id), "begun after its end: {told}");
-                calls.insert(tool_call_id);
-            }
-            ServerMessage::ToolEnd { tool_call_id, .. } => {
-                assert!(calls.contains(tool_call_id), "ended and never begun: {told}");
-                assert!(ended_calls.insert(tool_call_id), "ended twice: {told}");
-            }
-            ServerMessage::MessageComplete { message_id } => {
-                let before = open.len();
-                open.retain(|id| id != message_id);
-                assert_eq!(open.len() + 1, before, "completed twice or never begun: {told}");
-            }
-            ServerMessage::TurnComplete { message_ids, .. } => {
-                assert!(open.is_empty(), "the turn ended before its message: {told}");
-                assert_eq!(message_ids, &std::mem::take(&mut turn), "not the messages of the turn");
-                assert_eq!(calls.len(), ended_calls.len(), "a call was left running: {told}");
-            }
-            _ => {}
-        }
-    }
-}
 
 /// Anything at all, made of few enough ids that it hits itself.
 fn any_event() -> impl Strategy<Value = Value> {
@@ -203,6 +158,9 @@ fn store(message: &mut Value, part: Value) {
 }
 
 proptest! {
+    // A failing case is written into the report, and not beside the tests.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn whatever_comes_clients_can_rely_on_the_order(
         events in prop::collection::vec(any_event(), 0..80),

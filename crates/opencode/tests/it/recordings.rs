@@ -10,7 +10,7 @@ use opencode::translate::Effect;
 use proto::socket::Frame;
 use serde_json::Value;
 
-use crate::invariants::check;
+use crate::promises::check;
 use crate::stage::Stage;
 
 /// When the recordings were made, so that times in them make sense.

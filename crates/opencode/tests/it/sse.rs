@@ -24,6 +24,7 @@ fn texts(input: &str) -> Vec<String> {
 fn events_are_cut_as_the_standard_has_it() {
     assert_eq!(texts("data: a\n\ndata: b\n\n"), ["a", "b"]);
     assert_eq!(texts("data: a\r\n\r\ndata: b\r\n\r\n"), ["a", "b"]);
+    assert_eq!(texts("data: a\r\ndata: b\r\n\r\n"), ["a\nb"], "a pair is one line end");
     assert_eq!(texts("data: a\r\rdata: b\r\r"), ["a", "b"], "line ends of one carriage return");
     assert_eq!(texts("data: a\ndata: b\ndata\ndata: c\n\n"), ["a\nb\n\nc"]);
     assert_eq!(texts("data:a\n\ndata:  b\n\n"), ["a", " b"], "one space is not part of it");
@@ -114,6 +115,8 @@ fn any_stream() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_cutting_gives_the_same_events(
         stream in any_stream(),

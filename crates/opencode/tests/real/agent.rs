@@ -10,7 +10,7 @@ use std::time::Duration;
 use clock::{Clock, Rng};
 use model::Script;
 use opencode::api::{Client, Dial, Place};
-use opencode::files::{Instructions, Setup, VERSION};
+use opencode::files::{Instructions, Setup, Tool, VERSION};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 use testkit::ScriptedModel;
@@ -23,6 +23,12 @@ use tokio::time::timeout;
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) const MODEL: &str = "anthropic/claude-opus-4-6";
 pub(crate) const KEY: &str = "pls_first_key";
+
+/// A tool as ours will be: without imports.
+const PROBE: Tool = Tool {
+    name: "probe",
+    source: "export default { description: 'Probes.', args: {}, execute: async () => 'probed' }\n",
+};
 
 const RULES: &str = r#"
 [[rule]]
@@ -52,6 +58,13 @@ error = { status = 429, message = "slow down", retry_after_ms = 1, times = 1 }
 text = "after the wait"
 
 [[rule]]
+when = "scripted probe"
+[[rule.step]]
+tool = [{ name = "probe" }]
+[[rule.step]]
+text = "It said {tool_result}"
+
+[[rule]]
 when = "scripted delegation"
 [[rule.step]]
 tool = [{ name = "task", input = { description = "Help", prompt = "be the scripted helper", subagent_type = "general" } }]
@@ -70,11 +83,15 @@ text = "A plain answer."
 
 pub(crate) struct Agent {
     pub(crate) model: ScriptedModel,
-    address: SocketAddr,
+    process: Process,
     home: TempDir,
-    process: Child,
     pub(crate) clock: Clock,
     pub(crate) rng: Rng,
+}
+
+struct Process {
+    address: SocketAddr,
+    child: Child,
     /// Kept open, so that the process can go on writing.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
@@ -84,33 +101,27 @@ impl Agent {
         let model = ScriptedModel::start(Script::parse(RULES).unwrap()).await.unwrap();
         let home = TempDir::new().unwrap();
         make_repository(&home.path().join("repo"));
-        let (folder, url) = (home.path().join("ours"), model.url());
-        let setup = Setup {
-            home: home.path().to_str().unwrap(),
-            folder: folder.to_str().unwrap(),
-            model_url: &url,
-            model_key: KEY,
-            model: MODEL,
-            instructions: Instructions::Coding,
-            tools: &[],
-            port: 0,
-        };
-        for entry in setup.entries() {
-            fs::create_dir_all(Path::new(&entry.path).parent().unwrap()).unwrap();
-            fs::write(&entry.path, &entry.contents).unwrap();
-        }
-        let mut process = command(home.path(), &setup).spawn().unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let address = timeout(PATIENCE, listening(&mut lines, home.path())).await.unwrap();
+        let process = Process::start(home.path(), &model.url()).await;
         let (clock, rng) = (Clock::system(), Rng::system());
-        let agent = Self { model, address, home, process, clock, rng, _stdout: lines };
-        let version = agent.client().wait_until_ready(PATIENCE).await.unwrap();
-        assert_eq!(version, VERSION);
+        let agent = Self { model, process, home, clock, rng };
+        agent.assert_ready().await;
         agent
     }
 
+    /// As if the machine had lost power, and was started again.
+    pub(crate) async fn kill_and_start(&mut self) {
+        self.process.kill().await;
+        self.process = Process::start(self.home.path(), &self.model.url()).await;
+        self.assert_ready().await;
+    }
+
+    async fn assert_ready(&self) {
+        let version = self.client().wait_until_ready(PATIENCE).await.unwrap();
+        assert_eq!(version, VERSION);
+    }
+
     pub(crate) fn client(&self) -> Client<impl Dial + use<>> {
-        let address = self.address;
+        let address = self.process.address;
         Client::new(move || TcpStream::connect(address), Place::local())
     }
 
@@ -127,13 +138,47 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Process {
+    async fn start(home: &Path, model_url: &str) -> Self {
+        let (folder, repository) = (home.join("ours"), home.join("repo"));
+        let setup = Setup {
+            home: home.to_str().unwrap(),
+            folder: folder.to_str().unwrap(),
+            workspace: repository.to_str().unwrap(),
+            model_url,
+            model_key: KEY,
+            model: MODEL,
+            instructions: Instructions::Coding,
+            tools: &[PROBE],
+            port: 0,
+        };
+        for entry in setup.entries() {
+            fs::create_dir_all(Path::new(&entry.path).parent().unwrap()).unwrap();
+            fs::write(&entry.path, &entry.contents).unwrap();
+        }
+        let mut child = command(home, &setup).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = timeout(PATIENCE, listening(&mut lines, home)).await.unwrap();
+        Self { address, child, _stdout: lines }
+    }
+
     /// The whole group, because the agent starts processes of its own.
-    fn drop(&mut self) {
-        let id = self.process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+    fn kill_group(&self) {
+        let id = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(id) = id {
             let _ = kill_process_group(id, Signal::KILL);
         }
+    }
+
+    async fn kill(&mut self) {
+        self.kill_group();
+        self.child.wait().await.unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill_group();
     }
 }
 

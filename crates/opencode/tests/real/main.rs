@@ -13,17 +13,20 @@ use agent::Agent;
 
 #[tokio::test]
 async fn the_real_agent_is_driven_from_outside() {
-    let agent = Agent::start().await;
+    let mut agent = Agent::start().await;
     scenarios::plain_text(&agent).await;
     scenarios::instructions_key_and_model_reach_the_model(&agent).await;
     scenarios::bash(&agent).await;
+    scenarios::tool_of_ours(&agent).await;
     scenarios::cancel(&agent).await;
     scenarios::model_error(&agent).await;
     scenarios::retry(&agent).await;
     scenarios::the_same_prompt_twice(&agent).await;
     scenarios::sub_agent(&agent).await;
     scenarios::lost_stream(&agent).await;
+    scenarios::long_history(&agent).await;
     scenarios::images(&agent).await;
     scenarios::new_key(&agent).await;
+    scenarios::killed_agent(&mut agent).await;
     scenarios::the_repository_is_untouched(&agent);
 }

@@ -3,12 +3,16 @@
 use opencode::api::Prompt;
 use opencode::files::Instructions;
 use opencode::ids::PromptIds;
-use opencode::translate::Translator;
+use opencode::translate::{Effect, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
 use serde_json::Value;
 
 use crate::agent::{Agent, KEY, MODEL, git};
 use crate::watcher::{turn, watch};
+
+/// Eight by eight.
+const PICTURE: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC";
 
 pub(crate) async fn plain_text(agent: &Agent) {
     let seen = turn(agent, "hello").await;
@@ -42,12 +46,18 @@ pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
 pub(crate) async fn bash(agent: &Agent) {
     let seen = turn(agent, "use the scripted tool").await;
     assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
-    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {}", seen.text);
+    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {seen:?}");
     let ends: Vec<_> =
         seen.said.iter().filter(|said| matches!(said, ServerMessage::ToolEnd { .. })).collect();
     let [ServerMessage::ToolEnd { tool, result, duration_ms, .. }] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((tool.as_str(), result.trim()), ("bash", "sum-42 pager-cat"));
     assert!(*duration_ms > 0);
+}
+
+pub(crate) async fn tool_of_ours(agent: &Agent) {
+    assert!(agent.client().tools().await.unwrap().iter().any(|tool| tool == "probe"));
+    let seen = turn(agent, "a scripted probe").await;
+    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "It said probed"), "{seen:?}");
 }
 
 pub(crate) async fn cancel(agent: &Agent) {
@@ -134,16 +144,43 @@ pub(crate) async fn lost_stream(agent: &Agent) {
     assert_eq!(stubs, 1);
 }
 
+/// More than a page of it.
+pub(crate) async fn long_history(agent: &Agent) {
+    let mut watcher = watch(agent).await;
+    let mut prompts = Vec::new();
+    for number in 0..12 {
+        watcher.prompt(&format!("question {number}")).await;
+        watcher.finish().await;
+        prompts.push(watcher.ids.message.clone());
+    }
+    let whole = watcher.client.history(&watcher.session, &prompts[0]).await.unwrap();
+    let entries = whole.entries().unwrap();
+    let asked: Vec<_> =
+        entries.iter().filter(|entry| entry.info.role == "user").map(|entry| &*entry.info.id).collect();
+    assert_eq!((asked, whole.pages.len()), (prompts.iter().map(String::as_str).collect(), 2));
+    let end = watcher.client.history(&watcher.session, &prompts[11]).await.unwrap();
+    assert_eq!((end.pages.len(), end.has(&prompts[11]), end.has(&prompts[0])), (1, true, false));
+}
+
 pub(crate) async fn images(agent: &Agent) {
     let mut watcher = watch(agent).await;
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
-    let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
+    let images = [format!("data:image/png;base64,{PICTURE}")];
     let prompt = Prompt { ids: &ids, model: MODEL, text: "look", images: &images };
     watcher.translator.begin(&ids.message);
     watcher.client.prompt(&watcher.session, &prompt).await.unwrap();
     assert_eq!(watcher.finish().await.outcome, TurnOutcome::Ok);
     let last = agent.model.requests().last().unwrap().json();
-    assert!(last["messages"].to_string().contains("iVBORw0KGgo="), "{last}");
+    assert!(last["messages"].to_string().contains(PICTURE), "{last}");
+
+    // A picture that is none fails before the agent is busy, and nothing but an error is ever said of it.
+    let ids = PromptIds::new(agent.now(), 2, &agent.rng);
+    let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
+    watcher.translator.begin(&ids.message);
+    watcher.ids = ids.clone();
+    watcher.client.prompt(&watcher.session, &Prompt { ids: &ids, images: &images, ..prompt }).await.unwrap();
+    let seen = watcher.finish().await;
+    assert_eq!((seen.outcome, seen.errors().len()), (TurnOutcome::Error, 1), "{seen:?}");
 }
 
 /// A sandbox that was started for nobody is given to somebody: the key changes, the process stays.
@@ -152,6 +189,34 @@ pub(crate) async fn new_key(agent: &Agent) {
     agent.client().dispose().await.unwrap();
     turn(agent, "hello with another key").await;
     assert_eq!(agent.model.requests().last().unwrap().headers["x-api-key"], "pls_second_key");
+}
+
+/// The agent's own copy of the answer is empty afterwards; what was said stays said.
+pub(crate) async fn killed_agent(agent: &mut Agent) {
+    let mut watcher = watch(agent).await;
+    watcher.prompt("a scripted slowness").await;
+    while watcher.said.iter().filter(|said| matches!(said, ServerMessage::Token { .. })).count() < 3 {
+        watcher.step().await;
+    }
+    let (session, prompt) = (watcher.session.clone(), watcher.ids.message.clone());
+    let mut said = std::mem::take(&mut watcher.said);
+    drop(watcher);
+    agent.kill_and_start().await;
+
+    let client = agent.client();
+    assert!(client.has_session(&session).await.unwrap());
+    let mut translator = Translator::resume(&session, &prompt, &said);
+    let history = client.history(&session, &prompt).await.unwrap();
+    assert!(history.has(&prompt) && !history.busy);
+    let output = translator.reconcile(&history.entries().unwrap(), history.busy, agent.now());
+    assert!(matches!(&output.effects[..], [Effect::Interrupted { .. }]), "{output:?}");
+    let known = said.len();
+    said.extend(output.messages);
+    assert!(matches!(&said[known], ServerMessage::Error { .. }), "{said:?}");
+    let end = |said: &ServerMessage| {
+        matches!(said, ServerMessage::TurnComplete { outcome: TurnOutcome::Error, .. })
+    };
+    assert!(end(said.last().unwrap()) && !translator.is_busy(), "{said:?}");
 }
 
 pub(crate) fn the_repository_is_untouched(agent: &Agent) {

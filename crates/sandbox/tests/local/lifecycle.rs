@@ -239,7 +239,9 @@ async fn the_given_program_is_inside_and_cannot_be_changed() {
     let bed = Bed::new();
     let program = bed.folder.path().join("program");
     std::fs::copy("/bin/sh", &program).unwrap();
-    let sandbox = bed.start_with("program", |spec| spec.programs = [("proliferate".to_owned(), program.clone())].into()).await;
+    let sandbox = bed
+        .start_with("program", |spec| spec.programs = [("proliferate".to_owned(), program.clone())].into())
+        .await;
     let said =
         bed.run(&sandbox, "/opt/proliferate -c 'echo runs'; echo x > /opt/proliferate && echo CHANGED").await;
     assert!(said.contains("runs") && !said.contains("CHANGED"), "{said}");

@@ -14,6 +14,7 @@ mod events;
 mod fencing;
 mod idempotency;
 mod identity;
+mod log_model;
 mod logins;
 mod prompts;
 mod sandboxes;

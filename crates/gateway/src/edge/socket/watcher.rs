@@ -1,14 +1,18 @@
 //! One connection to a session: a place in its stream, and a client that may speak.
 
 mod coalesce;
+mod git;
 
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
-use proto::socket::{ClientMessage, CloseCode, FrameError, MessageSource, ServerMessage, WireStatus};
+use proto::socket::{
+    ClientMessage, CloseCode, FrameError, GitAction, MessageSource, ServerMessage, WireStatus,
+};
 use proto::{SessionId, UserId};
+use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
@@ -19,6 +23,8 @@ const STALLED: Duration = Duration::from_secs(30);
 /// How often a client is asked whether it is there, and how long it may be silent.
 const PING: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(100);
+/// Answers that may wait for a client.
+const ANSWERS: usize = 16;
 /// What is read of the log at once for a client that comes back.
 const PAGE: usize = 1024 * 1024;
 
@@ -32,6 +38,10 @@ pub(super) struct Watcher {
     from: SplitStream<WebSocket>,
     /// The number of the last frame that the client has.
     place: i64,
+    /// Answers that take a while, for this client alone.
+    answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
+    /// Who made the session, and may change its files.
+    creator: Option<UserId>,
 }
 
 /// Why a connection ends.
@@ -46,13 +56,13 @@ impl Watcher {
     pub(super) fn new(
         app: AppState,
         hub: Hub,
-        session: SessionId,
+        (session, creator): (SessionId, Option<UserId>),
         user: Option<UserId>,
         socket: WebSocket,
     ) -> Self {
         let place = hub.feed.head();
         let (out, from) = socket.split();
-        Self { app, hub, session, user, out, from, place }
+        Self { app, hub, session, user, out, from, place, answers: mpsc::channel(ANSWERS), creator }
     }
 
     /// Serves the client until one side has enough.
@@ -69,7 +79,8 @@ impl Watcher {
             let frame = CloseFrame { code: code.code, reason: code.reason.into() };
             let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
             // The answer to a close is read, or the client may never see it.
-            let _ = timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
+            let _ =
+                timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
         }
     }
 
@@ -139,6 +150,7 @@ impl Watcher {
                         Some(Ok(_)) => {}
                     }
                 }
+                Some(answer) = self.answers.1.recv() => self.tell(&answer).await?,
                 _ = ping.tick() => {
                     if self.app.clock.elapsed().saturating_sub(heard) > SILENT {
                         return Err(End::Gone);
@@ -178,9 +190,14 @@ impl Watcher {
             // Unknown ones are of a later version; malformed ones are ignored as they always were.
             Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),
         };
+        if let Some((action, changes)) = git::kind(&message) {
+            return self.git(action, changes, message).await;
+        }
         match message {
             ClientMessage::Ping => self.tell(&ServerMessage::Pong).await,
-            ClientMessage::Prompt { content, images } => self.prompt(content, images.unwrap_or_default()).await,
+            ClientMessage::Prompt { content, images } => {
+                self.prompt(content, images.unwrap_or_default()).await
+            }
             ClientMessage::Cancel if self.user.is_none() => self.error("Unauthorized").await,
             ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
             ClientMessage::GetStatus => {
@@ -210,6 +227,26 @@ impl Watcher {
             Ok(Prompted::Full) => self.error("Too many prompts wait: let some be answered first").await,
             Err(_) => self.error("Failed to send prompt").await,
         }
+    }
+
+    /// Git runs beside the stream; one at a time for each client.
+    async fn git(&mut self, action: GitAction, changes: bool, message: ClientMessage) -> Result<(), End> {
+        if changes && self.user.is_none() {
+            return self.error("Unauthorized").await;
+        }
+        if changes && self.creator.is_some() && self.creator != self.user {
+            return self.error("Not authorized to modify this session").await;
+        }
+        let (hub, answers) = (self.hub.clone(), self.answers.0.clone());
+        tokio::spawn(async move {
+            for answer in git::answer(&hub, action, message).await {
+                // A client that is gone needs no answer.
+                if answers.send(answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(())
     }
 
     async fn error(&mut self, message: &str) -> Result<(), End> {

@@ -42,12 +42,8 @@ impl Session {
 
     fn launch(&mut self) {
         let (tell, stages) = mpsc::channel(STAGES);
-        let launch = Launch {
-            app: self.app.clone(),
-            owner: self.owner,
-            record: self.record.clone(),
-            stages: tell,
-        };
+        let launch =
+            Launch { app: self.app.clone(), owner: self.owner, record: self.record.clone(), stages: tell };
         self.boot = Some(Boot { task: tokio::spawn(launch.run()), stages });
     }
 
@@ -78,7 +74,8 @@ impl Session {
             let old = self.translator.replace(Translator::new(&agent.session));
             // The agent that had the turn is gone, with all that it had not said.
             if let (true, Some(mut old)) = (lost, old) {
-                let out = old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
+                let out =
+                    old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
                 self.take(out).await?;
             }
         }
@@ -91,7 +88,9 @@ impl Session {
 
     /// Says what was missed while nobody listened, and hands a prompt over again that never arrived.
     async fn catch_up(&mut self) -> Result<(), Over> {
-        let (Some(agent), Some(translator), Some(turn)) = (&self.agent, &mut self.translator, self.turn.clone()) else {
+        let (Some(agent), Some(translator), Some(turn)) =
+            (&self.agent, &mut self.translator, self.turn.clone())
+        else {
             return Ok(());
         };
         if !translator.is_busy() {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::PromptIds;
-use proto::{ModelId, PromptState};
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
+use proto::{ModelId, PromptState};
 use store::{NewPrompt, QueuedPrompt};
 use tokio::task::JoinHandle;
 
@@ -132,7 +132,11 @@ impl Session {
     pub(super) async fn cancel(&mut self) -> Result<(), Over> {
         if self.turn.is_some() {
             // One that is on its way has to arrive before it can be cancelled.
-            if self.dispatch.is_some() { self.cancelled = true } else { self.abort() }
+            if self.dispatch.is_some() {
+                self.cancelled = true
+            } else {
+                self.abort()
+            }
             return Ok(());
         }
         for prompt in std::mem::take(&mut self.queue) {
@@ -153,7 +157,8 @@ impl Session {
 
     /// When the agent is free again: the turn is settled and the next one begins.
     pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
-        let busy = self.dispatch.is_some() || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
+        let busy = self.dispatch.is_some()
+            || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
         if busy {
             return Ok(());
         }
@@ -180,7 +185,12 @@ pub(super) async fn dispatched(task: &mut Option<JoinHandle<Result<(), ApiError>
     }
 }
 
-async fn send(client: Client<Door>, session: String, model: &'static str, prompt: QueuedPrompt) -> Result<(), ApiError> {
+async fn send(
+    client: Client<Door>,
+    session: String,
+    model: &'static str,
+    prompt: QueuedPrompt,
+) -> Result<(), ApiError> {
     let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
     let prompt = Prompt { ids: &ids, model, text: &prompt.content, images: &prompt.images };
     let mut pause = PAUSE;

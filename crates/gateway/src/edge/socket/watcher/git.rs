@@ -1,0 +1,75 @@
+//! Git for a client: done beside the stream, and answered to the one who asked.
+
+use proto::socket::{ClientMessage, GitAction, GitCode, GitResult, ServerMessage};
+use sandboxd::ClientError;
+
+use crate::hub::Hub;
+use crate::runtime::{Git, git_failed};
+
+/// Whether a message is about git, and whether it changes anything.
+pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
+    match message {
+        ClientMessage::GetGitStatus { .. } => Some((GitAction::GetStatus, false)),
+        ClientMessage::GitCreateBranch { .. } => Some((GitAction::CreateBranch, true)),
+        ClientMessage::GitCommit { .. } => Some((GitAction::Commit, true)),
+        ClientMessage::GitPush { .. } => Some((GitAction::Push, true)),
+        ClientMessage::GitCreatePr { .. } => Some((GitAction::CreatePr, true)),
+        _ => None,
+    }
+}
+
+/// What the client is told: the result, and after a success the new state.
+pub(super) async fn answer(hub: &Hub, action: GitAction, message: ClientMessage) -> Vec<ServerMessage> {
+    let inside = match hub.inside().await {
+        Ok(Ok(inside)) => inside,
+        Ok(Err(reason)) => return vec![result(git_failed(action, GitCode::UnknownError, &reason))],
+        Err(error) => return vec![result(git_failed(action, GitCode::UnknownError, &error.to_string()))],
+    };
+    let Some(git) = Git::at(inside, path(&message)) else {
+        return vec![result(git_failed(action, GitCode::UnknownError, "Invalid workspace path"))];
+    };
+    let done = match message {
+        ClientMessage::GitCreateBranch { branch_name, .. } => git.create_branch(&branch_name).await,
+        ClientMessage::GitCommit { message, include_untracked, files, .. } => {
+            git.commit(&message, include_untracked, &files.unwrap_or_default()).await
+        }
+        ClientMessage::GitPush { .. } => git.push().await,
+        ClientMessage::GitCreatePr { .. } => Ok(git_failed(
+            action,
+            GitCode::GhNotAvailable,
+            "Pull requests need a connected GitHub account, which cannot be connected yet",
+        )),
+        _ => return vec![status(&git).await],
+    };
+    match done {
+        Ok(done) if done.success => vec![result(done), status(&git).await],
+        Ok(done) => vec![result(done)],
+        Err(error) => vec![result(broken(action, &error))],
+    }
+}
+
+async fn status(git: &Git) -> ServerMessage {
+    match git.status().await {
+        Ok(state) => ServerMessage::GitStatus(state),
+        Err(error) => result(broken(GitAction::GetStatus, &error)),
+    }
+}
+
+fn result(result: GitResult) -> ServerMessage {
+    ServerMessage::GitResult(result)
+}
+
+fn broken(action: GitAction, error: &ClientError) -> GitResult {
+    git_failed(action, GitCode::UnknownError, &error.to_string())
+}
+
+fn path(message: &ClientMessage) -> Option<&str> {
+    match message {
+        ClientMessage::GetGitStatus { workspace_path }
+        | ClientMessage::GitCreateBranch { workspace_path, .. }
+        | ClientMessage::GitCommit { workspace_path, .. }
+        | ClientMessage::GitPush { workspace_path }
+        | ClientMessage::GitCreatePr { workspace_path, .. } => workspace_path.as_deref(),
+        _ => None,
+    }
+}

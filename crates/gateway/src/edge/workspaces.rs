@@ -1,0 +1,215 @@
+//! Repositories and configurations: what sessions work on.
+
+use axum::Json;
+use axum::http::StatusCode;
+use proto::http::{
+    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, ErrorBody,
+    OkReply, RepoEntry, RepoList, RepoPlace,
+};
+use proto::{ConfigurationId, RepoId, text};
+use store::{Configuration, ConfigurationChange, NewConfiguration, NewRepo, Placement, RemoteSource, Repo};
+use url::Url;
+
+use super::auth::{Admin, User};
+use super::params::Path;
+use super::{ApiError, Body};
+use crate::app::AppState;
+
+const MAX_NAME: usize = 100;
+const MAX_URL: usize = 500;
+const MAX_REPOS: usize = 20;
+
+#[utoipa::path(get, path = "/v1/repos", tag = "workspaces", responses((status = 200, body = RepoList)))]
+pub(super) async fn repos(app: AppState, user: User) -> Result<Json<RepoList>, ApiError> {
+    let repos = app.store.repos(user.org).await?.into_iter().map(repo_entry).collect();
+    Ok(Json(RepoList { repos }))
+}
+
+#[utoipa::path(post, path = "/v1/repos", tag = "workspaces", request_body = AddRepo,
+    responses((status = 201, body = RepoEntry), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn add_repo(
+    app: AppState,
+    user: User,
+    Body(request): Body<AddRepo>,
+) -> Result<(StatusCode, Json<RepoEntry>), ApiError> {
+    let url = git_url(&request.url)?;
+    let last =
+        url.path_segments().and_then(|mut parts| parts.next_back().map(str::to_owned)).unwrap_or_default();
+    let name = request.name.unwrap_or_else(|| last.trim_end_matches(".git").to_owned());
+    let branch = request.default_branch.unwrap_or_else(|| "main".to_owned());
+    if !text::is_line(&name, MAX_NAME) || !text::is_line(&branch, MAX_NAME) || branch.starts_with('-') {
+        return Err(ApiError::bad_request("name and defaultBranch are one line of at most 100 characters"));
+    }
+    let id: RepoId = app.rng.uuid(app.clock.now()).into();
+    let from = if url.host_str() == Some("github.com") { RemoteSource::Github } else { RemoteSource::Git };
+    let new = NewRepo {
+        id,
+        org_id: user.org,
+        name,
+        from,
+        url: url.to_string(),
+        default_branch: branch,
+        is_private: false,
+        added_by: Some(user.id),
+        at: app.clock.now(),
+    };
+    app.store.create_repo(new).await?;
+    let repo =
+        app.store.repo(user.org, id).await?.ok_or_else(|| ApiError::not_found("This repository is gone"))?;
+    Ok((StatusCode::CREATED, Json(repo_entry(repo))))
+}
+
+#[utoipa::path(delete, path = "/v1/repos/{repoId}", tag = "workspaces", params(("repoId" = RepoId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn remove_repo(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(id): Path<RepoId>,
+) -> Result<Json<OkReply>, ApiError> {
+    app.store.delete_repo(admin.org, id).await?;
+    Ok(Json(OkReply::OK))
+}
+
+#[utoipa::path(get, path = "/v1/configurations", tag = "workspaces",
+    responses((status = 200, body = ConfigurationList)))]
+pub(super) async fn configurations(app: AppState, user: User) -> Result<Json<ConfigurationList>, ApiError> {
+    let found = app.store.configurations(user.org).await?;
+    let configurations = found.into_iter().map(|found| configuration_entry(found, Vec::new())).collect();
+    Ok(Json(ConfigurationList { configurations }))
+}
+
+#[utoipa::path(post, path = "/v1/configurations", tag = "workspaces", request_body = CreateConfiguration,
+    responses((status = 201, body = ConfigurationEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn create_configuration(
+    app: AppState,
+    user: User,
+    Body(request): Body<CreateConfiguration>,
+) -> Result<(StatusCode, Json<ConfigurationEntry>), ApiError> {
+    check_name(&request.name)?;
+    let id: ConfigurationId = app.rng.uuid(app.clock.now()).into();
+    let new = NewConfiguration {
+        id,
+        org_id: user.org,
+        name: request.name,
+        sandbox_provider: app.sandboxes.engine().to_owned(),
+        repos: placements(request.repos)?,
+        created_by: Some(user.id),
+        at: app.clock.now(),
+    };
+    app.store.create_configuration(new).await?;
+    Ok((StatusCode::CREATED, Json(whole(&app, &user, id).await?)))
+}
+
+#[utoipa::path(get, path = "/v1/configurations/{configurationId}", tag = "workspaces",
+    params(("configurationId" = ConfigurationId, Path)),
+    responses((status = 200, body = ConfigurationEntry), (status = 404, body = ErrorBody)))]
+pub(super) async fn configuration(
+    app: AppState,
+    user: User,
+    Path(id): Path<ConfigurationId>,
+) -> Result<Json<ConfigurationEntry>, ApiError> {
+    Ok(Json(whole(&app, &user, id).await?))
+}
+
+#[utoipa::path(patch, path = "/v1/configurations/{configurationId}", tag = "workspaces",
+    params(("configurationId" = ConfigurationId, Path)), request_body = ChangeConfiguration,
+    responses((status = 200, body = ConfigurationEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn change_configuration(
+    app: AppState,
+    user: User,
+    Path(id): Path<ConfigurationId>,
+    Body(request): Body<ChangeConfiguration>,
+) -> Result<Json<ConfigurationEntry>, ApiError> {
+    if let Some(name) = &request.name {
+        check_name(name)?;
+    }
+    let change = ConfigurationChange {
+        name: request.name,
+        repos: request.repos.map(placements).transpose()?,
+        by: Some(user.id.to_string()),
+        ..ConfigurationChange::default()
+    };
+    app.store.update_configuration(user.org, id, change, app.clock.now()).await?;
+    Ok(Json(whole(&app, &user, id).await?))
+}
+
+#[utoipa::path(delete, path = "/v1/configurations/{configurationId}", tag = "workspaces",
+    params(("configurationId" = ConfigurationId, Path)),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
+pub(super) async fn remove_configuration(
+    app: AppState,
+    Admin(admin): Admin,
+    Path(id): Path<ConfigurationId>,
+) -> Result<Json<OkReply>, ApiError> {
+    app.store.delete_configuration(admin.org, id).await?;
+    Ok(Json(OkReply::OK))
+}
+
+async fn whole(app: &AppState, user: &User, id: ConfigurationId) -> Result<ConfigurationEntry, ApiError> {
+    let found = app.store.configuration(user.org, id).await?;
+    let found = found.ok_or_else(|| ApiError::not_found("This configuration does not exist"))?;
+    let placed = app.store.configuration_repos(user.org, id).await?;
+    let repos = placed
+        .into_iter()
+        .map(|placed| RepoPlace { repo_id: placed.repo.id, workspace_path: placed.workspace_path });
+    Ok(configuration_entry(found, repos.collect()))
+}
+
+/// A URL that git fetches from: a host that anybody may name, and no credential, option or local path.
+fn git_url(text: &str) -> Result<Url, ApiError> {
+    let wanted = || ApiError::bad_request("url must be https://host/path without a user name");
+    let url = Url::parse(text).map_err(|_| wanted())?;
+    let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    let fine = matches!(url.scheme(), "https" | "http") && url.has_host() && plain && text.len() <= MAX_URL;
+    if fine && url.path().len() > 1 { Ok(url) } else { Err(wanted()) }
+}
+
+fn check_name(name: &str) -> Result<(), ApiError> {
+    if text::is_line(name, MAX_NAME) {
+        Ok(())
+    } else {
+        Err(ApiError::bad_request("name is one line of 1 to 100 characters"))
+    }
+}
+
+/// Places inside the workspace, each of which is one folder or the workspace itself.
+fn placements(repos: Vec<RepoPlace>) -> Result<Vec<Placement>, ApiError> {
+    let plain = |path: &str| {
+        path == "."
+            || (text::is_line(path, MAX_NAME) && !path.starts_with(['-', '.']) && !path.contains(['/', '\\']))
+    };
+    if repos.len() > MAX_REPOS || !repos.iter().all(|place| plain(&place.workspace_path)) {
+        return Err(ApiError::bad_request(
+            "workspacePath is `.` or the name of a folder; at most 20 repositories",
+        ));
+    }
+    Ok(repos
+        .into_iter()
+        .map(|place| Placement { repo_id: place.repo_id, workspace_path: place.workspace_path })
+        .collect())
+}
+
+fn repo_entry(repo: Repo) -> RepoEntry {
+    RepoEntry {
+        id: repo.id,
+        name: repo.name,
+        source: repo.source,
+        url: repo.url,
+        default_branch: repo.default_branch,
+        is_private: repo.is_private,
+        created_at: repo.created_at,
+    }
+}
+
+fn configuration_entry(found: Configuration, repos: Vec<RepoPlace>) -> ConfigurationEntry {
+    ConfigurationEntry {
+        id: found.id,
+        name: found.name,
+        kind: found.kind,
+        status: found.status,
+        snapshot_id: found.snapshot_id,
+        repos,
+        created_at: found.created_at,
+        updated_at: found.updated_at,
+    }
+}

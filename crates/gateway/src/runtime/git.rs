@@ -1,0 +1,275 @@
+//! Git in a sandbox, by argument vectors and never by a shell. The repository is hostile: its hooks and configuration
+//! run inside, and what git prints is read as bytes that anybody may have chosen.
+
+mod state;
+
+use std::collections::BTreeMap;
+
+use proto::socket::{GitAction, GitCode, GitResult, GitState};
+use sandboxd::protocol::{Ended, Exec, Place};
+use sandboxd::{ClientError, Sandboxd};
+
+/// What of a command's output is read. A status of ten thousand files fits; more is an error and not half a list.
+const OUTPUT: usize = 8 * 1024 * 1024;
+const QUICK_MS: u64 = 10_000;
+const SLOW_MS: u64 = 60_000;
+const COMMIT_MS: u64 = 30_000;
+/// The longest message and the most files of one commit.
+const MAX_MESSAGE: usize = 64 * 1024;
+const MAX_FILES: usize = 1000;
+
+/// The repository at a path of the workspace.
+pub struct Git {
+    inside: Sandboxd,
+    path: String,
+}
+
+/// How a command went.
+struct Ran {
+    code: i32,
+    out: Vec<u8>,
+    err: String,
+}
+
+type Outcome = Result<GitResult, ClientError>;
+
+impl Git {
+    /// `None` for a path that leaves the workspace.
+    pub fn at(inside: Sandboxd, path: Option<&str>) -> Option<Self> {
+        let path = path.unwrap_or_default().trim_matches('/');
+        let path = if path == "." { "" } else { path };
+        let fine = path.split('/').all(|part| part != ".." && part != ".") && !path.contains('\0');
+        fine.then(|| Self { inside, path: path.to_owned() })
+    }
+
+    /// What is changed, staged, untracked and committed.
+    pub async fn status(&self) -> Result<GitState, ClientError> {
+        let status = self.read(&["status", "--porcelain=v2", "--branch", "-z"]).await?;
+        if status.code != 0 {
+            // Not a repository: nothing is anything.
+            return Ok(GitState::default());
+        }
+        let mut state = state::parse(&status.out);
+        let format = "--format=%H%x1f%s%x1f%an%x1f%aI%x1e";
+        let log = self.read(&["log", "-n", "20", format]).await?;
+        state.commits = state::commits(&log.out);
+        let shallow = self.read(&["rev-parse", "--is-shallow-repository"]).await?;
+        state.is_shallow = shallow.out.starts_with(b"true");
+        if state.is_shallow {
+            (state.ahead, state.behind) = (None, None);
+        }
+        let folder = self.read(&["rev-parse", "--absolute-git-dir"]).await?;
+        let folder = String::from_utf8_lossy(&folder.out).trim().to_owned();
+        for (name, flag) in [
+            ("index.lock", &mut state.is_busy),
+            ("REBASE_HEAD", &mut state.rebase_in_progress),
+            ("MERGE_HEAD", &mut state.merge_in_progress),
+        ] {
+            let test = self.run(&["test", "-e", &format!("{folder}/{name}")], QUICK_MS, false).await?;
+            *flag = test.code == 0;
+        }
+        Ok(state)
+    }
+
+    pub async fn create_branch(&self, name: &str) -> Outcome {
+        let action = GitAction::CreateBranch;
+        if !is_branch(name) {
+            return Ok(failed(action, GitCode::UnknownError, "This is no name for a branch"));
+        }
+        let reference = format!("refs/heads/{name}");
+        if self.read(&["show-ref", "--verify", "--quiet", &reference]).await?.code == 0 {
+            return Ok(failed(action, GitCode::BranchExists, &format!("Branch '{name}' already exists")));
+        }
+        let made = self.write(&["checkout", "-b", name], COMMIT_MS).await?;
+        Ok(match made.code {
+            0 => done(action, &format!("Created and switched to branch '{name}'")),
+            _ => failed(action, code_of(&made.err), &first_line(&made.err)),
+        })
+    }
+
+    /// Commits these files; all tracked ones where none are named, with the untracked if they are wanted.
+    pub async fn commit(&self, message: &str, untracked: bool, files: &[String]) -> Outcome {
+        let action = GitAction::Commit;
+        if message.trim().is_empty() || message.len() > MAX_MESSAGE || files.len() > MAX_FILES {
+            return Ok(failed(
+                action,
+                GitCode::UnknownError,
+                "A commit needs a message, and at most 1000 files",
+            ));
+        }
+        let mut add = vec!["add"];
+        if files.is_empty() {
+            add.push(if untracked { "-A" } else { "-u" });
+        } else {
+            add.push("--");
+            add.extend(files.iter().map(String::as_str));
+        }
+        let added = self.write(&add, COMMIT_MS).await?;
+        if added.code != 0 {
+            return Ok(failed(action, code_of(&added.err), &first_line(&added.err)));
+        }
+        if self.read(&["diff", "--cached", "--quiet"]).await?.code == 0 {
+            return Ok(failed(action, GitCode::NothingToCommit, "Nothing to commit"));
+        }
+        let made = self.write(&["commit", "-m", message], COMMIT_MS).await?;
+        Ok(match made.code {
+            0 => done(action, "Changes committed"),
+            _ => failed(action, code_of(&made.err), &first_line(&made.err)),
+        })
+    }
+
+    pub async fn push(&self) -> Outcome {
+        let action = GitAction::Push;
+        let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
+        let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
+        if head.code != 0 || !is_branch(&branch) || branch == "HEAD" {
+            return Ok(failed(action, GitCode::UnknownError, "Cannot push from detached HEAD"));
+        }
+        let upstream =
+            self.read(&["rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"]).await?;
+        let remote = if upstream.code == 0 {
+            None
+        } else {
+            let remotes = self.read(&["remote"]).await?;
+            let text = String::from_utf8_lossy(&remotes.out).into_owned();
+            match text.lines().collect::<Vec<_>>().as_slice() {
+                [] => return Ok(failed(action, GitCode::NoRemote, "There is nowhere to push to")),
+                all if all.contains(&"origin") => Some("origin".to_owned()),
+                [one] => Some((*one).to_owned()),
+                _ => {
+                    return Ok(failed(
+                        action,
+                        GitCode::MultipleRemotes,
+                        "There are several remotes and none is origin",
+                    ));
+                }
+            }
+        };
+        let command = match &remote {
+            None => vec!["push"],
+            Some(remote) => vec!["push", "-u", "--", remote, &branch],
+        };
+        let mut pushed = self.write(&command, SLOW_MS).await?;
+        if pushed.code != 0 && pushed.err.contains("shallow update not allowed") {
+            self.write(&["fetch", "--deepen", "100"], COMMIT_MS).await?;
+            pushed = self.write(&command, SLOW_MS).await?;
+        }
+        Ok(match pushed.code {
+            0 => done(action, &format!("Pushed to {branch}")),
+            _ => failed(action, code_of(&pushed.err), &first_line(&pushed.err)),
+        })
+    }
+
+    async fn read(&self, arguments: &[&str]) -> Result<Ran, ClientError> {
+        self.run(&[&["git"], arguments].concat(), QUICK_MS, false).await
+    }
+
+    async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, ClientError> {
+        self.run(&[&["git"], arguments].concat(), timeout_ms, true).await
+    }
+
+    async fn run(&self, argv: &[&str], timeout_ms: u64, locks: bool) -> Result<Ran, ClientError> {
+        let mut env = BTreeMap::from(
+            [
+                ("GIT_TERMINAL_PROMPT", "0"),
+                ("GIT_ASKPASS", "/bin/false"),
+                ("GH_PAGER", "cat"),
+                ("LC_ALL", "C"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        if !locks {
+            env.insert("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned());
+        }
+        let exec = Exec {
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            cwd: Some(Place::workspace(self.path.clone())),
+            timeout_ms: Some(timeout_ms),
+            env,
+            ..Exec::default()
+        };
+        let ran = self.inside.run(exec, "", OUTPUT).await?;
+        if ran.done.truncated {
+            return Err(ClientError::TooLarge(OUTPUT));
+        }
+        let code = match ran.done.ended {
+            Ended::Exit(code) => code,
+            Ended::Signal(_) | Ended::TimedOut => -1,
+        };
+        Ok(Ran { code, out: ran.stdout, err: String::from_utf8_lossy(&ran.stderr).into_owned() })
+    }
+}
+
+/// A name that git takes and that is no option.
+fn is_branch(name: &str) -> bool {
+    let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
+    !name.is_empty()
+        && name.len() <= 200
+        && !name.starts_with(['-', '/', '.'])
+        && !name.ends_with(['/', '.'])
+        && !name.ends_with(".lock")
+        && !["..", "@{", "//", "/."].iter().any(|part| name.contains(part))
+        && !name.chars().any(forbidden)
+}
+
+fn code_of(stderr: &str) -> GitCode {
+    let has = |parts: &[&str]| parts.iter().any(|part| stderr.contains(part));
+    if has(&["index.lock"]) {
+        GitCode::RepoBusy
+    } else if has(&["shallow update not allowed"]) {
+        GitCode::ShallowPushFailed
+    } else if has(&["Authentication failed", "could not read Username", "Permission denied", "403"]) {
+        GitCode::AuthFailed
+    } else if has(&["conflict", "CONFLICT", "unmerged"]) {
+        GitCode::MergeConflict
+    } else if has(&["not a git repository"]) {
+        GitCode::NotARepo
+    } else {
+        GitCode::UnknownError
+    }
+}
+
+fn done(action: GitAction, message: &str) -> GitResult {
+    GitResult { action, success: true, code: GitCode::Success, message: message.to_owned(), pr_url: None }
+}
+
+/// A result for what was not done, also for those who have no sandbox to do it in.
+pub(crate) fn failed(action: GitAction, code: GitCode, message: &str) -> GitResult {
+    GitResult { action, success: false, code, message: message.to_owned(), pr_url: None }
+}
+
+fn first_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("git gave no reason");
+    line.chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_branches_reach_git() {
+        for good in ["main", "feature/x-1", "a.b", "ü"] {
+            assert!(is_branch(good), "{good}");
+        }
+        for bad in [
+            "", "-D", "--help", "a b", "a..b", "a~1", "x.lock", "/a", "a/", ".a", "a/.b", "@{u}", "a\n",
+            "a:b",
+        ] {
+            assert!(!is_branch(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_git_complains_of_has_a_code() {
+        for (text, code) in [
+            ("fatal: Unable to create '/x/.git/index.lock': File exists.", GitCode::RepoBusy),
+            ("fatal: Authentication failed for 'https://x/'", GitCode::AuthFailed),
+            ("error: shallow update not allowed", GitCode::ShallowPushFailed),
+            ("fatal: not a git repository", GitCode::NotARepo),
+            ("something else", GitCode::UnknownError),
+        ] {
+            assert_eq!(code_of(text), code, "{text}");
+        }
+    }
+}

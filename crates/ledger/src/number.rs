@@ -1,0 +1,139 @@
+//! How ECMAScript writes a number, which is how canonical JSON writes it.
+
+use std::fmt::Write;
+
+/// Appends a finite number as `Number.prototype.toString` gives it; minus zero is written as zero.
+pub(crate) fn write_number(out: &mut String, number: f64) {
+    if number == 0.0 {
+        out.push('0');
+        return;
+    }
+    if number < 0.0 {
+        out.push('-');
+    }
+    // `serde_json` gives the digits that ECMAScript asks for: as few as lead back, of those the nearest, and of two
+    // equally near the even one. The standard library's `{:e}` rounds that tie up. Only the layout differs.
+    let shortest = serde_json::Value::from(number.abs()).to_string();
+    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all = [whole, fraction].concat();
+    let digits = all.trim_start_matches('0');
+    let leading = all.len() - digits.len();
+    let places = i32::try_from(whole.len()).unwrap_or_default() - i32::try_from(leading).unwrap_or_default();
+    lay_out(out, digits.trim_end_matches('0'), places + exponent.parse::<i32>().unwrap_or_default());
+}
+
+/// `point` is where the decimal point stands, counted from the first digit.
+fn lay_out(out: &mut String, digits: &str, point: i32) {
+    let places = usize::try_from(point).unwrap_or_default();
+    match point {
+        1..=21 if places >= digits.len() => {
+            out.push_str(digits);
+            out.extend(std::iter::repeat_n('0', places - digits.len()));
+        }
+        1..=21 => {
+            out.push_str(&digits[..places]);
+            out.push('.');
+            out.push_str(&digits[places..]);
+        }
+        -5..=0 => {
+            out.push_str("0.");
+            out.extend((point..0).map(|_| '0'));
+            out.push_str(digits);
+        }
+        _ => {
+            let (first, rest) = digits.split_at(1);
+            let dot = if rest.is_empty() { "" } else { "." };
+            // Writing into a string cannot fail.
+            let _ = write!(out, "{first}{dot}{rest}e{:+}", point - 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    fn text(number: f64) -> String {
+        let mut out = String::new();
+        write_number(&mut out, number);
+        out
+    }
+
+    /// Samples of RFC 8785, appendix B.
+    #[test]
+    fn the_samples_of_the_standard() {
+        for (bits, expected) in [
+            (0x0000_0000_0000_0000, "0"),
+            (0x8000_0000_0000_0000, "0"),
+            (0x0000_0000_0000_0001, "5e-324"),
+            (0x8000_0000_0000_0001, "-5e-324"),
+            (0x7fef_ffff_ffff_ffff, "1.7976931348623157e+308"),
+            (0x4340_0000_0000_0000, "9007199254740992"),
+            (0xc340_0000_0000_0000, "-9007199254740992"),
+            (0x4430_0000_0000_0000, "295147905179352830000"),
+            (0x44b5_2d02_c7e1_4af5, "9.999999999999997e+22"),
+            (0x44b5_2d02_c7e1_4af6, "1e+23"),
+            (0x44b5_2d02_c7e1_4af7, "1.0000000000000001e+23"),
+            (0x444b_1ae4_d6e2_ef4e, "999999999999999700000"),
+            (0x444b_1ae4_d6e2_ef50, "1e+21"),
+            (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+            (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+            (0x41b3_de43_5555_5553, "333333333.3333332"),
+            (0x41b3_de43_5555_5557, "333333333.33333343"),
+            (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+            (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+        ] {
+            assert_eq!(text(f64::from_bits(bits)), expected, "{bits:x}");
+        }
+    }
+
+    /// The published sequence of numbers: chosen ones, a row of neighbours, then doubles cut from a chain of
+    /// SHA-256. What it must come to is published for its beginnings.
+    fn published_sequence() -> impl Iterator<Item = f64> {
+        let chosen = include_str!("../tests/fixtures/numbers.txt");
+        let chosen: Vec<u64> =
+            chosen.split_whitespace().map(|bits| u64::from_str_radix(bits, 16).unwrap()).collect();
+        assert_eq!(chosen.len(), 168);
+        let row = (0..2000).map(|step| (1 << 52) + step);
+        let mut block = [0; 32];
+        let random = std::iter::repeat_with(move || {
+            block = Sha256::digest(block).into();
+            block
+        });
+        let random = random.flat_map(|block| {
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| block[at * 8 + byte]));
+            [word(0), word(1), word(2), word(3)]
+        });
+        let random = random.map(f64::from_bits).filter(|number| number.is_finite() && *number != 0.0);
+        chosen.into_iter().chain(row).map(f64::from_bits).chain(random)
+    }
+
+    #[test]
+    fn a_hundred_thousand_published_numbers() {
+        let mut hash = Sha256::new();
+        let mut seen = Vec::new();
+        for (line, number) in (1..=100_000).zip(published_sequence()) {
+            hash.update(format!("{:x},{}\n", number.to_bits(), text(number)));
+            if matches!(line, 1_000 | 10_000 | 100_000) {
+                seen.push(hex::encode(hash.clone().finalize()));
+            }
+        }
+        let published = [
+            "be18b62b6f69cdab33a7e0dae0d9cfa869fda80ddc712221570f9f40a5878687",
+            "b9f7a8e75ef22a835685a52ccba7f7d6bdc99e34b010992cbc5864cd12be6892",
+            "22776e6d4b49fa294a0d0f349268e5c28808fe7e0cb2bcbe28f63894e494d4c7",
+        ];
+        assert_eq!(seen, published);
+    }
+
+    #[test]
+    fn what_was_written_is_read_as_the_same_number() {
+        for number in published_sequence().take(20_000) {
+            let read: f64 = serde_json::from_str(&text(number)).unwrap();
+            assert_eq!(read.to_bits(), if number == 0.0 { 0 } else { number.to_bits() }, "{}", text(number));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The spellings of a secret that are looked for; percent-encoding has too many and is undone instead.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+/// Shorter secrets, and shorter spellings of them, occur by chance.
+const MIN_BYTES: usize = 4;
+/// A line of a longer secret counts as one when it is this long: `-----` and the like do not.
+const MIN_LINE: usize = 16;
+
+pub(super) fn of(secret: &str) -> Vec<String> {
+    let whole = [secret, secret.trim()];
+    // A key in lines is printed in lines.
+    let lines =
+        secret.lines().map(str::trim).filter(|line| line.len() >= MIN_LINE && !line.starts_with("-----"));
+    let texts = whole.into_iter().chain(lines).filter(|text| text.len() >= MIN_BYTES);
+    texts.flat_map(spellings).filter(|spelling| spelling.len() >= MIN_BYTES).collect()
+}
+
+fn spellings(text: &str) -> Vec<String> {
+    let escaped = in_json(text);
+    let mut all =
+        vec![text.to_owned(), in_json(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
+    for before in 0..3 {
+        all.push(middle(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
+        all.push(middle(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));
+    }
+    all
+}
+
+/// The text as it stands between the quotes of a JSON string.
+fn in_json(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&quoted).to_owned()
+}
+
+fn padded(text: &str, before: usize) -> Vec<u8> {
+    [&[0; 2][..before], text.as_bytes()].concat()
+}
+
+/// The letters of base64 that depend on the secret alone, when `before` bytes stand in front of it in its group of
+/// three: those at the ends are mixed with what is around it.
+fn middle(encoded: &str, length: usize, before: usize) -> String {
+    let first = (before * 8).div_ceil(6);
+    let last = (before + length) * 8 / 6;
+    encoded.get(first..last).unwrap_or(encoded).to_owned()
+}

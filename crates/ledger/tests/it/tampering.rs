@@ -1,0 +1,188 @@
+//! Every kind of tampering at any place is found, and the first bad record is named.
+
+use ledger::{Checkpoint, Entry, Fault, Hash, Unproven, Verifier, sha256};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use crate::common::{Ledger, event, key};
+
+const RECORDS: u64 = 30;
+
+/// The first fault that a verifier finds, if any.
+fn fault(lines: &[Vec<u8>], checkpoints: Vec<Checkpoint>) -> Option<Fault> {
+    let mut verifier = Verifier::new(checkpoints, Some(key(1).public().clone()));
+    lines.iter().try_for_each(|line| verifier.push(line)).and_then(|()| verifier.finish()).err()
+}
+
+/// Finds it with a checkpoint and, where `alone`, also without.
+fn found(lines: &[Vec<u8>], first: usize, alone: bool) -> Result<(), TestCaseError> {
+    let checkpoint = Ledger::of(RECORDS).checkpoint(&key(1));
+    let first = Some(first as u64);
+    let held = fault(lines, vec![checkpoint]).expect("tampering was not found");
+    prop_assert_eq!(held.first_bad_record(), first, "{}", held);
+    if alone {
+        let without = fault(lines, Vec::new()).expect("tampering was not found without a checkpoint");
+        prop_assert_eq!(without.first_bad_record(), first, "{}", without);
+    }
+    Ok(())
+}
+
+/// The last record of each chain and whatever is after it can only be missed with a checkpoint.
+fn without_checkpoint(lines: &[Vec<u8>]) -> bool {
+    fault(lines, Vec::new()).is_none()
+}
+
+proptest! {
+    #[test]
+    fn a_flipped_bit(at in any::<Index>(), byte in any::<Index>(), bit in 0..8_u32) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let at = at.index(lines.len());
+        let byte = byte.index(lines[at].len());
+        lines[at][byte] ^= 1_u8 << bit;
+        found(&lines, at, true)?;
+    }
+
+    #[test]
+    fn a_dropped_record(at in any::<Index>(), many in 1_usize..4) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let at = at.index(lines.len());
+        let end = (at + many).min(lines.len());
+        lines.drain(at..end);
+        // What is dropped from the end is missed by a checkpoint only.
+        found(&lines, at, at < lines.len())?;
+    }
+
+    #[test]
+    fn two_swapped_records(a in any::<Index>(), b in any::<Index>()) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let (a, b) = (a.index(lines.len()), b.index(lines.len()));
+        prop_assume!(a != b);
+        lines.swap(a, b);
+        found(&lines, a.min(b), true)?;
+    }
+
+    #[test]
+    fn an_inserted_record(at in any::<Index>(), copy in any::<Index>()) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let (at, copy) = (at.index(lines.len()), copy.index(lines.len()));
+        let line = lines[copy].clone();
+        lines.insert(at, line);
+        // A copy before its original looks like the original; the original is then the one too many.
+        found(&lines, if at == copy { at + 1 } else { at }, true)?;
+    }
+
+    /// A forger who computes the hash of the inserted record is found at the next one. In the last place before a
+    /// checkpoint it is a rewritten ledger, see there.
+    #[test]
+    fn an_inserted_record_with_right_hashes(at in any::<Index>()) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let at = at.index(lines.len() - 1);
+        let mut forged = Ledger::of(at as u64);
+        forged.append(&event(777));
+        lines.insert(at, forged.lines().pop().unwrap());
+        found(&lines, at + 1, true)?;
+    }
+
+    /// A forger who computes the hash of an exchanged record is found at the next one of its chain.
+    #[test]
+    fn an_exchanged_record_with_a_right_hash(at in any::<Index>()) {
+        let ledger = Ledger::of(RECORDS);
+        let at = at.index(ledger.entries.len());
+        let chain = &ledger.entries[at].chain;
+        let next = ledger.entries[at + 1..].iter().position(|entry| entry.chain == *chain);
+        let mut forged = Ledger::of(at as u64);
+        forged.append(&event(777));
+        let mut lines = ledger.lines();
+        lines[at] = forged.lines().pop().unwrap();
+        match next {
+            Some(next) => found(&lines, at + 1 + next, true)?,
+            None => found(&lines, 0, false)?,
+        }
+    }
+
+    #[test]
+    fn a_cut_off_tail(keep in 0..RECORDS) {
+        let lines = Ledger::of(keep).lines();
+        prop_assert!(without_checkpoint(&lines));
+        found(&lines, lines.len(), false)?;
+    }
+
+    /// A ledger in which one record was exchanged and everything after it computed anew.
+    #[test]
+    fn a_rewritten_ledger(at in 0..RECORDS, held in 1..RECORDS) {
+        let mut ledger = Ledger::of(at);
+        ledger.append(&event(999));
+        (at + 1..RECORDS).for_each(|number| ledger.append(&event(number)));
+        let lines = ledger.lines();
+        prop_assert!(without_checkpoint(&lines));
+        let (early, late) = (Ledger::of(held).checkpoint(&key(1)), Ledger::of(RECORDS).checkpoint(&key(1)));
+        let expected = if at < held { Fault::Rewritten { from: 0, to: held } } else { Fault::Rewritten { from: held, to: RECORDS } };
+        prop_assert_eq!(fault(&lines, vec![late, early]), Some(expected));
+    }
+
+    /// Other spellings of the same JSON are tampering too: two readers could see two things in them.
+    #[test]
+    fn another_spelling(at in any::<Index>(), kind in 0..6) {
+        let mut lines = Ledger::of(RECORDS).lines();
+        let at = at.index(lines.len());
+        let line = String::from_utf8(lines[at].clone()).unwrap();
+        lines[at] = match kind {
+            0 => line + " ",
+            1 => line.replacen(':', ": ", 1),
+            2 => line.replacen("agent-", "\\u0061gent-", 1),
+            3 => line.replacen('{', "{\"chain\":\"system\",", 1),
+            4 => line.replacen("\"position\":", "\"position\":0", 1),
+            _ => line.replacen("\"record\":{", "\"record\":{\"notes\":null,", 1),
+        }.into_bytes();
+        found(&lines, at, true)?;
+    }
+}
+
+/// The hash of a record as an auditor would compute it from the description alone.
+fn hash_of(entry: &Entry, record: &str) -> Hash {
+    let mut text = b"proliferate/ledger/event/v1\n".to_vec();
+    text.extend(entry.prev_hash.as_bytes());
+    text.extend(entry.position.to_be_bytes());
+    text.extend(entry.sequence.to_be_bytes());
+    text.extend((entry.chain.as_str().len() as u64).to_be_bytes());
+    text.extend(entry.chain.as_str().bytes());
+    text.extend(record.bytes());
+    sha256(&text)
+}
+
+/// Even with right hashes a record has one form: two readers could see two things in another.
+#[test]
+fn a_record_in_another_form_is_found_although_its_hash_is_right() {
+    let entry = Ledger::of(1).entries.remove(0);
+    assert_eq!(hash_of(&entry, &entry.record), entry.hash);
+    for record in [
+        entry.record.replacen('{', "{ ", 1),
+        entry.record.replacen("agent-0", "\\u0061gent-0", 1),
+        entry.record.replacen("\"outcome\"", "\"notes\":null,\"outcome\"", 1),
+        entry.record.replacen("\"outcome\"", "\"outcome\":\"allow\",\"outcome\"", 1),
+        entry.record.replacen("\"outcome\"", "\"payload\":\"text\",\"outcome\"", 1),
+    ] {
+        assert_ne!(record, entry.record);
+        let forged = Entry { hash: hash_of(&entry, &record), record, ..entry.clone() };
+        let found = fault(&[forged.to_line().into_bytes()], Vec::new());
+        assert_eq!(found.and_then(|fault| fault.first_bad_record()), Some(0), "{}", forged.record);
+    }
+}
+
+#[test]
+fn a_forger_who_rewrites_both_needs_the_key() {
+    let mut ledger = Ledger::of(5);
+    ledger.append(&event(999));
+    let forged = ledger.checkpoint(&key(2));
+    assert_eq!(fault(&ledger.lines(), vec![forged.clone()]), Some(Fault::Signature { checkpoint: 6 }));
+    let mut verifier = Verifier::new(vec![forged], None);
+    ledger.lines().iter().for_each(|line| verifier.push(line).unwrap());
+    assert_eq!(verifier.finish().unwrap().unproven, [Unproven::Signer]);
+}
+
+#[test]
+fn a_line_without_end_is_not_read() {
+    let mut verifier = Verifier::new(Vec::new(), None);
+    let long = vec![b' '; ledger::MAX_LINE + 1];
+    assert_eq!(verifier.push(&long).unwrap_err().first_bad_record(), Some(0));
+}

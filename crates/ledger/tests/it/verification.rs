@@ -1,0 +1,105 @@
+//! What verification says of an untouched ledger, and what it cannot know.
+
+use ledger::{Checkpoint, Fault, PublicKey, RecordProblem, Report, SigningKey, Unproven, Verifier};
+
+use crate::common::{Ledger, key};
+
+fn verify(
+    lines: &[Vec<u8>],
+    checkpoints: Vec<Checkpoint>,
+    key: Option<&SigningKey>,
+) -> Result<Report, Fault> {
+    let mut verifier = Verifier::new(checkpoints, key.map(|key| PublicKey::clone(key.public())));
+    lines.iter().try_for_each(|line| verifier.push(line))?;
+    verifier.finish()
+}
+
+#[test]
+fn an_untouched_ledger_is_proven_whole() {
+    let ledger = Ledger::of(50);
+    let checkpoints = vec![
+        ledger.checkpoint(&key(1)),
+        Ledger::of(20).checkpoint(&key(1)),
+        Ledger::of(0).checkpoint(&key(1)),
+    ];
+    let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
+    let expected =
+        Report { records: 50, chains: 2, root: ledger.tree.root(), checkpoints: 3, unproven: Vec::new() };
+    assert_eq!(report, expected);
+}
+
+#[test]
+fn it_says_what_it_cannot_know() {
+    let ledger = Ledger::of(10);
+    let alone = verify(&ledger.lines(), Vec::new(), None).unwrap();
+    assert_eq!(alone.unproven, [Unproven::Completeness, Unproven::Signer]);
+    let older = verify(&ledger.lines(), vec![Ledger::of(7).checkpoint(&key(1))], Some(&key(1))).unwrap();
+    assert_eq!(older.unproven, [Unproven::Tail { from: 7 }]);
+    let unsigned = verify(&ledger.lines(), vec![ledger.checkpoint(&key(9))], None).unwrap();
+    assert_eq!(unsigned.unproven, [Unproven::Signer]);
+}
+
+#[test]
+fn a_stranger_cannot_sign() {
+    let ledger = Ledger::of(10);
+    let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&key(2))], Some(&key(1)));
+    assert_eq!(fault, Err(Fault::Signature { checkpoint: 10 }));
+}
+
+/// Ten records, a change of the key at position 10, ten more.
+fn with_changed_key() -> (Ledger, Checkpoint, Checkpoint) {
+    let mut ledger = Ledger::of(10);
+    let before = ledger.checkpoint(&key(1));
+    ledger.change_key(&key(1), &key(2));
+    for number in 11..20 {
+        ledger.append(&crate::common::event(number));
+    }
+    let after = ledger.checkpoint(&key(2));
+    (ledger, before, after)
+}
+
+#[test]
+fn trust_goes_over_from_key_to_key_in_both_directions() {
+    let (ledger, before, after) = with_changed_key();
+    for known in [1, 2] {
+        let report = verify(&ledger.lines(), vec![before.clone(), after.clone()], Some(&key(known))).unwrap();
+        assert_eq!(report.unproven, []);
+    }
+    assert_eq!(verify(&ledger.lines(), vec![after], Some(&key(3))), Err(Fault::Key));
+}
+
+#[test]
+fn a_retired_key_signs_nothing_new_and_a_new_key_nothing_old() {
+    let (ledger, _, _) = with_changed_key();
+    let leaked = ledger.checkpoint(&key(1));
+    assert_eq!(
+        verify(&ledger.lines(), vec![leaked], Some(&key(1))),
+        Err(Fault::Signature { checkpoint: 20 })
+    );
+    let early = Ledger::of(10).checkpoint(&key(2));
+    assert_eq!(verify(&ledger.lines(), vec![early], Some(&key(1))), Err(Fault::Signature { checkpoint: 10 }));
+}
+
+#[test]
+fn a_key_change_that_the_old_key_did_not_sign_is_a_fault() {
+    let (mut ledger, _, _) = with_changed_key();
+    // Key 1 is no longer in force.
+    ledger.change_key(&key(1), &key(3));
+    let Err(Fault::Record { position: 20, problem: RecordProblem::KeyChange, .. }) =
+        verify(&ledger.lines(), Vec::new(), None)
+    else {
+        panic!("it was accepted");
+    };
+    let mut ledger = Ledger::of(3);
+    let (name, operation) = ledger::KeyChange::TARGET;
+    ledger.append_key_change("no signatures", name, operation);
+    assert_eq!(verify(&ledger.lines(), Vec::new(), None).unwrap_err().first_bad_record(), Some(3));
+}
+
+#[test]
+fn a_checkpoint_of_another_ledger_is_refused() {
+    let ledger = Ledger::of(5);
+    let other = SigningKey::from_seed("another/ledger", &[1; 32]).unwrap();
+    let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&other)], Some(&key(1)));
+    assert_eq!(fault, Err(Fault::Signature { checkpoint: 5 }));
+}

@@ -1,0 +1,296 @@
+//! The client against a server that says what a test wants, and against one that misbehaves.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clock::Rng;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::HeaderName;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use opencode::api::{ApiError, Client, Dial, Place, Prompt};
+use opencode::ids::PromptIds;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+const SECRET: &str = "hunter2";
+
+/// One request as it was received.
+#[derive(Clone, Debug)]
+struct Asked {
+    line: String,
+    headers: hyper::HeaderMap,
+    body: Value,
+}
+
+type Log = Arc<Mutex<Vec<Asked>>>;
+
+/// A client whose every stream ends at a server with this one answer for each request line.
+fn answering(answer: fn(&str) -> Response<Full<Bytes>>) -> (Client<impl Dial>, Log) {
+    let log = Log::default();
+    let kept = Arc::clone(&log);
+    let dial = move || {
+        let (near, far) = duplex(64 * 1024);
+        let log = Arc::clone(&log);
+        tokio::spawn(async move {
+            let service = service_fn(move |request| serve(request, answer, Arc::clone(&log)));
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(far), service).await;
+        });
+        async { io::Result::Ok(near) }
+    };
+    let name = HeaderName::from_static("x-proliferate-sandbox-token");
+    let place = Place::remote("host:80", "/s/1/").unwrap().with_secret(name, SECRET).unwrap();
+    (Client::new(dial, place), kept)
+}
+
+async fn serve(
+    request: Request<Incoming>,
+    answer: fn(&str) -> Response<Full<Bytes>>,
+    log: Log,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let line = format!("{} {}", request.method(), request.uri());
+    let headers = request.headers().clone();
+    let body = request.into_body().collect().await?.to_bytes();
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    log.lock().unwrap().push(Asked { line: line.clone(), headers, body });
+    Ok(answer(&line))
+}
+
+fn reply(status: u16, body: &Value) -> Response<Full<Bytes>> {
+    Response::builder().status(status).body(Full::new(body.to_string().into())).unwrap()
+}
+
+/// A client that gets these bytes for an answer, whatever it asks; then the stream stays open or closes.
+fn saying(bytes: Vec<u8>, stays: bool) -> Client<impl Dial> {
+    let dial = move || {
+        let (near, far) = duplex(1024 * 1024);
+        tokio::spawn(talk(far, bytes.clone(), stays));
+        async { io::Result::Ok(near) }
+    };
+    Client::new(dial, Place::local())
+}
+
+async fn talk(mut stream: DuplexStream, bytes: Vec<u8>, stays: bool) {
+    let mut asked = [0; 4096];
+    if stream.read(&mut asked).await.is_ok() && stream.write_all(&bytes).await.is_ok() && stays {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[tokio::test]
+async fn every_request_has_its_path_host_and_header() {
+    let (client, log) = answering(|line| match line {
+        "GET /s/1/global/health" => reply(200, &json!({ "healthy": true, "version": "1.2.3" })),
+        "POST /s/1/session" => reply(200, &json!({ "id": "ses_1", "slug": "x" })),
+        "GET /s/1/session/ses_1" => reply(200, &json!({ "id": "ses_1" })),
+        "GET /s/1/experimental/tool/ids" => reply(200, &json!(["bash"])),
+        line if line.starts_with("GET") => reply(404, &json!({ "name": "NotFoundError" })),
+        _ => reply(200, &json!(true)),
+    });
+    assert_eq!(client.health().await.unwrap(), "1.2.3");
+    assert_eq!(client.wait_until_ready(Duration::from_secs(9)).await.unwrap(), "1.2.3");
+    assert_eq!(client.create_session("a title").await.unwrap(), "ses_1");
+    assert!(client.has_session("ses_1").await.unwrap());
+    assert!(!client.has_session("ses_2").await.unwrap());
+    client.abort("ses_1").await.unwrap();
+    client.dispose().await.unwrap();
+    client.reject_permission("per_1").await.unwrap();
+    client.reject_question("que_1").await.unwrap();
+    let log = log.lock().unwrap();
+    let lines: Vec<&str> = log.iter().map(|asked| asked.line.as_str()).collect();
+    let expected = [
+        "GET /s/1/global/health",
+        "GET /s/1/global/health",
+        "GET /s/1/experimental/tool/ids",
+        "POST /s/1/session",
+        "GET /s/1/session/ses_1",
+        "GET /s/1/session/ses_2",
+        "POST /s/1/session/ses_1/abort",
+        "POST /s/1/instance/dispose",
+        "POST /s/1/permission/per_1/reply",
+        "POST /s/1/question/que_1/reject",
+    ];
+    assert_eq!(lines, expected);
+    assert!(log.iter().all(|asked| asked.headers["x-proliferate-sandbox-token"] == SECRET));
+    assert!(log.iter().all(|asked| asked.headers["host"] == "host:80"));
+    assert_eq!(log[3].body, json!({ "title": "a title" }));
+    assert_eq!(log[8].body, json!({ "reply": "reject" }));
+}
+
+#[tokio::test]
+async fn a_prompt_carries_its_ids_model_and_images() {
+    let (client, log) = answering(|_| Response::builder().status(204).body(Full::default()).unwrap());
+    let ids = PromptIds::new(7, 2, &Rng::seeded(1));
+    let images = ["data:image/png;base64,AA".to_owned()];
+    let prompt = Prompt { ids: &ids, model: "anthropic/m", text: "hi", images: &images };
+    client.prompt("ses_1", &prompt).await.unwrap();
+    let expected = json!({
+        "messageID": ids.message,
+        "model": { "providerID": "anthropic", "modelID": "m" },
+        "parts": [
+            { "id": ids.parts[0], "type": "text", "text": "hi" },
+            { "id": ids.parts[1], "type": "file", "mime": "image/png", "filename": "image", "url": images[0] },
+        ],
+    });
+    assert_eq!(log.lock().unwrap()[0].body, expected);
+    let bad = ["http://elsewhere/a.png".to_owned()];
+    for wrong in [
+        Prompt { images: &[], ..prompt },
+        Prompt { model: "nameless", ..prompt },
+        Prompt { images: &bad, ..prompt },
+    ] {
+        assert!(matches!(client.prompt("ses_1", &wrong).await, Err(ApiError::BadPrompt)), "{wrong:?}");
+    }
+    assert_eq!(log.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn history_is_read_back_to_the_prompt_and_no_further() {
+    let (client, log) = answering(|line| {
+        let page = |id: &str, cursor: Option<&str>| {
+            let mut response = reply(200, &json!([{ "info": { "id": id, "role": "user" }, "parts": [] }]));
+            if let Some(cursor) = cursor {
+                response.headers_mut().insert("x-next-cursor", cursor.parse().unwrap());
+            }
+            response
+        };
+        match line {
+            "GET /s/1/session/status" => reply(200, &json!({ "ses_1": { "type": "busy" } })),
+            "GET /s/1/session/ses_1/message?limit=20" => page("msg_3", Some("c1")),
+            "GET /s/1/session/ses_1/message?limit=20&before=c1" => page("msg_2", Some("c2")),
+            "GET /s/1/session/ses_2/message?limit=20" => page("msg_9", Some("c?&x=1")),
+            _ => reply(500, &json!({})),
+        }
+    });
+    let history = client.history("ses_1", "msg_2").await.unwrap();
+    let entries = history.entries().unwrap();
+    let ids: Vec<&str> = entries.iter().map(|entry| &*entry.info.id).collect();
+    assert_eq!((ids, history.busy), (vec!["msg_2", "msg_3"], true));
+    assert!(log.lock().unwrap()[0].line.ends_with("status"), "who is busy is asked first");
+    let other = client.history("ses_2", "msg_1").await.unwrap();
+    assert_eq!(
+        (other.pages.len(), other.busy),
+        (1, false),
+        "a cursor that would change the query is not used"
+    );
+}
+
+#[tokio::test]
+async fn ids_that_would_change_the_path_are_not_sent() {
+    let (client, log) = answering(|_| reply(200, &json!({ "id": "../../etc" })));
+    for id in ["", "a/b", "..", "a?b", "a%2f", "é", &"x".repeat(129)] {
+        assert!(matches!(client.abort(id).await, Err(ApiError::BadId)), "{id}");
+        assert!(matches!(client.reject_permission(id).await, Err(ApiError::BadId)), "{id}");
+    }
+    assert!(log.lock().unwrap().is_empty());
+    assert!(matches!(client.create_session("x").await, Err(ApiError::BadId)), "nor are they taken");
+}
+
+#[tokio::test]
+async fn a_refusal_names_its_error_and_nothing_else_of_the_body() {
+    let (client, _) = answering(|line| match line {
+        "POST /s/1/session" => {
+            reply(400, &json!({ "name": "ConfigInvalidError", "data": { "key": "sk-secret" } }))
+        }
+        _ => reply(500, &json!({ "name": "not a name: sk-secret" })),
+    });
+    let error = client.create_session("x").await.unwrap_err();
+    assert_eq!(error.to_string(), "the agent refused to create a session: 400 ConfigInvalidError");
+    assert!(!format!("{error:?}").contains("sk-secret"));
+    let error = client.tools().await.unwrap_err();
+    assert!(matches!(&error, ApiError::Refused { status: 500, name, .. } if name.is_empty()), "{error:?}");
+    assert!(
+        !format!("{:?}", Place::local().with_secret(HeaderName::from_static("x"), SECRET)).contains(SECRET)
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_misbehaves_is_an_error_of_its_kind() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
+    for bytes in [
+        String::new(),
+        "garbage\r\n\r\n".to_owned(),
+        format!("{head}[1"),
+        format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(900_000)),
+    ] {
+        let error = saying(bytes.clone().into_bytes(), false).tools().await.unwrap_err();
+        assert!(matches!(error, ApiError::Broken(_)), "{error:?} for {bytes:.60}");
+    }
+    let error = saying(format!("{head}[1]77").into_bytes(), false).tools().await.unwrap_err();
+    assert!(matches!(error, ApiError::Malformed(_)), "{error:?}");
+    let refused = || async { io::Result::<DuplexStream>::Err(io::ErrorKind::ConnectionRefused.into()) };
+    let error = Client::new(refused, Place::local()).health().await.unwrap_err();
+    assert!(matches!(error, ApiError::Unreachable(io::ErrorKind::ConnectionRefused)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_says_nothing_is_not_waited_for_for_ever() {
+    let silent = saying(Vec::new(), true);
+    assert!(matches!(silent.tools().await, Err(ApiError::TimedOut(_))));
+    let patience = Duration::from_secs(5);
+    assert!(matches!(silent.wait_until_ready(patience).await, Err(ApiError::TimedOut(_))));
+    let endless = saying(b"HTTP/1.1 200 OK\r\n\r\n[".to_vec(), true);
+    assert!(matches!(endless.tools().await, Err(ApiError::TimedOut(_))));
+    let nowhere = Client::new(std::future::pending::<io::Result<DuplexStream>>, Place::local());
+    assert!(matches!(nowhere.health().await, Err(ApiError::Unreachable(io::ErrorKind::TimedOut))));
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_cut_off() {
+    let dial = || {
+        let (near, mut far) = duplex(1024 * 1024);
+        tokio::spawn(async move {
+            let mut asked = [0; 4096];
+            let _ = far.read(&mut asked).await;
+            let _ = far.write_all(b"HTTP/1.1 200 OK\r\n\r\n[").await;
+            while far.write_all(&[b' '; 8_192]).await.is_ok() {}
+        });
+        async { io::Result::Ok(near) }
+    };
+    let error = Client::new(dial, Place::local()).tools().await.unwrap_err();
+    assert!(matches!(error, ApiError::TooLong(_)), "{error:?}");
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+
+#[tokio::test]
+async fn events_come_one_by_one_until_the_stream_ends() {
+    let client = saying(format!("{STREAM}data: a\n\n: beat\n\ndata: b\n\ndata: cut").into_bytes(), false);
+    let mut events = client.events().await.unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap(), "a");
+    assert_eq!(events.next().await.unwrap().unwrap(), "b");
+    assert!(events.next().await.unwrap().is_none());
+    let page = saying(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>".to_vec(), false);
+    assert!(matches!(page.events().await, Err(ApiError::Malformed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_given_up() {
+    let client = saying(format!("{STREAM}data: a\n\n").into_bytes(), true);
+    let mut events = client.events().await.unwrap();
+    assert_eq!(events.next().await.unwrap().unwrap(), "a");
+    assert!(matches!(events.next().await, Err(ApiError::Silent)));
+}
+
+#[tokio::test]
+async fn an_event_that_is_too_long_does_not_end_the_stream() {
+    let long = "x".repeat(9 * 1024 * 1024);
+    let client = saying(format!("{STREAM}data: {long}\n\ndata: next\n\n").into_bytes(), false);
+    let mut events = client.events().await.unwrap();
+    assert!(matches!(events.next().await, Err(ApiError::Event(_))));
+    assert_eq!(events.next().await.unwrap().unwrap(), "next");
+}
+
+#[test]
+fn a_place_that_would_change_a_request_is_refused() {
+    for prefix in ["s/1", "/s?x", "/s#x", "/s 1", "/s\r\nx: y", "/é"] {
+        assert!(matches!(Place::remote("host", prefix), Err(ApiError::BadPlace)), "{prefix}");
+    }
+    assert!(matches!(Place::remote("host\r\nx: y", ""), Err(ApiError::BadPlace)));
+    assert!(Place::local().with_secret(HeaderName::from_static("x"), "a\nb").is_err());
+}

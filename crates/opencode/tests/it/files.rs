@@ -1,0 +1,72 @@
+//! What the agent is given, looked at without starting it; `tests/real` starts it.
+
+use opencode::files::{Instructions, Setup, Tool, VERSION};
+use serde_json::Value;
+
+const SETUP: Setup<'_> = Setup {
+    home: "/home/agent",
+    folder: "/home/agent/.proliferate",
+    workspace: "/home/agent/workspace",
+    model_url: "http://gateway:1/llm/",
+    model_key: "pls_key",
+    model: "anthropic/claude-sonnet-4-6",
+    instructions: Instructions::Scratch,
+    tools: &[Tool { name: "one", source: "export default {}" }],
+    port: 4096,
+};
+
+fn contents(name: &str) -> String {
+    let path = format!("{}/{name}", SETUP.folder);
+    SETUP.entries().into_iter().find(|entry| entry.path == path).unwrap().contents
+}
+
+#[test]
+fn nothing_is_written_into_the_workspace() {
+    for entry in SETUP.entries() {
+        assert!(entry.path.starts_with("/home/agent/."), "{}", entry.path);
+    }
+}
+
+#[test]
+fn the_key_is_in_one_file_and_nowhere_else() {
+    let with_key: Vec<_> =
+        SETUP.entries().into_iter().filter(|entry| entry.contents.contains("pls_key")).collect();
+    assert!(with_key.len() == 1 && with_key[0].secret);
+    assert_eq!(SETUP.entries().iter().filter(|entry| entry.secret).count(), 1);
+    let launch = SETUP.launch();
+    assert!(launch.environment.iter().all(|(_, value)| !value.contains("pls_key")));
+}
+
+#[test]
+fn each_kind_of_work_has_its_instructions() {
+    assert_eq!(contents("instructions.md"), Instructions::Scratch.text());
+    assert_ne!(Instructions::Scratch.text(), Instructions::Coding.text());
+}
+
+#[test]
+fn tools_are_files_that_are_added() {
+    assert_eq!(contents("tool/one.js"), "export default {}");
+    let without = Setup { tools: &[], ..SETUP }.entries().len();
+    assert_eq!(SETUP.entries().len(), without + 1);
+}
+
+#[test]
+fn the_launch_names_the_port_and_the_model() {
+    let launch = SETUP.launch();
+    assert_eq!(launch.arguments, ["serve", "--hostname", "127.0.0.1", "--port", "4096"]);
+    let config = launch.environment.iter().find(|(name, _)| *name == "OPENCODE_CONFIG_CONTENT").unwrap();
+    let config: Value = serde_json::from_str(&config.1).unwrap();
+    assert_eq!(config["provider"]["anthropic"]["options"]["baseURL"], "http://gateway:1/llm/v1");
+    assert_eq!(config["model"], SETUP.model);
+    assert!(VERSION.split('.').count() == 3 && !VERSION.contains('\n'), "{VERSION:?}");
+}
+
+#[test]
+fn every_model_that_goes_through_the_proxy_is_in_the_catalogue() {
+    let catalogue: Value = serde_json::from_str(&contents("models.json")).unwrap();
+    let models = catalogue["anthropic"]["models"].as_object().unwrap();
+    for model in proto::MODELS.iter().filter(|model| model.opencode_id.starts_with("anthropic/")) {
+        let (_, id) = model.opencode_id.split_once('/').unwrap();
+        assert_eq!(models[id]["id"], model.api_id);
+    }
+}

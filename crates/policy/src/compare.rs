@@ -1,0 +1,184 @@
+//! What a new version of the policy would change: rule by rule, and on what was decided before.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::decide::{Outcome, Verdict, decide};
+use crate::lanes::Lane;
+use crate::policy::Policy;
+use crate::request::{Request, RunState};
+
+/// One difference between two policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    pub effect: Effect,
+    /// What it is about: `lane platform.setup`, `role SERVICE`, `tool transcription.run`.
+    pub subject: String,
+    pub what: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// More may be done than before.
+    Loosens,
+    /// Less may be done than before.
+    Tightens,
+    /// Neither can be said.
+    Changes,
+}
+
+/// A decision that was made and recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    pub id: String,
+    pub request: Request,
+    pub outcome: Outcome,
+}
+
+/// A recorded decision that a candidate would make otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Flip {
+    pub id: String,
+    pub was: Outcome,
+    pub now: Verdict,
+}
+
+/// Makes recorded decisions again under `candidate`. Version pins are left out: a candidate always has others.
+pub fn replay(candidate: &Policy, recorded: impl IntoIterator<Item = Recorded>) -> Vec<Flip> {
+    let again = |Recorded { id, mut request, outcome }| {
+        request.demanded = None;
+        if matches!(request.run, RunState::Active(_)) {
+            request.run = RunState::New;
+        }
+        let now = decide(candidate, &request);
+        (now.outcome != outcome).then_some(Flip { id, was: outcome, now })
+    };
+    recorded.into_iter().filter_map(again).collect()
+}
+
+/// What differs between two policies, what loosens first.
+pub fn diff(old: &Policy, new: &Policy) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let lanes: BTreeSet<_> = old.lanes().chain(new.lanes()).map(|lane| lane.id.as_str()).collect();
+    for id in lanes {
+        diff_lane(&mut changes, id, old.lane(id), new.lane(id));
+    }
+    diff_roles(&mut changes, old, new);
+    diff_prohibitions(&mut changes, old, new);
+    diff_tools(&mut changes, old, new);
+    changes.sort_by_key(|change| change.effect);
+    changes
+}
+
+fn diff_lane(changes: &mut Vec<Change>, id: &str, old: Option<&Lane>, new: Option<&Lane>) {
+    let subject = format!("lane {id}");
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, _) => {
+            return changes.push(Change { effect: Effect::Loosens, subject, what: "added".to_owned() });
+        }
+        (_, None) => {
+            return changes.push(Change { effect: Effect::Tightens, subject, what: "removed".to_owned() });
+        }
+    };
+    let writes =
+        |lane: &Lane| lane.writes.iter().map(|write| format!("{} {:?}", write.table, write.mode)).collect();
+    let tools = |lane: &Lane| lane.tools.iter().map(ToString::to_string).collect();
+    let flags =
+        |flags: &BTreeSet<crate::request::Flag>| flags.iter().map(|flag| flag.as_str().to_owned()).collect();
+    let mut compare = |name: &str, more: Effect, old: BTreeSet<String>, new: BTreeSet<String>| {
+        diff_set(changes, &subject, name, more, (&old, &new));
+    };
+    compare("role", Effect::Loosens, old.roles.clone(), new.roles.clone());
+    compare("tool", Effect::Loosens, tools(old), tools(new));
+    compare("write", Effect::Loosens, writes(old), writes(new));
+    compare("required scope field", Effect::Tightens, old.requires.clone(), new.requires.clone());
+    compare("prohibition", Effect::Tightens, flags(&old.prohibits), flags(&new.prohibits));
+    compare("permission", Effect::Loosens, flags(&old.permits), flags(&new.permits));
+    let mut replaced =
+        |effect, what: &str| changes.push(Change { effect, subject: subject.clone(), what: what.to_owned() });
+    // No risks means any risk, so the sets cannot be compared one by one.
+    let covers =
+        |a: &Lane, b: &Lane| a.risks.is_empty() || (!b.risks.is_empty() && a.risks.is_superset(&b.risks));
+    match (covers(old, new), covers(new, old)) {
+        (true, true) => {}
+        (true, false) => replaced(Effect::Tightens, "fewer risks are allowed"),
+        (false, true) => replaced(Effect::Loosens, "more risks are allowed"),
+        (false, false) => replaced(Effect::Changes, "other risks are allowed"),
+    }
+    // No time box means that no grant is needed: the loosest.
+    let minutes = |lane: &Lane| lane.override_minutes.unwrap_or(u64::MAX);
+    match minutes(new).cmp(&minutes(old)) {
+        std::cmp::Ordering::Less => replaced(Effect::Tightens, "the time box of grants is shorter"),
+        std::cmp::Ordering::Greater => replaced(Effect::Loosens, "the time box of grants is longer"),
+        std::cmp::Ordering::Equal => {}
+    }
+}
+
+/// `more` is the effect of an element that is added; one that is removed has the opposite effect.
+fn diff_set(
+    changes: &mut Vec<Change>,
+    subject: &str,
+    name: &str,
+    more: Effect,
+    (old, new): (&BTreeSet<String>, &BTreeSet<String>),
+) {
+    let less = if more == Effect::Loosens { Effect::Tightens } else { Effect::Loosens };
+    let added = new.difference(old).map(|item| (more, format!("{name} {item} added")));
+    let removed = old.difference(new).map(|item| (less, format!("{name} {item} removed")));
+    let change = |(effect, what)| Change { effect, subject: subject.to_owned(), what };
+    changes.extend(added.chain(removed).map(change));
+}
+
+fn diff_roles(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
+    // Which lanes a role has is told with the lanes; the files agree.
+    let described =
+        |policy: &Policy| policy.roles().map(|role| (role.id.clone(), role.class)).collect::<Vec<_>>();
+    for (id, class) in described(old) {
+        if new.role(&id).is_some_and(|role| role.class != class) {
+            let what = "it is for another kind of actor".to_owned();
+            changes.push(Change { effect: Effect::Changes, subject: format!("role {id}"), what });
+        }
+    }
+    let ids = |policy: &Policy| policy.roles().map(|role| role.id.clone()).collect();
+    diff_set(changes, "roles", "role", Effect::Loosens, (&ids(old), &ids(new)));
+}
+
+fn diff_prohibitions(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
+    let texts = |policy: &Policy| {
+        let text = |rule: &crate::lanes::Prohibition| {
+            format!(
+                "{} (roles {}, lanes {}, tools {})",
+                rule.id,
+                list(&rule.roles),
+                list(&rule.lanes),
+                list(&rule.tools)
+            )
+        };
+        policy.prohibitions().iter().map(text).collect::<BTreeSet<_>>()
+    };
+    diff_set(changes, "prohibitions", "prohibition", Effect::Tightens, (&texts(old), &texts(new)));
+}
+
+fn list(patterns: &[crate::pattern::Pattern]) -> String {
+    let mut texts: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+    texts.sort();
+    if texts.is_empty() { "any".to_owned() } else { texts.join(" ") }
+}
+
+fn diff_tools(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
+    let ids = |policy: &Policy| policy.tools().map(|tool| tool.name.clone()).collect();
+    diff_set(changes, "tools", "tool", Effect::Loosens, (&ids(old), &ids(new)));
+    for tool in old.tools() {
+        // Where it stands in the file is no difference.
+        let same = |other: &&crate::tools::HttpTool| {
+            crate::tools::HttpTool { line: tool.line, ..(*other).clone() } == *tool
+        };
+        if new.tool(&tool.name).is_some_and(|other| !same(&other)) {
+            let what = "its definition differs".to_owned();
+            changes.push(Change { effect: Effect::Changes, subject: format!("tool {}", tool.name), what });
+        }
+    }
+}

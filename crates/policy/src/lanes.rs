@@ -1,0 +1,214 @@
+//! `lanes.yaml`: what may be done, by whom, with which scope.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Mistake;
+use crate::examples::Example;
+use crate::fields::{Fields, Located, items, word};
+use crate::modes::Risk;
+use crate::pattern::Pattern;
+use crate::request::Flag;
+use crate::yaml::Node;
+
+/// What no lane may permit: it would undo the gate itself.
+const NEVER_PERMITTED: [&str; 3] = ["bypass_audit", "silent_changes", "unaudited_delivery"];
+
+/// One lane: the way in which one kind of work may be done.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    pub id: String,
+    pub purpose: String,
+    pub roles: BTreeSet<String>,
+    pub tools: Vec<Pattern>,
+    pub writes: Vec<Write>,
+    /// The risks of tools that may go this way; empty: any.
+    pub risks: BTreeSet<Risk>,
+    pub requires: BTreeSet<String>,
+    pub prohibits: BTreeSet<Flag>,
+    /// Flags are prohibited everywhere; only what stands here, and not in `prohibits`, is not.
+    pub permits: BTreeSet<Flag>,
+    /// A break-glass lane, with the longest time that its grants may last.
+    pub override_minutes: Option<u64>,
+    pub audit_level: Option<String>,
+    pub(crate) line: usize,
+    pub(crate) role_places: Vec<(String, usize)>,
+    pub(crate) examples: Vec<Example>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Write {
+    pub table: String,
+    pub mode: WriteMode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteMode {
+    Append,
+    Upsert,
+}
+
+/// A rule that says no in every lane. All that it names must fit; what it does not name fits always.
+#[derive(Clone, Debug)]
+pub struct Prohibition {
+    pub id: String,
+    pub reason: String,
+    pub roles: Vec<Pattern>,
+    pub lanes: Vec<Pattern>,
+    pub tools: Vec<Pattern>,
+    pub(crate) line: usize,
+    pub(crate) examples: Vec<Example>,
+}
+
+pub(crate) struct LanesFile {
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) prohibitions: Vec<Prohibition>,
+}
+
+pub(crate) fn read(node: Node) -> Result<LanesFile, Mistake> {
+    let mut file = Fields::of(node, "the file")?;
+    header(&mut file)?;
+    let lanes =
+        items(file.require("lanes")?, "lanes")?.into_iter().map(lane).collect::<Result<Vec<_>, _>>()?;
+    let prohibitions =
+        file.list("prohibitions")?.into_iter().map(prohibition).collect::<Result<Vec<_>, _>>()?;
+    file.end()?;
+    let ids = lanes.iter().map(|lane| (&lane.id, lane.line));
+    once(ids, "lane")?;
+    once(prohibitions.iter().map(|rule| (&rule.id, rule.line)), "prohibition")?;
+    Ok(LanesFile { lanes, prohibitions })
+}
+
+/// What all policy files begin with.
+pub(crate) fn header(file: &mut Fields) -> Result<(), Mistake> {
+    file.text("version", 40)?;
+    word(&file.text("contract_version", 10)?, "contract_version", &[("v1", ())])?;
+    file.optional_text("last_updated", 40)?;
+    Ok(())
+}
+
+pub(crate) fn once<'a>(ids: impl Iterator<Item = (&'a String, usize)>, what: &str) -> Result<(), Mistake> {
+    let mut seen = BTreeSet::new();
+    for (id, line) in ids {
+        if !seen.insert(id) {
+            return Err(Mistake::new(line, format!("there are two of {what} `{id}`")));
+        }
+    }
+    Ok(())
+}
+
+fn lane(node: Node) -> Result<Lane, Mistake> {
+    let mut fields = Fields::of(node, "a lane")?;
+    let line = fields.line;
+    let id = fields.name("lane_id")?.text;
+    let purpose = fields.optional_text("purpose", 500)?.map(|found| found.text).unwrap_or_default();
+    let mut callers = fields.map("allowed_callers")?;
+    let role_places: Vec<_> =
+        callers.names("roles")?.into_iter().map(|role| (role.text, role.line)).collect();
+    callers.end()?;
+    let mut allowed = fields.map("allowed_actions")?;
+    let tools = patterns(&mut allowed, "tools")?;
+    let writes = allowed.list("writes")?.into_iter().map(write).collect::<Result<Vec<_>, _>>()?;
+    let risks = risks(&mut allowed)?;
+    allowed.end()?;
+    let mut scope = fields.map("scope")?;
+    let requires = texts(&mut scope, "requires")?;
+    let prohibits = texts(&mut scope, "prohibits")?.into_iter().map(Flag::new).collect();
+    let permits = permits(&mut scope)?;
+    scope.end()?;
+    let override_minutes = override_minutes(&mut fields)?;
+    let audit_level = audit(&mut fields)?;
+    let examples = Example::read_all(&mut fields)?;
+    fields.end()?;
+    let roles = role_places.iter().map(|(role, _)| role.clone()).collect();
+    Ok(Lane {
+        id,
+        purpose,
+        roles,
+        tools,
+        writes,
+        risks,
+        requires,
+        prohibits,
+        permits,
+        override_minutes,
+        audit_level,
+        line,
+        role_places,
+        examples,
+    })
+}
+
+fn prohibition(node: Node) -> Result<Prohibition, Mistake> {
+    let mut fields = Fields::of(node, "a prohibition")?;
+    let line = fields.line;
+    let id = fields.name("rule_id")?.text;
+    let reason = fields.text("reason", 160)?.text;
+    let (roles, lanes) = (patterns(&mut fields, "roles")?, patterns(&mut fields, "lanes")?);
+    let tools = patterns(&mut fields, "tools")?;
+    let examples = Example::read_all(&mut fields)?;
+    fields.end()?;
+    if roles.is_empty() && lanes.is_empty() && tools.is_empty() {
+        return Err(Mistake::new(
+            line,
+            "a prohibition must name roles, lanes or tools; the safety lock stops everything",
+        ));
+    }
+    Ok(Prohibition { id, reason, roles, lanes, tools, line, examples })
+}
+
+fn patterns(fields: &mut Fields, key: &str) -> Result<Vec<Pattern>, Mistake> {
+    fields.names(key)?.iter().map(Pattern::new).collect()
+}
+
+fn texts(fields: &mut Fields, key: &str) -> Result<BTreeSet<String>, Mistake> {
+    Ok(fields.names(key)?.into_iter().map(|name| name.text).collect())
+}
+
+fn write(node: Node) -> Result<Write, Mistake> {
+    let mut fields = Fields::of(node, "a write")?;
+    let table = fields.name("table")?.text;
+    let mode = word(
+        &fields.text("mode", 10)?,
+        "mode",
+        &[("append", WriteMode::Append), ("upsert", WriteMode::Upsert)],
+    )?;
+    fields.end()?;
+    Ok(Write { table, mode })
+}
+
+fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {
+    actions.names("risks")?.iter().map(|risk| word(risk, "risks", &Risk::WORDS)).collect()
+}
+
+fn permits(scope: &mut Fields) -> Result<BTreeSet<Flag>, Mistake> {
+    let permit = |found: Located| {
+        if NEVER_PERMITTED.contains(&found.text.as_str()) {
+            return Err(Mistake::new(found.line, format!("no lane may permit `{}`", found.text)));
+        }
+        Ok(Flag::new(found.text))
+    };
+    scope.names("permits")?.into_iter().map(permit).collect()
+}
+
+fn override_minutes(fields: &mut Fields) -> Result<Option<u64>, Mistake> {
+    let Some(node) = fields.take("override") else { return Ok(None) };
+    let mut time_box = Fields::of(node, "`override`")?;
+    let line = time_box.line;
+    let minutes = time_box.number("max_minutes", 1, 24 * 60)?;
+    time_box.end()?;
+    minutes.map(Some).ok_or_else(|| Mistake::new(line, "an override lane needs `max_minutes`"))
+}
+
+fn audit(fields: &mut Fields) -> Result<Option<String>, Mistake> {
+    let mut audit = fields.map("audit")?;
+    let line = audit.line;
+    if audit.truth("required")? == Some(false) {
+        return Err(Mistake::new(line, "audit cannot be switched off: no audit, no effect"));
+    }
+    let level = audit.optional_text("level", 40)?.map(|found| found.text);
+    audit.end()?;
+    Ok(level)
+}

@@ -1,0 +1,196 @@
+//! The second decision, for actions: allow, ask a human, or deny; from maps of modes, or from the risk.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::decide::{Outcome, Verdict};
+
+/// From the loosest to the strictest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    Allow,
+    RequireApproval,
+    Deny,
+}
+
+/// From the least to the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Risk {
+    Read,
+    Write,
+    Danger,
+}
+
+/// Which of the maps decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModeSource {
+    AutomationOverride,
+    OrgDefault,
+    InferredDefault,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeDecision {
+    pub mode: Mode,
+    pub source: ModeSource,
+    /// Why a mode is stricter than what the map or the risk says: `unknown_mode:…` or `definition_drift`.
+    pub reason: Option<String>,
+}
+
+/// The key of an action in a map of modes: `sourceId:actionId`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeKey(String);
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the key of an action: `sourceId:actionId` is needed, with a colon and no slash before it")]
+pub struct ModeKeyError;
+
+/// What a connector says of its own tool. It may be a lie, so it can only raise the risk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hints {
+    pub destructive: bool,
+    pub read_only: bool,
+}
+
+impl Mode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::RequireApproval => "require_approval",
+            Self::Deny => "deny",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Allow, Self::RequireApproval, Self::Deny].into_iter().find(|mode| mode.as_str() == text)
+    }
+}
+
+impl Risk {
+    pub(crate) const WORDS: [(&str, Self); 3] =
+        [("read", Self::Read), ("write", Self::Write), ("danger", Self::Danger)];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Danger => "danger",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, risk)| *risk)
+    }
+
+    /// The mode of an action that no map names.
+    pub const fn default_mode(self) -> Mode {
+        match self {
+            Self::Read => Mode::Allow,
+            Self::Write => Mode::RequireApproval,
+            Self::Danger => Mode::Deny,
+        }
+    }
+}
+
+impl ModeSource {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AutomationOverride => "automation_override",
+            Self::OrgDefault => "org_default",
+            Self::InferredDefault => "inferred_default",
+        }
+    }
+}
+
+impl ModeKey {
+    pub fn new(source: &str, action: &str) -> Result<Self, ModeKeyError> {
+        format!("{source}:{action}").parse()
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for ModeKey {
+    type Err = ModeKeyError;
+    fn from_str(text: &str) -> Result<Self, ModeKeyError> {
+        let (source, action) = text.split_once(':').ok_or(ModeKeyError)?;
+        let right = !source.is_empty() && !source.contains('/') && !action.is_empty() && text.len() <= 300;
+        if right && !text.contains(char::is_control) { Ok(Self(text.to_owned())) } else { Err(ModeKeyError) }
+    }
+}
+
+/// Which mode counts: the automation's, else the organisation's, else the one of the risk. What an organisation
+/// denies no automation can allow, and a value that nobody understands denies.
+pub fn resolve_mode(
+    key: &ModeKey,
+    automation: Option<&Map<String, Value>>,
+    org: &Map<String, Value>,
+    risk: Risk,
+) -> ModeDecision {
+    let org = stored(key, org).map(|stored| decision(stored, ModeSource::OrgDefault));
+    let automation = automation
+        .and_then(|modes| stored(key, modes))
+        .map(|stored| decision(stored, ModeSource::AutomationOverride));
+    let inferred =
+        ModeDecision { mode: risk.default_mode(), source: ModeSource::InferredDefault, reason: None };
+    match (automation, org) {
+        (_, Some(org)) if org.mode == Mode::Deny => org,
+        (Some(automation), _) => automation,
+        (None, Some(org)) => org,
+        (None, None) => inferred,
+    }
+}
+
+/// A tool whose definition is not the one that was reviewed must be asked about; one that was never reviewed too.
+pub fn after_drift(decision: ModeDecision, reviewed: Option<&str>, current: &str) -> ModeDecision {
+    match (decision.mode, reviewed) {
+        (Mode::Allow, reviewed) if reviewed != Some(current) => ModeDecision {
+            mode: Mode::RequireApproval,
+            reason: Some("definition_drift".to_owned()),
+            ..decision
+        },
+        _ => decision,
+    }
+}
+
+/// The risk of a connector's tool: what an admin set, else the connector's default, raised by what the tool says.
+pub fn derive_risk(set: Option<Risk>, hints: Hints, default: Option<Risk>) -> Risk {
+    let default = default.unwrap_or(Risk::Write);
+    // `read_only` beside `destructive` is a contradiction, and alone it may be a lie: neither lowers anything.
+    let said = if hints.destructive { Risk::Danger } else { Risk::Read };
+    set.unwrap_or_else(|| default.max(said))
+}
+
+/// Lane and mode together: the stricter of the two counts.
+pub fn stricter(verdict: &Verdict, mode: &ModeDecision) -> Mode {
+    match verdict.outcome {
+        Outcome::Deny => Mode::Deny,
+        Outcome::Allow => mode.mode,
+    }
+}
+
+/// What a map says of a key. The key with a slash instead of the colon was a mistake of old; whoever wrote it meant
+/// this action, so it counts as a value that cannot be understood rather than as absent.
+fn stored(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<Mode, String>> {
+    let understood = |value: &Value| {
+        let text = value.as_str().unwrap_or("not_a_text");
+        Mode::parse(text)
+            .ok_or_else(|| text.chars().take(40).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect())
+    };
+    let slashed = || modes.get(&key.0.replacen(':', "/", 1)).map(|_| Err("key_with_slash".to_owned()));
+    modes.get(&key.0).map(understood).or_else(slashed)
+}
+
+fn decision(stored: Result<Mode, String>, source: ModeSource) -> ModeDecision {
+    match stored {
+        Ok(mode) => ModeDecision { mode, source, reason: None },
+        Err(unknown) => {
+            ModeDecision { mode: Mode::Deny, source, reason: Some(format!("unknown_mode:{unknown}")) }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The policy as a whole: the three files, read, checked against each other, and pinned.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Mistake, PolicyError};
+use crate::lanes::{self, Lane, Prohibition};
+use crate::pin::{Pin, Pins};
+use crate::roles::{self, Role};
+use crate::tools::{self, HttpTool};
+use crate::yaml;
+
+const LANES: &str = "lanes.yaml";
+const ROLES: &str = "roles.yaml";
+const TOOLS: &str = "tools.yaml";
+
+/// The contents of the files; what is absent comes from the built-in policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Files<'a> {
+    pub lanes: Option<&'a str>,
+    pub roles: Option<&'a str>,
+    pub tools: Option<&'a str>,
+}
+
+/// A policy in which everything fits together. It never changes; another version is another value.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    lanes: BTreeMap<String, Lane>,
+    prohibitions: Vec<Prohibition>,
+    roles: BTreeMap<String, Role>,
+    tools: BTreeMap<String, HttpTool>,
+    pins: Pins,
+}
+
+impl Policy {
+    /// The texts of the built-in files, for an operator to start from.
+    pub const BUILT_IN: Files<'static> = Files {
+        lanes: Some(include_str!("../../../policy/lanes.yaml")),
+        roles: Some(include_str!("../../../policy/roles.yaml")),
+        tools: Some(include_str!("../../../policy/tools.yaml")),
+    };
+
+    /// Reads the files. Lanes and roles belong together: who brings one of them brings both.
+    pub fn load(files: Files<'_>) -> Result<Self, PolicyError> {
+        let (lanes_text, roles_text) = match (files.lanes, files.roles) {
+            (Some(lanes), Some(roles)) => (lanes, roles),
+            (None, None) => (built_in(Self::BUILT_IN.lanes), built_in(Self::BUILT_IN.roles)),
+            (Some(_), None) => return Err(missing(ROLES, LANES)),
+            (None, Some(_)) => return Err(missing(LANES, ROLES)),
+        };
+        let tools_text = files.tools.unwrap_or_else(|| built_in(Self::BUILT_IN.tools));
+        let in_lanes = |mistake: Mistake| mistake.in_file(LANES);
+        let file = yaml::read(lanes_text).and_then(lanes::read).map_err(in_lanes)?;
+        let roles = yaml::read(roles_text).and_then(roles::read).map_err(|mistake| mistake.in_file(ROLES))?;
+        let tools = yaml::read(tools_text).and_then(tools::read).map_err(|mistake| mistake.in_file(TOOLS))?;
+        let pins =
+            Pins { lanes: Pin::of(lanes_text), roles: Pin::of(roles_text), tools: Pin::of(tools_text) };
+        let policy = Self {
+            lanes: file.lanes.into_iter().map(|lane| (lane.id.clone(), lane)).collect(),
+            prohibitions: file.prohibitions,
+            roles: roles.into_iter().map(|role| (role.id.clone(), role)).collect(),
+            tools: tools.into_iter().map(|tool| (tool.name.clone(), tool)).collect(),
+            pins,
+        };
+        policy.check_agreement()?;
+        policy.check_examples().map_err(in_lanes)?;
+        Ok(policy)
+    }
+
+    pub fn lane(&self, id: &str) -> Option<&Lane> {
+        self.lanes.get(id)
+    }
+
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.values()
+    }
+
+    pub fn role(&self, id: &str) -> Option<&Role> {
+        self.roles.get(id)
+    }
+
+    pub fn roles(&self) -> impl Iterator<Item = &Role> {
+        self.roles.values()
+    }
+
+    pub fn tool(&self, name: &str) -> Option<&HttpTool> {
+        self.tools.get(name)
+    }
+
+    pub fn tools(&self) -> impl Iterator<Item = &HttpTool> {
+        self.tools.values()
+    }
+
+    pub fn prohibitions(&self) -> &[Prohibition] {
+        &self.prohibitions
+    }
+
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// A lane lists a role exactly when the role lists the lane: who edits one file and forgets the other learns it here.
+    fn check_agreement(&self) -> Result<(), PolicyError> {
+        for lane in self.lanes.values() {
+            for (role, line) in &lane.role_places {
+                if !self.roles.get(role).is_some_and(|role| role.lanes.contains(&lane.id)) {
+                    let message = format!(
+                        "the lane `{}` lists the role `{role}`, but {ROLES} does not give it the lane",
+                        lane.id
+                    );
+                    return Err(Mistake::new(*line, message).in_file(LANES));
+                }
+            }
+        }
+        for role in self.roles.values() {
+            for (lane, line) in &role.lane_places {
+                if !self.lanes.get(lane).is_some_and(|lane| lane.roles.contains(&role.id)) {
+                    let message = format!(
+                        "the role `{}` lists the lane `{lane}`, but {LANES} does not open it to the role",
+                        role.id
+                    );
+                    return Err(Mistake::new(*line, message).in_file(ROLES));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_examples(&self) -> Result<(), Mistake> {
+        for lane in self.lanes.values() {
+            lane.examples.iter().try_for_each(|example| example.check_lane(self, lane))?;
+        }
+        for rule in &self.prohibitions {
+            rule.examples.iter().try_for_each(|example| example.check_prohibition(self, rule))?;
+        }
+        Ok(())
+    }
+}
+
+fn built_in(text: Option<&'static str>) -> &'static str {
+    text.unwrap_or_default()
+}
+
+fn missing(absent: &'static str, present: &str) -> PolicyError {
+    Mistake::new(1, format!("it is missing beside {present}: lanes and roles belong together"))
+        .in_file(absent)
+}

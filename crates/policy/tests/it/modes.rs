@@ -1,0 +1,122 @@
+//! The three modes: the most specific map counts, deny wins, and nothing unknown allows.
+
+use policy::{
+    Files, Hints, Mode, ModeDecision, ModeKey, ModeSource, Policy, Risk, after_drift, decide, derive_risk,
+    resolve_mode, stricter,
+};
+use serde_json::{Map, Value, json};
+
+use crate::common::{policy, request};
+
+fn map(value: Value) -> Map<String, Value> {
+    serde_json::from_value(value).unwrap()
+}
+
+fn resolve(automation: Option<Value>, org: Value, risk: Risk) -> (Mode, ModeSource, Option<String>) {
+    let key = ModeKey::new("linear", "create_issue").unwrap();
+    let ModeDecision { mode, source, reason } =
+        resolve_mode(&key, automation.map(map).as_ref(), &map(org), risk);
+    (mode, source, reason)
+}
+
+#[test]
+fn the_most_specific_map_counts() {
+    let key = "linear:create_issue";
+    let (automation, org) = (json!({key: "allow"}), json!({key: "require_approval"}));
+    let expected = (Mode::Allow, ModeSource::AutomationOverride, None);
+    assert_eq!(resolve(Some(automation.clone()), org.clone(), Risk::Danger), expected);
+    assert_eq!(resolve(None, org, Risk::Read), (Mode::RequireApproval, ModeSource::OrgDefault, None));
+    let others = json!({"linear:other": "deny", "sentry:create_issue": "deny"});
+    for (risk, mode) in
+        [(Risk::Read, Mode::Allow), (Risk::Write, Mode::RequireApproval), (Risk::Danger, Mode::Deny)]
+    {
+        assert_eq!(
+            resolve(Some(others.clone()), others.clone(), risk),
+            (mode, ModeSource::InferredDefault, None)
+        );
+    }
+}
+
+#[test]
+fn an_automation_cannot_loosen_what_the_organisation_denies() {
+    let key = "linear:create_issue";
+    let denied = (Mode::Deny, ModeSource::OrgDefault, None);
+    assert_eq!(resolve(Some(json!({key: "allow"})), json!({key: "deny"}), Risk::Read), denied);
+    let tightened = (Mode::Deny, ModeSource::AutomationOverride, None);
+    assert_eq!(resolve(Some(json!({key: "deny"})), json!({key: "allow"}), Risk::Read), tightened);
+}
+
+#[test]
+fn what_nobody_understands_denies() {
+    let key = "linear:create_issue";
+    for (value, reason) in [
+        (json!({key: "Allow"}), "unknown_mode:Allow"),
+        (json!({key: "always\n<b>"}), "unknown_mode:alwaysb"),
+        (json!({key: true}), "unknown_mode:not_a_text"),
+        (json!({"linear/create_issue": "allow"}), "unknown_mode:key_with_slash"),
+    ] {
+        for (automation, org) in [(Some(value.clone()), json!({})), (None, value.clone())] {
+            let (mode, _, found) = resolve(automation, org, Risk::Read);
+            assert_eq!((mode, found.as_deref()), (Mode::Deny, Some(reason)));
+        }
+    }
+}
+
+#[test]
+fn keys_have_a_colon() {
+    for right in ["linear:create_issue", "connector:0198a7c2:tool/with/slash"] {
+        assert!(right.parse::<ModeKey>().is_ok(), "{right}");
+    }
+    for wrong in ["", "linear", "linear/create_issue", ":x", "x:", "a/b:c", "a:b\n"] {
+        assert!(wrong.parse::<ModeKey>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn drift_tightens_and_never_loosens() {
+    let decision = |mode| ModeDecision { mode, source: ModeSource::OrgDefault, reason: None };
+    let same = after_drift(decision(Mode::Allow), Some("h1"), "h1");
+    assert_eq!(same, decision(Mode::Allow));
+    for reviewed in [Some("h0"), None] {
+        let drifted = after_drift(decision(Mode::Allow), reviewed, "h1");
+        assert_eq!(
+            (drifted.mode, drifted.reason.as_deref()),
+            (Mode::RequireApproval, Some("definition_drift"))
+        );
+        for mode in [Mode::RequireApproval, Mode::Deny] {
+            assert_eq!(after_drift(decision(mode), reviewed, "h1"), decision(mode));
+        }
+    }
+}
+
+#[test]
+fn what_a_tool_says_of_itself_never_lowers_its_risk() {
+    let (destructive, read_only) =
+        (Hints { destructive: true, read_only: true }, Hints { destructive: false, read_only: true });
+    assert_eq!(derive_risk(None, read_only, Some(Risk::Write)), Risk::Write);
+    assert_eq!(derive_risk(None, read_only, None), Risk::Write);
+    assert_eq!(derive_risk(None, destructive, Some(Risk::Read)), Risk::Danger);
+    assert_eq!(derive_risk(Some(Risk::Read), destructive, Some(Risk::Danger)), Risk::Read);
+    assert_eq!(derive_risk(None, Hints::default(), Some(Risk::Read)), Risk::Read);
+}
+
+#[test]
+fn of_lane_and_mode_the_stricter_counts() {
+    let mode = |mode| ModeDecision { mode, source: ModeSource::OrgDefault, reason: None };
+    let allowed = decide(&policy(), &request());
+    let denied = decide(&Policy::load(Files::default()).unwrap(), &request());
+    for (decided, expected) in
+        [(Mode::Allow, Mode::Allow), (Mode::RequireApproval, Mode::RequireApproval), (Mode::Deny, Mode::Deny)]
+    {
+        assert_eq!(stricter(&allowed, &mode(decided)), expected);
+        assert_eq!(stricter(&denied, &mode(decided)), Mode::Deny);
+    }
+}
+
+#[test]
+fn the_words_are_those_of_the_database() {
+    assert_eq!(Mode::parse("require_approval"), Some(Mode::RequireApproval));
+    assert_eq!(Risk::parse("danger").map(Risk::as_str), Some("danger"));
+    assert_eq!(ModeSource::AutomationOverride.as_str(), "automation_override");
+    assert_eq!((Mode::parse("ALLOW"), Risk::parse("")), (None, None));
+}

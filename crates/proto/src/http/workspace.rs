@@ -1,0 +1,87 @@
+//! What sessions work on: repositories, and configurations that put them together.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{ConfigurationId, ConfigurationKind, ConfigurationStatus, RepoId, RepoSource, iso};
+
+/// A repository of the organisation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepoEntry {
+    pub id: RepoId,
+    pub name: String,
+    pub source: RepoSource,
+    pub url: Option<String>,
+    pub default_branch: String,
+    pub is_private: bool,
+    #[serde(with = "iso")]
+    pub created_at: DateTime<Utc>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RepoList {
+    pub repos: Vec<RepoEntry>,
+}
+
+/// A repository to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AddRepo {
+    /// `https://host/path`, without a user name or password.
+    pub url: String,
+    /// Absent: the last part of the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Absent: `main`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_branch: Option<String>,
+}
+
+/// A repository and where in the workspace it lies; `.` is the workspace itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RepoPlace {
+    pub repo_id: RepoId,
+    pub workspace_path: String,
+}
+
+/// A configuration: repositories, and what was made of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationEntry {
+    pub id: ConfigurationId,
+    pub name: String,
+    pub kind: ConfigurationKind,
+    pub status: ConfigurationStatus,
+    pub snapshot_id: Option<String>,
+    /// Absent in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repos: Vec<RepoPlace>,
+    #[serde(with = "iso")]
+    pub created_at: DateTime<Utc>,
+    #[serde(with = "iso")]
+    pub updated_at: DateTime<Utc>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConfigurationList {
+    pub configurations: Vec<ConfigurationEntry>,
+}
+
+/// A configuration to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateConfiguration {
+    pub name: String,
+    pub repos: Vec<RepoPlace>,
+}
+
+/// What to change of a configuration; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeConfiguration {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repos: Option<Vec<RepoPlace>>,
+}

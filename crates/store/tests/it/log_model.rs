@@ -1,0 +1,140 @@
+//! Ownership and the log against a model of them: whatever owners, former owners and takeovers do in whatever order,
+//! each number is used once, nothing unsaved is pruned, and the head is known.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use store::{NewSession, Owner, Store, StoreError};
+use uuid::Uuid;
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, new_session, org};
+
+on_both! { the_log_does_what_its_model_does }
+
+/// What one of three instances does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Own,
+    Reserve(i64),
+    Append { first: i64, more: i64 },
+    Save(i64),
+    Prune(i64),
+}
+
+/// What a caller sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Done,
+    Fenced,
+    Refused,
+}
+
+/// A session as it should be.
+#[derive(Default)]
+struct Model {
+    epoch: i64,
+    reserved: i64,
+    saved: i64,
+    head: i64,
+    log: Vec<(i64, i64)>,
+}
+
+impl Model {
+    fn act(&mut self, epoch: i64, act: Act) -> Seen {
+        if epoch != self.epoch {
+            return Seen::Fenced;
+        }
+        match act {
+            Act::Own => unreachable!("needs no epoch"),
+            Act::Reserve(up_to) => self.reserved = self.reserved.max(up_to),
+            Act::Append { first, more } => {
+                if first <= self.head || first + more > self.reserved {
+                    return Seen::Refused;
+                }
+                self.log.push((first, first + more));
+                self.head = first + more;
+            }
+            Act::Save(seq) => {
+                self.saved = self.saved.max(seq);
+                self.head = self.head.max(self.saved);
+            }
+            Act::Prune(up_to) => {
+                let saved = self.saved;
+                self.log.retain(|(_, last)| *last > up_to || *last > saved);
+            }
+        }
+        Seen::Done
+    }
+}
+
+async fn act(store: &Store, owner: &Owner, act: Act) -> Seen {
+    let done = match act {
+        Act::Own => unreachable!("needs no owner"),
+        Act::Reserve(up_to) => store.reserve_numbers(owner, up_to).await,
+        Act::Append { first, more } => {
+            store.append_events(owner, first, first + more, "{}".to_owned(), at(1)).await
+        }
+        Act::Save(seq) => store.save_messages(owner, seq, Vec::new()).await,
+        Act::Prune(up_to) => store.prune_events(owner, up_to).await,
+    };
+    match done {
+        Ok(()) => Seen::Done,
+        Err(StoreError::Fenced) => Seen::Fenced,
+        Err(StoreError::Refused(_)) => Seen::Refused,
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+async fn follow(store: &Store, number: u128, acts: Vec<(usize, Act)>) {
+    let id = Uuid::from_u128(1_000 + number).into();
+    store.create_session(NewSession { id, ..new_session(Uuid::from_u128(1).into(), 40) }).await.unwrap();
+    let mut model = Model::default();
+    let mut owners: [Option<Owner>; 3] = [None; 3];
+    for (instance, next) in acts {
+        match (next, owners[instance]) {
+            (Act::Own, _) => {
+                let owned = store.own_session(id, "instance").await.unwrap();
+                model.epoch += 1;
+                assert_eq!(owned.owner.epoch(), model.epoch);
+                assert_eq!((owned.head, owned.reserved), (model.head, model.reserved));
+                assert_eq!(owned.record.transcript_seq, model.saved);
+                owners[instance] = Some(owned.owner);
+            }
+            (_, None) => {}
+            (next, Some(owner)) => {
+                let expected = model.act(owner.epoch(), next);
+                assert_eq!(act(store, &owner, next).await, expected, "{next:?} by {owner:?}");
+            }
+        }
+        assert_eq!(store.head(id).await.unwrap(), Some(model.head));
+    }
+    let log = store.events_after(id, 0, usize::MAX).await.unwrap();
+    assert_eq!(log.iter().map(|batch| (batch.first_seq, batch.last_seq)).collect::<Vec<_>>(), model.log);
+}
+
+fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
+    let one = prop_oneof![
+        2 => Just(Act::Own),
+        3 => (1..60_i64).prop_map(Act::Reserve),
+        8 => (1..50_i64, 0..6_i64).prop_map(|(first, more)| Act::Append { first, more }),
+        2 => (0..50_i64).prop_map(Act::Save),
+        2 => (0..60_i64).prop_map(Act::Prune),
+    ];
+    prop::collection::vec((0..3_usize, one), 1..40)
+}
+
+async fn the_log_does_what_its_model_does(b: &Backend) {
+    org(&b.store, 1).await;
+    let store = b.store.clone();
+    let runtime = tokio::runtime::Handle::current();
+    let work = move || {
+        let config = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+        let number = std::cell::Cell::new(0);
+        TestRunner::new(config).run(&acts(), |acts| {
+            number.set(number.get() + 1);
+            runtime.block_on(follow(&store, number.get(), acts));
+            Ok(())
+        })
+    };
+    tokio::task::spawn_blocking(work).await.unwrap().unwrap();
+}
