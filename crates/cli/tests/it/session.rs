@@ -31,6 +31,16 @@ fn machine() -> Machine {
     Machine::new().with("PATH", &format!("{}:{}", tools.display(), path()))
 }
 
+/// A gateway whose model follows our own script.
+fn scripted() -> (Machine, Server) {
+    let machine = machine();
+    let script = machine.file("script.toml");
+    std::fs::write(&script, SCRIPT).unwrap();
+    let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", &script.display().to_string());
+    let server = machine.serve();
+    (machine, server)
+}
+
 fn types(frames: &[Value]) -> Vec<&str> {
     frames.iter().filter_map(|frame| frame["type"].as_str()).collect()
 }
@@ -118,11 +128,7 @@ fn a_session_is_made_watched_prompted_listed_stopped_and_removed() {
 
 #[test]
 fn attach_outlives_its_connection_and_its_gateway() {
-    let machine = machine();
-    std::fs::write(machine.file("script.toml"), SCRIPT).unwrap();
-    let script = machine.file("script.toml").display().to_string();
-    let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", &script);
-    let server = machine.serve();
+    let (machine, server) = scripted();
     let address = server.url("").trim_start_matches("http://").to_owned();
     let wire = Wire::start(&address);
     let machine = machine.with("PROLIFERATE_URL", &format!("http://{}", wire.proxy.address()));
@@ -150,6 +156,27 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let rest = waiting.until("turn_complete");
     assert_eq!(rest.last().unwrap()["payload"]["outcome"], "cancelled");
     assert_eq!(waiting.end(), 1, "a turn that was cancelled did not go well");
+}
+
+#[test]
+fn what_waited_when_a_session_was_stopped_is_never_sent() {
+    let (machine, server) = scripted();
+    let machine = machine.with("PROLIFERATE_URL", &server.url(""));
+    let mut watcher = Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
+    let id = watcher.next()["id"].as_str().unwrap().to_owned();
+    watcher.until("token");
+    assert_eq!(machine.run(&["session", "prompt", &id, "this one waits"]).code, 0);
+    assert_eq!(machine.run(&["session", "stop", &id]).code, 0);
+    assert_eq!(watcher.end(), 1, "its turn did not go well");
+    server.kill();
+    let server = machine.serve();
+    let machine = machine.with("PROLIFERATE_URL", &server.url(""));
+    let asked = machine.run(&["session", "prompt", &id, "a new beginning", "--wait"]);
+    assert_eq!(asked.code, 0, "{}", asked.err);
+    let shown = machine.run(&["session", "show", &id]).out;
+    assert!(shown.starts_with("› count slowly\none") && shown.contains("(interrupted)"), "{shown}");
+    assert!(shown.ends_with("› a new beginning\nA plain answer.\n"), "{shown}");
+    assert!(!shown.contains("this one waits"), "{shown}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use opencode::api::ApiError;
 use opencode::event::Event;
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{ServerMessage, WireStatus};
-use proto::{Outcome, SessionStatus};
+use proto::{Outcome, PromptState, SessionStatus};
 use store::{Ending, QueuedPrompt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -134,7 +134,9 @@ impl Session {
             let out = translator.give_up(reason, millis(&self.app));
             self.take(out).await?;
         }
-        self.turn = None;
+        if let Some(turn) = self.turn.take() {
+            self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Cancelled).await?;
+        }
         self.interrupt().await?;
         let ending = Ending {
             status: SessionStatus::Failed,
@@ -232,8 +234,8 @@ impl Session {
             let out = translator.give_up("The session was stopped", millis(&self.app));
             self.take(out).await?;
         }
-        (self.agent, self.translator, self.turn, self.dispatch) = (None, None, None, None);
-        self.queue.clear();
+        (self.agent, self.translator, self.dispatch) = (None, None, None);
+        self.drop_prompts().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.app.clock.elapsed());
         self.flush().await?;
