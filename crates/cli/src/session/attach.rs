@@ -26,12 +26,17 @@ pub(super) struct Attached<'a> {
     screen: Screen<anstream::AutoStream<std::io::Stdout>>,
     /// Somebody types here and sees what they typed.
     is_terminal: bool,
-    /// The history is wanted, and not only what comes.
-    shows_history: bool,
+    history: History,
     /// Somebody has asked to cancel the turn that runs.
     cancelled: bool,
     /// A turn of ours did not end well.
     failed: bool,
+}
+
+/// Whether what was said before is wanted, or only what comes.
+enum History {
+    Shown,
+    Hidden,
 }
 
 impl<'a> Attached<'a> {
@@ -45,7 +50,7 @@ impl<'a> Attached<'a> {
             turns: Turns::new(),
             screen: Screen::new(anstream::stdout()),
             is_terminal: std::io::stdin().is_terminal(),
-            shows_history: true,
+            history: History::Shown,
             cancelled: false,
             failed: false,
         })
@@ -86,7 +91,7 @@ impl<'a> Attached<'a> {
     /// Sends one prompt and shows what comes of it.
     pub(super) async fn answer(mut self, text: String) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
-        self.shows_history = false;
+        self.history = History::Hidden;
         while !self.turns.is_ready() {
             let event = self.stream.next().await;
             self.hear(event)?;
@@ -154,12 +159,10 @@ impl<'a> Attached<'a> {
         if self.context.out.is_json() {
             line(&serde_json::json!(frame).to_string());
         } else {
-            match &frame.message {
-                ServerMessage::Init { messages, .. } if self.shows_history => {
-                    self.screen.conversation(messages)
-                }
-                ServerMessage::Init { .. } => {}
-                other => self.screen.show(other),
+            match (&frame.message, &self.history) {
+                (ServerMessage::Init { .. }, History::Hidden) => {}
+                (ServerMessage::Init { messages, .. }, History::Shown) => self.screen.conversation(messages),
+                (other, _) => self.screen.show(other),
             }
         }
         if busy && !self.turns.is_busy() {

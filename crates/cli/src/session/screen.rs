@@ -179,7 +179,7 @@ impl<W: Write> Screen<W> {
                 self.result(&result.to_string());
             }
             ServerMessage::ActionCompleted { outcome: ActionOutcome::Failed { error }, .. } => {
-                self.red(error)
+                self.red(error);
             }
             _ => {}
         }

@@ -156,13 +156,16 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let rest = waiting.until("turn_complete");
     assert_eq!(rest.last().unwrap()["payload"]["outcome"], "cancelled");
     assert_eq!(waiting.end(), 1, "a turn that was cancelled did not go well");
+    // A killed gateway leaves its sandboxes to the next one, and here is none.
+    assert_eq!(machine.run(&["session", "rm", &id]).code, 0);
 }
 
 #[test]
 fn what_waited_when_a_session_was_stopped_is_never_sent() {
     let (machine, server) = scripted();
     let machine = machine.with("PROLIFERATE_URL", &server.url(""));
-    let mut watcher = Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
+    let mut watcher =
+        Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "count slowly"]);
     let id = watcher.next()["id"].as_str().unwrap().to_owned();
     watcher.until("token");
     assert_eq!(machine.run(&["session", "prompt", &id, "this one waits"]).code, 0);
@@ -177,6 +180,7 @@ fn what_waited_when_a_session_was_stopped_is_never_sent() {
     assert!(shown.starts_with("› count slowly\none") && shown.contains("(interrupted)"), "{shown}");
     assert!(shown.ends_with("› a new beginning\nA plain answer.\n"), "{shown}");
     assert!(!shown.contains("this one waits"), "{shown}");
+    assert_eq!(machine.run(&["session", "rm", &id]).code, 0);
 }
 
 #[test]
