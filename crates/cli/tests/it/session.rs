@@ -184,6 +184,23 @@ fn what_waited_when_a_session_was_stopped_is_never_sent() {
 }
 
 #[test]
+fn a_prompt_that_is_cancelled_during_the_boot_is_never_sent() {
+    let (machine, server) = scripted();
+    let machine = machine.with("PROLIFERATE_URL", &server.url(""));
+    let mut watcher =
+        Watcher::start(&machine, &["session", "new", "--attach", "--json", "--prompt", "too early"]);
+    let id = watcher.next()["id"].as_str().unwrap().to_owned();
+    watcher.until("init");
+    watcher.interrupt();
+    watcher.until("message_cancelled");
+    assert_eq!(watcher.end(), 1, "it was not answered");
+    let asked = machine.run(&["session", "prompt", &id, "in time", "--wait"]);
+    assert_eq!(asked.code, 0, "{}", asked.err);
+    assert_eq!(machine.run(&["session", "show", &id]).out, "› in time\nA plain answer.\n");
+    assert_eq!(machine.run(&["session", "rm", &id]).code, 0);
+}
+
+#[test]
 fn what_stands_in_the_way_is_named_with_its_remedy() {
     let machine = Machine::new();
     let none = machine.run(&["session", "ls"]);
