@@ -1,10 +1,14 @@
 //! The command line: every command, its options and its help.
 
+mod session;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
+
+pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
@@ -36,6 +40,8 @@ pub(crate) enum Command {
     Up(Listen),
     /// Run the gateway as a service: logs are JSON where standard error is no terminal
     Serve(Listen),
+    /// Sessions: make one, watch it, talk to it, end it
+    Session(SessionArgs),
     /// Check this machine and say how to mend what is missing
     Doctor,
     /// Make a link that logs a member in, once, within 15 minutes
@@ -334,6 +340,18 @@ pub(crate) enum DbCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Put in rows that a measurement needs
+    Seed {
+        #[arg(value_enum)]
+        what: Seed,
+    },
+}
+
+/// What can be put in.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Seed {
+    /// What the load generator of `make bench` expects
+    Bench,
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -1,4 +1,6 @@
-//! `db`: bring the database up to date, copy it, put a copy back.
+//! `db`: bring the database up to date, copy it, put a copy back, fill it for a measurement.
+
+mod seed;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -13,7 +15,7 @@ use store::{Migration, backup_sqlite, check_backup, restore};
 use tokio::process::Command;
 use url::Url;
 
-use crate::args::DbCommand;
+use crate::args::{DbCommand, Seed};
 use crate::context::Context;
 use crate::failure::Failure;
 
@@ -31,6 +33,7 @@ pub(crate) async fn run(context: &Context, command: DbCommand) -> Result<(), Fai
         }
         DbCommand::Backup { file } => backup(context, &file).await,
         DbCommand::Restore { file, yes } => restore_from(context, &file, yes).await,
+        DbCommand::Seed { what: Seed::Bench } => seed::bench(context).await,
     }
 }
 

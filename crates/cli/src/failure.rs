@@ -1,5 +1,6 @@
 //! How a command ends when it does not succeed: one clear sentence and an exit code that scripts can act on.
 
+use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -36,6 +37,11 @@ impl Failure {
         Self { message: message.into(), code: 3 }
     }
 
+    /// The same with something that may help.
+    pub(crate) fn and(self, advice: &str) -> Self {
+        Self { message: format!("{}; {advice}", self.message), code: self.code }
+    }
+
     /// Tells the person, or the program, and gives the exit code.
     pub(crate) fn report(self, json: bool) -> ExitCode {
         let mut err = anstream::stderr();
@@ -47,6 +53,12 @@ impl Failure {
             writeln!(err, "{red}error:{red:#} {}", self.message)
         };
         ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
     }
 }
 
@@ -130,6 +142,26 @@ impl From<SandboxesError> for Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         Self::failed(error.to_string())
+    }
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        let advice = match (&error, error.status()) {
+            (_, Some(401)) => {
+                "the gateway does not know this token: `proliferate token user` beside it makes one"
+            }
+            (_, Some(404)) => "`proliferate session ls` shows what there is",
+            (client::Error::Unreachable { .. }, _) => {
+                "is it running? `proliferate up` starts one, --url names another"
+            }
+            (client::Error::Garbled { .. }, _) => "--url must be the address that `proliferate up` prints",
+            _ => return Self::failed(error.to_string()),
+        };
+        match error {
+            client::Error::Unreachable { .. } => Self::missing(error.to_string()).and(advice),
+            other => Self::failed(other.to_string()).and(advice),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod orgs;
 mod sandbox;
 mod secrets;
 mod serve;
+mod session;
 mod token;
 mod users;
 
@@ -49,6 +50,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let context = Context::new(&cli)?;
     let done = match cli.command {
         Command::Sandbox(command) => sandbox::run(&context, command).await,
+        Command::Session(args) => session::run(&context, args).await,
         command => dispatch(&context, command).await.map(|()| ExitCode::SUCCESS),
     };
     context.close().await;
@@ -68,6 +70,6 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Secrets(command) => secrets::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,
         Command::Egress(command) => egress::run(context, command).await,
-        Command::Sandbox(_) | Command::Completions { .. } => Ok(()),
+        Command::Sandbox(_) | Command::Session(_) | Command::Completions { .. } => Ok(()),
     }
 }

@@ -42,11 +42,14 @@ mod prompt;
 mod transcript;
 // What sandboxes may reach.
 mod egress;
+// What is behind the gate.
+mod connector;
 // What must stay secret.
 mod secret;
 
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
+pub use connector::{NewConnector, ReviewedTool};
 pub use db::{Durability, Store, describe_url};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;

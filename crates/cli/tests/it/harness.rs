@@ -74,7 +74,12 @@ impl Machine {
 
     /// Starts the gateway on a free port and waits until it says where.
     pub(crate) fn serve(&self) -> Server {
-        let mut command = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+        self.serve_at("127.0.0.1:0")
+    }
+
+    /// Starts the gateway there.
+    pub(crate) fn serve_at(&self, address: &str) -> Server {
+        let mut command = self.command(&["serve", "--json", "--listen", address]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

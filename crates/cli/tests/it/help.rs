@@ -9,6 +9,7 @@ fn help_names_every_command_and_the_exit_codes() {
     for word in [
         "up",
         "serve",
+        "session",
         "doctor",
         "token",
         "users",

@@ -13,3 +13,5 @@ mod lifecycle;
 mod live;
 mod sandbox;
 mod secrets;
+mod seed;
+mod session;

@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::{RepoId, Session, SessionId, SessionStatus, UserId};
 
 /// Which sessions are wanted. Switches are on with `1` or `true`.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {

@@ -12,7 +12,8 @@ use super::{TreeError, kind, look, names, open_folder, open_top};
 /// How deep one descent goes; what lies deeper is first moved up to the top.
 const DESCENT: usize = 32;
 
-/// Removes a folder and all that is in it. What is not there is removed already.
+/// Removes a folder and all that is in it. What is not there is removed already, also when another process removes it
+/// meanwhile: a sandbox may be ended by its gateway and by an operator at once.
 pub(crate) fn remove(top: &Path) -> Result<(), TreeError> {
     let folder = match open_top(top) {
         Ok(folder) => folder,
@@ -28,20 +29,27 @@ pub(crate) fn remove(top: &Path) -> Result<(), TreeError> {
             break;
         }
     }
-    Ok(rustix::fs::unlinkat(CWD, top, AtFlags::REMOVEDIR)?)
+    Ok(or_gone(rustix::fs::unlinkat(CWD, top, AtFlags::REMOVEDIR))?)
+}
+
+fn or_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+    if removed == Err(Errno::NOENT) { Ok(()) } else { removed }
 }
 
 fn clear(top: &OwnedFd, folder: &OwnedFd, depth: usize, moved: &mut u64) -> Result<(), TreeError> {
     for name in names(folder)? {
         let Ok(stat) = look(folder, &name) else { continue };
         if kind(&stat) != FileType::Directory {
-            rustix::fs::unlinkat(folder, &name, AtFlags::empty())?;
+            or_gone(rustix::fs::unlinkat(folder, &name, AtFlags::empty()))?;
         } else if depth >= DESCENT {
             move_up(top, folder, &name, moved)?;
         } else {
-            let inner = open_for_removal(folder, &name)?;
+            let inner = match open_for_removal(folder, &name) {
+                Err(Errno::NOENT) => continue,
+                opened => opened?,
+            };
             clear(top, &inner, depth + 1, moved)?;
-            rustix::fs::unlinkat(folder, &name, AtFlags::REMOVEDIR)?;
+            or_gone(rustix::fs::unlinkat(folder, &name, AtFlags::REMOVEDIR))?;
         }
     }
     Ok(())

@@ -122,3 +122,21 @@ fn a_folder_swapped_for_a_link_in_the_middle_leads_nowhere() {
     assert_eq!(led_outside, 0);
     assert_eq!(fs::read_to_string(secret.join("file")).unwrap(), "secret");
 }
+
+#[test]
+fn two_may_remove_the_same_folder_at_once() {
+    for _ in 0..30 {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        for number in 0..100 {
+            fs::create_dir_all(top.join(format!("{}/inner", number / 10))).unwrap();
+            fs::write(top.join(format!("{}/inner/{number}", number / 10)), "x").unwrap();
+        }
+        let removals: Vec<_> =
+            [top.clone(), top.clone()].map(|top| std::thread::spawn(move || remove(&top))).into();
+        for removal in removals {
+            removal.join().unwrap().unwrap();
+        }
+        assert!(!top.exists());
+    }
+}

@@ -7,6 +7,7 @@ mod backend;
 mod world;
 
 // The public calls, as stories.
+mod connectors;
 mod credentials;
 mod egress;
 mod events;

@@ -333,9 +333,7 @@ impl Session {
         }
         (self.agent, self.translator) = (None, None);
         self.settle_turn().await?;
-        for prompt in std::mem::take(&mut self.queue) {
-            self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Cancelled).await?;
-        }
+        self.drop_prompts().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.app.clock.elapsed());
         self.flush().await?;

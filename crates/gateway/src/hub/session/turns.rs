@@ -136,9 +136,7 @@ impl Session {
             self.abort();
             return Ok(());
         }
-        for prompt in std::mem::take(&mut self.queue) {
-            self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Cancelled).await?;
-        }
+        self.drop_prompts().await?;
         self.say(vec![ServerMessage::MessageCancelled { message_id: None }]).await
     }
 
@@ -166,6 +164,20 @@ impl Session {
             self.take(out).await?;
         }
         self.after_turn().await
+    }
+
+    /// What runs, what waits and what was to come first will not be answered: no later owner may send it.
+    pub(super) async fn drop_prompts(&mut self) -> Result<(), Over> {
+        let waiting = std::mem::take(&mut self.queue).into_iter().map(|prompt| prompt.id);
+        for id in self.turn.take().into_iter().chain(waiting) {
+            self.app.store.set_prompt_state(&self.owner, &id, PromptState::Cancelled).await?;
+        }
+        if self.record.initial_prompt.is_some() && self.record.initial_prompt_sent_at.is_none() {
+            let now = self.app.clock.now();
+            self.app.store.mark_initial_prompt(&self.owner, now).await?;
+            self.record.initial_prompt_sent_at = Some(now);
+        }
+        Ok(())
     }
 
     /// When the agent is free again: the turn is settled and the next one begins.

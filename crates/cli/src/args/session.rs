@@ -1,0 +1,109 @@
+//! `session …`: the commands that speak to a gateway as any client does.
+
+use clap::{Args, Subcommand};
+use proto::{ConfigurationId, ModelId, SessionId, SessionStatus};
+use url::Url;
+
+/// Sessions, and the gateway that has them.
+#[derive(Args)]
+pub(crate) struct SessionArgs {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    #[command(subcommand)]
+    pub(crate) command: SessionCommand,
+}
+
+/// Which gateway is spoken to, and as whom.
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Args)]
+pub(crate) struct Reach {
+    /// The gateway [setting PROLIFERATE_URL, default: the listen address of these settings]
+    #[arg(long, global = true, value_name = "URL", value_parser = web_url)]
+    pub(crate) url: Option<Url>,
+    /// A token or API key [setting PROLIFERATE_TOKEN, default: the first owner of a readable data dir]
+    #[arg(long, global = true, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum SessionCommand {
+    /// Make a session and print its id; with --prompt the agent begins at once
+    New(NewArgs),
+    /// Watch a session and talk to it: each line you type is a prompt
+    ///
+    /// Ctrl-C cancels the turn that runs, a second one leaves; Ctrl-D leaves. What is not typed but piped in is sent
+    /// line by line, each after the turn before it, and the command ends with the last turn: exit code 0 if all went
+    /// well, else 1. With --json every message of the stream is one line.
+    Attach { id: SessionId },
+    /// Send a prompt
+    Prompt {
+        id: SessionId,
+        /// What to say; `-` reads it from standard input
+        text: String,
+        /// Show the answer as it comes, and end with the turn: exit code 0 if it went well, else 1
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Cancel the turn that runs
+    Cancel { id: SessionId },
+    /// List sessions: live ones first, then the latest used
+    Ls {
+        /// Only those that are so
+        #[arg(long, value_parser = status)]
+        status: Option<SessionStatus>,
+        /// How many
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
+    /// Print the conversation so far; wakes nothing
+    Show { id: SessionId },
+    /// End sessions for good; their conversations stay
+    Stop {
+        #[arg(required = true)]
+        ids: Vec<SessionId>,
+    },
+    /// Remove sessions with their sandboxes and conversations
+    Rm {
+        #[arg(required = true)]
+        ids: Vec<SessionId>,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct NewArgs {
+    /// What the agent is to do first
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// What it starts from [default: an empty workspace]
+    #[arg(long, value_name = "ID")]
+    pub(crate) configuration: Option<ConfigurationId>,
+    /// What it is called
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    /// Which model the agent uses
+    #[arg(long, value_parser = model)]
+    pub(crate) model: Option<ModelId>,
+    /// Watch it and talk to it, as `session attach` does
+    #[arg(long)]
+    pub(crate) attach: bool,
+}
+
+/// Where a gateway can be.
+pub(crate) fn web_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    if matches!(url.scheme(), "http" | "https") && url.has_host() {
+        return Ok(url);
+    }
+    Err("must begin with http:// or https:// and name a host".to_owned())
+}
+
+fn status(text: &str) -> Result<SessionStatus, String> {
+    text.parse::<SessionStatus>().map_err(|error| error.to_string())
+}
+
+fn model(text: &str) -> Result<ModelId, String> {
+    ModelId::parse(text).map_err(|_| {
+        let known: Vec<_> = proto::MODELS.iter().map(|model| model.id).collect();
+        format!("there is no such model; there are {}", known.join(", "))
+    })
+}

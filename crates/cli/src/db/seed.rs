@@ -1,0 +1,120 @@
+//! The rows that the load generator expects, with the ids it has by default (`bench/loadgen/README.md`).
+
+use std::str::FromStr;
+
+use chrono::{DateTime, Utc};
+use proto::{ConfigurationId, ConnectorId, InvalidId, OrgId, RepoId, Risk, Role, UserId};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use store::{
+    NewConfiguration, NewConnector, NewMember, NewOrg, NewRepo, Placement, RemoteSource, ReviewedTool, Scope,
+    Store,
+};
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+const CONFIGURATIONS: u64 = 64;
+const ENGINE: &str = "attach";
+const MCP: &str = "http://127.0.0.1:58800/mcp";
+/// The generator's groups of ids.
+const ROWS: u16 = 0x8000;
+const REPOS: u16 = 0x9000;
+
+/// Makes an organisation with everything that a measurement needs; does nothing where it is already.
+pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
+    let (org, user): (OrgId, UserId) = (id(ROWS, 0xaa)?, id(ROWS, 0xbb)?);
+    let connector: ConnectorId = id(ROWS, 0xcc)?;
+    let store = context.store_or_new().await?;
+    let is_new = !store.orgs().await?.iter().any(|known| known.id == org);
+    if is_new {
+        let at = context.clock.now();
+        store.create_org(NewOrg { id: org, name: "Bench".to_owned(), at }).await?;
+        owner(&store, org, user, at).await?;
+        configurations(&store, org, user, at).await?;
+        let secret = [("BENCH_SECRET".to_owned(), SecretString::from("nothing that is secret"))];
+        context.vault(&store).await?.set_all(org, Scope::Org, &secret, Some(user)).await?;
+        store.create_connector(mcp(connector, org, user, at)).await?;
+    }
+    let value = json!({ "orgId": org, "userId": user, "configurations": CONFIGURATIONS, "connectorId": connector,
+        "created": is_new });
+    let sentence =
+        if is_new { "made what the load generator needs" } else { "what the load generator needs is there" };
+    context.out.result(&value, sentence);
+    Ok(())
+}
+
+async fn owner(store: &Store, org_id: OrgId, user_id: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
+    let email = "bench@localhost".to_owned();
+    let made = store
+        .add_member(NewMember { user_id, name: email.clone(), email, org_id, role: Role::Owner, at })
+        .await?;
+    if made == user_id {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "bench@localhost is the address of user {made} already: seed a database of its own"
+    )))
+}
+
+async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
+    for number in 1..=CONFIGURATIONS {
+        let (repo, configuration): (RepoId, ConfigurationId) = (id(REPOS, number)?, id(ROWS, number)?);
+        let new = NewRepo {
+            id: repo,
+            org_id: org,
+            name: format!("bench/{number}"),
+            from: RemoteSource::Git,
+            url: format!("https://git.invalid/bench/{number}.git"),
+            default_branch: "main".to_owned(),
+            is_private: false,
+            added_by: Some(user),
+            at,
+        };
+        store.create_repo(new).await?;
+        let new = NewConfiguration {
+            id: configuration,
+            org_id: org,
+            name: format!("bench {number}"),
+            sandbox_provider: ENGINE.to_owned(),
+            repos: vec![Placement { repo_id: repo, workspace_path: ".".to_owned() }],
+            created_by: Some(user),
+            at,
+        };
+        store.create_configuration(new).await?;
+    }
+    Ok(())
+}
+
+fn mcp(id: ConnectorId, org_id: OrgId, user: UserId, at: DateTime<Utc>) -> NewConnector {
+    let tool =
+        |name: &str, risk| ReviewedTool { tool: name.to_owned(), definition_hash: definition(name), risk };
+    NewConnector {
+        id,
+        org_id,
+        name: "bench".to_owned(),
+        url: MCP.to_owned(),
+        auth: json!({ "type": "none" }),
+        default_risk: Risk::Read,
+        tools: vec![
+            tool("read_thing", None),
+            tool("write_thing", Some(Risk::Write)),
+            tool("danger_thing", None),
+        ],
+        created_by: Some(user),
+        at,
+    }
+}
+
+/// The generator's MCP server defines all its tools alike: the hash of name and schema, keys sorted, without spaces.
+fn definition(tool: &str) -> String {
+    let schema = json!({ "properties": { "q": { "type": "string" } }, "type": "object" });
+    let definition: Value = json!({ "id": tool, "schema": schema });
+    hex::encode(Sha256::digest(definition.to_string()))
+}
+
+fn id<T: FromStr<Err = InvalidId>>(group: u16, number: u64) -> Result<T, Failure> {
+    let text = format!("00000000-0000-4000-{group:04x}-{number:012x}");
+    text.parse().map_err(|error: InvalidId| Failure::failed(error.to_string()))
+}

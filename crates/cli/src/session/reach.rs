@@ -1,0 +1,56 @@
+//! Which gateway to speak to, and the token for it.
+
+use std::time::Duration;
+
+use client::Client;
+use gateway::config;
+use gateway::identity::Issuer;
+use secrecy::SecretString;
+use url::Url;
+
+use crate::args::{Reach, WhichMember, web_url};
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// As long as a login: a terminal that is attached all day must be able to come back.
+const LIFETIME: Duration = Duration::from_hours(12);
+
+pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Failure> {
+    let environment = config::environment();
+    let setting = |name: &str| environment.get(name).filter(|value| !value.is_empty()).cloned();
+    let url = match reach.url {
+        Some(url) => url,
+        None => match setting("PROLIFERATE_URL") {
+            Some(text) => {
+                web_url(&text).map_err(|error| Failure::usage(format!("PROLIFERATE_URL {error}")))?
+            }
+            None => listening(context),
+        },
+    };
+    let token = match reach.token.or_else(|| setting("PROLIFERATE_TOKEN")) {
+        Some(token) => token.into(),
+        None => first_owner(context).await?,
+    };
+    Ok(Client::new(url, &token)?)
+}
+
+fn listening(context: &Context) -> Url {
+    gateway::url_of(context.config.listen)
+}
+
+/// A token of the first owner. Whoever can read the data dir could make any other as well.
+async fn first_owner(context: &Context) -> Result<SecretString, Failure> {
+    let made = async {
+        let store = context.store().await?;
+        let member = context.member(&store, &WhichMember { user: None, org: None }).await?;
+        let keyring = context.keyring(&store).await?;
+        let issuer = Issuer::new(&keyring.jwt, &keyring.service);
+        let now = context.clock.now();
+        Ok(issuer.user(member.user_id, member.org_id, &member.email, now, LIFETIME))
+    };
+    made.await.map_err(|failure: Failure| {
+        failure.and(
+            "without a data dir, give --token or PROLIFERATE_TOKEN: an API key of the gateway, or a token",
+        )
+    })
+}

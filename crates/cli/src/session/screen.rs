@@ -1,0 +1,270 @@
+//! A session as lines of text: what people say, what the agent says while it says it, what it does, and how it goes.
+
+use std::collections::HashSet;
+use std::io::Write;
+
+use proto::socket::{ActionOutcome, Message, MessageRole, Part, ServerMessage, ToolStatus, TurnOutcome};
+use serde_json::Value;
+
+use super::clean::{clean, shortened};
+use crate::output::{BOLD, DIM, GREEN, RED, YELLOW};
+
+/// Characters of arguments and of one line of a result, and lines of a result.
+const ARGUMENTS: usize = 120;
+const RESULT_WIDTH: usize = 160;
+const RESULT_LINES: usize = 5;
+
+/// Where a session is shown.
+pub(super) struct Screen<W> {
+    out: W,
+    /// The part whose text is written as it comes.
+    open: Option<String>,
+    /// The last line is not finished.
+    is_inside_line: bool,
+    /// Parts whose text was shown as it came, and calls that were announced.
+    shown: HashSet<String>,
+    /// The last thing that was said about the state, which is said once.
+    state: String,
+}
+
+impl<W: Write> Screen<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self { out, open: None, is_inside_line: false, shown: HashSet::new(), state: String::new() }
+    }
+
+    /// A whole conversation.
+    pub(super) fn conversation(&mut self, messages: &[Message]) {
+        self.finish();
+        self.shown.clear();
+        for message in messages {
+            match message.role {
+                MessageRole::User => self.prompt(message),
+                MessageRole::Assistant => self.answer(message),
+            }
+        }
+    }
+
+    /// The next thing that happens.
+    pub(super) fn show(&mut self, message: &ServerMessage) {
+        match message {
+            ServerMessage::Message(message) if message.role == MessageRole::User => self.prompt(message),
+            ServerMessage::Token { part_id, token, .. } => self.token(part_id, token),
+            ServerMessage::TextPartComplete { part_id, text, .. } => self.text(part_id, text),
+            ServerMessage::ToolStart { tool_call_id, tool, args, .. } => self.call(tool_call_id, tool, args),
+            ServerMessage::ToolEnd { tool_call_id, tool, result, .. } => {
+                self.announce(tool_call_id, tool, &Value::Null);
+                self.result(result);
+            }
+            ServerMessage::Status { status, message } => {
+                let state =
+                    if message.is_empty() { status.to_string() } else { format!("{status}: {message}") };
+                if self.state != state {
+                    self.state.clone_from(&state);
+                    self.dim(&format!("· {state}"));
+                }
+            }
+            ServerMessage::Error { message } => self.red(message),
+            ServerMessage::Gap { .. } => self.dim("· some of it was missed; this is the conversation so far"),
+            ServerMessage::Queue { length } => self.dim(&format!("· {length} prompts wait for their turn")),
+            ServerMessage::TitleUpdate { title } => self.dim(&format!("· title: {title}")),
+            ServerMessage::PreviewUrl { url } => self.dim(&format!("· preview: {url}")),
+            ServerMessage::TurnComplete { outcome, .. } => self.turn_ends(*outcome),
+            other => self.action(other),
+        }
+    }
+
+    /// Ends a line that is not finished.
+    pub(super) fn finish(&mut self) {
+        self.open = None;
+        if self.is_inside_line {
+            self.write("\n");
+        }
+        // A reader that went away (`| head`) is no error.
+        let _ = self.out.flush();
+    }
+
+    fn prompt(&mut self, message: &Message) {
+        let images = message.parts.iter().filter(|part| matches!(part, Part::Image { .. })).count();
+        let images = if images > 0 { format!(" {DIM}({images} images){DIM:#}") } else { String::new() };
+        self.line(&format!("{BOLD}› {}{BOLD:#}{images}", clean(message.content.trim_end())));
+    }
+
+    fn answer(&mut self, message: &Message) {
+        for part in &message.parts {
+            match part {
+                Part::Text { text } => self.line(&clean(text.trim_end())),
+                Part::Image { .. } => self.dim("(an image)"),
+                Part::Tool { tool_call_id, tool_name, args, result, status } => {
+                    self.announce(tool_call_id, tool_name, args);
+                    match result {
+                        Some(result) if *status == ToolStatus::Error => self.red(result),
+                        Some(result) => self.result(result),
+                        None => {}
+                    }
+                }
+            }
+        }
+        if message.interrupted {
+            self.dim("(interrupted)");
+        }
+    }
+
+    fn token(&mut self, part: &str, token: &str) {
+        if self.open.as_deref() != Some(part) {
+            self.finish();
+            self.open = Some(part.to_owned());
+            self.shown.insert(part.to_owned());
+        }
+        self.write(&clean(token));
+        let _ = self.out.flush();
+    }
+
+    /// A part has ended: it was shown as it came, or is shown now.
+    fn text(&mut self, part: &str, text: &str) {
+        if self.shown.contains(part) {
+            return self.finish();
+        }
+        self.shown.insert(part.to_owned());
+        self.line(&clean(text.trim_end()));
+    }
+
+    /// A call begins; the first word of it may come before its arguments.
+    fn call(&mut self, id: &str, tool: &str, args: &Value) {
+        if args.as_object().is_some_and(|args| !args.is_empty()) {
+            self.announce(id, tool, args);
+        }
+    }
+
+    fn announce(&mut self, id: &str, tool: &str, args: &Value) {
+        if !self.shown.insert(id.to_owned()) {
+            return;
+        }
+        let args = match args {
+            Value::Null => String::new(),
+            args => shortened(&clean(&args.to_string()), ARGUMENTS),
+        };
+        self.line(&format!("{GREEN}→ {}{GREEN:#} {args}", clean(tool)));
+    }
+
+    fn result(&mut self, result: &str) {
+        let result = clean(result);
+        let lines: Vec<&str> = result.lines().filter(|line| !line.trim().is_empty()).collect();
+        for line in lines.iter().take(RESULT_LINES) {
+            self.dim(&format!("  {}", shortened(line, RESULT_WIDTH)));
+        }
+        if lines.len() > RESULT_LINES {
+            self.dim(&format!("  … {} more lines", lines.len() - RESULT_LINES));
+        }
+    }
+
+    fn turn_ends(&mut self, outcome: TurnOutcome) {
+        self.shown.clear();
+        match outcome {
+            TurnOutcome::Ok => self.finish(),
+            TurnOutcome::Cancelled => self.dim("· cancelled"),
+            TurnOutcome::Error => self.red("the turn failed"),
+        }
+    }
+
+    /// What the gate says; the rest is for programs.
+    fn action(&mut self, message: &ServerMessage) {
+        match message {
+            ServerMessage::ActionApprovalRequest { integration, action, risk_level, params, .. } => {
+                let params = shortened(&clean(&params.to_string()), ARGUMENTS);
+                let what = clean(&format!("{integration} {action}"));
+                self.line(&format!("{YELLOW}approval wanted ({risk_level}): {what}{YELLOW:#} {params}"));
+            }
+            ServerMessage::ActionApprovalResult { status, .. } => self.dim(&format!("· approval: {status}")),
+            ServerMessage::ActionCompleted { outcome: ActionOutcome::Completed { result }, .. } => {
+                self.result(&result.to_string());
+            }
+            ServerMessage::ActionCompleted { outcome: ActionOutcome::Failed { error }, .. } => {
+                self.red(error);
+            }
+            _ => {}
+        }
+    }
+
+    fn dim(&mut self, text: &str) {
+        self.line(&format!("{DIM}{}{DIM:#}", clean(text)));
+    }
+
+    fn red(&mut self, text: &str) {
+        self.line(&format!("{RED}{}{RED:#}", clean(text)));
+    }
+
+    fn line(&mut self, text: &str) {
+        self.finish();
+        self.write(text);
+        self.write("\n");
+        let _ = self.out.flush();
+    }
+
+    fn write(&mut self, text: &str) {
+        if let Some(last) = text.chars().last() {
+            self.is_inside_line = last != '\n';
+        }
+        let _ = self.out.write_all(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anstream::StripStream;
+    use serde_json::json;
+
+    use super::*;
+
+    /// What is on the screen, without its colours, after all of this.
+    fn shown(frames: &[Value]) -> String {
+        let mut screen = Screen::new(StripStream::new(Vec::new()));
+        for frame in frames {
+            screen.show(&serde_json::from_value(frame.clone()).unwrap());
+        }
+        screen.finish();
+        String::from_utf8(screen.out.into_inner()).unwrap()
+    }
+
+    fn token(part: &str, token: &str) -> Value {
+        json!({"type": "token", "payload": {"messageId": "m", "partId": part, "token": token}})
+    }
+
+    #[test]
+    fn text_is_shown_once_whether_it_streams_or_not() {
+        let whole = |part: &str, text: &str| json!({"type": "text_part_complete", "payload": {"messageId": "m", "partId": part, "text": text}});
+        let said =
+            shown(&[token("a", "one "), token("a", "two"), whole("a", "one two"), whole("b", "three")]);
+        assert_eq!(said, "one two\nthree\n");
+        assert_eq!(shown(&[token("a", "ends itself\n"), whole("b", "next")]), "ends itself\nnext\n");
+    }
+
+    #[test]
+    fn a_call_is_announced_with_its_arguments_and_its_result_is_cut() {
+        let start = |args: Value| json!({"type": "tool_start", "payload": {"partId": "p", "toolCallId": "c", "tool": "bash", "args": args}});
+        let result = (1..=9).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
+        let end = json!({"type": "tool_end", "payload": {"partId": "p", "toolCallId": "c", "tool": "bash", "result": result, "durationMs": 0}});
+        let said = shown(&[token("a", "I look"), start(json!({})), start(json!({"command": "seq 9"})), end]);
+        let expected = "I look\n→ bash {\"command\":\"seq 9\"}\n  1\n  2\n  3\n  4\n  5\n  … 4 more lines\n";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn nothing_that_an_agent_says_is_obeyed_by_the_terminal() {
+        let evil = "\u{1b}]0;pwned\u{7}\u{1b}[2J\r";
+        let error = json!({"type": "error", "payload": {"message": evil}});
+        let title = json!({"type": "title_update", "payload": {"title": evil}});
+        let start = json!({"type": "tool_start", "payload": {"partId": "p", "toolCallId": "c", "tool": evil, "args": {"a": evil}}});
+        let mut screen = Screen::new(Vec::new());
+        for frame in [token("a", evil), error, title, start] {
+            screen.show(&serde_json::from_value(frame).unwrap());
+        }
+        let said = String::from_utf8(screen.out).unwrap();
+        assert!(!said.contains("\u{1b}]") && !said.contains("\u{1b}[2J") && !said.contains('\r'), "{said:?}");
+    }
+
+    #[test]
+    fn a_state_is_said_once() {
+        let status = |status: &str| json!({"type": "status", "payload": {"status": status}});
+        assert_eq!(shown(&[status("running"), status("running"), status("paused")]), "· running\n· paused\n");
+    }
+}

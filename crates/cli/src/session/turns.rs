@@ -1,0 +1,210 @@
+//! Where the prompts of this terminal are: sent, running, answered. Other people may talk to the same session.
+
+use std::collections::{HashSet, VecDeque};
+
+use proto::socket::{Frame, Message, MessageRole, ServerMessage, TurnOutcome, WireStatus};
+
+/// How a turn of ours ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    With(TurnOutcome),
+    /// Part of the stream was lost, and its end with it.
+    Unseen,
+    /// The session ended or failed before the prompt had its turn.
+    Never,
+}
+
+/// Whose turn runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    Nobody,
+    Ours,
+    Others,
+}
+
+pub(super) struct Turns {
+    /// Sent, and their turns have not begun.
+    waiting: VecDeque<String>,
+    running: Running,
+    /// Prompts that were heard of, so that an old one is not taken for a new one of the same words.
+    known: HashSet<String>,
+    /// The conversation so far is known.
+    ready: bool,
+}
+
+impl Turns {
+    pub(super) fn new() -> Self {
+        Self { waiting: VecDeque::new(), running: Running::Nobody, known: HashSet::new(), ready: false }
+    }
+
+    /// A prompt of ours is on its way.
+    pub(super) fn sent(&mut self, text: String) {
+        self.waiting.push_back(text);
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Whether a turn runs that could be cancelled.
+    pub(super) fn is_busy(&self) -> bool {
+        self.running != Running::Nobody || !self.waiting.is_empty()
+    }
+
+    pub(super) fn are_at_rest(&self) -> bool {
+        self.ready && !self.is_busy()
+    }
+
+    /// Takes in what the session says; tells when a turn of ours has ended.
+    pub(super) fn observe(&mut self, frame: &Frame) -> Option<Ended> {
+        match &frame.message {
+            ServerMessage::Init { messages, .. } => self.all(messages),
+            ServerMessage::Message(message) if message.role == MessageRole::User => {
+                self.running = if self.begins(message) { Running::Ours } else { Running::Others };
+                None
+            }
+            ServerMessage::TurnComplete { outcome, .. } => {
+                let ours = std::mem::replace(&mut self.running, Running::Nobody) == Running::Ours;
+                ours.then_some(Ended::With(*outcome))
+            }
+            // One that waits is cancelled only while no turn runs: a cancel hits the running turn first.
+            ServerMessage::MessageCancelled { message_id: None } if self.running == Running::Nobody => {
+                let waited = !std::mem::take(&mut self.waiting).is_empty();
+                waited.then_some(Ended::With(TurnOutcome::Cancelled))
+            }
+            // Only what is said to everyone is news; what greets a new watcher may be older than its prompt.
+            ServerMessage::Status { status: WireStatus::Error | WireStatus::Stopped, .. }
+                if frame.seq.is_some() =>
+            {
+                let ours = !std::mem::take(&mut self.waiting).is_empty() || self.running == Running::Ours;
+                self.running = Running::Nobody;
+                ours.then_some(Ended::Never)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether this is a prompt of ours whose turn begins.
+    fn begins(&mut self, message: &Message) -> bool {
+        let new = self.known.insert(message.id.clone());
+        let ours = new && self.waiting.front() == Some(&message.content);
+        if ours {
+            self.waiting.pop_front();
+        }
+        ours
+    }
+
+    /// The whole conversation: the first thing that is heard, or what is left after a gap.
+    fn all(&mut self, messages: &[Message]) -> Option<Ended> {
+        self.ready = true;
+        let mut ours = self.running == Running::Ours;
+        for message in messages.iter().filter(|message| message.role == MessageRole::User) {
+            ours |= self.begins(message);
+        }
+        let goes_on = messages.last().is_some_and(|last| match last.role {
+            // A prompt without an answer may be one that was cancelled long ago.
+            MessageRole::User => ours,
+            MessageRole::Assistant => !last.is_complete && !last.interrupted,
+        });
+        self.running = match (goes_on, ours) {
+            (false, _) => Running::Nobody,
+            (true, true) => Running::Ours,
+            (true, false) => Running::Others,
+        };
+        (ours && !goes_on).then_some(Ended::Unseen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(id: &str, role: MessageRole, content: &str, is_complete: bool) -> Message {
+        Message {
+            id: id.to_owned(),
+            role,
+            content: content.to_owned(),
+            is_complete,
+            created_at: 0,
+            sender_id: None,
+            source: None,
+            tool_calls: Vec::new(),
+            parts: Vec::new(),
+            interrupted: false,
+        }
+    }
+
+    fn user(id: &str, content: &str) -> Frame {
+        Frame::broadcast(ServerMessage::Message(said(id, MessageRole::User, content, true)), 1)
+    }
+
+    fn init(messages: Vec<Message>) -> Frame {
+        Frame::to_one(ServerMessage::Init { messages, config: None })
+    }
+
+    fn end(outcome: TurnOutcome) -> Frame {
+        Frame::broadcast(ServerMessage::TurnComplete { message_ids: Vec::new(), outcome }, 2)
+    }
+
+    fn ready(messages: Vec<Message>) -> Turns {
+        let mut turns = Turns::new();
+        assert!(!turns.are_at_rest(), "nothing is known yet");
+        assert_eq!(turns.observe(&init(messages)), None);
+        turns
+    }
+
+    #[test]
+    fn only_the_end_of_our_own_turn_counts() {
+        let mut turns = ready(vec![]);
+        turns.sent("ours".to_owned());
+        assert_eq!(turns.observe(&user("a", "theirs")), None);
+        assert_eq!(turns.observe(&end(TurnOutcome::Error)), None);
+        assert!(!turns.are_at_rest());
+        assert_eq!(turns.observe(&user("b", "ours")), None);
+        assert_eq!(turns.observe(&end(TurnOutcome::Ok)), Some(Ended::With(TurnOutcome::Ok)));
+        assert!(turns.are_at_rest());
+    }
+
+    #[test]
+    fn a_turn_that_runs_when_we_come_is_waited_for() {
+        let mut turns = ready(vec![said("a", MessageRole::Assistant, "so f", false)]);
+        assert!(turns.is_busy());
+        assert_eq!(turns.observe(&end(TurnOutcome::Ok)), None);
+        assert!(turns.are_at_rest());
+        assert!(ready(vec![said("a", MessageRole::User, "never answered", true)]).are_at_rest());
+    }
+
+    #[test]
+    fn after_a_gap_our_turn_is_found_again_or_said_to_be_unseen() {
+        let (old, answer) =
+            (said("1", MessageRole::User, "hi", true), said("2", MessageRole::Assistant, "yo", true));
+        let ours = said("3", MessageRole::User, "hi", true);
+        let waits = || {
+            let mut turns = ready(vec![old.clone(), answer.clone()]);
+            turns.sent("hi".to_owned());
+            turns
+        };
+        let mut turns = waits();
+        assert_eq!(turns.observe(&init(vec![old.clone(), answer.clone()])), None, "the old one is not ours");
+        assert!(turns.is_busy());
+        let mut turns = waits();
+        assert_eq!(turns.observe(&init(vec![old.clone(), answer.clone(), ours.clone()])), None);
+        assert_eq!(turns.observe(&end(TurnOutcome::Ok)), Some(Ended::With(TurnOutcome::Ok)));
+        let mut turns = waits();
+        let done = said("4", MessageRole::Assistant, "yo", true);
+        assert_eq!(turns.observe(&init(vec![old, answer, ours, done])), Some(Ended::Unseen));
+    }
+
+    #[test]
+    fn a_prompt_that_never_has_its_turn_is_not_waited_for() {
+        let stopped = ServerMessage::Status { status: WireStatus::Stopped, message: String::new() };
+        let mut turns = ready(vec![]);
+        turns.sent("a".to_owned());
+        assert_eq!(turns.observe(&Frame::to_one(stopped.clone())), None, "said before the prompt was sent");
+        assert_eq!(turns.observe(&Frame::broadcast(stopped, 3)), Some(Ended::Never));
+        assert!(turns.are_at_rest());
+        turns.sent("b".to_owned());
+        let cancelled = Frame::broadcast(ServerMessage::MessageCancelled { message_id: None }, 4);
+        assert_eq!(turns.observe(&cancelled), Some(Ended::With(TurnOutcome::Cancelled)));
+    }
+}

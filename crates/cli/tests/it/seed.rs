@@ -1,0 +1,42 @@
+//! What the load generator needs is there after one command, and a second one changes nothing.
+
+use serde_json::json;
+
+use crate::harness::Machine;
+
+const ORG: &str = "00000000-0000-4000-8000-0000000000aa";
+const LAST: &str = "00000000-0000-4000-8000-000000000040";
+
+#[test]
+fn a_seeded_database_has_what_the_load_generator_names() {
+    let machine = Machine::new();
+    let made = machine.json(&["db", "seed", "bench"]);
+    assert_eq!((&made["created"], &made["orgId"]), (&json!(true), &json!(ORG)));
+    assert_eq!(machine.json(&["db", "seed", "bench"])["created"], false);
+    let owner = &machine.json(&["users", "ls"])[0];
+    assert_eq!((&owner["id"], &owner["role"]), (&made["userId"], &json!("owner")));
+    assert_eq!(machine.json(&["secrets", "ls"])[0]["key"], "BENCH_SECRET");
+    let file = machine.data_dir().join("proliferate.db").display().to_string();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (configurations, tools) = runtime.block_on(async {
+        let pool = sqlx::SqlitePool::connect(&format!("sqlite:{file}")).await.unwrap();
+        let repos: i64 = sqlx::query_scalar("SELECT count(DISTINCT repo_id) FROM configuration_repos").fetch_one(&pool).await.unwrap();
+        let tools: Vec<(String, String, Option<String>)> = sqlx::query_as(
+            "SELECT c.default_risk, t.tool, t.risk FROM connector_tools t JOIN connectors c ON c.id = t.connector_id ORDER BY t.tool",
+        )
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+        (repos, tools)
+    });
+    assert_eq!(configurations, 64);
+    let read = "read".to_owned();
+    let expected = [("danger_thing", None), ("read_thing", None), ("write_thing", Some("write".to_owned()))];
+    assert_eq!(tools, expected.map(|(tool, risk)| (read.clone(), tool.to_owned(), risk)));
+
+    let server = machine.serve();
+    assert_eq!(server.said["loginLink"], json!(null), "it has its owner");
+    let url = server.url("");
+    let made = machine.json(&["session", "new", "--url", &url, "--configuration", LAST]);
+    assert_eq!(made["configurationId"], LAST);
+}

@@ -1,0 +1,186 @@
+//! The calls, one function each.
+
+use std::time::Duration;
+
+use proto::SessionId;
+use proto::http::{
+    CreateSession, CreatedSession, Me, OkReply, PostMessage, RenameSession, SessionInfo, SessionList,
+    SessionQuery, SessionStatusReply,
+};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use crate::error::{Error, cause};
+use crate::stream::{Stream, Watch};
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// A sandbox that is waited for takes the longest, by far.
+const ANSWER: Duration = Duration::from_mins(2);
+const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+
+/// A gateway and the token to speak to it with.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) http: reqwest::Client,
+    base: Url,
+}
+
+impl Client {
+    /// A client of the gateway at `base`. Nothing is sent yet.
+    pub fn new(base: Url, token: &SecretString) -> Result<Self, Error> {
+        let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
+            .map_err(|_| Error::BadToken)?;
+        bearer.set_sensitive(true);
+        let http = reqwest::Client::builder()
+            .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
+            .connect_timeout(CONNECT)
+            // The stream is an upgrade, which only this version has.
+            .http1_only()
+            // A redirect would carry the token to wherever it points.
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| Error::NoHttp(cause(&error)))?;
+        Ok(Self { http, base })
+    }
+
+    /// Who the token stands for.
+    pub async fn me(&self) -> Result<Me, Error> {
+        read(self.get(self.url(&["v1", "me"]))).await
+    }
+
+    /// Makes a session. With a key, a call that is made again makes no second one.
+    pub async fn create(&self, new: &CreateSession, key: Option<&str>) -> Result<CreatedSession, Error> {
+        read(self.post(&["proliferate", "sessions"], key).json(new)).await
+    }
+
+    /// One page of the organisation's sessions; `next` of the answer is `after` of the next page's query.
+    pub async fn list(&self, query: &SessionQuery) -> Result<SessionList, Error> {
+        let mut url = self.url(&["proliferate", "sessions"]);
+        put_query(&mut url, query);
+        read(self.get(url)).await
+    }
+
+    /// How a session is and where its sandbox is reached; wakes nothing.
+    pub async fn info(&self, session: SessionId) -> Result<SessionInfo, Error> {
+        read(self.get(self.session(session, None))).await
+    }
+
+    /// Whether a session still goes on.
+    pub async fn status(&self, session: SessionId) -> Result<SessionStatusReply, Error> {
+        read(self.get(self.url(&["proliferate", "sessions", &session.to_string(), "status"]))).await
+    }
+
+    /// Sends a prompt. With a key, a call that is made again is no second prompt.
+    pub async fn message(
+        &self,
+        session: SessionId,
+        message: &PostMessage,
+        key: Option<&str>,
+    ) -> Result<(), Error> {
+        ok(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
+    }
+
+    /// Cancels the turn that runs.
+    pub async fn cancel(&self, session: SessionId) -> Result<(), Error> {
+        ok(self.post(&["proliferate", &session.to_string(), "cancel"], None)).await
+    }
+
+    /// Boots a session in the background; its initial prompt is sent then.
+    pub async fn eager_start(&self, session: SessionId) -> Result<(), Error> {
+        ok(self.post(&["proliferate", &session.to_string(), "eager-start"], None)).await
+    }
+
+    /// Says that somebody still uses a live session.
+    pub async fn heartbeat(&self, session: SessionId) -> Result<(), Error> {
+        ok(self.post(&["proliferate", &session.to_string(), "heartbeat"], None)).await
+    }
+
+    /// Gives a session another title.
+    pub async fn rename(&self, session: SessionId, title: &str) -> Result<(), Error> {
+        let body = RenameSession { title: title.to_owned() };
+        ok(self.http.request(Method::PATCH, self.session(session, None)).json(&body)).await
+    }
+
+    /// Ends a session for good; its conversation stays.
+    pub async fn stop(&self, session: SessionId) -> Result<(), Error> {
+        ok(self.post(&["proliferate", &session.to_string(), "stop"], None)).await
+    }
+
+    /// Removes a session with its sandbox and conversation.
+    pub async fn delete(&self, session: SessionId) -> Result<(), Error> {
+        ok(self.http.request(Method::DELETE, self.session(session, None))).await
+    }
+
+    /// Watches a session. The first connection is made now, so that a wrong address or token is an error here; one
+    /// that breaks later is made again.
+    pub async fn connect(&self, session: SessionId, watch: Watch) -> Result<Stream, Error> {
+        Stream::open(self.clone(), session, watch).await
+    }
+
+    /// The address of a session, with a query.
+    pub(crate) fn session(&self, session: SessionId, query: Option<&str>) -> Url {
+        let mut url = self.url(&["proliferate", &session.to_string()]);
+        url.set_query(query);
+        url
+    }
+
+    fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.base.clone();
+        // Only a URL without a host has no path, and those are no HTTP addresses: the call then fails and says so.
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url
+    }
+
+    fn get(&self, url: Url) -> RequestBuilder {
+        self.http.request(Method::GET, url)
+    }
+
+    fn post(&self, path: &[&str], key: Option<&str>) -> RequestBuilder {
+        let request = self.http.request(Method::POST, self.url(path));
+        match key {
+            Some(key) => request.header(IDEMPOTENCY_KEY, key),
+            None => request,
+        }
+    }
+}
+
+async fn ok(request: RequestBuilder) -> Result<(), Error> {
+    read::<OkReply>(request).await.map(drop)
+}
+
+async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
+    let answer = send(request.timeout(ANSWER)).await?;
+    let (url, status) = (shown(answer.url()), answer.status());
+    let body =
+        answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: cause(&error) })?;
+    if !status.is_success() {
+        return Err(Error::refused(status.as_u16(), &body));
+    }
+    serde_json::from_str(&body).map_err(|error| Error::Garbled { url, problem: error.to_string() })
+}
+
+pub(crate) async fn send(request: RequestBuilder) -> Result<Response, Error> {
+    request.send().await.map_err(|error| {
+        let url = error.url().map(shown).unwrap_or_default();
+        Error::Unreachable { url, cause: cause(&error.without_url()) }
+    })
+}
+
+/// An address for people: where, without what was asked.
+pub(crate) fn shown(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+fn put_query<T: Serialize>(url: &mut Url, query: &T) {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(query) else { return };
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        url.query_pairs_mut().append_pair(name, &text);
+    }
+}

@@ -1,0 +1,89 @@
+//! Calls as the gateway sees them, and its refusals as a caller sees them.
+
+use client::{Client, Error};
+use proto::http::{PostMessage, SessionQuery};
+use proto::socket::MessageSource;
+use proto::{ErrorCode, SessionStatus};
+use serde_json::{Value, json};
+
+use crate::stage::{Act, Gateway, session};
+
+fn answer(body: Value) -> Act {
+    Act::Break(vec![body])
+}
+
+#[tokio::test]
+async fn every_call_goes_where_it_belongs_with_its_token() {
+    let ok = || answer(json!({"ok": true}));
+    let gateway = Gateway::start(vec![ok(), ok(), ok(), ok(), ok(), ok(), ok()]).await;
+    let (client, id) = (&gateway.client, session());
+    let prompt = PostMessage::Prompt {
+        content: "hi".to_owned(),
+        user_id: None,
+        source: Some(MessageSource::Cli),
+        images: None,
+    };
+    client.message(id, &prompt, Some("key-1")).await.unwrap();
+    client.cancel(id).await.unwrap();
+    client.eager_start(id).await.unwrap();
+    client.heartbeat(id).await.unwrap();
+    client.rename(id, "better").await.unwrap();
+    client.stop(id).await.unwrap();
+    client.delete(id).await.unwrap();
+    let at = |method: &str, rest: &str| format!("{method} /some/prefix/proliferate/{id}{rest}");
+    let expected = [
+        at("POST", r#"/message Bearer secret-token key-1 {"type":"prompt","content":"hi","source":"cli"}"#),
+        at("POST", "/cancel Bearer secret-token - "),
+        at("POST", "/eager-start Bearer secret-token - "),
+        at("POST", "/heartbeat Bearer secret-token - "),
+        at("PATCH", r#" Bearer secret-token - {"title":"better"}"#),
+        at("POST", "/stop Bearer secret-token - "),
+        at("DELETE", " Bearer secret-token - "),
+    ];
+    assert_eq!(gateway.asked(), expected);
+}
+
+#[tokio::test]
+async fn a_list_is_asked_for_with_what_was_chosen_and_nothing_else() {
+    let gateway = Gateway::start(vec![answer(json!({"sessions": [], "next": "there"}))]).await;
+    let query = SessionQuery {
+        status: Some(SessionStatus::Running),
+        limit: Some(7),
+        after: Some("a b&c".to_owned()),
+        ..SessionQuery::default()
+    };
+    let page = gateway.client.list(&query).await.unwrap();
+    assert_eq!((page.sessions.len(), page.next.as_deref()), (0, Some("there")));
+    let asked = gateway.asked().remove(0);
+    let query = asked.split_once('?').unwrap().1.split(' ').next().unwrap().to_owned();
+    let mut pairs: Vec<_> = query.split('&').collect();
+    pairs.sort_unstable();
+    assert_eq!(pairs, ["after=a+b%26c", "limit=7", "status=running"]);
+}
+
+#[tokio::test]
+async fn refusals_have_their_status_code_and_words() {
+    let gateway = Gateway::start(vec![
+        Act::Refuse(401, json!({"error": "Invalid token", "code": "unauthorized"})),
+        Act::Refuse(502, json!("<html>Bad\u{1b}[2J Gateway</html>")),
+        answer(json!({"hello": "I am another program"})),
+    ])
+    .await;
+    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else { panic!("accepted") };
+    assert_eq!((status, code, message.as_str()), (401, Some(ErrorCode::Unauthorized), "Invalid token"));
+    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else { panic!("accepted") };
+    assert!(status == 502 && code.is_none() && message.contains("Bad"), "{message}");
+    assert!(!message.contains('\u{1b}'));
+    let garbled = gateway.client.me().await;
+    assert!(matches!(garbled, Err(Error::Garbled { .. })), "{garbled:?}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_plainly_and_the_token_is_shown_nowhere() {
+    let client = Client::new("http://127.0.0.1:1".parse().unwrap(), &"secret-token".into()).unwrap();
+    let error = client.me().await.unwrap_err();
+    assert!(error.may_pass() && error.to_string().contains("127.0.0.1:1"), "{error}");
+    assert!(!format!("{client:?} {error:?}").contains("secret-token"));
+    let impossible = Client::new("http://127.0.0.1:1".parse().unwrap(), &"two\nlines".into());
+    assert!(matches!(impossible, Err(Error::BadToken)));
+}

@@ -1,0 +1,137 @@
+//! A gateway that speaks by script: each connection gets the next list of frames.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use client::{Client, Event, Stream, Watch};
+use proto::SessionId;
+use serde_json::{Value, json};
+
+/// What one connection gets.
+#[derive(Clone)]
+pub(crate) enum Act {
+    /// These frames; then it breaks without a word.
+    Break(Vec<Value>),
+    /// These frames; then it is closed with a code.
+    Close(Vec<Value>, u16),
+    /// These frames; then it stays open.
+    Stay(Vec<Value>),
+    /// No connection.
+    Refuse(u16, Value),
+}
+
+#[derive(Clone, Default)]
+struct Stage {
+    acts: Arc<Mutex<VecDeque<Act>>>,
+    /// What was asked: method, path with query, token and body.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+pub(crate) struct Gateway {
+    pub(crate) client: Client,
+    stage: Stage,
+}
+
+pub(crate) fn session() -> SessionId {
+    "0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40".parse().unwrap()
+}
+
+impl Gateway {
+    pub(crate) async fn start(acts: Vec<Act>) -> Self {
+        let stage = Stage { acts: Arc::new(Mutex::new(acts.into())), ..Stage::default() };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().fallback(answer).with_state(stage.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let url = format!("http://{address}/some/prefix/").parse().unwrap();
+        Self { client: Client::new(url, &"secret-token".into()).unwrap(), stage }
+    }
+
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.stage.asked.lock().unwrap().clone()
+    }
+
+    pub(crate) async fn watch(&self) -> Stream {
+        self.client.connect(session(), Watch::default()).await.unwrap()
+    }
+}
+
+async fn answer(State(stage): State<Stage>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let upgrades = parts.headers.contains_key(header::UPGRADE);
+    let token = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("-");
+    let key = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).unwrap_or("-");
+    let line = format!("{} {} {token} {key}", parts.method, parts.uri);
+    let act =
+        stage.acts.lock().unwrap().pop_front().unwrap_or_else(|| panic!("nothing is left to do for {line}"));
+    if let Act::Refuse(status, body) = act {
+        stage.asked.lock().unwrap().push(line);
+        return (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
+    }
+    if !upgrades {
+        let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+        stage.asked.lock().unwrap().push(format!("{line} {}", String::from_utf8(body.to_vec()).unwrap()));
+        let Act::Break(mut bodies) = act else { panic!("a body is wanted for {line}") };
+        return axum::Json(bodies.remove(0)).into_response();
+    }
+    stage.asked.lock().unwrap().push(line);
+    let mut parts = parts;
+    let upgrade =
+        <WebSocketUpgrade as axum::extract::FromRequestParts<()>>::from_request_parts(&mut parts, &());
+    upgrade.await.unwrap().on_upgrade(|socket| play(socket, act))
+}
+
+async fn play(mut socket: WebSocket, act: Act) {
+    let (Act::Break(frames) | Act::Close(frames, _) | Act::Stay(frames)) = &act else { return };
+    for frame in frames {
+        socket.send(Message::Text(frame.to_string().into())).await.unwrap();
+    }
+    match act {
+        Act::Close(_, code) => {
+            let _ =
+                socket.send(Message::Close(Some(CloseFrame { code, reason: "slow consumer".into() }))).await;
+        }
+        Act::Stay(_) => while socket.recv().await.is_some() {},
+        Act::Break(_) | Act::Refuse(..) => {}
+    }
+}
+
+pub(crate) fn hello() -> Value {
+    json!({"type": "status", "payload": {"status": "resuming"}})
+}
+
+pub(crate) fn init(seq: i64) -> Value {
+    json!({"type": "init", "payload": {"messages": []}, "seq": seq})
+}
+
+pub(crate) fn queue(seq: i64) -> Value {
+    json!({"type": "queue", "payload": {"length": seq}, "seq": seq})
+}
+
+pub(crate) fn gap(from: i64, to: i64) -> Value {
+    json!({"type": "gap", "payload": {"from": from, "to": to}})
+}
+
+/// What a stream gives, in short: a frame's type and number, or what happened to the connection.
+pub(crate) async fn heard(stream: &mut Stream, until: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    while all.last().is_none_or(|last| last != until) {
+        let event = stream.next().await.unwrap_or_else(|| panic!("the stream ended after {all:?}"));
+        all.push(match event.unwrap_or_else(|error| panic!("{error} after {all:?}")) {
+            Event::Frame(frame) => {
+                let value = serde_json::to_value(&*frame).unwrap();
+                let seq = frame.seq.map(|seq| format!(" {seq}")).unwrap_or_default();
+                format!("{}{seq}", value["type"].as_str().unwrap())
+            }
+            Event::Unknown(text) => format!("unknown {}", text.len()),
+            Event::Lost { attempt, pause, .. } => format!("lost {attempt} {}", pause.as_secs()),
+            Event::Back => "back".to_owned(),
+        });
+    }
+    all
+}
