@@ -195,6 +195,9 @@ impl Translator {
             self.failure(failure, out);
         }
         if info.time.completed.is_some() {
+            if let (None, Some(turn)) = (&info.error, &mut self.turn) {
+                text::abandon_missed(turn, &info.id, out);
+            }
             let cancelled = info.error.as_ref().is_some_and(Failure::is_abort);
             self.complete(&info.id, cancelled, out);
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::recordings;
 use crate::stage::{
-    PROMPT, SESSION, Stage, completed_info, delta, done_state, info, message, status, text, text_part, tool,
+    PROMPT, SESSION, Stage, completed, completed_info, delta, done_state, info, message, status, text, text_part, tool,
     tool_part,
 };
 
@@ -110,6 +110,20 @@ fn pieces_after_a_gap_wait_for_the_whole_text() {
     assert_eq!(stage.script().last().unwrap(), "token a1 p1 one ", "it does not follow on what was said");
     stage.event(&text("a1", "p1", "one two three", true));
     assert_eq!(stage.script()[2..], ["token a1 p1 two three", "text a1 p1 one two three"]);
+}
+
+#[test]
+fn an_answer_that_was_begun_anew_while_nobody_listened_is_said_once() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), text("a1", "p1", "", false), delta("a1", "p1", "one tw")]);
+    stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
+    let said = stage.said.len();
+    let parts = [text_part("a1", "p1", "", false)];
+    stage.reconcile(&json!([user(), entry(&info("a1", "assistant"), &parts)]), true);
+    stage.events([text("a1", "p2", "", false), delta("a1", "p2", "one two"), text("a1", "p2", "one two", true)]);
+    stage.events([completed("a1"), status("idle")]);
+    let expected = ["token a1 p2 one two", "text a1 p2 one two", "text a1 p1 ", "complete a1", "turn a1 Ok"];
+    assert_eq!(stage.script()[said..], expected);
 }
 
 #[test]
