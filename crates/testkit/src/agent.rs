@@ -236,9 +236,15 @@ impl Inner {
     }
 }
 
-async fn record(State(state): State<Arc<Shared>>, request: Request, next: axum::middleware::Next) -> Response {
+async fn record(
+    State(state): State<Arc<Shared>>,
+    request: Request,
+    next: axum::middleware::Next,
+) -> Response {
     let (parts, body) = request.into_parts();
-    let Ok(body) = to_bytes(body, MAX_BODY).await else { return StatusCode::PAYLOAD_TOO_LARGE.into_response() };
+    let Ok(body) = to_bytes(body, MAX_BODY).await else {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    };
     let asked = Asked {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
@@ -264,7 +270,11 @@ async fn create(State(state): State<Arc<Shared>>, Json(body): Json<Value>) -> Js
 }
 
 async fn known(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    if state.inner().sessions.contains_key(&id) { Json(json!({ "id": id })).into_response() } else { not_found() }
+    if state.inner().sessions.contains_key(&id) {
+        Json(json!({ "id": id })).into_response()
+    } else {
+        not_found()
+    }
 }
 
 async fn status(State(state): State<Arc<Shared>>) -> Response {
@@ -273,7 +283,8 @@ async fn status(State(state): State<Arc<Shared>>) -> Response {
     }
     let inner = state.inner();
     let busy = inner.sessions.iter().filter(|(_, memory)| memory.busy);
-    Json(busy.map(|(id, _)| (id.clone(), json!({ "type": "busy" }))).collect::<serde_json::Map<_, _>>()).into_response()
+    Json(busy.map(|(id, _)| (id.clone(), json!({ "type": "busy" }))).collect::<serde_json::Map<_, _>>())
+        .into_response()
 }
 
 async fn history(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
@@ -283,7 +294,11 @@ async fn history(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Re
     }
 }
 
-async fn prompt(State(state): State<Arc<Shared>>, Path(id): Path<String>, Json(body): Json<Value>) -> Response {
+async fn prompt(
+    State(state): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Json(body): Json<Value>,
+) -> Response {
     let taken = state.change(|inner| take(&state, inner, &id, &body));
     match taken {
         Taken::Fine => StatusCode::NO_CONTENT.into_response(),
@@ -340,7 +355,8 @@ async fn abort(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Resp
 
 async fn events(State(state): State<Arc<Shared>>) -> Response {
     let (tell, heard) = mpsc::unbounded_channel();
-    let hello = Bytes::from_static(b"data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n");
+    let hello =
+        Bytes::from_static(b"data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n");
     let _ = tell.send(Ok(hello));
     state.change(|inner| {
         if !inner.manner.drops_listeners {
@@ -352,5 +368,6 @@ async fn events(State(state): State<Arc<Shared>>) -> Response {
 }
 
 fn not_found() -> Response {
-    (StatusCode::NOT_FOUND, Json(json!({ "name": "NotFoundError", "data": { "message": "not found" } }))).into_response()
+    (StatusCode::NOT_FOUND, Json(json!({ "name": "NotFoundError", "data": { "message": "not found" } })))
+        .into_response()
 }

@@ -11,14 +11,21 @@ use testkit::FakeAgent;
 /// What an event is called, with the kind of part or speaker that it is about.
 fn name(event: &Value) -> String {
     let properties = &event["properties"];
-    let more = [&properties["part"]["type"], &properties["info"]["role"], &properties["status"]["type"], &properties["error"]["name"]];
+    let more = [
+        &properties["part"]["type"],
+        &properties["info"]["role"],
+        &properties["status"]["type"],
+        &properties["error"]["name"],
+    ];
     let more: Vec<_> = more.into_iter().filter_map(Value::as_str).collect();
     format!("{} {}", event["type"].as_str().unwrap_or_default(), more.join(" "))
 }
 
 /// The paths of all keys, without what tools and people put in.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-    if let Some(object) = value.as_object().filter(|_| !path.ends_with("/input") && !path.ends_with("/metadata")) {
+    if let Some(object) =
+        value.as_object().filter(|_| !path.ends_with("/input") && !path.ends_with("/metadata"))
+    {
         for (key, value) in object {
             let path = format!("{path}/{key}");
             keys(value, &path, found);
@@ -42,7 +49,8 @@ fn recorded() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 async fn session(agent: &FakeAgent, client: &reqwest::Client) -> String {
-    let made = client.post(format!("{}/session", agent.url())).json(&json!({"title": "t"})).send().await.unwrap();
+    let made =
+        client.post(format!("{}/session", agent.url())).json(&json!({"title": "t"})).send().await.unwrap();
     made.json::<Value>().await.unwrap()["id"].as_str().unwrap().to_owned()
 }
 

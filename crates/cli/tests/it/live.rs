@@ -79,7 +79,8 @@ impl Real {
     fn post(&self, path: &str, body: &Value) -> Value {
         let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let request = client.post(self.server().url(path)).bearer_auth(&self.key);
-        let answer = request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
+        let answer =
+            request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
         answer.json().unwrap()
     }
@@ -193,7 +194,8 @@ fn a_real_agent_works_for_two_clients_and_can_be_cancelled() {
     assert_eq!(outcome(&frames), "ok");
     let seen = two.until_type("turn_complete");
     let after = numbered(&frames)[0]["seq"].as_i64().unwrap();
-    let same: Vec<_> = numbered(&seen).into_iter().filter(|frame| frame["seq"].as_i64().unwrap() >= after).collect();
+    let same: Vec<_> =
+        numbered(&seen).into_iter().filter(|frame| frame["seq"].as_i64().unwrap() >= after).collect();
     assert_eq!(same, numbered(&frames), "both see the same");
 
     one.prompt("break");

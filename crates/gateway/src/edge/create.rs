@@ -81,7 +81,8 @@ async fn make(
     let found = configuration(app, org, user, &request).await?;
     let immediate = request.effective_sandbox_mode() == SandboxMode::Immediate;
     let id: SessionId = app.rng.uuid(app.clock.now()).into();
-    let snapshot_id = request.snapshot_id.clone().or_else(|| found.as_ref()?.configuration.snapshot_id.clone());
+    let snapshot_id =
+        request.snapshot_id.clone().or_else(|| found.as_ref()?.configuration.snapshot_id.clone());
     let has_snapshot = snapshot_id.is_some();
     let configuration_id = found.as_ref().map(|found| found.configuration.id);
     let cli = request.cli_configuration.as_ref().map(|cli| cli.local_path_hash.clone());
@@ -91,7 +92,11 @@ async fn make(
             configuration_id,
             client_type: Some(request.client_type),
             client_metadata: request.client_metadata,
-            origin: if request.client_type == ClientType::Cli || cli.is_some() { Origin::Cli } else { Origin::Web },
+            origin: if request.client_type == ClientType::Cli || cli.is_some() {
+                Origin::Cli
+            } else {
+                Origin::Web
+            },
             starts: if immediate { Starts::Now } else { Starts::Later },
             title: request.title,
             initial_prompt: request.initial_prompt,
@@ -149,7 +154,8 @@ async fn configuration(
             app.store.find_or_create_managed(wanted).await?.ok_or_else(ApiError::no_repos)?
         }
         ConfigurationChoice::Cli(cli) => {
-            let user = user.ok_or_else(|| ApiError::bad_request("A cliConfiguration needs a user's token"))?;
+            let user =
+                user.ok_or_else(|| ApiError::bad_request("A cliConfiguration needs a user's token"))?;
             let wanted = WantedCli {
                 org_id: org,
                 user_id: user,

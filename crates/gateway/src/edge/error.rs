@@ -6,8 +6,8 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use proto::{BillingCode, ErrorCode};
 use proto::http::ErrorBody;
+use proto::{BillingCode, ErrorCode};
 use store::StoreError;
 
 use crate::vault::VaultError;

@@ -43,7 +43,8 @@ pub(super) async fn once<T: Serialize>(
     };
     match work.await {
         Ok(done) => {
-            let body: Value = serde_json::to_value(done).map_err(|error| ApiError::internal(error.to_string()))?;
+            let body: Value =
+                serde_json::to_value(done).map_err(|error| ApiError::internal(error.to_string()))?;
             app.store.finish_idempotent(reservation, success.as_u16(), body.clone(), app.clock.now()).await?;
             Ok((success, Json(body)).into_response())
         }
@@ -57,6 +58,7 @@ pub(super) async fn once<T: Serialize>(
 fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get(HEADER) else { return Ok(None) };
     let text = value.to_str().ok().filter(|text| (1..=LONGEST).contains(&text.len()));
-    let text = text.ok_or_else(|| ApiError::bad_request("Idempotency-Key must be 1 to 255 visible characters"))?;
+    let text =
+        text.ok_or_else(|| ApiError::bad_request("Idempotency-Key must be 1 to 255 visible characters"))?;
     Ok(Some(text.to_owned()))
 }

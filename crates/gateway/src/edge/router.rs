@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket, steer,
-    tickets,
+    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket,
+    steer, tickets,
 };
 use crate::app::AppState;
 

@@ -45,7 +45,9 @@ pub(super) async fn list(
 ) -> Result<Json<SessionList>, ApiError> {
     let org = org(&caller, &query)?;
     let after = match &query.after {
-        Some(text) => Some(text.parse::<SessionCursor>().map_err(|error| ApiError::bad_request(error.to_string()))?),
+        Some(text) => {
+            Some(text.parse::<SessionCursor>().map_err(|error| ApiError::bad_request(error.to_string()))?)
+        }
         None => None,
     };
     let on = |switch: &Option<String>| switch.as_deref().is_some_and(|text| text == "1" || text == "true");
@@ -124,7 +126,10 @@ fn shown(record: SessionRecord) -> Session {
         origin: record.origin,
         client_type: record.client_type,
         automation_id: record.automation_id,
-        automation: record.automation_id.zip(record.automation_name).map(|(id, name)| AutomationRef { id, name }),
+        automation: record
+            .automation_id
+            .zip(record.automation_name)
+            .map(|(id, name)| AutomationRef { id, name }),
         slack_thread_url: thread,
         repo: None,
         outcome: record.outcome,
@@ -137,7 +142,8 @@ fn shown(record: SessionRecord) -> Session {
 
 /// The beginning of a prompt in one line, cut between words.
 fn snippet(prompt: &str) -> Option<String> {
-    let words: Vec<&str> = prompt.get(..LOOKED_AT.min(prompt.len())).unwrap_or(prompt).split_whitespace().collect();
+    let words: Vec<&str> =
+        prompt.get(..LOOKED_AT.min(prompt.len())).unwrap_or(prompt).split_whitespace().collect();
     let line = words.join(" ");
     if line.chars().count() < SHORTEST {
         return None;

@@ -42,7 +42,9 @@ pub(super) async fn message(
         let hub = open(&app, &access).await?;
         match hub.prompt(Asked::new(content, images.unwrap_or_default(), Some(sender), source)).await {
             Ok(Prompted::Queued) => Ok(OkReply::OK),
-            Ok(Prompted::Full) => Err(ApiError::conflict("Too many prompts wait: let some be answered first")),
+            Ok(Prompted::Full) => {
+                Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
+            }
             Err(error) => Err(gone(&error)),
         }
     };

@@ -7,21 +7,36 @@ use tokio::sync::oneshot;
 /// A request to the session's actor.
 pub(crate) enum Command {
     /// Somebody watches. A session that sleeps wakes up, unless it is only looked at.
-    Join { passive: bool, reply: oneshot::Sender<Joined> },
+    Join {
+        passive: bool,
+        reply: oneshot::Sender<Joined>,
+    },
     /// Somebody watches no longer.
     Leave,
     /// The whole conversation, for one.
-    History { reply: oneshot::Sender<Option<(Utf8Bytes, i64)>> },
-    Prompt { prompt: Asked, reply: oneshot::Sender<Prompted> },
+    History {
+        reply: oneshot::Sender<Option<(Utf8Bytes, i64)>>,
+    },
+    Prompt {
+        prompt: Asked,
+        reply: oneshot::Sender<Prompted>,
+    },
     /// Ends the turn that runs, or everything that waits where none does.
     Cancel,
     /// Boots, and sends the initial prompt if it is due.
     Wake,
-    State { reply: oneshot::Sender<(WireStatus, String)> },
+    State {
+        reply: oneshot::Sender<(WireStatus, String)>,
+    },
     /// Ends the session for good, or as far as a prompt can wake it again.
-    Stop { reply: oneshot::Sender<()> },
+    Stop {
+        reply: oneshot::Sender<()>,
+    },
     /// Ends the session and removes it, with all that is known of it.
-    Delete { by: String, reply: oneshot::Sender<()> },
+    Delete {
+        by: String,
+        reply: oneshot::Sender<()>,
+    },
     Titled(String),
 }
 
@@ -41,9 +56,8 @@ impl Asked {
         sender: Option<String>,
         source: Option<MessageSource>,
     ) -> Self {
-        images.retain(|image| {
-            image.strip_prefix("data:image/").is_some_and(|rest| rest.contains(";base64,"))
-        });
+        images
+            .retain(|image| image.strip_prefix("data:image/").is_some_and(|rest| rest.contains(";base64,")));
         images.truncate(MAX_IMAGES);
         Self { content, images, sender, source }
     }

@@ -224,7 +224,8 @@ mod tests {
             feed.publish(batch(number, 1, 16 * 1024));
         }
         assert!(feed.ring().bytes <= MOST);
-        let pinned: usize = held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes()).sum();
+        let pinned: usize =
+            held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes()).sum();
         assert!(pinned > 0 && pinned + feed.ring().bytes <= 16 * 1024 * 1024, "{pinned}");
     }
 }

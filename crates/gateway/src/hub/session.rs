@@ -228,7 +228,10 @@ impl Session {
 }
 
 /// Waits for something in the background, if there is something.
-async fn background<T>(task: &mut Option<JoinHandle<Result<T, ApiError>>>, what: &'static str) -> Result<T, ApiError> {
+async fn background<T>(
+    task: &mut Option<JoinHandle<Result<T, ApiError>>>,
+    what: &'static str,
+) -> Result<T, ApiError> {
     match task {
         Some(task) => task.await.unwrap_or(Err(ApiError::Broken(what))),
         None => std::future::pending().await,

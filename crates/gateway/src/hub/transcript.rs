@@ -270,10 +270,16 @@ mod tests {
             duration_ms: 1,
         };
         transcript.apply(&end, 7, 8);
-        let whole =
-            ServerMessage::TextPartComplete { message_id: "a".into(), part_id: "p".into(), text: "Hello".into() };
+        let whole = ServerMessage::TextPartComplete {
+            message_id: "a".into(),
+            part_id: "p".into(),
+            text: "Hello".into(),
+        };
         transcript.apply(&whole, 8, 9);
-        let done = transcript.apply(&ServerMessage::MessageComplete { message_id: "a".into() }, 9, 9).unwrap().shown();
+        let done = transcript
+            .apply(&ServerMessage::MessageComplete { message_id: "a".into() }, 9, 9)
+            .unwrap()
+            .shown();
         assert_eq!((done.content.as_str(), done.is_complete, done.parts.len()), ("Hello", true, 2));
         let call = &done.tool_calls[0];
         assert_eq!((call.args.clone(), call.result.as_deref()), (json!({"command": "ls"}), Some("x")));
@@ -284,7 +290,9 @@ mod tests {
     #[test]
     fn what_is_cut_off_keeps_its_text_and_says_so() {
         let mut transcript = Transcript::default();
-        for (number, said) in (1..).zip([message("a", MessageRole::Assistant, ""), token("partial"), started(json!({}))]) {
+        for (number, said) in
+            (1..).zip([message("a", MessageRole::Assistant, ""), token("partial"), started(json!({}))])
+        {
             transcript.apply(&said, number, 1);
         }
         let cut = transcript.interrupt();

@@ -45,7 +45,9 @@ pub enum LaunchError {
     Agent(#[from] ApiError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("opencode {0} is not installed on this machine: run `make up`, or install it and put it on the PATH")]
+    #[error(
+        "opencode {0} is not installed on this machine: run `make up`, or install it and put it on the PATH"
+    )]
     NoAgent(&'static str),
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
@@ -123,14 +125,15 @@ impl Launch {
         program: &std::path::Path,
     ) -> Result<(Room, Option<SecretString>), LaunchError> {
         let app = &self.app;
-        let network =
-            Network { org: self.record.org_id, session: Some(self.record.id), sandbox: id.clone() };
+        let network = Network { org: self.record.org_id, session: Some(self.record.id), sandbox: id.clone() };
         let proxy = app.networks.proxy(network).await?;
         let running = app.sandboxes.provider.list().await?.into_iter().any(|listed| {
             listed.id == *id
                 && matches!(listed.state, sandbox::SandboxState::Running | sandbox::SandboxState::Paused)
         });
-        let token = if running { None } else {
+        let token = if running {
+            None
+        } else {
             app.store.new_sandbox_generation(&self.owner).await?;
             Some(self.token().await?)
         };
@@ -260,7 +263,8 @@ async fn write(inside: &Sandboxd, home: &str, entries: Vec<Entry>) -> Result<(),
 async fn clone(inside: &Sandboxd, repos: &[PlacedRepo]) -> Result<(), LaunchError> {
     for PlacedRepo { repo, workspace_path } in repos {
         let Some(url) = &repo.url else { continue };
-        let argv = ["git", "clone", "--depth", "50", "--branch", &repo.default_branch, "--", url, workspace_path];
+        let argv =
+            ["git", "clone", "--depth", "50", "--branch", &repo.default_branch, "--", url, workspace_path];
         let exec = Exec {
             argv: argv.map(str::to_owned).to_vec(),
             timeout_ms: Some(CLONE_MS),
@@ -271,7 +275,8 @@ async fn clone(inside: &Sandboxd, repos: &[PlacedRepo]) -> Result<(), LaunchErro
         let ran = inside.run(exec, "", CLONE_OUTPUT).await?;
         if ran.done.ended != Ended::Exit(0) {
             let said = String::from_utf8_lossy(&ran.stdout);
-            let reason = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");
+            let reason =
+                said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");
             let reason = reason.chars().filter(|c| !c.is_control()).take(300).collect();
             return Err(LaunchError::Clone { name: repo.name.clone(), reason });
         }

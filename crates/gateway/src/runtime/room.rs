@@ -80,8 +80,7 @@ struct Ports {
 }
 
 impl Ports {
-    const OWN: Self =
-        Self { supervisor: SUPERVISOR, proxy: PROXY, gateway: GATEWAY, agent: AGENT_PORT };
+    const OWN: Self = Self { supervisor: SUPERVISOR, proxy: PROXY, gateway: GATEWAY, agent: AGENT_PORT };
 }
 
 impl Sandboxes {
@@ -114,7 +113,14 @@ impl Sandboxes {
         let serving = Serving(tokio::spawn(serve(injected, servers)));
         let inside = self.supervisor(id, ports.supervisor).await?;
         let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
-        Ok(Room { id: id.clone(), inside, recovered, gateway_url, agent_port: ports.agent, _serving: serving })
+        Ok(Room {
+            id: id.clone(),
+            inside,
+            recovered,
+            gateway_url,
+            agent_port: ports.agent,
+            _serving: serving,
+        })
     }
 
     /// In a network of its own a sandbox has all ports; without one it gets some that are free now.

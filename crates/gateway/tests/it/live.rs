@@ -106,7 +106,9 @@ impl Live {
 
     /// Watches with more in the query, such as `&since=3`.
     pub(crate) async fn watch_with(&self, session: &str, more: &str) -> Socket {
-        self.try_watch(session, &self.ada.token, more).await.unwrap_or_else(|status| panic!("refused: {status}"))
+        self.try_watch(session, &self.ada.token, more)
+            .await
+            .unwrap_or_else(|status| panic!("refused: {status}"))
     }
 
     /// Tries to watch; the status of the refusal otherwise.
@@ -123,7 +125,13 @@ impl Live {
         self.watch_over(stream, session, &self.ada.token, "").await.unwrap()
     }
 
-    async fn watch_over(&self, stream: TcpStream, session: &str, token: &str, more: &str) -> Result<Socket, u16> {
+    async fn watch_over(
+        &self,
+        stream: TcpStream,
+        session: &str,
+        token: &str,
+        more: &str,
+    ) -> Result<Socket, u16> {
         let url = format!("ws://{}/proliferate/{session}?token={token}{more}", self.gateway.address);
         // A whole conversation is one frame.
         let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
@@ -243,7 +251,8 @@ pub(crate) fn numbers(frames: &[Value]) -> Vec<i64> {
 /// Asserts that numbers rise by one.
 pub(crate) fn assert_unbroken(frames: &[Value]) {
     let numbers = numbers(frames);
-    let wanted: Vec<i64> = numbers.first().map(|first| (*first..).take(numbers.len()).collect()).unwrap_or_default();
+    let wanted: Vec<i64> =
+        numbers.first().map(|first| (*first..).take(numbers.len()).collect()).unwrap_or_default();
     assert_eq!(numbers, wanted);
 }
 

@@ -96,7 +96,9 @@ async fn garbage_endless_lines_and_forged_events_change_nothing() {
     turn.begin();
     turn.say("before ");
     let mut frames = socket.until_type("token").await;
-    live.agent.send_raw(b"data: not json\n\ndata: [1,2\n\n: comment\n\nid: 7\nevent: x\ndata: {}\n\n\xff\xfe\x00\n\n");
+    live.agent.send_raw(
+        b"data: not json\n\ndata: [1,2\n\n: comment\n\nid: 7\nevent: x\ndata: {}\n\n\xff\xfe\x00\n\n",
+    );
     live.agent.send_raw(format!("data: {}\n\n", "[".repeat(100_000)).as_bytes());
     for session in ["ses_other", "", "../x"] {
         let properties = json!({"sessionID": session, "messageID": "msg_x", "partID": "prt_x", "field": "text", "delta": "FORGED"});
@@ -129,12 +131,24 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
     assert!(reason.contains("lost") && reason.contains("ended its stream"), "{reason}");
     let attempts = live.agent.asked("/event").len();
     assert!((2..=8).contains(&attempts), "{attempts} attempts");
-    let (_, info) = live.ask("GET", &format!("/proliferate/sessions/{session}/status"), Some(&live.ada.token), &json!(null), None).await;
+    let (_, info) = live
+        .ask(
+            "GET",
+            &format!("/proliferate/sessions/{session}/status"),
+            Some(&live.ada.token),
+            &json!(null),
+            None,
+        )
+        .await;
     assert_eq!(info["status"], "failed");
     assert_eq!(info["reason"], reason);
     // Who comes later is told as well, and nobody tries again unasked.
     let mut late = live.watch(&session).await;
-    let state = late.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error").await.pop().unwrap();
+    let state = late
+        .until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error")
+        .await
+        .pop()
+        .unwrap();
     assert_eq!(state["payload"]["message"], reason);
     late.nothing_but_pong().await;
     assert_eq!(live.agent.asked("/event").len(), attempts);
@@ -155,7 +169,10 @@ async fn an_agent_that_refuses_its_session_is_given_up_and_says_why() {
     assert!(reason.contains("http only"), "{reason}");
     let error = socket.until_type("error").await.pop().unwrap();
     assert_eq!(error["payload"]["message"], format!("Failed to initialize session: {reason}"));
-    let tries = of_type(&frames, "status").iter().filter(|frame| frame["payload"]["message"].as_str().is_some_and(|text| text.contains("again"))).count();
+    let tries = of_type(&frames, "status")
+        .iter()
+        .filter(|frame| frame["payload"]["message"].as_str().is_some_and(|text| text.contains("again")))
+        .count();
     assert_eq!(tries, 2, "three attempts in all");
 }
 

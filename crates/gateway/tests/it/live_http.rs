@@ -22,17 +22,37 @@ async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only() {
     let listened = live.agent.asked("/event").len();
     for live in [live.restarted().await] {
         let mut late = live.watch(&session).await;
-        let frames = late.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "stopped").await;
+        let frames =
+            late.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "stopped").await;
         assert_eq!(of_type(&frames, "init")[0]["payload"]["messages"][1]["content"], "echo: hello");
         late.nothing_but_pong().await;
         assert_eq!(live.agent.asked("/event").len(), listened, "it was woken by a look");
-        let (_, status) = live.ask("GET", &format!("/proliferate/sessions/{session}/status"), Some(&live.ada.token), &json!(null), None).await;
+        let (_, status) = live
+            .ask(
+                "GET",
+                &format!("/proliferate/sessions/{session}/status"),
+                Some(&live.ada.token),
+                &json!(null),
+                None,
+            )
+            .await;
         assert_eq!((&status["state"], &status["status"]), (&json!("terminated"), &json!("stopped")));
         assert!(status["terminatedAt"].is_string());
         late.prompt("wake up").await;
         assert_eq!(tokens(&late.until_type("turn_complete").await), "echo: wake up");
-        let (_, status) = live.ask("GET", &format!("/proliferate/sessions/{session}/status"), Some(&live.ada.token), &json!(null), None).await;
-        assert_eq!((&status["state"], &status["status"], &status["terminatedAt"]), (&json!("running"), &json!("running"), &json!(null)));
+        let (_, status) = live
+            .ask(
+                "GET",
+                &format!("/proliferate/sessions/{session}/status"),
+                Some(&live.ada.token),
+                &json!(null),
+                None,
+            )
+            .await;
+        assert_eq!(
+            (&status["state"], &status["status"], &status["terminatedAt"]),
+            (&json!("running"), &json!("running"), &json!(null))
+        );
     }
 }
 
@@ -51,7 +71,10 @@ async fn a_stop_in_the_middle_settles_the_turn_and_what_waited() {
     live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
     let frames = socket.until(|frame| is_status(frame, "stopped")).await;
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
-    assert!(live.app.store.queued_prompts(live.id(&session)).await.unwrap().is_empty(), "something still waits");
+    assert!(
+        live.app.store.queued_prompts(live.id(&session)).await.unwrap().is_empty(),
+        "something still waits"
+    );
     within(live.agent.wait_for_asked("/abort", 1)).await;
     let live = live.restarted().await;
     live.agent.behave(|manner| manner.echoes = true);
@@ -87,9 +110,15 @@ async fn a_name_is_told_to_everyone() {
     let mut socket = live.running(&session).await;
     let path = format!("/proliferate/{session}");
     for title in ["", "   ", &"x".repeat(201)] {
-        assert_eq!(live.ask("PATCH", &path, Some(&live.ada.token), &json!({"title": title}), None).await.0, 400);
+        assert_eq!(
+            live.ask("PATCH", &path, Some(&live.ada.token), &json!({"title": title}), None).await.0,
+            400
+        );
     }
-    assert_eq!(live.ask("PATCH", &path, Some(&live.ada.token), &json!({"title": " A name "}), None).await.0, 200);
+    assert_eq!(
+        live.ask("PATCH", &path, Some(&live.ada.token), &json!({"title": " A name "}), None).await.0,
+        200
+    );
     let update = socket.frame().await;
     assert_eq!((&update["type"], &update["payload"]["title"]), (&json!("title_update"), &json!("A name")));
     let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
@@ -117,7 +146,9 @@ async fn a_deleted_session_is_gone_for_everyone_at_once() {
 #[tokio::test]
 async fn one_key_is_one_session_and_one_prompt() {
     let live = Live::echoing().await;
-    let ask = async |path: &str, body: &Value, key: &str| live.ask("POST", path, Some(&live.ada.token), body, Some(key)).await;
+    let ask = async |path: &str, body: &Value, key: &str| {
+        live.ask("POST", path, Some(&live.ada.token), body, Some(key)).await
+    };
     let first = ask("/proliferate/sessions", &new(), "k").await;
     assert_eq!(first.0, 201);
     assert_eq!(ask("/proliferate/sessions", &new(), "k").await, first);
@@ -127,7 +158,8 @@ async fn one_key_is_one_session_and_one_prompt() {
     assert_ne!(ask("/proliferate/sessions", &new(), "l").await.1["sessionId"], first.1["sessionId"]);
     let session = first.1["sessionId"].as_str().unwrap().to_owned();
     let mut socket = live.running(&session).await;
-    let (path, body) = (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "once"}));
+    let (path, body) =
+        (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "once"}));
     // The same key on another route is another key.
     let (one, two) = tokio::join!(ask(&path, &body, "k"), ask(&path, &body, "k"));
     let mut statuses = [one.0, two.0];
@@ -142,7 +174,8 @@ async fn one_key_is_one_session_and_one_prompt() {
         assert_eq!(ask("/proliferate/sessions", &new(), key).await.0, 400, "{key:?}");
     }
     let service = service_token(&live.app, Some(live.ada.org));
-    let by_service = json!({"type": "prompt", "content": "from a service", "userId": live.ada.id.to_string()});
+    let by_service =
+        json!({"type": "prompt", "content": "from a service", "userId": live.ada.id.to_string()});
     for _ in 0..2 {
         assert_eq!(live.ask("POST", &path, Some(&service), &by_service, Some("s")).await.0, 200);
     }
@@ -160,7 +193,8 @@ async fn while_a_request_runs_its_key_is_taken() {
     let slow = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow"));
     let meanwhile = async {
         within(live.agent.wait_for_asked("/global/health", 1)).await;
-        let second = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow")).await;
+        let second =
+            live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow")).await;
         live.agent.behave(|manner| manner.healthy = true);
         second
     };
@@ -168,8 +202,20 @@ async fn while_a_request_runs_its_key_is_taken() {
     assert_eq!((first.0, second.0), (201, 409));
     assert_eq!(first.1["status"], "running");
     assert_eq!(first.1["sandbox"]["sandboxId"], first.1["sessionId"]);
-    let (_, info) = live.ask("GET", &format!("/proliferate/{}", first.1["sessionId"].as_str().unwrap()), Some(&live.ada.token), &json!(null), None).await;
-    assert_eq!((&info["status"], &info["sandboxId"]), (&json!("running"), &first.1["sessionId"]), "as it is, not as it was");
+    let (_, info) = live
+        .ask(
+            "GET",
+            &format!("/proliferate/{}", first.1["sessionId"].as_str().unwrap()),
+            Some(&live.ada.token),
+            &json!(null),
+            None,
+        )
+        .await;
+    assert_eq!(
+        (&info["status"], &info["sandboxId"]),
+        (&json!("running"), &first.1["sessionId"]),
+        "as it is, not as it was"
+    );
 }
 
 #[tokio::test]
@@ -178,7 +224,8 @@ async fn an_immediate_session_that_cannot_start_leaves_nothing_behind() {
     let live = Live::at(agent, "https://127.0.0.1:1/", crate::harness::Setup::sqlite()).await;
     let mut body = new();
     body["sandboxMode"] = json!("immediate");
-    let (status, answer) = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k")).await;
+    let (status, answer) =
+        live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k")).await;
     assert_eq!(status, 503, "{answer}");
     let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
     assert_eq!(list["sessions"], json!([]));
@@ -210,7 +257,11 @@ async fn every_route_knows_who_may_call_it() {
         let unknown = live.ask(method, &at(&some_uuid().to_string()), Some(&stranger), body, None).await;
         assert_eq!(unknown.0, 404, "{method} {path}");
         for token in [&stranger, &elsewhere] {
-            assert_eq!(live.ask(method, &at(&session), Some(token), body, None).await, unknown, "{method} {path}");
+            assert_eq!(
+                live.ask(method, &at(&session), Some(token), body, None).await,
+                unknown,
+                "{method} {path}"
+            );
         }
         assert_eq!(live.ask(method, &at(&session), None, body, None).await.0, 401, "{method} {path}");
         assert_eq!(live.ask(method, &at(&session), Some("x"), body, None).await.0, 401, "{method} {path}");
@@ -220,28 +271,44 @@ async fn every_route_knows_who_may_call_it() {
         let ask = async |token: &str| live.ask(method, &path, Some(token), &body, None).await.0;
         if method != "DELETE" && !path.ends_with("stop") {
             assert_eq!(ask(&sandbox).await, inside, "the sandbox: {method} {path}");
-            assert_eq!((ask(&bound).await, ask(&unbound).await), (service, service), "a service: {method} {path}");
+            assert_eq!(
+                (ask(&bound).await, ask(&unbound).await),
+                (service, service),
+                "a service: {method} {path}"
+            );
         } else if path.ends_with("stop") {
             assert_eq!(ask(&sandbox).await, inside, "the sandbox: {method} {path}");
         }
         assert_eq!(ask(&live.ada.token).await, member, "a member: {method} {path}");
     }
-    assert_eq!(live.ask("POST", "/proliferate/sessions", Some(&sandbox), &new(), None).await.0, 401, "it died with its session");
+    assert_eq!(
+        live.ask("POST", "/proliferate/sessions", Some(&sandbox), &new(), None).await.0,
+        401,
+        "it died with its session"
+    );
 }
 
 #[tokio::test]
 async fn a_heartbeat_and_a_cancel_bring_nothing_to_life() {
     let live = Live::echoing().await;
     let session = live.session().await;
-    let heartbeat = live.ask("POST", &format!("/proliferate/{session}/heartbeat"), Some(&live.ada.token), &json!({}), None).await;
+    let heartbeat = live
+        .ask("POST", &format!("/proliferate/{session}/heartbeat"), Some(&live.ada.token), &json!({}), None)
+        .await;
     assert_eq!((heartbeat.0, &heartbeat.1["error"]), (404, &json!("Session not active")));
     live.post(&format!("/proliferate/{session}/cancel"), &json!({})).await;
     assert_eq!(live.app.hubs.count(), 0);
     let service = service_token(&live.app, None);
     let path = format!("/proliferate/{session}/message");
-    let (status, answer) = live.ask("POST", &path, Some(&service), &json!({"type": "prompt", "content": "x"}), None).await;
+    let (status, answer) =
+        live.ask("POST", &path, Some(&service), &json!({"type": "prompt", "content": "x"}), None).await;
     assert_eq!((status, &answer["error"]), (400, &json!("userId is required for service prompts")));
-    for body in [json!({"type": "prompt", "content": ""}), json!({"type": "other"}), json!({"type": "prompt"}), json!([])] {
+    for body in [
+        json!({"type": "prompt", "content": ""}),
+        json!({"type": "other"}),
+        json!({"type": "prompt"}),
+        json!([]),
+    ] {
         assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 400, "{body}");
     }
     assert!(live.agent.asked("").is_empty());

@@ -17,7 +17,9 @@ async fn read_all(live: &Live, session: &str, mut socket: Socket) -> (Vec<Value>
             Ok(text) => {
                 let frame: Value = serde_json::from_str(&text).unwrap();
                 match frame["type"].as_str().unwrap() {
-                    "init" if frames.last().is_some_and(|last| last["type"] == "gap") => return (frames, Some(frame)),
+                    "init" if frames.last().is_some_and(|last| last["type"] == "gap") => {
+                        return (frames, Some(frame));
+                    }
                     _ => {}
                 }
                 let over = frame["type"] == "turn_complete";

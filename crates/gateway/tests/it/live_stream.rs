@@ -10,19 +10,33 @@ async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one() {
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
     let first = socket.frame().await;
-    assert_eq!(first, json!({"type": "status", "payload": {"status": "resuming", "message": "Connecting to coding agent..."}}));
+    assert_eq!(
+        first,
+        json!({"type": "status", "payload": {"status": "resuming", "message": "Connecting to coding agent..."}})
+    );
     let mut frames = socket.until(|frame| is_status(frame, "running")).await;
     assert_eq!(frames[0]["type"], "init");
     assert!(frames[0]["seq"].is_number() && frames[0]["epoch"].is_number());
     assert_eq!(frames[0]["payload"]["messages"], json!([]));
     let state = &frames[1];
-    assert_eq!((&state["type"], &state["payload"]["status"], &state["seq"]), (&json!("status"), &json!("creating"), &json!(null)));
+    assert_eq!(
+        (&state["type"], &state["payload"]["status"], &state["seq"]),
+        (&json!("status"), &json!("creating"), &json!(null))
+    );
     socket.prompt("hello").await;
     frames.extend(socket.until_type("turn_complete").await);
     assert_unbroken(&frames);
-    assert_eq!(numbers(&frames)[0], frames[0]["seq"].as_i64().unwrap() + 1, "init tells the last number that it has");
+    assert_eq!(
+        numbers(&frames)[0],
+        frames[0]["seq"].as_i64().unwrap() + 1,
+        "init tells the last number that it has"
+    );
     assert_eq!(tokens(&frames), "echo: hello");
-    let kinds: Vec<_> = frames.iter().filter(|frame| frame["seq"].is_number()).map(|frame| frame["type"].as_str().unwrap()).collect();
+    let kinds: Vec<_> = frames
+        .iter()
+        .filter(|frame| frame["seq"].is_number())
+        .map(|frame| frame["type"].as_str().unwrap())
+        .collect();
     let stub = kinds.iter().rposition(|kind| *kind == "message").unwrap();
     assert!(stub < kinds.iter().position(|kind| *kind == "token").unwrap(), "{kinds:?}");
     assert_eq!(kinds[kinds.len() - 2..], ["message_complete", "turn_complete"]);
@@ -176,20 +190,28 @@ async fn numbers_go_on_after_a_restart_and_are_never_used_twice() {
 async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing() {
     let live = Live::echoing().await;
     let session = live.session().await;
-    let refused = async |session: &str, token: &str, more: &str| live.try_watch(session, token, more).await.err();
+    let refused =
+        async |session: &str, token: &str, more: &str| live.try_watch(session, token, more).await.err();
     for token in ["", "x", "plk_0000", &"x".repeat(500)] {
         assert_eq!(refused(&session, token, "").await, Some(401));
         assert_eq!(refused("no-such-session", token, "").await, Some(401));
     }
-    let stranger = crate::people::person(&live.app, crate::people::org(&live.app).await, proto::Role::Owner).await;
+    let stranger =
+        crate::people::person(&live.app, crate::people::org(&live.app).await, proto::Role::Owner).await;
     let unknown = crate::people::some_uuid().to_string();
-    for (id, token) in [(&session, &stranger.token), (&unknown, &live.ada.token), (&"x".to_owned(), &live.ada.token)] {
+    for (id, token) in
+        [(&session, &stranger.token), (&unknown, &live.ada.token), (&"x".to_owned(), &live.ada.token)]
+    {
         assert_eq!(refused(id, token, "").await, Some(404));
     }
     let sandbox = crate::people::sandbox_token(&live.app, live.id(&session)).await;
     assert_eq!(refused(&session, &sandbox, "").await, Some(401), "a sandbox does not watch");
     for since in ["x", "1.5", "", "99999999999999999999", "1e3", "%00"] {
-        assert_eq!(refused(&session, &live.ada.token, &format!("&since={since}")).await, Some(400), "{since:?}");
+        assert_eq!(
+            refused(&session, &live.ada.token, &format!("&since={since}")).await,
+            Some(400),
+            "{since:?}"
+        );
     }
     assert!(live.agent.asked("").is_empty(), "the agent was asked something");
     assert_eq!(live.app.hubs.count(), 0);
@@ -223,7 +245,8 @@ async fn a_ping_is_answered_while_the_agent_boots() {
         socket.until_type("pong").await;
     }
     socket.send(&json!({"type": "get_status"})).await;
-    let state = socket.until(|frame| frame["type"] == "status" && frame["seq"].is_null()).await.pop().unwrap();
+    let state =
+        socket.until(|frame| frame["type"] == "status" && frame["seq"].is_null()).await.pop().unwrap();
     assert_eq!(state["payload"]["status"], "creating");
     live.agent.behave(|manner| manner.healthy = true);
     socket.until(|frame| is_status(frame, "running")).await;
@@ -234,7 +257,8 @@ async fn to_look_at_a_session_does_not_wake_it() {
     let live = Live::echoing().await;
     let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
     let mut socket = live.watch_with(&session, "&passive=1").await;
-    let frames = socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] != "resuming").await;
+    let frames =
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] != "resuming").await;
     assert_eq!(frames.last().unwrap()["payload"]["status"], "stopped");
     socket.nothing_but_pong().await;
     live.ask("GET", &format!("/proliferate/{session}"), Some(&live.ada.token), &json!(null), None).await;
@@ -249,7 +273,16 @@ async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on()
     let live = Live::echoing().await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
-    for text in ["", "null", "[]", "{}", "{\"type\":1}", "{\"type\":\"unheard_of\"}", "\u{0}", "{\"type\":\"prompt\"}"] {
+    for text in [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "{\"type\":1}",
+        "{\"type\":\"unheard_of\"}",
+        "\u{0}",
+        "{\"type\":\"prompt\"}",
+    ] {
         futures_util::SinkExt::send(&mut socket.socket, text.to_owned().into()).await.unwrap();
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));

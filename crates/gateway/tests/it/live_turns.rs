@@ -12,7 +12,10 @@ fn users(frames: &[Value]) -> Vec<&str> {
 }
 
 fn outcomes(frames: &[Value]) -> Vec<&str> {
-    of_type(frames, "turn_complete").iter().map(|frame| frame["payload"]["outcome"].as_str().unwrap()).collect()
+    of_type(frames, "turn_complete")
+        .iter()
+        .map(|frame| frame["payload"]["outcome"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -195,8 +198,12 @@ async fn a_prompt_whose_reply_is_lost_is_one_turn() {
     within(live.agent.wait_for_asked("/prompt_async", 3)).await;
     within(live.agent.next_turn()).await.answer("done");
     let frames = socket.until_type("turn_complete").await;
-    assert_eq!((users(&frames), tokens(&frames).as_str(), outcomes(&frames)), (vec!["once"], "done", vec!["ok"]));
-    let ids: Vec<_> = live.agent.asked("/prompt_async").iter().map(|asked| asked.body["messageID"].clone()).collect();
+    assert_eq!(
+        (users(&frames), tokens(&frames).as_str(), outcomes(&frames)),
+        (vec!["once"], "done", vec!["ok"])
+    );
+    let ids: Vec<_> =
+        live.agent.asked("/prompt_async").iter().map(|asked| asked.body["messageID"].clone()).collect();
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
     socket.nothing_but_pong().await;
 }

@@ -128,7 +128,8 @@ pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
 /// A message is finished. A text of it that was torn and has not ended, beside one that has, was begun anew while we
 /// were not there to hear of the retry.
 pub(super) fn abandon_missed(turn: &mut Turn, message: &str, out: &mut Output) {
-    let ended = |part: &turn::Part| part.message == message && matches!(&part.kind, Kind::Text(text) if text.ended);
+    let ended =
+        |part: &turn::Part| part.message == message && matches!(&part.kind, Kind::Text(text) if text.ended);
     if turn.parts.values().any(ended) {
         void(turn, out, |of, text| text.torn && of == message);
     }

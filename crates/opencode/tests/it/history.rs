@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::recordings;
 use crate::stage::{
-    PROMPT, SESSION, Stage, completed, completed_info, delta, done_state, info, message, status, text, text_part, tool,
-    tool_part,
+    PROMPT, SESSION, Stage, completed, completed_info, delta, done_state, info, message, status, text,
+    text_part, tool, tool_part,
 };
 
 fn entry(info: &Value, parts: &[Value]) -> Value {
@@ -120,7 +120,11 @@ fn an_answer_that_was_begun_anew_while_nobody_listened_is_said_once() {
     let said = stage.said.len();
     let parts = [text_part("a1", "p1", "", false)];
     stage.reconcile(&json!([user(), entry(&info("a1", "assistant"), &parts)]), true);
-    stage.events([text("a1", "p2", "", false), delta("a1", "p2", "one two"), text("a1", "p2", "one two", true)]);
+    stage.events([
+        text("a1", "p2", "", false),
+        delta("a1", "p2", "one two"),
+        text("a1", "p2", "one two", true),
+    ]);
     stage.events([completed("a1"), status("idle")]);
     let expected = ["token a1 p2 one two", "text a1 p2 one two", "text a1 p1 ", "complete a1", "turn a1 Ok"];
     assert_eq!(stage.script()[said..], expected);

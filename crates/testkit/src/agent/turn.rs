@@ -29,7 +29,8 @@ impl Turn {
         let prompt = body["messageID"].as_str().unwrap_or_default().to_owned();
         let text = body["parts"][0]["text"].as_str().unwrap_or_default().to_owned();
         let created = inner.next();
-        let info = json!({ "id": prompt, "sessionID": session, "role": "user", "time": { "created": created } });
+        let info =
+            json!({ "id": prompt, "sessionID": session, "role": "user", "time": { "created": created } });
         let part = json!({ "id": body["parts"][0]["id"], "sessionID": session, "messageID": prompt,
             "type": "text", "text": text });
         if let Some(memory) = inner.sessions.get_mut(session) {
@@ -120,7 +121,8 @@ pub(super) fn abort(inner: &mut Inner, session: &str) {
 fn begin(inner: &mut Inner, session: &str) {
     let (message, part) = (format!("msg_{}", inner.next()), format!("prt_{}", inner.next()));
     let created = inner.next();
-    let info = json!({ "id": message, "sessionID": session, "role": "assistant", "time": { "created": created } });
+    let info =
+        json!({ "id": message, "sessionID": session, "role": "assistant", "time": { "created": created } });
     let text = text_part(session, &message, &part, "");
     inner.emit(&event("session.status", session, &json!({ "status": { "type": "busy" } })));
     inner.emit(&event("message.updated", session, &json!({ "info": info })));
@@ -140,7 +142,8 @@ fn say(inner: &mut Inner, session: &str, piece: &str) {
 }
 
 fn call(inner: &mut Inner, session: &str, tool: &str, input: &Value, output: &str) {
-    let (part, call, start) = (format!("prt_{}", inner.next()), format!("call_{}", inner.next()), inner.next());
+    let (part, call, start) =
+        (format!("prt_{}", inner.next()), format!("call_{}", inner.next()), inner.next());
     let Some(turn) = inner.sessions.get(session).and_then(|memory| memory.turn.as_ref()) else { return };
     let message = turn.message.clone();
     let states = [
@@ -160,7 +163,10 @@ fn finish(inner: &mut Inner, session: &str, error: Option<&Value>) {
     let end = inner.next();
     let Some(memory) = inner.sessions.get_mut(session) else { return };
     let Some(turn) = memory.turn.take() else { return };
-    let Some(entry) = memory.messages.iter_mut().find(|entry| entry["info"]["id"] == turn.message.as_str()) else { return };
+    let Some(entry) = memory.messages.iter_mut().find(|entry| entry["info"]["id"] == turn.message.as_str())
+    else {
+        return;
+    };
     entry["info"]["time"]["completed"] = json!(end);
     if let Some(error) = error {
         entry["info"]["error"] = error.clone();

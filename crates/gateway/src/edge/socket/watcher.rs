@@ -73,7 +73,8 @@ impl Watcher {
             let frame = CloseFrame { code: code.code, reason: code.reason.into() };
             let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
             // The answer to a close is read, or the client may never see it.
-            let _ = timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
+            let _ =
+                timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
         }
     }
 
@@ -199,7 +200,9 @@ impl Watcher {
         };
         match message {
             ClientMessage::Ping => self.tell(&ServerMessage::Pong).await,
-            ClientMessage::Prompt { content, images } => self.prompt(content, images.unwrap_or_default()).await,
+            ClientMessage::Prompt { content, images } => {
+                self.prompt(content, images.unwrap_or_default()).await
+            }
             ClientMessage::Cancel if self.user.is_none() => self.error("Unauthorized").await,
             ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
             ClientMessage::GetStatus => {

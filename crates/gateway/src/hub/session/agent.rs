@@ -59,12 +59,8 @@ impl Session {
 
     fn launch(&mut self, pause: Duration) {
         let (tell, stages) = mpsc::channel(STAGES);
-        let launch = Launch {
-            app: self.app.clone(),
-            owner: self.owner,
-            record: self.record.clone(),
-            stages: tell,
-        };
+        let launch =
+            Launch { app: self.app.clone(), owner: self.owner, record: self.record.clone(), stages: tell };
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             launch.run().await
@@ -99,7 +95,8 @@ impl Session {
             let old = self.translator.replace(Translator::new(&agent.session));
             // The agent that had the turn is gone, with all that it had not said.
             if let (true, Some(mut old)) = (lost, old) {
-                let out = old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
+                let out =
+                    old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
                 self.take(out).await?;
             }
         }

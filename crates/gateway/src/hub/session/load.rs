@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use opencode::translate::Translator;
-use proto::{PromptState, SessionId};
 use proto::socket::{Frame, ServerMessage};
+use proto::{PromptState, SessionId};
 use store::{Owned, Store, StoreError};
 
 use super::super::feed::Feed;
@@ -21,7 +21,10 @@ impl Session {
     pub(in crate::hub) async fn load(app: AppState, id: SessionId) -> Result<Self, StoreError> {
         let Owned { owner, record, head, reserved: _ } = app.store.own_session(id, &app.instance).await?;
         let prompts = app.store.queued_prompts(id).await?;
-        let turn = prompts.iter().find(|prompt| prompt.state == PromptState::Dispatched).map(|prompt| prompt.id.clone());
+        let turn = prompts
+            .iter()
+            .find(|prompt| prompt.state == PromptState::Dispatched)
+            .map(|prompt| prompt.id.clone());
         let queue = prompts.into_iter().filter(|prompt| prompt.state == PromptState::Queued).collect();
         let mut session = Self {
             feed: Arc::new(Feed::new(head)),
@@ -61,8 +64,12 @@ impl Session {
     /// a turn that ran.
     async fn replay(&mut self) -> Result<(), StoreError> {
         let stored = self.app.store.transcript(self.record.id).await?;
-        let done: std::collections::HashSet<String> =
-            stored.messages.into_iter().filter(|message| message.is_complete).map(|message| message.id).collect();
+        let done: std::collections::HashSet<String> = stored
+            .messages
+            .into_iter()
+            .filter(|message| message.is_complete)
+            .map(|message| message.id)
+            .collect();
         let said = logged(&self.app.store, self.record.id).await?;
         let now = millis(&self.app);
         for (seq, message) in &said {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::PromptIds;
-use proto::{ModelId, PromptState};
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
+use proto::{ModelId, PromptState};
 use store::{NewPrompt, QueuedPrompt};
 use tokio::time::Instant;
 
@@ -145,7 +145,8 @@ impl Session {
 
     /// Tells the agent that its turn is cancelled, as soon as it is there and has the prompt.
     pub(super) fn abort(&mut self) {
-        let (true, None, None, Some(agent)) = (self.cancelled, &self.dispatch, &self.aborting, &self.agent) else {
+        let (true, None, None, Some(agent)) = (self.cancelled, &self.dispatch, &self.aborting, &self.agent)
+        else {
             return;
         };
         let (client, session) = (agent.client.clone(), agent.session.clone());
@@ -170,7 +171,9 @@ impl Session {
 
     /// When the agent is free again: the turn is settled and the next one begins.
     pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
-        let busy = self.dispatch.is_some() || self.aborting.is_some() || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
+        let busy = self.dispatch.is_some()
+            || self.aborting.is_some()
+            || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
         if busy {
             return Ok(());
         }
@@ -190,7 +193,12 @@ impl Session {
     }
 }
 
-async fn send(client: Client<Door>, session: String, model: &'static str, prompt: QueuedPrompt) -> Result<(), ApiError> {
+async fn send(
+    client: Client<Door>,
+    session: String,
+    model: &'static str,
+    prompt: QueuedPrompt,
+) -> Result<(), ApiError> {
     let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
     let prompt = Prompt { ids: &ids, model, text: &prompt.content, images: &prompt.images };
     let mut pause = PAUSE;

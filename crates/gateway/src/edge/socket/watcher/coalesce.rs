@@ -85,9 +85,13 @@ mod tests {
         let mut messages = vec![token("a", "x"); 300];
         messages.push(ServerMessage::MessageComplete { message_id: "m".into() });
         messages.extend(vec![token("b", "y"); 2]);
-        let got: Vec<_> = frames(&[batch(1, &messages)], 0).iter().map(|f| Frame::parse(f).unwrap()).collect();
+        let got: Vec<_> =
+            frames(&[batch(1, &messages)], 0).iter().map(|f| Frame::parse(f).unwrap()).collect();
         assert_eq!(got.len(), 3);
-        assert_eq!((got[0].seq_from, got[0].seq, &got[0].message), (Some(1), Some(300), &token("a", &"x".repeat(300))));
+        assert_eq!(
+            (got[0].seq_from, got[0].seq, &got[0].message),
+            (Some(1), Some(300), &token("a", &"x".repeat(300)))
+        );
         assert_eq!((got[1].seq_from, got[1].seq), (None, Some(301)));
         assert_eq!((got[2].seq_from, got[2].seq, &got[2].message), (Some(302), Some(303), &token("b", "yy")));
     }
