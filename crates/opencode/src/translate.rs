@@ -211,6 +211,9 @@ impl Translator {
         let steps = self.turn.iter().flat_map(|turn| &turn.steps).filter(|step| !step.done);
         let ended: Vec<_> = steps.filter_map(|step| Some((step.id.clone(), step.end?))).collect();
         for (message_id, end) in ended {
+            if let (End::Complete, Some(turn)) = (end, &mut self.turn) {
+                text::abandon_missed(turn, &message_id, out);
+            }
             self.finish_step(&message_id);
             if let (End::Cancelled, Some(turn)) = (end, &mut self.turn) {
                 turn.judge(Verdict::CancelTold);

@@ -2,7 +2,7 @@
 
 use proto::socket::ServerMessage;
 
-use super::turn::{Kind, Parked, Text, Turn};
+use super::turn::{self, Kind, Parked, Text, Turn};
 use super::{Output, Translator, back_to_work, bound, cut, is_id};
 use crate::event::Part;
 
@@ -132,18 +132,33 @@ impl Translator {
 /// The agent begins its answer anew after an error: what was said of it so far is void, and clients learn that
 /// the part ended with no text.
 pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
-    let mut void = Vec::new();
+    void(turn, out, |_, _| true);
+}
+
+/// A message is finished. A text of it that was torn and has not ended, beside one that has, was begun anew while we
+/// were not there to hear of the retry.
+pub(super) fn abandon_missed(turn: &mut Turn, message: &str, out: &mut Output) {
+    let ended =
+        |part: &turn::Part| part.message == message && matches!(&part.kind, Kind::Text(text) if text.ended);
+    if turn.parts.values().any(ended) {
+        void(turn, out, |of, text| text.torn && of == message);
+    }
+}
+
+fn void(turn: &mut Turn, out: &mut Output, is_void: impl Fn(&str, &Text) -> bool) {
+    let mut told = Vec::new();
     for (id, part) in &mut turn.parts {
         if let Kind::Text(text) = &mut part.kind
             && !text.ended
+            && is_void(&part.message, text)
         {
             text.ended = true;
             if text.said.len() > 0 {
-                void.push(complete(&part.message, id, ""));
+                told.push(complete(&part.message, id, ""));
             }
         }
     }
-    out.messages.append(&mut void);
+    out.messages.append(&mut told);
 }
 
 /// Says what has not been said of it.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::recordings;
 use crate::stage::{
-    PROMPT, SESSION, Stage, completed_info, delta, done_state, failed_info, info, message, session_error,
-    status, text, text_part, tool, tool_part,
+    PROMPT, SESSION, Stage, completed, completed_info, delta, done_state, failed_info, info, message,
+    session_error, status, text, text_part, tool, tool_part,
 };
 
 fn entry(info: &Value, parts: &[Value]) -> Value {
@@ -151,6 +151,24 @@ fn an_error_that_was_told_before_the_restart_is_not_told_again() {
     stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
     stage.reconcile(&json!([user(), entry(&failed_info("a1", "APIError", "bad key"), &[])]), false);
     assert_eq!(stage.script(), ["message a1", "error bad key", "complete a1", "turn a1 Error"]);
+}
+
+#[test]
+fn an_answer_that_was_begun_anew_while_nobody_listened_is_said_once() {
+    let mut stage = Stage::busy();
+    stage.events([message("a1", "assistant"), text("a1", "p1", "", false), delta("a1", "p1", "one tw")]);
+    stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
+    let said = stage.said.len();
+    let parts = [text_part("a1", "p1", "", false)];
+    stage.reconcile(&json!([user(), entry(&info("a1", "assistant"), &parts)]), true);
+    stage.events([
+        text("a1", "p2", "", false),
+        delta("a1", "p2", "one two"),
+        text("a1", "p2", "one two", true),
+    ]);
+    stage.events([completed("a1"), status("idle")]);
+    let expected = ["token a1 p2 one two", "text a1 p2 one two", "text a1 p1 ", "complete a1", "turn a1 Ok"];
+    assert_eq!(stage.script()[said..], expected);
 }
 
 #[test]
