@@ -96,7 +96,7 @@ pub(crate) async fn serve_stream(
 }
 
 /// How long a program inside a sandbox may take to send its request's head; kept connections wait as long.
-const INSIDE_PATIENCE: Duration = Duration::from_secs(60);
+const INSIDE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// The next connection, once there is room for one; `None` when it is time to stop.
 async fn next(

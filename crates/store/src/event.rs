@@ -73,9 +73,9 @@ impl Store {
     async fn why_not_appended(&self, owner: &Owner) -> StoreError {
         const SQL: &str = "SELECT count(*) FROM sessions WHERE id = $1 AND owner_epoch = $2";
         let (session, epoch) = owner.key();
-        let owned: sqlx::Result<i64> =
+        let found: sqlx::Result<i64> =
             read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(epoch).fetch_one(pool).await);
-        match owned {
+        match found {
             Ok(0) => StoreError::Fenced,
             Ok(_) => StoreError::Refused("these numbers are not reserved, or were used before"),
             Err(error) => StoreError::Failed(error),

@@ -30,7 +30,7 @@ pub(super) async fn create(
     check(&request)?;
     let body = request.clone();
     let work = make(&app, org, user, request);
-    idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
+    Box::pin(idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work)).await
 }
 
 /// The organisation that a session will belong to, and its member who made it.

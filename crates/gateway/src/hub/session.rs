@@ -7,6 +7,7 @@ mod speak;
 mod turns;
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Sleep;
 
 use super::command::{Command, Joined};
 use super::feed::Feed;
@@ -90,7 +91,7 @@ pub(super) struct Session {
     /// The agent's memory is being read. Its events wait until that is done.
     reading: Option<JoinHandle<Result<History, ApiError>>>,
     /// When to look whether a turn that seems over is.
-    settle_at: Option<Instant>,
+    settle_at: Option<Pin<Box<Sleep>>>,
     /// Since when nobody needs it.
     idle_since: Duration,
 }
@@ -133,7 +134,7 @@ impl Session {
                 news = agent::news(&mut self.boot) => self.boot_news(news).await,
                 sent = background(&mut self.dispatch, "send a prompt") => self.sent(sent).await,
                 told = background(&mut self.aborting, "cancel") => self.aborted(told).await,
-                () = moment(self.settle_at) => self.settle().await,
+                () = moment(&mut self.settle_at) => self.settle().await,
                 _ = tick.tick() => self.tick().await,
             };
             if let Err(over) = done {
@@ -239,9 +240,9 @@ async fn background<T>(
 }
 
 /// A moment that may never come.
-async fn moment(at: Option<Instant>) {
+async fn moment(at: &mut Option<Pin<Box<Sleep>>>) {
     match at {
-        Some(at) => sleep_until(at).await,
+        Some(at) => at.as_mut().await,
         None => std::future::pending().await,
     }
 }

@@ -112,13 +112,11 @@ impl Transcript {
 
     fn text(&mut self, message: &str, part: &str) -> Option<&mut String> {
         let held = self.find(message)?;
-        let at = match held.parts.iter().position(|(id, _)| id == part) {
-            Some(at) => at,
-            None => {
-                held.parts.push((part.to_owned(), Piece::Text(String::new())));
-                held.parts.len() - 1
-            }
-        };
+        let known = held.parts.iter().position(|(id, _)| id == part);
+        let at = known.unwrap_or(held.parts.len());
+        if known.is_none() {
+            held.parts.push((part.to_owned(), Piece::Text(String::new())));
+        }
         match &mut held.parts[at].1 {
             Piece::Text(text) => Some(text),
             Piece::Image(_) | Piece::Tool { .. } => None,

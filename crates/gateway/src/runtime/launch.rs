@@ -207,14 +207,13 @@ impl Launch {
             _ => None,
         };
         let remembers = known.is_some();
-        let session = match known {
-            Some(session) => session,
-            None => {
-                let title = self.record.title.as_deref().unwrap_or("Session");
-                let session = client.create_session(title).await?;
-                self.app.store.set_agent_session(&self.owner, Some(&session)).await?;
-                session
-            }
+        let session = if let Some(session) = known {
+            session
+        } else {
+            let title = self.record.title.as_deref().unwrap_or("Session");
+            let session = client.create_session(title).await?;
+            self.app.store.set_agent_session(&self.owner, Some(&session)).await?;
+            session
         };
         Ok(Agent { client, session, events, remembers, room })
     }

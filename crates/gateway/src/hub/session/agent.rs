@@ -12,7 +12,7 @@ use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PromptState, SessionStatus};
 use store::{Ending, QueuedPrompt, StoreError};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::sleep;
 
 use super::{Boot, Over, Session, millis};
 use crate::runtime::{Agent, Launch, LaunchError};
@@ -62,7 +62,7 @@ impl Session {
         let launch =
             Launch { app: self.app.clone(), owner: self.owner, record: self.record.clone(), stages: tell };
         let task = tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
             launch.run().await
         });
         self.boot = Some(Boot { task, stages });
@@ -128,7 +128,7 @@ impl Session {
             Ok(history) => self.reconcile(&history).await?,
             Err(error) => {
                 tracing::warn!(session = %self.record.id, %error, "the agent's history cannot be read");
-                self.settle_at = Some(Instant::now() + ASK_AGAIN);
+                self.settle_at = Some(Box::pin(sleep(ASK_AGAIN)));
             }
         }
         self.abort();
@@ -231,7 +231,7 @@ impl Session {
             let Some(agent) = &self.agent else { break };
             let (client, session) = (agent.client.clone(), self.record.id);
             match effect {
-                Effect::Settle { after } => self.settle_at = Some(Instant::now() + after),
+                Effect::Settle { after } => self.settle_at = Some(Box::pin(sleep(after))),
                 Effect::RejectPermission { request } => {
                     tokio::spawn(async move {
                         if let Err(error) = client.reject_permission(&request).await {

@@ -53,7 +53,8 @@ impl Session {
 
     /// The agent will say no more of what is open: it is kept as it is, and marked.
     pub(super) async fn interrupt(&mut self) -> Result<(), Over> {
-        let cut: Vec<_> = self.transcript.interrupt().iter().map(|held| held.stored()).collect();
+        let cut: Vec<_> =
+            self.transcript.interrupt().iter().map(super::super::transcript::Held::stored).collect();
         if cut.is_empty() {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use opencode::ids::PromptIds;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
 use proto::{ModelId, PromptState};
 use store::{NewPrompt, QueuedPrompt};
-use tokio::time::Instant;
+use tokio::time::sleep;
 
 use super::super::command::{Asked, Prompted};
 use super::{Over, Session, millis};
@@ -161,7 +161,7 @@ impl Session {
             tracing::warn!(session = %self.record.id, %error, "the agent did not take a cancel");
         }
         if self.aborts < ABORTS {
-            self.settle_at.get_or_insert(Instant::now() + AGAIN);
+            self.settle_at.get_or_insert_with(|| Box::pin(sleep(AGAIN)));
         } else if let Some(translator) = &mut self.translator {
             let out = translator.give_up("The agent did not react to the cancel", millis(&self.app));
             self.take(out).await?;
@@ -207,7 +207,7 @@ async fn send(
             Ok(()) => return Ok(()),
             Err(error) => tracing::debug!(%error, "a prompt has to be sent again"),
         }
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         pause *= 2;
     }
     client.prompt(&session, &prompt).await
