@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
         let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
-        let frames = frames(&[batch.clone()], 5);
+        let frames = frames(std::slice::from_ref(&batch), 5);
         assert_eq!(frames, batch.frames[1..]);
     }
 
