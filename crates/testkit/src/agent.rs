@@ -35,6 +35,7 @@ pub struct FakeAgent {
 
 /// How it behaves.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault of its own, and any may go with any")]
 pub struct Manner {
     /// Says that it is there.
     pub healthy: bool,

@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::{Message, WebSocket, client};
 use crate::harness::{Machine, Server};
 
 /// Longer than a boot of the agent on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 const SCRIPT: &str = r#"
 [[rule]]
@@ -45,7 +45,7 @@ text = "You said: {prompt}"
 
 /// What is counted: long enough to be interrupted in the middle.
 fn count() -> String {
-    (1..=300).map(|number| format!("{number} ")).collect()
+    (1..=300).fold(String::new(), |text, number| format!("{text}{number} "))
 }
 
 /// A server with a session in it; the sandbox goes with it.

@@ -49,7 +49,7 @@ pub(super) async fn message(
         }
     });
     let route = format!("POST /proliferate/{session}/message");
-    idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work).await
+    Box::pin(idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work)).await
 }
 
 /// Cancels the turn that runs; prompts that come later are not touched by it.

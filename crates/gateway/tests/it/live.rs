@@ -148,10 +148,10 @@ impl Live {
         socket.until(|frame| is_status(frame, "running")).await;
         socket
     }
+}
 
-    pub(crate) fn id(&self, session: &str) -> SessionId {
-        session.parse().unwrap()
-    }
+pub(crate) fn id(session: &str) -> SessionId {
+    session.parse().unwrap()
 }
 
 /// A client that watches.

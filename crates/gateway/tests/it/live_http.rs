@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::within;
-use crate::live::{Live, is_status, of_type, tokens};
+use crate::live::{Live, id, is_status, of_type, tokens};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
 fn new() -> Value {
@@ -71,10 +71,7 @@ async fn a_stop_in_the_middle_settles_the_turn_and_what_waited() {
     live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
     let frames = socket.until(|frame| is_status(frame, "stopped")).await;
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
-    assert!(
-        live.app.store.queued_prompts(live.id(&session)).await.unwrap().is_empty(),
-        "something still waits"
-    );
+    assert!(live.app.store.queued_prompts(id(&session)).await.unwrap().is_empty(), "something still waits");
     within(live.agent.wait_for_asked("/abort", 1)).await;
     let live = live.restarted().await;
     live.agent.behave(|manner| manner.echoes = true);
@@ -138,7 +135,7 @@ async fn a_deleted_session_is_gone_for_everyone_at_once() {
     within(live.agent.wait_for_asked("/abort", 1)).await;
     assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 404);
     assert_eq!(live.try_watch(&session, &live.ada.token, "").await.err(), Some(404));
-    assert!(live.app.store.session_any(live.id(&session)).await.unwrap().is_none());
+    assert!(live.app.store.session_any(id(&session)).await.unwrap().is_none());
     let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
     assert_eq!(list["sessions"], json!([]));
 }
@@ -239,7 +236,7 @@ async fn every_route_knows_who_may_call_it() {
     let stranger = person(&live.app, org(&live.app).await, proto::Role::Owner).await.token;
     let (unbound, bound) = (service_token(&live.app, None), service_token(&live.app, Some(live.ada.org)));
     let elsewhere = service_token(&live.app, Some(org(&live.app).await));
-    let sandbox = sandbox_token(&live.app, live.id(&session)).await;
+    let sandbox = sandbox_token(&live.app, id(&session)).await;
     let prompt = json!({"type": "prompt", "content": "x", "userId": live.ada.id.to_string()});
     // Route, body, and what a member, a service and the sandbox get.
     let routes = [

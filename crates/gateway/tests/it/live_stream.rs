@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::live::{Live, assert_unbroken, is_status, numbers, of_type, tokens};
+use crate::live::{Live, assert_unbroken, id, is_status, numbers, of_type, tokens};
 
 #[tokio::test]
 async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one() {
@@ -204,7 +204,7 @@ async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing() {
     {
         assert_eq!(refused(id, token, "").await, Some(404));
     }
-    let sandbox = crate::people::sandbox_token(&live.app, live.id(&session)).await;
+    let sandbox = crate::people::sandbox_token(&live.app, id(&session)).await;
     assert_eq!(refused(&session, &sandbox, "").await, Some(401), "a sandbox does not watch");
     for since in ["x", "1.5", "", "99999999999999999999", "1e3", "%00"] {
         assert_eq!(

@@ -1,12 +1,13 @@
 //! The stream of events: decoded, and watched for silence.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Sleep, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ApiError;
@@ -22,7 +23,7 @@ pub struct Events {
     body: Incoming,
     decoder: Decoder,
     /// Kept here, because whoever listens may be called away at any time and come back.
-    silent_at: Instant,
+    silence: Pin<Box<Sleep>>,
     _connection: AbortOnDropHandle<()>,
 }
 
@@ -33,8 +34,8 @@ impl Events {
             return Err(ApiError::Malformed(open.what));
         }
         let body = open.response.into_body();
-        let silent_at = Instant::now() + SILENCE;
-        Ok(Self { body, decoder: Decoder::default(), silent_at, _connection: open.connection })
+        let silence = Box::pin(sleep(SILENCE));
+        Ok(Self { body, decoder: Decoder::default(), silence, _connection: open.connection })
     }
 
     /// The data of the next event, for [`Event::parse`](crate::event::Event::parse); `None` when the agent has
@@ -44,8 +45,12 @@ impl Events {
             if let Some(event) = self.decoder.next_event() {
                 return Ok(Some(event?));
             }
-            let frame = timeout_at(self.silent_at, self.body.frame()).await.map_err(|_| ApiError::Silent)?;
-            self.silent_at = Instant::now() + SILENCE;
+            let frame = tokio::select! {
+                biased;
+                frame = self.body.frame() => frame,
+                () = self.silence.as_mut() => return Err(ApiError::Silent),
+            };
+            self.silence = Box::pin(sleep(SILENCE));
             match frame {
                 None => return Ok(None),
                 Some(Err(_)) => return Err(ApiError::Broken("listen to its events")),

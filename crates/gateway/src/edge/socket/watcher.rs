@@ -118,7 +118,7 @@ impl Watcher {
         }
         self.place = since;
         while matches!(self.hub.feed.after(self.place), After::Gone) {
-            if !self.from_log().await? {
+            if !self.send_logged().await? {
                 return Ok(false);
             }
         }
@@ -127,7 +127,7 @@ impl Watcher {
     }
 
     /// Sends a page of the log; `false` when it no longer has what comes next.
-    async fn from_log(&mut self) -> Result<bool, End> {
+    async fn send_logged(&mut self) -> Result<bool, End> {
         let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
         let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
         if batches.is_empty() {
@@ -191,7 +191,7 @@ impl Watcher {
                 After::Nothing => return Ok(()),
                 // Memory is let go of after each turn; one that lags behind that has not stalled yet.
                 After::Gone => {
-                    if !self.from_log().await? {
+                    if !self.send_logged().await? {
                         return Err(End::Away(CloseCode::SLOW_CONSUMER));
                     }
                 }
