@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::call::Answer;
 use crate::document::{Operation, operations};
 use crate::harness::{Setup, TestGateway};
-use crate::people::{OrgOf3, session, some_uuid};
+use crate::people::{OrgOf3, some_uuid};
 
 const LIMIT: usize = 4096;
 
@@ -70,8 +70,6 @@ async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
     // Of a session that is not there nobody reads the body.
     let session = crate::people::session(&gateway.app, team.org).await.to_string();
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
-    // A session has to be there, or its absence is what is answered.
-    let session = session(&gateway.app, team.org).await.to_string();
     for operation in
         operations(&gateway).await.into_iter().filter(|o| o.takes_body && !o.name().contains("/llm/"))
     {
