@@ -145,13 +145,6 @@ impl Store {
         })
     }
 
-    /// Takes the mark back, when sending failed before the agent had the prompt.
-    pub async fn unmark_initial_prompt(&self, owner: &Owner) -> Result<(), StoreError> {
-        const SQL: &str =
-            "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1 AND owner_epoch = $2";
-        set!(self, owner, SQL)
-    }
-
     /// Notes that somebody uses the session. Not worth waiting for the disk.
     pub async fn touch(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET last_activity_at = $3 WHERE id = $1 AND owner_epoch = $2";

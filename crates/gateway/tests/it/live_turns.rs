@@ -1,10 +1,12 @@
 //! Prompts become turns: one at a time, in order, each once, and cancelled when somebody says so.
 
+use proto::PromptState;
 use serde_json::{Value, json};
+use store::NewPrompt;
 use testkit::Abort;
 
 use crate::harness::within;
-use crate::live::{Live, a_while, assert_unbroken, is_status, of_type, tokens};
+use crate::live::{Live, a_while, assert_unbroken, id, is_status, of_type, tokens};
 
 fn users(frames: &[Value]) -> Vec<&str> {
     let spoken = of_type(frames, "message").into_iter().filter(|frame| frame["payload"]["role"] == "user");
@@ -186,6 +188,28 @@ async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart()
     let live = live.restarted().await;
     let mut socket = live.watch(&session).await;
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: begin");
+}
+
+#[tokio::test]
+async fn a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once() {
+    let live = Live::echoing().await;
+    let session = live.session().await;
+    let store = &live.app.store;
+    let dead = store.own_session(id(&session), "an instance that died").await.unwrap().owner;
+    let prompt = NewPrompt {
+        id: "msg_000000000001aaaaaaaaaaaaaa".to_owned(),
+        content: "still here".to_owned(),
+        images: Vec::new(),
+        sender_id: None,
+        source: None,
+        at: live.app.clock.now(),
+    };
+    assert!(store.queue_prompt(&dead, prompt.clone()).await.unwrap());
+    store.set_prompt_state(&dead, &prompt.id, PromptState::Dispatched).await.unwrap();
+    let mut socket = live.watch(&session).await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!((users(&frames), tokens(&frames).as_str()), (vec!["still here"], "echo: still here"));
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1);
 }
 
 #[tokio::test]

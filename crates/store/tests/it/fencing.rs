@@ -14,7 +14,7 @@ on_both! {
 }
 
 /// Every call that needs ownership, by name.
-const CALLS: [&str; 18] = [
+const CALLS: [&str; 17] = [
     "reserve_numbers",
     "start_session",
     "set_running",
@@ -25,7 +25,6 @@ const CALLS: [&str; 18] = [
     "set_snapshot",
     "set_branch",
     "mark_initial_prompt",
-    "unmark_initial_prompt",
     "touch",
     "flush_telemetry",
     "append_events",
@@ -50,7 +49,6 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "set_snapshot" => store.set_snapshot(owner, Some("snap")).await,
         "set_branch" => store.set_branch(owner, "b", "c").await,
         "mark_initial_prompt" => store.mark_initial_prompt(owner, at(74)).await.map(drop),
-        "unmark_initial_prompt" => store.unmark_initial_prompt(owner).await,
         "touch" => store.touch(owner, at(75)).await,
         "flush_telemetry" => store.flush_telemetry(owner, task).await,
         "append_events" => store.append_events(owner, 11, 12, "{}\n{}".to_owned(), at(76)).await,
@@ -108,9 +106,6 @@ async fn a_former_owner_changes_nothing_by_any_call(b: &Backend) {
     org(&b.store, 1).await;
     for (number, name) in (40..).zip(CALLS) {
         let former = busy(b, number).await;
-        if name == "unmark_initial_prompt" {
-            b.store.mark_initial_prompt(&former, at(2)).await.unwrap();
-        }
         let present = own(&b.store, former.session()).await;
         let before = everything(b, &present).await;
         let refused = call(&b.store, &former, name).await;

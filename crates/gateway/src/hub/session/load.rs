@@ -5,7 +5,7 @@ use std::sync::Arc;
 use opencode::translate::Translator;
 use proto::socket::{Frame, ServerMessage};
 use proto::{PromptState, SessionId};
-use store::{Owned, Store, StoreError};
+use store::{Owned, QueuedPrompt, Store, StoreError};
 
 use super::super::feed::Feed;
 use super::super::telemetry::Telemetry;
@@ -21,11 +21,6 @@ impl Session {
     pub(in crate::hub) async fn load(app: AppState, id: SessionId) -> Result<Self, StoreError> {
         let Owned { owner, record, head, reserved: _ } = app.store.own_session(id, &app.instance).await?;
         let prompts = app.store.queued_prompts(id).await?;
-        let turn = prompts
-            .iter()
-            .find(|prompt| prompt.state == PromptState::Dispatched)
-            .map(|prompt| prompt.id.clone());
-        let queue = prompts.into_iter().filter(|prompt| prompt.state == PromptState::Queued).collect();
         let mut session = Self {
             feed: Arc::new(Feed::new(head, app.clock.clone())),
             // The next words reserve anew: what the last owner had reserved and used may not all be known.
@@ -39,8 +34,8 @@ impl Session {
             failures: 0,
             losses: 0,
             had_at: app.clock.elapsed(),
-            queue,
-            turn,
+            queue: prompts.into(),
+            turn: None,
             dispatch: None,
             cancelled: false,
             aborting: None,
@@ -78,6 +73,14 @@ impl Session {
                 self.transcript.apply(message, *seq, now);
             }
         }
+        // One that was marked and never said was never sent: it is the next one.
+        let was_said = |id: &str| {
+            done.contains(id)
+                || said.iter().any(|(_, message)| matches!(message, ServerMessage::Message(m) if m.id == id))
+        };
+        let runs = |prompt: &QueuedPrompt| prompt.state == PromptState::Dispatched && was_said(&prompt.id);
+        self.turn = self.queue.iter().find(|prompt| runs(prompt)).map(|prompt| prompt.id.clone());
+        self.queue.retain(|prompt| !runs(prompt));
         if let (Some(turn), Some(agent)) = (&self.turn, &self.record.agent_session_id) {
             let of_turn = said.iter().map(|(_, message)| message).skip_while(
                 |message| !matches!(message, ServerMessage::Message(message) if message.id == *turn),

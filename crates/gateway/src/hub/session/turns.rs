@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::PromptIds;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
@@ -28,27 +29,8 @@ impl Session {
         if self.queue.len() >= WAITING {
             return Ok(Prompted::Full);
         }
-        let now = self.app.clock.now();
-        let ids = PromptIds::new(now.timestamp_millis(), 0, &self.app.rng);
-        let new = NewPrompt {
-            id: ids.message.clone(),
-            content: asked.content.clone(),
-            images: asked.images.clone(),
-            sender_id: asked.sender.clone(),
-            source: asked.source,
-            at: now,
-        };
-        self.app.store.queue_prompt(&self.owner, new).await?;
-        self.telemetry.prompted();
-        self.queue.push_back(QueuedPrompt {
-            id: ids.message,
-            content: asked.content,
-            images: asked.images,
-            sender_id: asked.sender,
-            source: asked.source,
-            state: PromptState::Queued,
-            created_at: now,
-        });
+        let ids = PromptIds::new(millis(&self.app), 0, &self.app.rng);
+        self.queue_up(ids.message, asked).await?;
         self.wake().await?;
         self.next_turn().await?;
         if !self.queue.is_empty() {
@@ -57,31 +39,57 @@ impl Session {
         Ok(Prompted::Queued)
     }
 
-    /// The session's first prompt, which was given when it was made: sent by whoever marks it, once.
+    /// Puts a prompt at the end of the queue, unless one of this id was ever there.
+    async fn queue_up(&mut self, id: String, asked: Asked) -> Result<(), Over> {
+        let now = self.app.clock.now();
+        let new = NewPrompt {
+            id: id.clone(),
+            content: asked.content.clone(),
+            images: asked.images.clone(),
+            sender_id: asked.sender.clone(),
+            source: asked.source,
+            at: now,
+        };
+        if !self.app.store.queue_prompt(&self.owner, new).await? {
+            return Ok(());
+        }
+        self.telemetry.prompted();
+        self.queue.push_back(QueuedPrompt {
+            id,
+            content: asked.content,
+            images: asked.images,
+            sender_id: asked.sender,
+            source: asked.source,
+            state: PromptState::Queued,
+            created_at: now,
+        });
+        Ok(())
+    }
+
+    /// The session's first prompt, which was given when it was made. Its id is made of the session, so that whoever
+    /// comes after a crash between queueing and marking it queues no second one.
     pub(super) async fn initial_prompt(&mut self) -> Result<(), Over> {
         let (Some(content), None, Some(user)) =
             (self.record.initial_prompt.clone(), self.record.initial_prompt_sent_at, self.record.created_by)
         else {
             return Ok(());
         };
-        let now = self.app.clock.now();
-        if content.trim().is_empty() || !self.app.store.mark_initial_prompt(&self.owner, now).await? {
+        if content.trim().is_empty() {
             return Ok(());
         }
-        self.record.initial_prompt_sent_at = Some(now);
         let asked = Asked {
             content,
             images: Vec::new(),
             sender: Some(user.to_string()),
             source: Some(MessageSource::Web),
         };
-        match self.prompt(asked).await? {
-            Prompted::Queued => Ok(()),
-            Prompted::Full => {
-                self.record.initial_prompt_sent_at = None;
-                Ok(self.app.store.unmark_initial_prompt(&self.owner).await?)
-            }
-        }
+        let (session, began) = (self.record.id.uuid(), self.record.started_at.timestamp_millis());
+        let ids = PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1));
+        self.queue_up(ids.message, asked).await?;
+        let now = self.app.clock.now();
+        self.app.store.mark_initial_prompt(&self.owner, now).await?;
+        self.record.initial_prompt_sent_at = Some(now);
+        Ok(())
     }
 
     /// Begins the next turn, if the agent is there and free.
@@ -92,9 +100,10 @@ impl Session {
         let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
         self.turn = Some(prompt.id.clone());
         self.telemetry.start(self.app.clock.elapsed());
-        // Said and marked before it is sent: whatever happens now, nobody sends it as another one.
-        self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
+        // Marked and said before it is sent: whoever comes after a crash finds it marked, and sends it again only if
+        // it was not said.
         self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
+        self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
         self.hand_over(prompt);
         if !self.queue.is_empty() {
             self.tell_queue().await?;
