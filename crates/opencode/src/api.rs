@@ -4,6 +4,7 @@
 //! Bodies and times are bounded, and no error holds anything of a body: the agent can say what it likes, and its
 //! configuration holds a key.
 
+mod driven;
 mod error;
 mod events;
 mod exchange;

@@ -6,7 +6,7 @@ use sqlx::FromRow;
 
 use crate::db::{Db, in_time, read, write};
 use crate::owner::fenced;
-use crate::{Owner, Store, StoreError};
+use crate::{Durability, Owner, Store, StoreError};
 
 /// Consecutive frames of a session.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
@@ -50,12 +50,20 @@ impl Store {
             append!(" AND set_config('synchronous_commit', 'off', true) = 'off' FOR SHARE OF sessions");
         let (session, epoch) = owner.key();
         let kept = match &self.db {
-            Db::Sqlite { .. } => write!(self, Process, tx => {
-                let done = sqlx::query(SQLITE)
-                    .bind(session).bind(epoch).bind(first_seq).bind(last_seq).bind(frames).bind(at)
-                    .execute(&mut *tx).await?;
-                Ok(done.rows_affected())
-            })?,
+            Db::Sqlite { writer, .. } => {
+                let append = sqlx::query(SQLITE)
+                    .bind(session)
+                    .bind(epoch)
+                    .bind(first_seq)
+                    .bind(last_seq)
+                    .bind(frames)
+                    .bind(at);
+                writer
+                    .write_statement(Durability::Process, move |connection| {
+                        Box::pin(async move { Ok(append.execute(connection).await?.rows_affected()) })
+                    })
+                    .await?
+            }
             Db::Postgres(pool) => {
                 let append = sqlx::query(POSTGRES)
                     .bind(session)

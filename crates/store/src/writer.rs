@@ -36,6 +36,8 @@ type Run = Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, String>) -> B
 
 struct Job {
     durability: Durability,
+    /// It is one statement, which is a transaction by itself where nothing else waits.
+    single: bool,
     run: Run,
 }
 
@@ -70,6 +72,28 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
+        self.queue(durability, false, write).await
+    }
+
+    /// The same for a write that is a single statement: alone it needs neither a beginning nor a commit of ours, which
+    /// are two thirds of what it takes.
+    pub(crate) async fn write_statement<T, F>(
+        &self,
+        durability: Durability,
+        write: F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
+        self.queue(durability, true, write).await
+    }
+
+    async fn queue<T, F>(&self, durability: Durability, single: bool, write: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
+    {
         let (sender, receiver) = oneshot::channel();
         let run: Run = Box::new(move |transaction| {
             Box::pin(async move {
@@ -90,7 +114,7 @@ impl Writer {
             })
         });
         let gone = |why: &str| StoreError::NotCommitted(why.to_owned());
-        self.jobs.send(Job { durability, run }).await.map_err(|_| gone("the writer has stopped"))?;
+        self.jobs.send(Job { durability, single, run }).await.map_err(|_| gone("the writer has stopped"))?;
         receiver.await.map_err(|_| gone("the write did not come to its end"))?
     }
 }
@@ -112,7 +136,10 @@ async fn work(
                 }
                 let wanted = batch.iter().map(|job| job.durability).max();
                 let ready = set_synchronous(&mut connection, &mut synchronous, wanted).await;
-                commit(&mut connection, ready, batch.drain(..)).await;
+                match batch.pop_if(|job| taken == 1 && job.single && ready.is_ok()) {
+                    Some(job) => statement(&mut connection, job).await,
+                    None => commit(&mut connection, ready, batch.drain(..)).await,
+                }
             }
             Some(closer) = stops.recv() => {
                 queue.close();
@@ -147,6 +174,13 @@ async fn set_synchronous(
     *set = if done.is_ok() { wanted } else { None };
     // Waiting for the disk without need harms nobody.
     if needs_disk { done } else { Ok(()) }
+}
+
+/// Runs a job that is one statement: SQLite itself keeps it whole or not at all.
+async fn statement(connection: &mut SqliteConnection, job: Job) {
+    if let Ok((_, reply)) = AssertUnwindSafe((job.run)(Ok(connection))).catch_unwind().await {
+        reply(Ok(()));
+    }
 }
 
 /// Runs all jobs of a batch in one transaction, unless it is not `ready`; a job that fails is undone alone.

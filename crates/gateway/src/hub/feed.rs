@@ -22,7 +22,7 @@ const HELPING: usize = 128 * 1024;
 
 /// How far behind a listener may be before the agent is held back for it, and before its tokens are joined.
 const BEHIND: u64 = 1024 * 1024;
-const FAR_BEHIND: u64 = 2 * 1024 * 1024;
+const FAR_BEHIND: u64 = 6 * 1024 * 1024;
 /// A listener that has taken nothing for so long stands still.
 const STILL: Duration = Duration::from_millis(100);
 
@@ -175,7 +175,7 @@ impl Feed {
             return After::Gone;
         }
         let mut taken = 0;
-        let following = ring.batches.iter().skip_while(|batch| batch.last() <= place);
+        let following = ring.batches.range(ring.batches.partition_point(|batch| batch.last() <= place)..);
         let batches: Vec<_> = following
             .take_while(|batch| {
                 let fits = taken < HELPING;
@@ -282,7 +282,7 @@ mod tests {
         let feed = Feed::new(0, clock.clone());
         let (slow, still) = (feed.listener(), feed.listener());
         assert!(!feed.is_held_back());
-        for number in 1..=40 {
+        for number in 1..=100 {
             publish(&feed, number, 1, 64 * 1024);
         }
         assert!(feed.is_held_back() && feed.is_far_behind(&slow), "both were there a moment ago");
@@ -291,7 +291,7 @@ mod tests {
         let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);
         assert!(feed.is_held_back(), "one of them reads");
-        let After::Batches(batches) = feed.after(39) else { panic!("nothing to take") };
+        let After::Batches(batches) = feed.after(99) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);
         assert!(!feed.is_held_back() && !feed.is_far_behind(&slow) && feed.is_far_behind(&still));
         drop(still);

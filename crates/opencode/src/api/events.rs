@@ -8,9 +8,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio::time::{Sleep, sleep};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::ApiError;
+use super::driven::Driven;
 use super::exchange::Open;
 use crate::sse::Decoder;
 
@@ -24,7 +24,7 @@ pub struct Events {
     decoder: Decoder,
     /// Kept here, because whoever listens may be called away at any time and come back.
     silence: Pin<Box<Sleep>>,
-    _connection: AbortOnDropHandle<()>,
+    connection: Driven,
 }
 
 impl Events {
@@ -35,7 +35,7 @@ impl Events {
         }
         let body = open.response.into_body();
         let silence = Box::pin(sleep(SILENCE));
-        Ok(Self { body, decoder: Decoder::default(), silence, _connection: open.connection })
+        Ok(Self { body, decoder: Decoder::default(), silence, connection: open.connection })
     }
 
     /// The data of the next event, for [`Event::parse`](crate::event::Event::parse); `None` when the agent has
@@ -47,7 +47,7 @@ impl Events {
             }
             let frame = tokio::select! {
                 biased;
-                frame = self.body.frame() => frame,
+                frame = self.connection.until(self.body.frame()) => frame,
                 () = self.silence.as_mut() => return Err(ApiError::Silent),
             };
             self.silence = Box::pin(sleep(SILENCE));

@@ -12,8 +12,8 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 
+use super::driven::Driven;
 use super::{ApiError, Dial, Place};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
@@ -32,7 +32,7 @@ const MAX_CURSOR: usize = 512;
 pub(super) struct Open {
     pub(super) what: &'static str,
     pub(super) response: Response<Incoming>,
-    pub(super) connection: AbortOnDropHandle<()>,
+    pub(super) connection: Driven,
 }
 
 /// A whole answer.
@@ -65,10 +65,10 @@ pub(super) async fn whole<D: Dial>(
     body: Option<Bytes>,
 ) -> Result<Reply, ApiError> {
     let asking = async {
-        let open = open(dial, place, what, method, path, body).await?;
+        let mut open = open(dial, place, what, method, path, body).await?;
         let cursor = open.response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
         let cursor = cursor.filter(|cursor| is_cursor(cursor)).map(str::to_owned);
-        let body = collect(what, open.response.into_body(), MAX_BODY).await?;
+        let body = open.connection.until(collect(what, open.response.into_body(), MAX_BODY)).await?;
         Ok(Reply { what, body, cursor })
     };
     timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
@@ -84,12 +84,13 @@ pub(super) async fn open<D: Dial>(
     body: Option<Bytes>,
 ) -> Result<Open, ApiError> {
     let asking = async {
-        let (response, connection) = send(dial, what, request(place, method, path, body)?).await?;
+        let (response, mut connection) = send(dial, what, request(place, method, path, body)?).await?;
         if response.status().is_success() {
             return Ok(Open { what, response, connection });
         }
         let status = response.status();
-        let body = collect(what, response.into_body(), MAX_REFUSAL).await.unwrap_or_default();
+        let body =
+            connection.until(collect(what, response.into_body(), MAX_REFUSAL)).await.unwrap_or_default();
         Err(refused(what, status, &body))
     };
     timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
@@ -99,7 +100,7 @@ async fn send<D: Dial>(
     dial: &D,
     what: &'static str,
     request: Request<Full<Bytes>>,
-) -> Result<(Response<Incoming>, AbortOnDropHandle<()>), ApiError> {
+) -> Result<(Response<Incoming>, Driven), ApiError> {
     let dialled = timeout(DIAL_PATIENCE, dial.dial()).await;
     let stream = dialled
         .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
@@ -108,11 +109,11 @@ async fn send<D: Dial>(
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let connection = AbortOnDropHandle::new(tokio::spawn(async {
+    let mut connection = Driven::new(async {
         // Whoever reads the answer sees how the connection ends.
         let _ = connection.await;
-    }));
-    let response = sender.send_request(request).await.map_err(broken)?;
+    });
+    let response = connection.until(sender.send_request(request)).await.map_err(broken)?;
     Ok((response, connection))
 }
 
