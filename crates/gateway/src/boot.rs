@@ -26,8 +26,10 @@ use crate::server::{self, Limits};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
-/// How long a database may take to be closed.
-const CLOSING: Duration = Duration::from_secs(5);
+/// How long a database may take to be closed: a server that has gone away cannot say goodbye and must not hold our own
+/// end up; a file only has to be written.
+const CLOSING_SERVER: Duration = Duration::from_secs(5);
+const CLOSING_FILE: Duration = Duration::from_mins(1);
 
 /// A gateway that is ready to serve.
 pub struct Gateway {
@@ -130,8 +132,11 @@ impl Gateway {
         });
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
-        // A server that has gone away cannot say goodbye; it must not hold our own end up.
-        let _ = tokio::time::timeout(CLOSING, self.app.store.clone().close()).await;
+        let patience = match self.app.config.database {
+            Database::Sqlite => CLOSING_FILE,
+            Database::Postgres(_) => CLOSING_SERVER,
+        };
+        let _ = tokio::time::timeout(patience, self.app.store.clone().close()).await;
         drained
     }
 }
