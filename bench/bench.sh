@@ -92,12 +92,31 @@ clean_up() {
   rm -rf "$work"
 }
 
+FAKE=127.0.0.1:58800 # where the generator's agent listens and its rows point to
+STREAMS=("1 1000" "1 10000" "1 0" "10 0" "100 0") # clients and deltas a second; 0 is as fast as it goes
+
+start_stream() { # both servers anew, with the generator's agent behind them
+  "${clean[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
+  server[fake]=$!
+  clean+=(SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
+    GATEWAY_JWT_SECRET=loadgen-user-jwt-secret-0123456789abcdef
+    SERVICE_TO_SERVICE_AUTH_TOKEN=loadgen-service-secret-0123456789abcdef)
+  rm -rf "$work/data"
+  "${clean[@]}" "$proliferate" --data-dir "$work/data" db migrate >>"$work/proliferate.log"
+  "${clean[@]}" "$proliferate" --data-dir "$work/data" db seed bench >>"$work/proliferate.log"
+  for side in "${sides[@]}"; do start_server "$side"; done
+}
+
+stream() { # stream ITEM SIDE CLIENTS RATE
+  measure "$1" "$2" stream --sessions 1 --clients "$3" --rate "$4" --secs $GET_SECS --pids "gw=${server[$2]}"
+}
+
 get() { # get ITEM SIDE
   measure "$1" "$2" get --path /health --conc $CONCURRENCY --secs $GET_SECS --pids "gw=${server[$2]}"
 }
 
 figure() { # figure median|max SCALE KEY FILE ; over the result lines of a file
-  { grep -o "\"$3\":[0-9.e+-]*" "$4" || true; } | cut -d: -f2 | sort -g |
+  { sed 's/"open":{[^}]*}//' "$4" | grep -o "\"$3\":[0-9.e+-]*" || true; } | cut -d: -f2 | sort -g |
     awk -v which="$1" -v scale="$2" '{ v[NR] = $1 * scale }
       END { if (!NR) exit 1; m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; print which == "max" ? v[NR] : m }'
 }
@@ -126,15 +145,26 @@ table() {
   row get "GET /health, $CONCURRENCY connections" req/s %.0f median 1 req_per_s
   row get "GET /health, p50" ms %.3f median 1 p50_ms
   row get "GET /health, p99" ms %.3f median 1 p99_ms
+  for kind in "${STREAMS[@]}"; do
+    read -r clients rate <<<"$kind"
+    if [ "$rate" = 0 ]; then
+      row "stream-$clients-0" "stream, $clients clients, flat out" ev/s %.0f median 1 delivered_per_s
+    else
+      row "stream-$clients-$rate" "stream, $rate ev/s, p50" ms %.3f median 1 p50_ms
+      row "stream-$clients-$rate" "stream, $rate ev/s, p99" ms %.3f median 1 p99_ms
+    fi
+  done
 }
 
 remarks() {
-  local others wrong
+  local others wrong joined
   others=$(figure max 1 other_cpu_pct <(cat "$work"/get.*))
   wrong=$(cat "$work"/get.* | grep -vc '"codes":{"200":[0-9]*},"conc":[0-9]*,"errors":0,' || true)
   echo "ratio = proliferate / ceiling. GET: medians of $GET_RUNS runs of $GET_SECS s; the generator has one thread, and where"
   echo "that is busy (usage.loadgen.cpu_pct in the runs) req/s is a lower bound."
   echo "Others used up to $others % of a core during these runs; above 30 % the figures are not worth much."
+  joined=$(cat "$work"/stream-*.proliferate | grep -o '"seq_mismatch":[0-9]*' | cut -d: -f2 | awk '{ n += $1 } END { print n + 0 }')
+  [ "$joined" = 0 ] || echo "$joined deltas came joined for readers that lagged (seqFrom), which the generator counts as mismatches."
   [ "$wrong" = 0 ] || echo "IN $wrong OF THESE RUNS NOT ALL ANSWERS WERE 200."
   if [ $over = 0 ]; then echo "All targets are met."; else echo "TARGETS MISSED: $over (see verdict)."; fi
 }
@@ -183,9 +213,16 @@ say "GET /health, $CONCURRENCY connections: $GET_RUNS runs of $GET_SECS s each"
 for side in "${sides[@]}"; do start_server "$side"; done
 in_turn $GET_RUNS get get
 stop_servers
+say "streams through the whole path: clients and deltas a second: ${STREAMS[*]/%/,}"
+start_stream
+for kind in "${STREAMS[@]}"; do
+  read -r clients rate <<<"$kind"
+  in_turn $GET_RUNS stream "stream-$clients-$rate" "$clients" "$rate"
+done
+stop_servers
 say "sandboxes: $SANDBOXES starts, each beside a bare bubblewrap"
 "${clean[@]}" "$proliferate" --data-dir "$work/sandboxes" sandbox bench --count $SANDBOXES --json >"$work/sandbox"
-for item in cold idle get; do cat "$work/$item".*; done >"$results.runs.jsonl"
+for item in cold idle get stream; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo
