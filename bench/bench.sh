@@ -213,6 +213,8 @@ say "GET /health, $CONCURRENCY connections: $GET_RUNS runs of $GET_SECS s each"
 for side in "${sides[@]}"; do start_server "$side"; done
 in_turn $GET_RUNS get get
 stop_servers
+say "sandboxes: $SANDBOXES starts, each beside a bare bubblewrap"
+"${clean[@]}" "$proliferate" --data-dir "$work/sandboxes" sandbox bench --count $SANDBOXES --json >"$work/sandbox"
 say "streams through the whole path: clients and deltas a second: ${STREAMS[*]/%/,}"
 start_stream
 for kind in "${STREAMS[@]}"; do
@@ -220,8 +222,6 @@ for kind in "${STREAMS[@]}"; do
   in_turn $GET_RUNS stream "stream-$clients-$rate" "$clients" "$rate"
 done
 stop_servers
-say "sandboxes: $SANDBOXES starts, each beside a bare bubblewrap"
-"${clean[@]}" "$proliferate" --data-dir "$work/sandboxes" sandbox bench --count $SANDBOXES --json >"$work/sandbox"
 for item in cold idle get stream; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
