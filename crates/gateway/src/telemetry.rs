@@ -41,6 +41,7 @@ fn install_metrics() -> Option<PrometheusHandle> {
         "proliferate_http_request_seconds",
         "Time to the head of the answer, by route."
     );
+    metrics::describe_histogram!("proliferate_boot_stage_seconds", "Time of each stage of a boot.");
     metrics::describe_gauge!("proliferate_connections", "Open client connections.");
     metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
     metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");

@@ -66,7 +66,7 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
             }
             Err(error) => {
                 tracing::warn!(session = %session.id, %error, "a session could not be opened");
-                watcher::farewell(socket, CloseCode::SETUP_FAILED).await;
+                watcher::turn_away(socket, CloseCode::SETUP_FAILED).await;
             }
         }
     }))

@@ -38,8 +38,10 @@ impl RootKey {
 
     /// The bytes for one sandbox; the inside gets these and can tell nothing about another's from them.
     pub(super) fn bytes_of(&self, id: &SandboxId) -> [u8; 32] {
-        #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any length");
+        // HMAC fills a shorter key up with zeros to a block; a whole block cannot be of a wrong length.
+        let mut block = [0; 64];
+        block[..self.0.len()].copy_from_slice(&self.0);
+        let mut mac = Hmac::<Sha256>::new(&block.into());
         mac.update(b"proliferate sandboxd v1\0");
         mac.update(id.as_str().as_bytes());
         mac.finalize().into_bytes().into()

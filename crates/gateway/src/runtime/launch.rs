@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -59,22 +60,35 @@ pub enum LaunchError {
 
 /// What to launch.
 pub struct Launch {
-    pub app: AppState,
-    pub owner: Owner,
-    pub record: SessionRecord,
+    app: AppState,
+    owner: Owner,
+    record: SessionRecord,
     /// Told the name of each stage as it begins.
-    pub stages: mpsc::Sender<&'static str>,
+    stages: mpsc::Sender<&'static str>,
+    /// The stage that runs, and since when.
+    running: Mutex<Option<(&'static str, Duration)>>,
 }
 
 impl Launch {
+    pub fn new(
+        app: AppState,
+        owner: Owner,
+        record: SessionRecord,
+        stages: mpsc::Sender<&'static str>,
+    ) -> Self {
+        Self { app, owner, record, stages, running: Mutex::default() }
+    }
+
     pub async fn run(self) -> Result<Agent, LaunchError> {
-        match &self.app.config.sandboxes.engine {
+        let agent = match &self.app.config.sandboxes.engine {
             Engine::Attach(url) => {
                 let url = url.replace("{sessionId}", &self.record.id.to_string());
                 self.attach(&url).await
             }
             Engine::Local | Engine::Process => self.local().await,
-        }
+        };
+        self.stage_over(None);
+        agent
     }
 
     async fn attach(&self, url: &str) -> Result<Agent, LaunchError> {
@@ -224,10 +238,21 @@ impl Launch {
         Door { provider: self.app.sandboxes.provider.clone(), id: id.clone(), port }
     }
 
-    /// Nobody has to listen.
+    /// Begins a stage, which ends the one before. Nobody has to listen.
     async fn stage(&self, name: &'static str) {
-        tracing::info!(session = %self.record.id, stage = name, "boot");
+        self.stage_over(Some(name));
         let _ = self.stages.send(name).await;
+    }
+
+    /// Notes how long the stage took that is over.
+    fn stage_over(&self, next: Option<&'static str>) {
+        let now = self.app.clock.elapsed();
+        let mut stage = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, since)) = std::mem::replace(&mut *stage, next.map(|next| (next, now))) {
+            let took = now.saturating_sub(since);
+            metrics::histogram!("proliferate_boot_stage_seconds", "stage" => name).record(took.as_secs_f64());
+            tracing::info!(session = %self.record.id, stage = name, millis = took.as_millis(), "boot");
+        }
     }
 }
 

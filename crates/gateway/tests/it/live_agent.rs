@@ -158,8 +158,8 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
 }
 
 #[tokio::test]
-async fn an_agent_that_refuses_its_session_is_given_up_and_says_why() {
-    // Nobody listens there.
+async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why() {
+    // TLS is not spoken yet, so this can never be reached.
     let agent = testkit::FakeAgent::start().await.unwrap();
     let live = Live::at(agent, "https://127.0.0.1:1/", crate::harness::Setup::sqlite()).await;
     let session = live.session().await;

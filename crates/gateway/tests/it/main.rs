@@ -29,6 +29,7 @@ mod vault;
 mod model_proxy;
 // The live session.
 mod live_agent;
+mod live_budget;
 mod live_http;
 mod live_slow;
 mod live_stream;

@@ -10,20 +10,24 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use proto::socket::{
-    ClientMessage, CloseCode, FrameError, GitAction, MessageSource, ServerMessage, WireStatus,
+    ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage, WireStatus,
 };
 use proto::{SessionId, UserId};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
 use crate::hub::{After, Asked, Hub, Listener, Prompted, to_one};
+use crate::runtime::git_failed;
 
 /// How long a client may take nothing of what it is sent.
 const STALLED: Duration = Duration::from_secs(30);
 /// How often a client is asked whether it is there, and how long it may be silent.
 const PING: Duration = Duration::from_secs(30);
 const SILENT: Duration = Duration::from_secs(100);
+/// How long a client may take to close after it was told to.
+const CLOSING: Duration = Duration::from_secs(2);
 /// Answers that may wait for a client.
 const ANSWERS: usize = 16;
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
@@ -44,6 +48,7 @@ pub(super) struct Watcher {
     answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
     /// Who made the session, and may change its files.
     creator: Option<UserId>,
+    git: Option<JoinHandle<()>>,
     /// The session counts it.
     joined: bool,
 }
@@ -67,7 +72,20 @@ impl Watcher {
         let (place, listener) = (hub.feed.head(), hub.feed.listener());
         let (out, from) = socket.split();
         let answers = mpsc::channel(ANSWERS);
-        Self { app, hub, session, user, out, from, place, listener, answers, creator, joined: false }
+        Self {
+            app,
+            hub,
+            session,
+            user,
+            out,
+            from,
+            place,
+            listener,
+            answers,
+            creator,
+            git: None,
+            joined: false,
+        }
     }
 
     /// Serves the client until one side has enough.
@@ -83,11 +101,7 @@ impl Watcher {
             self.hub.leave();
         }
         if let End::Away(code) = end {
-            let frame = CloseFrame { code: code.code, reason: code.reason.into() };
-            let _ = timeout(STALLED, self.out.send(Message::Close(Some(frame)))).await;
-            // The answer to a close is read, or the client may never see it.
-            let _ =
-                timeout(Duration::from_secs(2), async { while self.from.next().await.is_some() {} }).await;
+            farewell(&mut self.out, &mut self.from, code).await;
         }
     }
 
@@ -263,15 +277,19 @@ impl Watcher {
         if changes && self.creator.is_some() && self.creator != self.user {
             return self.error("Not authorized to modify this session").await;
         }
+        if self.git.as_ref().is_some_and(|running| !running.is_finished()) {
+            let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
+            return self.tell(&ServerMessage::GitResult(busy)).await;
+        }
         let (hub, answers) = (self.hub.clone(), self.answers.0.clone());
-        tokio::spawn(async move {
+        self.git = Some(tokio::spawn(async move {
             for answer in git::answer(&hub, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(answer).await.is_err() {
                     return;
                 }
             }
-        });
+        }));
         Ok(())
     }
 
@@ -293,25 +311,36 @@ impl Watcher {
     }
 
     async fn feed_message(&mut self, message: Message) -> Result<(), End> {
-        match timeout(STALLED, self.out.feed(message)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Gone),
-            Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
-        }
+        in_time(self.out.feed(message)).await
     }
 
     async fn flush(&mut self) -> Result<(), End> {
-        match timeout(STALLED, self.out.flush()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Gone),
-            Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
-        }
+        in_time(self.out.flush()).await
+    }
+}
+
+/// A client that takes nothing for long is sent away.
+async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), End> {
+    match timeout(STALLED, sending).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(End::Gone),
+        Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
     }
 }
 
 /// Sends a client away before it has watched anything.
-pub(super) async fn farewell(mut socket: WebSocket, code: CloseCode) {
+pub(super) async fn turn_away(socket: WebSocket, code: CloseCode) {
+    let (mut out, mut from) = socket.split();
+    farewell(&mut out, &mut from, code).await;
+}
+
+/// Says why, and reads until the client has closed too, or it may never see it.
+async fn farewell(
+    out: &mut SplitSink<WebSocket, Message>,
+    from: &mut SplitStream<WebSocket>,
+    code: CloseCode,
+) {
     let frame = CloseFrame { code: code.code, reason: code.reason.into() };
-    let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
-    let _ = timeout(Duration::from_secs(2), async { while socket.next().await.is_some() {} }).await;
+    let _ = timeout(STALLED, out.send(Message::Close(Some(frame)))).await;
+    let _ = timeout(CLOSING, async { while from.next().await.is_some() {} }).await;
 }

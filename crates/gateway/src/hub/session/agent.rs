@@ -61,8 +61,7 @@ impl Session {
 
     fn launch(&mut self, pause: Duration) {
         let (tell, stages) = mpsc::channel(STAGES);
-        let launch =
-            Launch { app: self.app.clone(), owner: self.owner, record: self.record.clone(), stages: tell };
+        let launch = Launch::new(self.app.clone(), self.owner, self.record.clone(), tell);
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             launch.run().await
@@ -297,13 +296,14 @@ impl Session {
         Ok(())
     }
 
-    /// Stops at once and says why. The sandbox stays, for when there is money again.
+    /// Stops at once and says why. The sandbox stays, for when there is money again; a prompt then goes on with it.
     pub(super) async fn over_budget(&mut self) -> Result<(), Over> {
         const WHY: &str = "The budget of this session is used up";
-        if self.record.status == SessionStatus::Paused {
+        // Requests that were under way are refused one by one, and one of them is enough.
+        if self.agent.is_none() {
             return Ok(());
         }
-        self.cancel().await?;
+        self.dismiss(WHY).await?;
         let (paused, reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
         self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
         self.record.status = paused;
@@ -314,19 +314,14 @@ impl Session {
         .await
     }
 
-    /// Ends the session: its sandbox is gone afterwards, its conversation stays.
-    pub(super) async fn stop(&mut self) -> Result<(), Over> {
-        if let Some(boot) = self.boot.take() {
-            boot.task.abort();
-            // Only then can nothing of it come after the sandbox is removed.
-            let _ = boot.task.await;
-        }
+    /// Has no agent any more: what it did is over, and what waited for it is not sent.
+    async fn dismiss(&mut self, reason: &str) -> Result<(), Over> {
         self.let_go();
         if let Some(translator) = &mut self.translator {
-            let out = translator.give_up("The session was stopped", millis(&self.app));
+            let out = translator.give_up(reason, millis(&self.app));
             self.take(out).await?;
         }
-        // An agent that is not ours to end is at least told to stop.
+        // It may go on without us, so it is told to stop.
         if let (Some(agent), true) = (&self.agent, self.turn.is_some()) {
             let (client, session) = (agent.client.clone(), agent.session.clone());
             tokio::spawn(async move { client.abort(&session).await });
@@ -336,7 +331,17 @@ impl Session {
         self.drop_prompts().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.app.clock.elapsed());
-        self.flush().await?;
+        self.flush().await
+    }
+
+    /// Ends the session: its sandbox is gone afterwards, its conversation stays.
+    pub(super) async fn stop(&mut self) -> Result<(), Over> {
+        if let Some(boot) = self.boot.take() {
+            boot.task.abort();
+            // Only then can nothing of it come after the sandbox is removed.
+            let _ = boot.task.await;
+        }
+        self.dismiss("The session was stopped").await?;
         self.app.store.new_sandbox_generation(&self.owner).await?;
         let ending = Ending {
             status: SessionStatus::Stopped,
