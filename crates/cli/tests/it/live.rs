@@ -178,6 +178,50 @@ fn outcome(frames: &[Value]) -> &str {
 }
 
 #[test]
+fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
+    let real = Real::start();
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    socket.say(&json!({"type": "get_git_status"}));
+    let none = socket.until_type("git_status").pop().unwrap();
+    assert_eq!(none["payload"]["branch"], "", "a workspace without a repository has an empty state");
+    let set_up = "git init -q -b main && git config user.email a@example.com && git config user.name Ada && \
+        git init -q --bare ../remote.git && echo one > 'a file' && echo two > b";
+    assert_eq!(real.machine.run(&["sandbox", "exec", &real.session, "--", "sh", "-c", set_up]).code, 0);
+    let mut git = |message: Value| {
+        socket.say(&message);
+        socket.until_type("git_result").pop().unwrap()["payload"].clone()
+    };
+    let code = |result: &Value| result["code"].as_str().unwrap().to_owned();
+    assert_eq!(code(&git(json!({"type": "git_commit", "message": "m", "files": []}))), "NOTHING_TO_COMMIT");
+    assert_eq!(code(&git(json!({"type": "git_commit", "message": "first", "files": ["a file"]}))), "SUCCESS");
+    assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "--orphan"}))), "UNKNOWN_ERROR");
+    assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "work"}))), "SUCCESS");
+    assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "main"}))), "BRANCH_EXISTS");
+    assert_eq!(code(&git(json!({"type": "git_push"}))), "NO_REMOTE");
+    let remote = ["sandbox", "exec", &real.session, "--", "git", "remote", "add", "origin", "../remote.git"];
+    assert_eq!(real.machine.run(&remote).code, 0);
+    let pushed = git(json!({"type": "git_push"}));
+    assert_eq!((code(&pushed).as_str(), pushed["message"].as_str()), ("SUCCESS", Some("Pushed to work")));
+    assert_eq!(code(&git(json!({"type": "git_push", "workspacePath": "../.."}))), "UNKNOWN_ERROR");
+    socket.say(&json!({"type": "get_git_status"}));
+    let state =
+        socket.until(|frame| frame["type"] == "git_status" && frame["payload"]["ahead"] == 0).pop().unwrap();
+    let state = &state["payload"];
+    assert_eq!(
+        (state["branch"].as_str(), state["commits"][0]["message"].as_str()),
+        (Some("work"), Some("first"))
+    );
+    assert_eq!(state["untrackedFiles"], json!(["b"]));
+    // A client that asks and asks is told to wait.
+    for _ in 0..100 {
+        socket.say(&json!({"type": "get_git_status"}));
+    }
+    let busy = socket.until_type("git_result").pop().unwrap();
+    assert_eq!(busy["payload"]["code"], "REPO_BUSY");
+}
+
+#[test]
 fn a_real_agent_works_for_two_clients_and_can_be_cancelled() {
     let real = Real::start();
     let (mut one, mut two) = (real.watch(""), real.watch(""));

@@ -13,8 +13,7 @@ use proto::socket::{
     ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage, WireStatus,
 };
 use proto::{SessionId, UserId};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
@@ -30,6 +29,8 @@ const SILENT: Duration = Duration::from_secs(100);
 const CLOSING: Duration = Duration::from_secs(2);
 /// Answers that may wait for a client.
 const ANSWERS: usize = 16;
+/// Requests to git that one client may have under way.
+const GIT_WAITING: usize = 8;
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
 const PAGE: usize = 128 * 1024;
 
@@ -48,7 +49,9 @@ pub(super) struct Watcher {
     answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
     /// Who made the session, and may change its files.
     creator: Option<UserId>,
-    git: Option<JoinHandle<()>>,
+    /// Who waits for git, and who is next: a lock lets in those who asked first.
+    git_places: Arc<Semaphore>,
+    git_line: Arc<Mutex<()>>,
     /// The session counts it.
     joined: bool,
 }
@@ -71,7 +74,6 @@ impl Watcher {
     ) -> Self {
         let (place, listener) = (hub.feed.head(), hub.feed.listener());
         let (out, from) = socket.split();
-        let answers = mpsc::channel(ANSWERS);
         Self {
             app,
             hub,
@@ -81,9 +83,10 @@ impl Watcher {
             from,
             place,
             listener,
-            answers,
+            answers: mpsc::channel(ANSWERS),
             creator,
-            git: None,
+            git_places: Arc::new(Semaphore::new(GIT_WAITING)),
+            git_line: Arc::default(),
             joined: false,
         }
     }
@@ -269,7 +272,7 @@ impl Watcher {
         }
     }
 
-    /// Git runs beside the stream; one at a time for each client.
+    /// Git runs beside the stream, one after the other for each client, and few wait.
     async fn git(&mut self, action: GitAction, changes: bool, message: ClientMessage) -> Result<(), End> {
         if changes && self.user.is_none() {
             return self.error("Unauthorized").await;
@@ -277,19 +280,20 @@ impl Watcher {
         if changes && self.creator.is_some() && self.creator != self.user {
             return self.error("Not authorized to modify this session").await;
         }
-        if self.git.as_ref().is_some_and(|running| !running.is_finished()) {
+        let Ok(place) = self.git_places.clone().try_acquire_owned() else {
             let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
             return self.tell(&ServerMessage::GitResult(busy)).await;
-        }
-        let (hub, answers) = (self.hub.clone(), self.answers.0.clone());
-        self.git = Some(tokio::spawn(async move {
+        };
+        let (hub, answers, line) = (self.hub.clone(), self.answers.0.clone(), self.git_line.clone());
+        tokio::spawn(async move {
+            let _in_line = (place, line.lock().await);
             for answer in git::answer(&hub, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(answer).await.is_err() {
                     return;
                 }
             }
-        }));
+        });
         Ok(())
     }
 
