@@ -175,7 +175,9 @@ impl From<StartError> for Failure {
             StartError::DataDir(error) => error.into(),
             StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
-            StartError::Listen { .. } => Self::missing(error.to_string()),
+            StartError::Gate(gateway::gate::GateError::Store(error)) => error.into(),
+            StartError::Gate(error) => Self::usage(error.to_string()),
+            StartError::Listen { .. } | StartError::Tools(_) => Self::missing(error.to_string()),
         }
     }
 }

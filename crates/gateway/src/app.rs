@@ -15,10 +15,12 @@ use url::Url;
 
 use crate::config::{Config, Origin};
 use crate::coord::Coord;
+use crate::gate::SharedGate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
 use crate::runtime::{Networks, Sandboxes};
+use crate::sources::Sources;
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -47,6 +49,10 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub llm: Llm,
+    /// The one door for side effects.
+    pub gate: SharedGate,
+    /// What is behind it.
+    pub(crate) sources: Sources,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,
     /// Absent when something else in this process counts.

@@ -1,6 +1,7 @@
 //! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::{Clock, Rng};
@@ -16,6 +17,7 @@ use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::edge;
+use crate::gate::{Gate, GateError};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
@@ -23,6 +25,7 @@ use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
 use crate::runtime::{Insecure, Networks, Sandboxes, SandboxesError};
 use crate::server::{self, Limits};
+use crate::sources::{HttpClient, Sources};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
@@ -61,6 +64,10 @@ pub enum StartError {
     Llm(#[from] LlmError),
     #[error(transparent)]
     Sandboxes(#[from] SandboxesError),
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error("cannot make an HTTP client for tools: {0}")]
+    Tools(reqwest::Error),
 }
 
 impl Gateway {
@@ -88,6 +95,8 @@ impl Gateway {
         let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
+        let gate = Arc::new(Gate::open(&config, &store, &clock, &rng, &instance).await?);
+        let sources = Sources::new(HttpClient::new(config.allowed_hosts.clone()).map_err(StartError::Tools)?);
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let app = App {
             config,
@@ -106,6 +115,8 @@ impl Gateway {
             sandboxes,
             networks,
             llm,
+            gate,
+            sources,
             model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,
         };
@@ -130,8 +141,10 @@ impl Gateway {
             soft.cancelled().await;
             closing.cancel();
         });
+        Gate::start(&self.app, life);
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
+        self.app.gate.close().await;
         let patience = match self.app.config.database {
             Database::Sqlite => CLOSING_FILE,
             Database::Postgres(_) => CLOSING_SERVER,

@@ -49,6 +49,10 @@ pub struct Config {
     pub model_prices: Prices,
     /// What a session may spend, where it has no budget of its own.
     pub session_budget_micros: Option<i64>,
+    /// The folder of the policy; absent: the one that is built in.
+    pub policy_dir: Option<PathBuf>,
+    pub audit_signing_key: Option<PathBuf>,
+    pub audit_checkpoint_dir: Option<PathBuf>,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
@@ -117,6 +121,9 @@ impl Config {
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
             model_prices: r.optional("MODEL_PRICES", Prices::parse).unwrap_or_default(),
             session_budget_micros: r.optional("SESSION_BUDGET_DOLLARS", values::dollars),
+            policy_dir: r.optional("PROLIFERATE_POLICY_DIR", values::path),
+            audit_signing_key: r.optional("AUDIT_SIGNING_KEY", values::path),
+            audit_checkpoint_dir: r.optional("AUDIT_CHECKPOINT_DIR", values::path),
             max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count)?,
             max_connections_per_address: r
                 .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,
@@ -138,6 +145,16 @@ impl Config {
             file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
         };
         self.search_path.iter().map(|folder| folder.join(name)).find(executable)
+    }
+
+    /// The file of the key that signs the ledger's checkpoints.
+    pub fn audit_key_file(&self) -> PathBuf {
+        self.audit_signing_key.clone().unwrap_or_else(|| self.data_dir.join("audit.key"))
+    }
+
+    /// Where checkpoints are written beside the database.
+    pub fn checkpoint_dir(&self) -> PathBuf {
+        self.audit_checkpoint_dir.clone().unwrap_or_else(|| self.data_dir.join("checkpoints"))
     }
 
     /// The SQLite database's file, whether it is used or not.

@@ -14,6 +14,7 @@ mod cors;
 mod idempotent;
 mod observe;
 // The routes, in the order of the table of contents.
+mod contract;
 mod create;
 mod egress;
 mod health;
@@ -27,6 +28,8 @@ mod sessions;
 mod socket;
 mod steer;
 mod tickets;
+mod tool_calls;
+mod tools;
 #[cfg(feature = "ui")]
 mod ui;
 mod workspaces;

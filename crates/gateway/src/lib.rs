@@ -12,6 +12,9 @@ pub mod identity;
 pub mod hub;
 // Where the agent runs.
 pub mod runtime;
+// The one door for side effects, and what is behind it.
+pub mod gate;
+mod sources;
 // The agent's model.
 pub mod llm;
 // What must stay secret and is used by everything that acts.

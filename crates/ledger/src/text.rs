@@ -29,6 +29,14 @@ impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
         }
     }
 
+    /// Brings a text within the limits: cut, or filled up with dots. For names that must never be the reason why an
+    /// event is not written.
+    pub fn fit(text: &str) -> Self {
+        let cut = text.chars().take(MAX);
+        let missing = MIN.saturating_sub(text.chars().count());
+        Self(cut.chain(std::iter::repeat_n('.', missing)).collect())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -70,6 +78,16 @@ mod tests {
             "a text of 3 to 5 characters is needed, and this one has 6"
         );
         assert!(Text::<3, 5>::new("ää").is_err());
+    }
+
+    #[test]
+    fn fitting_keeps_both_limits() {
+        for (text, fitting) in [("", "..."), ("ä", "ä.."), ("äöü", "äöü"), ("äöüäöü", "äöüäö")]
+        {
+            let made = Text::<3, 5>::fit(text);
+            assert_eq!(made.as_str(), fitting);
+            assert!(Text::<3, 5>::new(made.as_str()).is_ok());
+        }
     }
 
     #[test]

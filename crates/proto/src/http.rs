@@ -2,6 +2,7 @@
 
 mod actions;
 mod basics;
+mod contract;
 mod create;
 mod egress;
 mod identity;
@@ -17,6 +18,10 @@ pub use actions::{
     InvocationPending, InvocationReply, InvokeAction, InvokeReply,
 };
 pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
+pub use contract::{
+    ArtifactQuery, AuditEvents, AuditQuery, FinishRun, PolicyVersionsBody, RunList, RunQuery, RunRecord,
+    StartRun, ToolActor, ToolCall, ToolCallError, ToolCallReply,
+};
 pub use create::{
     AgentConfig, CliConfiguration, ConfigurationChoice, CreateSession, CreateSessionError, CreatedSandbox,
     CreatedSession, ManagedConfiguration, SshOptions,

@@ -14,6 +14,8 @@ mod role;
 
 mod action;
 
+mod run;
+
 mod egress;
 
 mod model;
@@ -37,6 +39,7 @@ pub use id::{
 };
 pub use model::{MODELS, Model, ModelId, ModelProvider, UnknownModel};
 pub use role::{Permission, Role};
+pub use run::{RunKind, RunStatus};
 pub use session::{
     AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode, Session,
     SessionMetrics, SessionStatus, SessionType, TitleStatus,

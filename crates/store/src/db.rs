@@ -14,10 +14,11 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
 };
 use sqlx::{Connection as _, raw_sql};
+use tokio::sync::mpsc;
 
 pub use crate::writer::Durability;
 use crate::writer::Writer;
-use crate::{StoreError, migrate};
+use crate::{StoreError, gate, migrate};
 
 /// How long a connection may take, and how long SQLite waits for another process that writes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ const POSTGRES_CONNECTIONS: u32 = 16;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Db,
+    pub(crate) gate: mpsc::Sender<gate::Job>,
 }
 
 #[derive(Clone)]
@@ -94,7 +96,7 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
-        Self { db: Db::Sqlite { readers, writer: Writer::start(connection) } }
+        Self::of(Db::Sqlite { readers, writer: Writer::start(connection) })
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
@@ -112,7 +114,11 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(options);
-        Self { db: Db::Postgres(pool) }
+        Self::of(Db::Postgres(pool))
+    }
+
+    fn of(db: Db) -> Self {
+        Self { gate: gate::start(db.clone()), db }
     }
 
     /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds

@@ -42,11 +42,17 @@ mod prompt;
 mod transcript;
 // What sandboxes may reach.
 mod egress;
-// What is behind the gate.
+// What passes the gate, and what is behind it.
+mod artifact;
 mod connector;
+mod gate;
+mod ledger_event;
+mod run;
+mod safety;
 // What must stay secret.
 mod secret;
 
+pub use artifact::{Artifact, NewArtifact};
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use connector::{NewConnector, ReviewedTool};
@@ -55,8 +61,10 @@ pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
 pub use event::EventBatch;
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
+pub use gate::{Change, GateWrite, NewEvent, Written};
 pub use idempotency::{Begin, KeyedRequest, Reservation};
 pub use key::{ApiKey, NewApiKey};
+pub use ledger_event::{EventFilter, KeptCheckpoint, ListedEvent};
 pub use login::NewLoginCode;
 pub use login_session::NewLoginSession;
 pub use member::{Member, NewMember};
@@ -67,6 +75,8 @@ pub use owner::{Owned, Owner};
 pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use prompt::{NewPrompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
+pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
+pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_token::{NewSandboxToken, SandboxOwner};
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
 pub use session::{NewSession, Starts};

@@ -11,8 +11,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets, sessions, socket,
-    steer, tickets, workspaces,
+    contract, cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets,
+    sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
 
@@ -57,6 +57,16 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(steer::heartbeat))
         .routes(routes!(steer::eager_start))
         .routes(routes!(steer::stop))
+        // Called by agents: tools.
+        .routes(routes!(tools::callback))
+        // The Tool Gateway Contract.
+        .routes(routes!(tool_calls::call))
+        .routes(routes!(contract::start_run, contract::runs))
+        .routes(routes!(contract::run))
+        .routes(routes!(contract::finish_run))
+        .routes(routes!(contract::audit_events))
+        .routes(routes!(contract::artifact))
+        .routes(routes!(contract::artifact_content))
         // Called by agents: the model.
         .routes(routes!(model_proxy::messages))
         .routes(routes!(model_proxy::count_tokens))

@@ -76,9 +76,11 @@ const EVENT: &str = "INSERT INTO events (session_id, first_seq, last_seq, org_id
 const TOOL_PART: &str =
     "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
     status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
-const INVOCATION: &str = "INSERT INTO invocations (id, org_id, case_id, tool, call_id, run_id, request_hash, state,
-    owner_epoch, created_at, settled_at) VALUES (#70, #1, 'case', 'bash', 'c1', 'run-0001',
-    'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'claimed', 0, '2025-06-15T00:00:00Z', NULL)";
+const CALL: &str = "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
+    roles_version, root_run_id, actor, role_id, tool, request_hash, instance, inputs, outputs, retry_count, created_at,
+    completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'v1', 'lanes-1', 'roles-1', 'run-0001', '{}',
+    'SERVICE', 'bash', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'here', '[]', '[]', 0,
+    '2025-06-15T00:00:00Z', NULL)";
 const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, integration, action, risk_level, mode,
     mode_source, params, request_hash, definition_hash, lanes_version, roles_version, status, expires_at, created_at)
     VALUES (#71, #1, #40, 'linear', 'close', 'write', 'require_approval', 'org_default', '{}',
@@ -137,8 +139,8 @@ const CASES: [Case; 50] = [
     (TOOL_PART, "'tool', NULL", "'tool', 'words'", ErrorKind::CheckViolation),
     (TOOL_PART, "'m1'", "'m2'", ErrorKind::ForeignKeyViolation),
     (TOOL_PART, "#1, 1, 'tool'", "#2, 1, 'tool'", ErrorKind::ForeignKeyViolation),
-    (INVOCATION, "'claimed'", "'completed'", ErrorKind::CheckViolation),
-    (INVOCATION, "'claimed', 0", "'claimed', -1", ErrorKind::CheckViolation),
+    (CALL, "'running'", "'completed'", ErrorKind::CheckViolation),
+    (CALL, "'here'", "NULL", ErrorKind::CheckViolation),
     (ACTION, "'2025-06-16T00:00:00Z'", "NULL", ErrorKind::CheckViolation),
 ];
 
@@ -189,14 +191,14 @@ async fn rows_go_with_what_they_belong_to(b: &Backend) {
         EVENT,
         TOOL_PART,
     ];
-    for row in dependent.into_iter().chain([INVOCATION, ACTION]) {
+    for row in dependent.into_iter().chain([CALL, ACTION]) {
         raw.execute(row).await.unwrap();
     }
     raw.execute("DELETE FROM organizations WHERE id = #1").await.unwrap();
-    for row in dependent.into_iter().chain([INVOCATION, ACTION]) {
+    for row in dependent.into_iter().chain([CALL, ACTION]) {
         let table = row.split(' ').nth(2).unwrap();
         let left = raw.number(&format!("SELECT count(*) FROM {table} WHERE org_id = #1")).await;
-        assert_eq!(left, i64::from(table.ends_with("invocations")), "{table}");
+        assert_eq!(left, i64::from(["runs", "action_invocations"].contains(&table)), "{table}");
     }
     assert_eq!(raw.number("SELECT count(*) FROM repos").await, 1, "the other organisation keeps its own");
     assert_eq!(raw.number("SELECT count(*) FROM users").await, 1, "a user outlives an organisation");

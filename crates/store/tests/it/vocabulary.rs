@@ -6,8 +6,8 @@ use proto::http::{SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, ToolStatus};
 use proto::{
     ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind, EgressMode, EgressOutcome,
-    InvocationStatus, ModeSource, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role,
-    SessionStatus, SessionType, TitleStatus,
+    InvocationStatus, ModeSource, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role, RunKind,
+    RunStatus, SessionStatus, SessionType, TitleStatus,
 };
 use store::Migration;
 
@@ -28,6 +28,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("action_invocations.mode_source", words!(ModeSource)),
         ("action_invocations.risk_level", words!(Risk)),
         ("action_invocations.status", invocation),
+        ("runs.run_kind", words!(RunKind)),
+        ("runs.status", words!(RunStatus)),
         ("configurations.kind", words!(ConfigurationKind)),
         ("configurations.status", words!(ConfigurationStatus)),
         ("connector_tools.risk", words!(Risk)),
@@ -55,7 +57,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
 }
 
 /// Columns whose words only the database has so far. A vocabulary in proto moves them up.
-const DATABASE_ONLY: [&str; 20] = [
+const DATABASE_ONLY: [&str; 17] = [
     "artifacts.hash_source",
     "artifacts.scope",
     "automation_run_events.kind",
@@ -65,14 +67,11 @@ const DATABASE_ONLY: [&str; 20] = [
     "integrations.provider",
     "integrations.status",
     "integrations.visibility",
-    "invocations.state",
     "ledger_events.action_type",
     "ledger_events.outcome",
     "outbox.status",
     "parts.kind",
     "runs.contract_version",
-    "runs.run_kind",
-    "runs.status",
     "tombstones.kind",
     "trigger_events.status",
     "triggers.kind",
@@ -132,8 +131,10 @@ fn every_column_that_sounds_like_a_closed_set_is_one() {
 
 /// Every table of the migrations: its name and the text between its parentheses.
 fn tables() -> Vec<(&'static str, &'static str)> {
-    let mut tables = Vec::new();
+    let mut tables: Vec<(&str, &str)> = Vec::new();
     for migration in Migration::ALL {
+        let dropped = |name: &str| migration.text.contains(&format!("\nDROP TABLE {name};"));
+        tables.retain(|(name, _)| !dropped(name));
         for text in migration.text.split("\nCREATE TABLE ").skip(1) {
             let (name, rest) = text.split_once(" (\n").unwrap();
             tables.push((name, rest.split_once("\n);").unwrap().0));

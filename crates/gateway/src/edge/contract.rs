@@ -1,0 +1,336 @@
+//! Who a caller is in the words of the contract, and runs, events and artifacts as they are told.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use chrono::{DateTime, SecondsFormat, Utc};
+use ledger::Chain;
+use policy::{ActorClass, Claim};
+use proto::http::{
+    ArtifactQuery, AuditEvents, AuditQuery, ErrorBody, FinishRun, PolicyVersionsBody, RunList, RunQuery,
+    RunRecord, StartRun,
+};
+use proto::{OrgId, Role, SessionId};
+use serde_json::{Value, json};
+use store::{Artifact, EventFilter, ListedEvent, Run, RunFilter};
+
+use super::auth::Caller;
+use super::params::{Path, Query};
+use super::{ApiError, Body};
+use crate::app::AppState;
+use crate::gate::{self, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE};
+
+const RUNS: u32 = 50;
+const MOST_RUNS: u32 = 200;
+const EVENTS: u32 = 100;
+const MOST_EVENTS: u32 = 1000;
+
+/// A caller as policy and ledger know it.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) actor: Claim,
+    pub(super) role: &'static str,
+    /// `None`: a service that is bound to no organisation.
+    pub(super) org: Option<OrgId>,
+    /// The session of a sandbox.
+    pub(super) session: Option<SessionId>,
+}
+
+impl From<Identity> for (Option<OrgId>, Claim) {
+    fn from(identity: Identity) -> Self {
+        (identity.org, identity.actor)
+    }
+}
+
+pub(super) async fn identity(app: &AppState, caller: &Caller) -> Result<Identity, ApiError> {
+    let claim = |actor_type, actor_id| Claim { actor_type, actor_id };
+    Ok(match caller {
+        Caller::User(user) => Identity {
+            actor: claim(ActorClass::Human, user.id.to_string()),
+            role: if user.role >= Role::Admin { ORG_ADMIN } else { OPERATOR },
+            org: Some(user.org),
+            session: None,
+        },
+        Caller::Service { name, org } => Identity {
+            actor: claim(ActorClass::System, name.clone()),
+            role: SERVICE,
+            org: *org,
+            session: None,
+        },
+        Caller::Sandbox(owner) => {
+            let session = app.store.session(owner.org_id, owner.session_id).await?;
+            let session = session.ok_or_else(ApiError::session_not_found)?;
+            let (role, _) = gate::agent_role(session.session_type, session.automation_id.is_some());
+            Identity {
+                actor: gate::agent(session.id),
+                role,
+                org: Some(session.org_id),
+                session: Some(session.id),
+            }
+        }
+    })
+}
+
+/// The organisation a request is about: the caller's own, or the one that a service of none names.
+pub(super) async fn organisation(
+    app: &AppState,
+    identity: &Identity,
+    named: Option<&str>,
+) -> Result<Option<OrgId>, ApiError> {
+    if let Some(org) = identity.org {
+        // Naming another one is not a way into it, and not a way to learn of it.
+        return Ok(named.is_none_or(|named| named == org.to_string()).then_some(org));
+    }
+    let Some(named) = named.and_then(|named| named.parse::<OrgId>().ok()) else { return Ok(None) };
+    Ok(app.store.orgs().await?.into_iter().map(|org| org.id).find(|org| *org == named))
+}
+
+async fn whose(app: &AppState, caller: &Caller, named: Option<&str>) -> Result<(Identity, OrgId), ApiError> {
+    let identity = identity(app, caller).await?;
+    let org = organisation(app, &identity, named).await?.ok_or_else(ApiError::organization_required)?;
+    Ok((identity, org))
+}
+
+/// Starts a run, active at once, for calls to belong to.
+#[utoipa::path(post, path = "/v1/runs", tag = "contract", request_body = StartRun,
+    responses((status = 201, body = RunRecord), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn start_run(
+    app: AppState,
+    caller: Caller,
+    Body(request): Body<StartRun>,
+) -> Result<(StatusCode, Json<RunRecord>), ApiError> {
+    let (identity, org) = whose(&app, &caller, request.organization_id.as_deref()).await?;
+    let long = |text: &Option<String>, least: usize, most: usize| {
+        text.as_deref().is_some_and(|text| !(least..=most).contains(&text.chars().count()))
+    };
+    if long(&request.case_id, 4, 120)
+        || long(&request.run_name, 0, 200)
+        || long(&request.parent_run_id, 8, 120)
+    {
+        return Err(ApiError::bad_request(
+            "case_id has 4 to 120, run_name up to 200, parent_run_id 8 to 120 characters",
+        ));
+    }
+    let case = match (identity.session, request.case_id) {
+        (Some(session), Some(case)) if case != session.to_string() => {
+            return Err(ApiError::forbidden("A sandbox starts runs of its own session only"));
+        }
+        (Some(session), _) => Some(session.to_string()),
+        (None, case) => case,
+    };
+    let new = NewRunRequest {
+        org,
+        run_id: format!("run_{}", app.rng.uuid(app.clock.now()).simple()),
+        kind: request.run_kind,
+        actor: identity.actor,
+        role: identity.role,
+        case,
+        session: identity.session,
+        name: request.run_name,
+        parent: request.parent_run_id,
+    };
+    let run = app.gate.start_run(new).await.map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(record(run))))
+}
+
+/// Ends a run. What has ended stays as it ended.
+#[utoipa::path(post, path = "/v1/runs/{runId}/finish", tag = "contract", request_body = FinishRun,
+    params(("runId" = String, Path)),
+    responses((status = 200, body = RunRecord), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody)))]
+pub(super) async fn finish_run(
+    app: AppState,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<ArtifactQuery>,
+    Body(request): Body<FinishRun>,
+) -> Result<Json<RunRecord>, ApiError> {
+    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let found = visible_run(&app, &identity, org, &id).await?;
+    let outcome = request.outcome.unwrap_or_else(|| request.status.as_str().to_owned());
+    app.gate.finish_run(&found, &identity.actor, request.status, &outcome).await.map_err(refused)?;
+    Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
+}
+
+#[utoipa::path(get, path = "/v1/runs/{runId}", tag = "contract", params(("runId" = String, Path), ArtifactQuery),
+    responses((status = 200, body = RunRecord), (status = 404, body = ErrorBody)))]
+pub(super) async fn run(
+    app: AppState,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<ArtifactQuery>,
+) -> Result<Json<RunRecord>, ApiError> {
+    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
+}
+
+/// A run of the organisation; a sandbox sees those of its own session only.
+async fn visible_run(app: &AppState, identity: &Identity, org: OrgId, id: &str) -> Result<Run, ApiError> {
+    let found = app.store.run(org, id).await?;
+    let own = |run: &Run| identity.session.is_none() || run.session_id == identity.session;
+    found.filter(own).ok_or_else(|| ApiError::not_found("This run does not exist"))
+}
+
+/// Runs of the organisation, newest first.
+#[utoipa::path(get, path = "/v1/runs", tag = "contract", params(RunQuery),
+    responses((status = 200, body = RunList), (status = 400, body = ErrorBody)))]
+pub(super) async fn runs(
+    app: AppState,
+    caller: Caller,
+    Query(query): Query<RunQuery>,
+) -> Result<Json<RunList>, ApiError> {
+    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let limit = query.limit.unwrap_or(RUNS).clamp(1, MOST_RUNS);
+    let before = match query.before.as_deref().map(cursor) {
+        Some(None) => return Err(ApiError::bad_request("before is not a cursor of this list")),
+        before => before.flatten(),
+    };
+    let filter = RunFilter {
+        case_id: identity.session.map(|session| session.to_string()).or(query.case_id),
+        parent_run_id: query.parent_run_id,
+        status: query.status,
+        kind: query.run_kind,
+        before,
+        limit: i64::from(limit) + 1,
+    };
+    let mut found = app.store.runs(org, &filter).await?;
+    let more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let next = found.last().filter(|_| more);
+    let next = next.map(|run| format!("{}_{}", run.created_at.timestamp_micros(), run.run_id));
+    Ok(Json(RunList { runs: found.into_iter().map(record).collect(), next }))
+}
+
+fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
+    let (micros, id) = text.split_once('_')?;
+    Some((DateTime::from_timestamp_micros(micros.parse().ok()?)?, id.to_owned()))
+}
+
+/// Events of the organisation's chain, oldest first.
+#[utoipa::path(get, path = "/v1/audit/events", tag = "contract", params(AuditQuery),
+    responses((status = 200, body = AuditEvents), (status = 400, body = ErrorBody)))]
+pub(super) async fn audit_events(
+    app: AppState,
+    caller: Caller,
+    Query(query): Query<AuditQuery>,
+) -> Result<Json<AuditEvents>, ApiError> {
+    if matches!(caller, Caller::Sandbox(_)) {
+        return Err(ApiError::forbidden("Sandboxes may not read the ledger"));
+    }
+    let (_, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let chain = Chain::new(org.to_string()).map_err(|error| ApiError::internal(error.to_string()))?;
+    let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);
+    let filter = EventFilter {
+        run_id: query.run_id,
+        case_id: query.case_id,
+        after: query.after.unwrap_or(-1),
+        limit: i64::from(limit) + 1,
+    };
+    let mut found = app.store.ledger_events(&chain, &filter).await?;
+    let more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let next = found.last().filter(|_| more).map(|event| event.sequence);
+    Ok(Json(AuditEvents { events: found.iter().map(told).collect(), next }))
+}
+
+fn told(event: &ListedEvent) -> Value {
+    let mut told: Value = serde_json::from_str(&event.record).unwrap_or_default();
+    told["sequence"] = json!(event.sequence);
+    told
+}
+
+/// What is known of an artifact, to those who know its case.
+#[utoipa::path(get, path = "/v1/artifacts/{artifactId}", tag = "contract",
+    params(("artifactId" = String, Path), ArtifactQuery),
+    responses((status = 200, body = Object), (status = 404, body = ErrorBody)))]
+pub(super) async fn artifact(
+    app: AppState,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<ArtifactQuery>,
+) -> Result<Json<Value>, ApiError> {
+    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let found = visible_artifact(&app, &identity, org, &id, query.case_id.as_deref()).await?;
+    Ok(Json(json!(gate::reference(&found))))
+}
+
+/// What an artifact holds. Every reading is recorded before it is given.
+#[utoipa::path(get, path = "/v1/artifacts/{artifactId}/content", tag = "contract",
+    params(("artifactId" = String, Path), ArtifactQuery),
+    responses((status = 200, description = "The bytes"), (status = 404, body = ErrorBody)))]
+pub(super) async fn artifact_content(
+    app: AppState,
+    caller: Caller,
+    Path(id): Path<String>,
+    Query(query): Query<ArtifactQuery>,
+) -> Result<Response, ApiError> {
+    let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
+    let found = visible_artifact(&app, &identity, org, &id, query.case_id.as_deref()).await;
+    let reading = (org, identity.actor.clone(), identity.role, id.clone(), query.case_id.clone());
+    app.gate.record_reading(reading, found.as_ref().ok()).await?;
+    found?;
+    let content = app.store.artifact_content(org, &id).await?;
+    let content = content.ok_or_else(|| ApiError::not_found("This artifact does not exist"))?;
+    // Content is somebody else's: a browser must not take it for a page of ours.
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    Ok((headers, content).into_response())
+}
+
+/// An artifact that does not exist and one of another case answer alike.
+async fn visible_artifact(
+    app: &AppState,
+    identity: &Identity,
+    org: OrgId,
+    id: &str,
+    case: Option<&str>,
+) -> Result<Artifact, ApiError> {
+    let own = identity.session.map(|session| session.to_string());
+    let case = own.as_deref().or(case);
+    let found = app.store.artifact(org, id).await?;
+    found
+        .filter(|found| found.case_id.is_none() || found.case_id.as_deref() == case)
+        .ok_or_else(|| ApiError::not_found("This artifact does not exist"))
+}
+
+fn refused(refusal: RunRefusal) -> ApiError {
+    match refusal {
+        RunRefusal::Store(error) => error.into(),
+        other => ApiError::conflict(other.to_string()),
+    }
+}
+
+fn record(run: Run) -> RunRecord {
+    let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let duration = run.completed_at.zip(run.started_at).map(|(end, start)| (end - start).num_milliseconds());
+    let mut actor = run.actor;
+    actor["role_id"] = json!(run.role_id);
+    actor["lane_id"] = json!(run.lane_id);
+    RunRecord {
+        run_id: run.run_id,
+        run_kind: run.kind,
+        contract_version: "v1".to_owned(),
+        policy_versions: PolicyVersionsBody { lanes: run.lanes_version, roles: run.roles_version },
+        status: run.status,
+        created_at_utc: run.created_at,
+        parent_run_id: run.parent_run_id,
+        root_run_id: Some(run.root_run_id),
+        run_name: run.run_name,
+        case_id: run.case_id,
+        client_session_id: run.session_id.map(|id| id.to_string()),
+        correlation_id: run.correlation_id,
+        actor,
+        tool_versions: json!({"tool": run.tool, "operation": run.operation}),
+        started_at_utc: run.started_at.map(time),
+        completed_at_utc: run.completed_at.map(time),
+        duration_ms: duration,
+        outcome: run.outcome,
+        error: run.error,
+        inputs: run.inputs,
+        outputs: run.outputs,
+        retry_count: run.retry_count,
+    }
+}

@@ -1,0 +1,230 @@
+//! `POST /v1/tool-calls`: the contract's own door. Whatever comes of a call, the body has one shape.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use ledger::{ArtifactRef, Hash, MAX_ARTIFACTS, payload_hash};
+use policy::{ActorClass, Claim, Versions};
+use proto::http::{ToolCall, ToolCallReply};
+use proto::{OrgId, ToolErrorCode};
+use serde_json::Value;
+
+use super::auth::Caller;
+use super::contract::{Identity, identity};
+use super::{ApiError, body};
+use crate::app::AppState;
+use crate::gate::{Answered, CALLBACK, Call, Door, Gate, Outcome, TURN};
+
+/// A call and everything in it; content that is larger belongs into an artifact.
+const LARGEST: usize = 1 << 20;
+
+/// A body that was read to its end, or the refusal to read it.
+pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
+
+impl FromRequest<AppState> for Raw {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request(request: Request, app: &AppState) -> Result<Self, Self::Rejection> {
+        let (parts, content) = request.into_parts();
+        let read = body::read(app, &parts.headers, content, LARGEST).await;
+        Ok(Self(read.map_err(|error| error.tell().0)))
+    }
+}
+
+#[utoipa::path(post, path = "/v1/tool-calls", tag = "contract", request_body = ToolCall,
+    responses((status = 200, body = ToolCallReply), (status = 400, body = ToolCallReply),
+        (status = 403, body = ToolCallReply), (status = 408, body = ToolCallReply),
+        (status = 409, body = ToolCallReply), (status = 413, body = ToolCallReply),
+        (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
+        (status = 504, body = ToolCallReply)))]
+pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Result<Response, ApiError> {
+    let (bytes, status) = match content {
+        Ok(bytes) => (bytes, StatusCode::BAD_REQUEST),
+        Err(status) => (axum::body::Bytes::new(), status),
+    };
+    match read(&app, &caller, &bytes).await? {
+        Ok(call) => Ok(answer(Gate::call(&app, call).await)),
+        Err(problem) => {
+            let problem = if status == StatusCode::BAD_REQUEST {
+                problem
+            } else {
+                "the body could not be read".to_owned()
+            };
+            Ok(unreadable(&app, &caller, status, &problem).await)
+        }
+    }
+}
+
+fn answer(answered: Answered) -> Response {
+    let status = match answered.outcome {
+        Outcome::Success => StatusCode::OK,
+        Outcome::Conflict => StatusCode::CONFLICT,
+        Outcome::Failed(ToolErrorCode::PolicyDenied) => StatusCode::FORBIDDEN,
+        Outcome::Failed(ToolErrorCode::InvalidRequest) => StatusCode::BAD_REQUEST,
+        Outcome::Failed(ToolErrorCode::ToolError) => StatusCode::BAD_GATEWAY,
+        Outcome::Failed(ToolErrorCode::ToolTimeout) => StatusCode::GATEWAY_TIMEOUT,
+        Outcome::Failed(ToolErrorCode::DependencyDown) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, Json(answered.body)).into_response()
+}
+
+/// A body that is no call is refused, and the refusal is recorded, without a run: there is no id to trust.
+async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem: &str) -> Response {
+    let identity = identity(app, caller).await.ok();
+    let code = match app.gate.refuse_unreadable(identity.map(Into::into), problem).await {
+        Ok(()) => ToolErrorCode::InvalidRequest,
+        Err(_) => ToolErrorCode::DependencyDown,
+    };
+    let reply = ToolCallReply {
+        outcome: "failure".to_owned(),
+        tool_name: String::new(),
+        operation: String::new(),
+        run_id: None,
+        correlation_id: None,
+        output_artifacts: Vec::new(),
+        response_hash_sha256: None,
+        error: Some(proto::http::ToolCallError {
+            error_code: code,
+            message: problem.to_owned(),
+            retryable: code.retryable(),
+        }),
+    };
+    let status = if code == ToolErrorCode::InvalidRequest { status } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(reply)).into_response()
+}
+
+/// From bytes to a call; the inner error is what is wrong with them, in words of ours.
+async fn read(app: &AppState, caller: &Caller, bytes: &[u8]) -> Result<Result<Call, String>, ApiError> {
+    let payload = match ledger::parse(bytes) {
+        Ok(payload) => payload,
+        Err(error) => return Ok(Err(format!("the body is {error}"))),
+    };
+    let Ok(hash) = payload_hash(&payload) else {
+        return Ok(Err("the body has no canonical form".to_owned()));
+    };
+    let request: ToolCall = match serde_json::from_value(payload) {
+        Ok(request) => request,
+        Err(error) => return Ok(Err(misshapen(&error))),
+    };
+    if let Err(problem) = check(&request, &hash) {
+        return Ok(Err(problem));
+    }
+    let identity = match identity(app, caller).await {
+        Ok(identity) => identity,
+        Err(error) => return Err(error),
+    };
+    let Some(org) = organisation(app, &identity, &request).await? else {
+        return Ok(Err("scope.organization_id must name the organisation".to_owned()));
+    };
+    Ok(to_call(identity, org, request, hash))
+}
+
+/// Only the names of fields are ours to repeat.
+fn misshapen(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("missing field ") {
+        Some(field) => format!("the body has no {}", field.chars().take(60).collect::<String>()),
+        None => "the body is not of the expected shape".to_owned(),
+    }
+}
+
+fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {
+    let short = |text: &str, least: usize, most: usize| {
+        (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+    };
+    let optional =
+        |text: &Option<String>, least, most| text.as_deref().is_none_or(|text| short(text, least, most));
+    let rules = [
+        (short(&request.tool_name, 1, 200), "tool_name has 1 to 200 characters"),
+        (short(&request.operation, 1, 200), "operation has 1 to 200 characters"),
+        (short(&request.lane_id, 1, 120), "lane_id has 1 to 120 characters"),
+        (short(&request.run_id, 8, 120), "run_id has 8 to 120 characters"),
+        (
+            !request.run_id.starts_with(CALLBACK) && !request.run_id.starts_with(TURN),
+            "run_id begins with a word that is ours",
+        ),
+        (short(&request.actor.actor_id, 3, 120), "actor.actor_id has 3 to 120 characters"),
+        (optional(&request.actor.agent_name, 0, 120), "actor.agent_name has at most 120 characters"),
+        (optional(&request.case_id, 4, 120), "case_id has 4 to 120 characters"),
+        (optional(&request.parent_run_id, 8, 120), "parent_run_id has 8 to 120 characters"),
+        (optional(&request.retry_of, 8, 120), "retry_of has 8 to 120 characters"),
+        (optional(&request.retry_reason, 0, 200), "retry_reason has at most 200 characters"),
+        (optional(&request.correlation_id, 0, 120), "correlation_id has at most 120 characters"),
+        (
+            request.retry_of.is_none() || request.parent_run_id.is_none(),
+            "a retry belongs to the run that it tries again",
+        ),
+        (request.input_artifacts.len() <= MAX_ARTIFACTS, "at most 64 input_artifacts"),
+        (
+            request.contract_version.as_deref().is_none_or(|version| version == "v1"),
+            "contract_version must be v1",
+        ),
+        (
+            request.request_hash_sha256.as_ref().is_none_or(|given| *given == hash.to_string()),
+            "request_hash_sha256 is not the hash of this request",
+        ),
+    ];
+    match rules.iter().find(|(holds, _)| !holds) {
+        None => Ok(()),
+        Some((_, rule)) => Err((*rule).to_owned()),
+    }
+}
+
+async fn organisation(
+    app: &AppState,
+    identity: &Identity,
+    request: &ToolCall,
+) -> Result<Option<OrgId>, ApiError> {
+    let named = request.scope.get("organization_id").and_then(Value::as_str);
+    super::contract::organisation(app, identity, named).await
+}
+
+fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Result<Call, String> {
+    let class = match request.actor.actor_type.as_str() {
+        "agent" => ActorClass::Agent,
+        "human" => ActorClass::Human,
+        "system" => ActorClass::System,
+        _ => return Err("actor.actor_type is agent, human or system".to_owned()),
+    };
+    let artifacts: Result<Vec<ArtifactRef>, _> =
+        request.input_artifacts.into_iter().map(serde_json::from_value).collect();
+    let artifacts =
+        artifacts.map_err(|_| "input_artifacts holds something that is no artifact_ref".to_owned())?;
+    // A sandbox's case is its session, also where it does not say so.
+    let case = request.case_id.or_else(|| identity.session.map(|session| session.to_string()));
+    let given = |value: &Value| !matches!(value, Value::Null) && value.as_str() != Some("");
+    let mut scope: BTreeSet<String> =
+        request.scope.iter().filter(|(_, value)| given(value)).map(|(name, _)| name.clone()).collect();
+    scope.insert("run_id".to_owned());
+    if case.is_some() {
+        scope.insert("case_id".to_owned());
+    }
+    let ticket = request.scope.get("override_ticket_id").and_then(Value::as_str).map(str::to_owned);
+    Ok(Call {
+        door: Door::ToolCalls,
+        org,
+        session: identity.session,
+        actor: identity.actor,
+        claimed: Some(Claim { actor_type: class, actor_id: request.actor.actor_id }),
+        agent_name: request.actor.agent_name,
+        role: identity.role,
+        lane: request.lane_id,
+        tool: request.tool_name,
+        operation: request.operation,
+        case,
+        run_id: request.run_id,
+        parent: request.parent_run_id,
+        retry_of: request.retry_of.map(|run| (run, request.retry_reason.unwrap_or_default())),
+        correlation: request.correlation_id,
+        scope,
+        ticket,
+        demanded: request.policy_versions.map(|pins| Versions { lanes: pins.lanes, roles: pins.roles }),
+        denial: None,
+        input_artifacts: artifacts,
+        parameters: Value::Object(request.parameters),
+        request_hash: hash,
+    })
+}

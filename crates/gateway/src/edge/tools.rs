@@ -1,0 +1,93 @@
+//! `POST /proliferate/{id}/tools/{tool}`: a tool inside the sandbox asks for its work to be done.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use ledger::payload_hash;
+use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
+use proto::{SessionId, ToolErrorCode};
+use serde_json::{Value, json};
+
+use super::auth::{Caller, SessionAccess};
+use super::params::Path;
+use super::{ApiError, Body};
+use crate::app::AppState;
+use crate::gate::{self, Call, Door, Gate, Outcome};
+use crate::sources::{PLATFORM_TOOLS, offered};
+
+/// The longest id of a call.
+const LONGEST_ID: usize = 200;
+
+/// Does the work of a tool, once for each `tool_call_id`. A tool that fails answers 200 with `success: false`.
+#[utoipa::path(post, path = "/proliferate/{id}/tools/{tool}", tag = "agent", request_body = ToolCallback,
+    params(("id" = SessionId, Path), ("tool" = String, Path)),
+    responses((status = 200, body = ToolCallbackReply), (status = 400, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn callback(
+    app: AppState,
+    access: SessionAccess,
+    Path((_, tool)): Path<(String, String)>,
+    Body(request): Body<ToolCallback>,
+) -> Result<Response, ApiError> {
+    let id = &request.tool_call_id;
+    if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
+        return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
+    }
+    let Caller::Sandbox(_) = access.caller else {
+        return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
+    };
+    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
+        return Err(ApiError::not_found("Unknown tool"));
+    }
+    let call = to_call(&app, &access, &tool, request).await?;
+    let answered = Gate::call(&app, call).await;
+    match answered.outcome {
+        Outcome::Conflict => Err(ApiError::conflict(
+            "This tool_call_id was used before with other arguments; nothing was done",
+        )),
+        // Nothing was done and trying again helps: the tool inside does that on its own.
+        Outcome::Failed(ToolErrorCode::DependencyDown) => {
+            Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
+        }
+        _ => Ok((StatusCode::OK, Json(answered.body)).into_response()),
+    }
+}
+
+async fn to_call(
+    app: &AppState,
+    access: &SessionAccess,
+    tool: &str,
+    request: ToolCallback,
+) -> Result<Call, ApiError> {
+    let session = &access.session;
+    let (role, lane) = gate::agent_role(session.session_type, session.automation_id.is_some());
+    let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
+    let hash = payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
+    let of_this_mode = offered(session.session_type).any(|known| known.name == tool);
+    Ok(Call {
+        door: Door::Callback,
+        org: session.org_id,
+        session: Some(session.id),
+        actor: gate::agent(session.id),
+        claimed: None,
+        agent_name: Some("opencode".to_owned()),
+        role,
+        lane: lane.to_owned(),
+        tool: tool.to_owned(),
+        operation: tool.to_owned(),
+        case: Some(session.id.to_string()),
+        run_id: gate::callback_run(session.id, tool, &request.tool_call_id),
+        parent: app.gate.turn_of(session.id),
+        retry_of: None,
+        correlation: Some(request.tool_call_id.chars().take(120).collect()),
+        scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
+        ticket: None,
+        demanded: None,
+        denial: (!of_this_mode).then(|| format!("{tool} is only available in setup sessions.")),
+        input_artifacts: Vec::new(),
+        parameters: Value::Object(request.args),
+        request_hash: hash,
+    })
+}

@@ -1,0 +1,124 @@
+//! The only door for side effects: authorize, pin, claim, audit, execute, outcome. Gives out [`Permit`]s that
+//! nothing else can make.
+//!
+//! What a call is allowed, that it is claimed, and the event that says so are one durable transaction before the
+//! effect; its outcome, its answer and the event that tells it are one after it. So a call is executed once, on
+//! whichever instance it arrives, and a crash between the two is an honest `unknown`.
+
+mod artifacts;
+mod call;
+mod checkpoints;
+mod known;
+mod permit;
+mod pipeline;
+mod question;
+mod rules;
+mod runs;
+mod scribe;
+mod upkeep;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use clock::{Clock, Rng};
+use ledger::Hash;
+use proto::{OrgId, SessionId};
+use store::{Store, StoreError};
+
+use crate::app::AppState;
+use crate::config::Config;
+use crate::lifecycle::Lifecycle;
+
+pub(crate) use artifacts::{LARGEST, reference};
+pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
+use checkpoints::Checkpoints;
+pub use checkpoints::SigningKeyError;
+use known::InFlight;
+pub(crate) use permit::Permit;
+use rules::Rules;
+pub use rules::{RulesError, read_policy};
+pub(crate) use runs::{NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role, turn_run};
+use scribe::Scribe;
+
+/// An instance that was not seen for this long has died, as far as its calls are concerned.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// The gate of one instance.
+pub struct Gate {
+    store: Store,
+    clock: Clock,
+    instance: String,
+    rules: Rules,
+    scribe: Scribe,
+    checkpoints: Checkpoints,
+    /// Calls that this instance executes now.
+    at_work: Mutex<HashMap<(OrgId, String), InFlight>>,
+    /// The runs of the turns that sessions of this instance are in.
+    turns: Mutex<HashMap<SessionId, String>>,
+}
+
+/// The gate cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    #[error(transparent)]
+    Key(#[from] SigningKeyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Gate {
+    pub async fn open(
+        config: &Config,
+        store: &Store,
+        clock: &Clock,
+        rng: &Rng,
+        instance: &str,
+    ) -> Result<Self, GateError> {
+        let rules = Rules::load(config.policy_dir.as_deref())?;
+        let checkpoints = Checkpoints::open(config, store, clock, rng)?;
+        let scribe = Scribe::new(clock.clone(), rng.clone(), checkpoints.parameters_key());
+        let gate = Self {
+            store: store.clone(),
+            clock: clock.clone(),
+            instance: instance.to_owned(),
+            rules,
+            scribe,
+            checkpoints,
+            at_work: Mutex::default(),
+            turns: Mutex::default(),
+        };
+        gate.come_alive(config).await?;
+        Ok(gate)
+    }
+
+    /// Starts what the gate does on its own. It ends with the process's work, and leaves a last checkpoint.
+    pub fn start(app: &AppState, life: &Lifecycle) {
+        let (app, soft) = (app.clone(), life.soft.clone());
+        life.tasks.spawn(async move { upkeep::run(&app, soft).await });
+    }
+
+    /// Says that this instance executes nothing any more, and signs what was recorded. The last thing before the
+    /// database closes.
+    pub async fn close(&self) {
+        if let Err(error) = self.checkpoints.write().await {
+            tracing::error!(%error, "no checkpoint of the ledger could be written at the end");
+        }
+        if let Err(error) = self.store.forget_instance(&self.instance).await {
+            tracing::warn!(%error, "this instance could not be signed off; its calls count as lost in a while");
+        }
+    }
+
+    fn parameters_hash(&self, parameters: &serde_json::Value) -> Option<Hash> {
+        self.scribe.parameters_hash(parameters)
+    }
+
+    fn work(&self) -> std::sync::MutexGuard<'_, HashMap<(OrgId, String), InFlight>> {
+        self.at_work.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// The gate, shared by whoever calls it.
+pub type SharedGate = Arc<Gate>;

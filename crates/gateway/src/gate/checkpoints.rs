@@ -1,0 +1,175 @@
+//! Signs what the ledger holds, and writes it down outside of the database as well: whoever keeps one of these can
+//! show later that nothing before it was changed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clock::{Clock, Rng};
+use ledger::{Checkpoint, SigningKey, Tree, keyed_hash};
+use store::{KeptCheckpoint, Store, StoreError};
+use tokio::sync::Mutex;
+
+use crate::config::Config;
+
+/// The name of the ledger in its checkpoints and keys.
+const NAME: &str = "proliferate";
+/// Leaves that are read at a time.
+const PAGE: i64 = 10_000;
+
+/// The key and the tree so far.
+pub(super) struct Checkpoints {
+    key: SigningKey,
+    parameters_key: [u8; 32],
+    store: Store,
+    clock: Clock,
+    file: PathBuf,
+    /// The size of the last checkpoint stands beside the tree.
+    tree: Mutex<(Tree, u64)>,
+}
+
+/// There is no key to sign with.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningKeyError {
+    #[error("AUDIT_SIGNING_KEY: cannot use {}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("AUDIT_SIGNING_KEY: {} can be read by others: run `chmod 600 {}`", path.display(), path.display())]
+    Exposed { path: PathBuf },
+    #[error("AUDIT_SIGNING_KEY: {} is no key: 64 hexadecimal digits are needed", path.display())]
+    Damaged { path: PathBuf },
+    #[error("AUDIT_CHECKPOINT_DIR: cannot make {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+}
+
+impl Checkpoints {
+    pub(super) fn open(
+        config: &Config,
+        store: &Store,
+        clock: &Clock,
+        rng: &Rng,
+    ) -> Result<Self, SigningKeyError> {
+        let seed = read_or_make(&config.audit_key_file(), rng)?;
+        let folder = config.checkpoint_dir();
+        fs::create_dir_all(&folder)
+            .map_err(|source| SigningKeyError::Folder { path: folder.clone(), source })?;
+        Ok(Self {
+            key: signing_key(&seed),
+            parameters_key: *keyed_hash(&seed, "parameters", b"").as_bytes(),
+            store: store.clone(),
+            clock: clock.clone(),
+            file: folder.join("checkpoints.txt"),
+            tree: Mutex::default(),
+        })
+    }
+
+    /// The key for hashes of what could be guessed.
+    pub(super) fn parameters_key(&self) -> [u8; 32] {
+        self.parameters_key
+    }
+
+    /// How many events came since the last checkpoint.
+    pub(super) async fn due(&self) -> Result<u64, StoreError> {
+        let size = self.store.ledger_size().await?;
+        Ok(size.saturating_sub(self.tree.lock().await.1))
+    }
+
+    /// Signs the ledger as it is. Nothing is written if nothing came.
+    pub(super) async fn write(&self) -> Result<(), CheckpointFailure> {
+        let mut tree = self.tree.lock().await;
+        loop {
+            let hashes = self.store.ledger_hashes(tree.0.size(), PAGE).await?;
+            hashes.iter().for_each(|hash| tree.0.push(hash));
+            if hashes.is_empty() {
+                break;
+            }
+        }
+        if tree.0.size() == tree.1 {
+            return Ok(());
+        }
+        let checkpoint = Checkpoint::sign(&self.key, &tree.0);
+        let (file, text) = (self.file.clone(), format!("{checkpoint}\n"));
+        let size = i64::try_from(checkpoint.size).unwrap_or(i64::MAX);
+        self.store
+            .keep_checkpoint(KeptCheckpoint {
+                size,
+                root: checkpoint.root.to_string(),
+                key_id: hex::encode(self.key.public().id()),
+                note: checkpoint.to_string(),
+                at: self.clock.now(),
+            })
+            .await?;
+        let append = move || append(&file, &text);
+        tokio::task::spawn_blocking(append).await.map_err(io::Error::other)??;
+        tree.1 = tree.0.size();
+        Ok(())
+    }
+}
+
+/// A checkpoint was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckpointFailure {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the file outside of the database: {0}")]
+    File(#[from] io::Error),
+}
+
+fn append(file: &Path, text: &str) -> io::Result<()> {
+    let mut out = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    out.write_all(text.as_bytes())?;
+    out.sync_all()
+}
+
+/// The signing key of a seed.
+#[expect(clippy::expect_used, reason = "the name is a constant, and a test makes a key of it")]
+fn signing_key(seed: &[u8; 32]) -> SigningKey {
+    SigningKey::from_seed(NAME, seed).expect("the name of the ledger is a valid one")
+}
+
+/// Reads the seed, or makes it once: of two processes that try at a time, the first counts.
+fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
+    let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
+    if !path.exists() {
+        make(path, &hex::encode(rng.bytes::<32>())).map_err(failed)?;
+    }
+    let mut file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
+        return Err(SigningKeyError::Exposed { path: path.to_owned() });
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    let bytes = hex::decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| SigningKeyError::Damaged { path: path.to_owned() })
+}
+
+fn make(path: &Path, text: &str) -> io::Result<()> {
+    let part = path.with_extension(format!("part{}", std::process::id()));
+    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    out.write_all(text.as_bytes())?;
+    out.sync_all()?;
+    let linked = fs::hard_link(&part, path);
+    fs::remove_file(&part)?;
+    linked.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_made_once_and_kept_from_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("audit.key");
+        let first = read_or_make(&file, &Rng::system()).unwrap();
+        assert_eq!(read_or_make(&file, &Rng::system()).unwrap(), first);
+        assert_eq!(signing_key(&first).public().name(), NAME);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part of a file was left behind");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = read_or_make(&file, &Rng::system()).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+        fs::remove_file(&file).unwrap();
+        make(&file, "not a key").unwrap();
+        assert!(matches!(read_or_make(&file, &Rng::system()), Err(SigningKeyError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,199 @@
+//! A call that came before: at work here, at work elsewhere, answered, or left behind by an instance that died.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use ledger::Hash;
+use policy::Versions;
+use proto::{OrgId, RunStatus, ToolErrorCode};
+use store::{Change, GateWrite, Run, StoreError, Written};
+
+use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
+use super::{DEAD_AFTER, Gate, pipeline};
+use crate::app::AppState;
+
+/// Between two looks at a call that another instance executes.
+const LOOK: Duration = Duration::from_millis(100);
+/// How much longer than the tool itself may take one waits for another instance.
+const MARGIN: Duration = Duration::from_secs(10);
+
+type Work = Shared<BoxFuture<'static, Answered>>;
+
+/// A call at work: its content, and where its answer will be.
+pub(super) struct InFlight {
+    request: Hash,
+    work: Work,
+}
+
+/// What is known of a call before anything is done.
+pub(super) enum Known {
+    Nothing,
+    Answer(Answered),
+    Down(StoreError),
+}
+
+impl Gate {
+    /// Looks for the call here, then in the database.
+    pub(super) async fn known(&self, app: &AppState, call: &Call) -> Known {
+        let here = self.work().get(&(call.org, call.run_id.clone())).map(|at| (at.request, at.work.clone()));
+        if let Some((request, work)) = here {
+            if request == call.request_hash {
+                return Known::Answer(work.await);
+            }
+            return self.conflict(call).await;
+        }
+        match self.store.run(call.org, &call.run_id).await {
+            Ok(None) => Known::Nothing,
+            Ok(Some(run)) => self.judge_known(app, call, run).await,
+            Err(error) => Known::Down(error),
+        }
+    }
+
+    /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
+    pub(super) fn join(&self, key: &(OrgId, String), request: Hash, work: Work) -> Option<Work> {
+        let mut at_work = self.work();
+        match at_work.get(key) {
+            Some(found) if found.request != request => None,
+            Some(found) => Some(found.work.clone()),
+            None => {
+                at_work.insert(key.clone(), InFlight { request, work: work.clone() });
+                Some(work)
+            }
+        }
+    }
+
+    pub(super) async fn judge_known(&self, app: &AppState, call: &Call, run: Run) -> Known {
+        if run.request_hash != Some(call.request_hash.to_string()) {
+            return self.conflict(call).await;
+        }
+        if run.status.is_terminal() {
+            return Known::Answer(stored(call, &run));
+        }
+        match self.is_orphaned(&run).await {
+            Ok(true) => self.take_over(app, call, run).await,
+            Ok(false) => self.wait_for(app, call).await,
+            Err(error) => Known::Down(error),
+        }
+    }
+
+    /// The refusal is recorded in the caller's chain; the run that has the id is not touched.
+    async fn conflict(&self, call: &Call) -> Known {
+        let answered = Answered::conflict(call);
+        let versions = self.rules.policy().pins().versions();
+        let verdict = policy::Verdict {
+            outcome: policy::Outcome::Deny,
+            rule_id: "claim.same_id_other_content".to_owned(),
+            reason: "the id was used before with other content".to_owned(),
+        };
+        let refusal = Refusal::new(ToolErrorCode::InvalidRequest, verdict.reason.clone());
+        let events = vec![
+            self.scribe.decision(call, &verdict, &versions),
+            self.scribe.outcome(call, ledger::ActionType::ToolCall, Some(&refusal), &versions),
+        ];
+        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events };
+        match self.store.gate_write(write).await {
+            Ok(_) => Known::Answer(answered),
+            Err(error) => Known::Down(error),
+        }
+    }
+
+    async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
+        let Some(instance) = &run.instance else { return Ok(false) };
+        if *instance == self.instance {
+            return Ok(false);
+        }
+        let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+        Ok(!self.store.is_instance_alive(instance, before).await?)
+    }
+
+    /// Executes what a dead instance left behind, if that cannot harm; else nobody knows, and that is the answer.
+    async fn take_over(&self, app: &AppState, call: &Call, run: Run) -> Known {
+        let tool = app.sources.find(&self.rules.policy(), &call.tool, &call.operation);
+        let Some(tool) = tool.filter(|tool| tool.replay_safe()) else {
+            return match self.give_up(&run).await {
+                Ok(()) => self.again(call).await,
+                Err(error) => Known::Down(error),
+            };
+        };
+        let change = Change::Take {
+            org: run.org_id,
+            run_id: run.run_id.clone(),
+            from: run.instance.clone().unwrap_or_default(),
+            to: self.instance.clone(),
+        };
+        let taken = GateWrite { change, artifacts: Vec::new(), events: Vec::new() };
+        match self.store.gate_write(taken).await {
+            Ok(Written::Done) => {
+                let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
+                Known::Answer(pipeline::execute(app, call, tool.as_ref(), &versions).await)
+            }
+            // Somebody was faster.
+            Ok(_) => self.wait_for(app, call).await,
+            Err(error) => Known::Down(error),
+        }
+    }
+
+    /// Writes down that nobody knows what became of a call.
+    pub(super) async fn give_up(&self, run: &Run) -> Result<(), StoreError> {
+        let Some(call) = Call::of_run(run) else { return Ok(()) };
+        let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
+        let instance = run.instance.clone().unwrap_or_default();
+        let (mut write, _) = self.outcome(&call, &instance, Err(Refusal::unknown()), &versions);
+        if let Change::End { ended, .. } = &mut write.change {
+            ended.outcome = "unknown".to_owned();
+        }
+        metrics::counter!("proliferate_gate_unknown_total").increment(1);
+        tracing::warn!(run = %run.run_id, "a call was left behind by an instance that died: unknown");
+        // Whoever was faster wrote the same, or knew better.
+        self.store.gate_write(write).await.map(drop)
+    }
+
+    async fn again(&self, call: &Call) -> Known {
+        match self.store.run(call.org, &call.run_id).await {
+            Ok(Some(run)) if run.status.is_terminal() => Known::Answer(stored(call, &run)),
+            Ok(_) => Known::Answer(Answered::unrecorded(call, Refusal::unknown())),
+            Err(error) => Known::Down(error),
+        }
+    }
+
+    /// Another instance, or a settling of ours, is at it: its answer is ours too.
+    fn wait_for<'a>(&'a self, app: &'a AppState, call: &'a Call) -> BoxFuture<'a, Known> {
+        let tool = app.sources.find(&self.rules.policy(), &call.tool, &call.operation);
+        let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
+        async move {
+            let waiting = async {
+                loop {
+                    match self.store.run(call.org, &call.run_id).await {
+                        Ok(Some(run)) if run.status != RunStatus::Running => {
+                            return Known::Answer(stored(call, &run));
+                        }
+                        Ok(Some(run)) => match self.is_orphaned(&run).await {
+                            Ok(true) => return self.take_over(app, call, run).await,
+                            Ok(false) => {}
+                            Err(error) => return Known::Down(error),
+                        },
+                        Ok(None) => return Known::Nothing,
+                        Err(error) => return Known::Down(error),
+                    }
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            let late = Refusal::new(ToolErrorCode::DependencyDown, "the call is still at work: ask again");
+            tokio::time::timeout(patience, waiting)
+                .await
+                .unwrap_or_else(|_| Known::Answer(Answered::unrecorded(call, late)))
+        }
+        .boxed()
+    }
+}
+
+/// The answer of a run that has ended.
+pub(super) fn stored(call: &Call, run: &Run) -> Answered {
+    let kept = run.answer.clone().and_then(|answer| serde_json::from_value(answer).ok());
+    kept.unwrap_or_else(|| {
+        let refusal = Refusal::unknown();
+        Answered { outcome: Outcome::Failed(refusal.code), body: call.body(&CallResult::Refused(refusal)) }
+    })
+}

@@ -1,0 +1,109 @@
+//! What policy is asked about a call: everything established by us, nothing taken from the caller's word.
+
+use policy::{Action, Flag, Grant, Request, Risk, RunState, Versions};
+use proto::RunStatus;
+use store::{Run, StoreError};
+
+use super::Gate;
+use super::call::Call;
+use crate::sources::Tool;
+
+/// The question, and what was found on the way to it.
+pub(super) struct Question {
+    pub(super) request: Request,
+    /// The run that the call belongs to.
+    pub(super) parent: Option<Run>,
+    /// The run that the call tries again.
+    pub(super) retried: Option<Run>,
+}
+
+impl Gate {
+    pub(super) async fn question(
+        &self,
+        call: &Call,
+        tool: Option<&dyn Tool>,
+    ) -> Result<Question, StoreError> {
+        let (state, parent) = self.parent(call).await?;
+        let retried = match &call.retry_of {
+            Some((id, _)) => self.store.run(call.org, id).await?,
+            None => None,
+        };
+        let retried = retried.filter(|run| {
+            run.status.is_terminal() && run.tool.as_deref() == Some(&call.tool) && run.case_id == call.case
+        });
+        let lost = call.retry_of.is_some() && retried.is_none();
+        let request = Request {
+            actor: call.actor.clone(),
+            claimed: call.claimed.clone(),
+            role: call.role.to_owned(),
+            lane: call.lane.clone(),
+            action: Action::Tool {
+                tool_name: call.tool.clone(),
+                operation: call.operation.clone(),
+                risk: tool.map_or(Risk::Danger, Tool::risk),
+                registered: tool.is_some(),
+            },
+            scope: call.scope.clone(),
+            flags: self.flags(call, tool).await?,
+            run: if lost { RunState::Inactive } else { state },
+            demanded: call.demanded.clone(),
+            locked: self.rules.is_locked(),
+            grant: self.grant(call).await?,
+        };
+        Ok(Question { request, parent, retried })
+    }
+
+    async fn parent(&self, call: &Call) -> Result<(RunState, Option<Run>), StoreError> {
+        let Some(id) = &call.parent else { return Ok((RunState::New, None)) };
+        let found = self.store.run(call.org, id).await?.filter(|run| run.status == RunStatus::Running);
+        // A child belongs to its parent's case.
+        let found = found.filter(|run| run.case_id.is_none() || run.case_id == call.case);
+        let state = match &found {
+            None => RunState::Inactive,
+            Some(run) => RunState::Active(Versions {
+                lanes: run.lanes_version.clone(),
+                roles: run.roles_version.clone(),
+            }),
+        };
+        Ok((state, found))
+    }
+
+    /// What the call would do beyond its own case. An artifact that does not exist and one of another case are the
+    /// same here, or the answer would tell which there are.
+    async fn flags(
+        &self,
+        call: &Call,
+        tool: Option<&dyn Tool>,
+    ) -> Result<std::collections::BTreeSet<Flag>, StoreError> {
+        let mut flags: std::collections::BTreeSet<Flag> =
+            tool.into_iter().flat_map(|tool| tool.flags().iter().map(|name| Flag::new(*name))).collect();
+        for given in &call.input_artifacts {
+            let found = self.store.artifact(call.org, given.artifact_id.as_str()).await?;
+            let own = found.is_some_and(|found| {
+                found.hash == given.hash_sha256.to_string()
+                    && (found.case_id.is_none() || found.case_id == call.case)
+            });
+            if !own {
+                flags.insert(Flag::cross_case_lookup());
+            }
+        }
+        Ok(flags)
+    }
+
+    /// The break-glass grant that the caller holds under the ticket it names.
+    async fn grant(&self, call: &Call) -> Result<Option<Grant>, StoreError> {
+        let policy = self.rules.policy();
+        let breaks = policy.lane(&call.lane).is_some_and(|lane| lane.override_minutes.is_some());
+        let user = call.actor.actor_id.parse().ok();
+        let (true, Some(ticket), Some(user)) = (breaks, &call.ticket, user) else { return Ok(None) };
+        let now = self.clock.now();
+        let found = self.store.override_grant(call.org, user, ticket, now).await?;
+        Ok(found.map(|grant| Grant {
+            ticket: grant.ticket,
+            reason: grant.reason,
+            from: grant.valid_from.timestamp(),
+            until: grant.valid_until.timestamp(),
+            now: now.timestamp(),
+        }))
+    }
+}

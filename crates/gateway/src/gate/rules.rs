@@ -1,0 +1,89 @@
+//! The policy in force: built in, or the files of a folder, read again when they change. And the global safety lock.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use policy::{Files, Policy, PolicyError};
+
+const LANES: &str = "lanes.yaml";
+const ROLES: &str = "roles.yaml";
+const TOOLS: &str = "tools.yaml";
+/// A policy is read by people; one that is larger is something else.
+const LARGEST: u64 = 1 << 20;
+
+/// What decides.
+pub(super) struct Rules {
+    folder: Option<PathBuf>,
+    policy: RwLock<Arc<Policy>>,
+    locked: AtomicBool,
+}
+
+/// There is no policy to decide by.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    #[error("PROLIFERATE_POLICY_DIR: cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("PROLIFERATE_POLICY_DIR: {0}")]
+    Wrong(#[from] PolicyError),
+}
+
+impl Rules {
+    pub(super) fn load(folder: Option<&Path>) -> Result<Self, RulesError> {
+        let policy = read_policy(folder)?;
+        Ok(Self {
+            folder: folder.map(Path::to_owned),
+            policy: RwLock::new(Arc::new(policy)),
+            locked: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn policy(&self) -> Arc<Policy> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn is_locked(&self) -> bool {
+        self.locked.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_locked(&self, locked: bool) {
+        self.locked.store(locked, Ordering::Release);
+    }
+
+    /// Reads the folder again. `Some`: it holds another policy than the one in force, which is not changed yet.
+    pub(super) fn candidate(&self) -> Result<Option<Policy>, RulesError> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let candidate = read_policy(Some(folder))?;
+        Ok((candidate.pins() != self.policy().pins()).then_some(candidate))
+    }
+
+    pub(super) fn replace(&self, policy: Policy) {
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+    }
+}
+
+/// The policy of a folder, or the one that is built in.
+pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
+    let read = |name: &str| match folder {
+        None => Ok(None),
+        Some(folder) => read_file(&folder.join(name)),
+    };
+    let (lanes, roles, tools) = (read(LANES)?, read(ROLES)?, read(TOOLS)?);
+    let files = Files { lanes: lanes.as_deref(), roles: roles.as_deref(), tools: tools.as_deref() };
+    Ok(Policy::load(files)?)
+}
+
+fn read_file(path: &Path) -> Result<Option<String>, RulesError> {
+    let failed = |source| RulesError::Unreadable { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+        Ok(found) if found.len() > LARGEST => {
+            return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB")));
+        }
+        Ok(_) => {}
+    }
+    fs::read_to_string(path).map(Some).map_err(failed)
+}

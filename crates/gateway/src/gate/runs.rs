@@ -1,0 +1,252 @@
+//! Runs that are not calls: what a caller starts to group its calls, and the turns of sessions.
+
+use ledger::{ActionType, Authz, Decision, Outcome, Target, TargetType, Text};
+use policy::{ActorClass, Claim, Versions};
+use proto::{OrgId, RunKind, RunStatus, SessionId, SessionType};
+use serde_json::json;
+use store::{Change, Ended, GateWrite, NewEvent, NewRun, Run, StoreError, Written};
+
+use super::Gate;
+use super::call::TURN;
+
+/// A run to be started.
+pub(crate) struct NewRunRequest {
+    pub(crate) org: OrgId,
+    pub(crate) run_id: String,
+    pub(crate) kind: RunKind,
+    pub(crate) actor: Claim,
+    pub(crate) role: &'static str,
+    pub(crate) case: Option<String>,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) name: Option<String>,
+    pub(crate) parent: Option<String>,
+}
+
+/// Why a run was not started or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunRefusal {
+    #[error("the run_id is taken")]
+    Taken,
+    #[error("the parent run is not active")]
+    ParentInactive,
+    #[error("the run is not active")]
+    NotActive,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The roles of policy, by who calls.
+pub(crate) const SERVICE: &str = "SERVICE";
+pub(crate) const OPERATOR: &str = "OPERATOR";
+pub(crate) const ORG_ADMIN: &str = "ORG_ADMIN";
+const SETUP_AGENT: &str = "SETUP_AGENT";
+const CODING_AGENT: &str = "CODING_AGENT";
+const AUTOMATION_AGENT: &str = "AUTOMATION_AGENT";
+
+/// The role of the agent of a session, and the lane of the platform's own tools for it.
+pub(crate) fn agent_role(kind: SessionType, automation: bool) -> (&'static str, &'static str) {
+    match kind {
+        SessionType::Setup => (SETUP_AGENT, "platform.setup"),
+        _ if automation => (AUTOMATION_AGENT, "platform.automation"),
+        _ => (CODING_AGENT, "platform.coding"),
+    }
+}
+
+pub(super) fn role_named(name: &str) -> &'static str {
+    [OPERATOR, ORG_ADMIN, SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT]
+        .into_iter()
+        .find(|known| *known == name)
+        .unwrap_or(SERVICE)
+}
+
+/// The run of a turn: one for each prompt.
+pub(crate) fn turn_run(prompt: &str) -> String {
+    format!("{TURN}{prompt}")
+}
+
+/// Who the agent of a session is, to policy and in the ledger.
+pub(crate) fn agent(session: SessionId) -> Claim {
+    Claim { actor_type: ActorClass::Agent, actor_id: session.to_string() }
+}
+
+impl Gate {
+    /// The run of the turn that a session is in.
+    pub(crate) fn turn_of(&self, session: SessionId) -> Option<String> {
+        self.turns().get(&session).cloned()
+    }
+
+    fn turns(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<SessionId, String>> {
+        self.turns.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Starts a run: active at once.
+    pub(crate) async fn start_run(&self, new: NewRunRequest) -> Result<Run, RunRefusal> {
+        let parent = match &new.parent {
+            None => None,
+            Some(id) => {
+                let found = self.store.run(new.org, id).await?;
+                Some(found.filter(|run| run.status == RunStatus::Running).ok_or(RunRefusal::ParentInactive)?)
+            }
+        };
+        let versions = self.rules.policy().pins().versions();
+        let (org, run_id) = (new.org, new.run_id.clone());
+        let case = new.case.clone().or_else(|| parent.as_ref().and_then(|run| run.case_id.clone()));
+        let started = self.tell(&new, &case, &versions, "the run is running");
+        let mut allowed = self.tell(&new, &case, &versions, "the caller may start runs");
+        allowed.event.action_type = ActionType::AuthzDecision;
+        allowed.event.outcome = Outcome::Allow;
+        allowed.event.authz = Some(Authz {
+            decision: Decision::Allow,
+            policy_ref: Some(Text::cut(&format!("roles@{}", versions.roles))),
+            rule_id: Some(Text::cut("runs.start")),
+        });
+        let run = NewRun {
+            org_id: new.org,
+            run_id: new.run_id.clone(),
+            kind: new.kind,
+            status: RunStatus::Running,
+            lanes_version: versions.lanes,
+            roles_version: versions.roles,
+            parent_run_id: new.parent.clone(),
+            root_run_id: parent.map_or_else(|| new.run_id.clone(), |run| run.root_run_id),
+            run_name: new.name,
+            case_id: case,
+            session_id: new.session,
+            correlation_id: None,
+            actor: json!(new.actor),
+            role_id: new.role.to_owned(),
+            lane_id: None,
+            call: None,
+            inputs: json!({"artifact_refs": []}),
+            retry_count: 0,
+            retry_reason: None,
+            created_at: self.scribe.now(),
+            end: None,
+        };
+        let change = Change::Begin(Box::new(run));
+        let write = GateWrite { change, artifacts: Vec::new(), events: vec![allowed, started] };
+        match self.store.gate_write(write).await? {
+            Written::Done => {}
+            Written::Known(_) => return Err(RunRefusal::Taken),
+            Written::ParentInactive | Written::NotYours => return Err(RunRefusal::ParentInactive),
+        }
+        self.store.run(org, &run_id).await?.ok_or(RunRefusal::NotActive)
+    }
+
+    /// Ends a run that is not a call.
+    pub(crate) async fn finish_run(
+        &self,
+        run: &Run,
+        actor: &Claim,
+        status: RunStatus,
+        outcome: &str,
+    ) -> Result<(), RunRefusal> {
+        if run.tool.is_some() || !run.status.may_become(status) {
+            return Err(RunRefusal::NotActive);
+        }
+        let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
+        let ended = match status {
+            RunStatus::Completed => Outcome::Success,
+            RunStatus::Denied => Outcome::Deny,
+            _ => Outcome::Failure,
+        };
+        let mut event = self.scribe.event(Some(run.org_id), ActionType::System, ended, actor, &versions);
+        describe(&mut event, &run.run_id, run.case_id.as_deref(), run.kind, outcome);
+        event.event.parent_run_id = run.parent_run_id.as_deref().and_then(|id| Text::new(id).ok());
+        let ended = Ended {
+            status,
+            outcome: outcome.chars().take(200).collect(),
+            error: None,
+            answer: None,
+            response_hash: None,
+            outputs: json!({"artifact_refs": []}),
+            at: self.scribe.now(),
+        };
+        let change = Change::End {
+            org: run.org_id,
+            run_id: run.run_id.clone(),
+            instance: None,
+            ended: Box::new(ended),
+        };
+        match self.store.gate_write(GateWrite { change, artifacts: Vec::new(), events: vec![event] }).await? {
+            Written::Done => Ok(()),
+            _ => Err(RunRefusal::NotActive),
+        }
+    }
+
+    fn tell(
+        &self,
+        new: &NewRunRequest,
+        case: &Option<String>,
+        versions: &Versions,
+        reason: &str,
+    ) -> NewEvent {
+        let mut event =
+            self.scribe.event(Some(new.org), ActionType::System, Outcome::Success, &new.actor, versions);
+        describe(&mut event, &new.run_id, case.as_deref(), new.kind, reason);
+        event.event.role_id = Some(Text::cut(new.role));
+        event.event.parent_run_id = new.parent.as_deref().and_then(|id| Text::new(id).ok());
+        event
+    }
+}
+
+fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind, reason: &str) {
+    let event = &mut new.event;
+    event.run_id = Text::new(run_id).ok();
+    event.case_id = case.and_then(|case| Text::new(case).ok());
+    event.outcome_reason = Some(Text::cut(reason));
+    event.target = Some(Target {
+        artifact_ref: None,
+        name: Text::cut("run"),
+        operation: Some(Text::cut(kind.as_str())),
+        target_type: TargetType::System,
+    });
+}
+
+impl Gate {
+    /// Records that somebody sent something that is no call: in their organisation's chain, or in the system's.
+    pub(crate) async fn refuse_unreadable(
+        &self,
+        whose: Option<(Option<OrgId>, Claim)>,
+        problem: &str,
+    ) -> Result<(), StoreError> {
+        let nobody = || Claim { actor_type: ActorClass::System, actor_id: "unknown".to_owned() };
+        let (org, actor) = whose.unwrap_or_else(|| (None, nobody()));
+        let versions = self.rules.policy().pins().versions();
+        let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, Outcome::Failure)];
+        let events = events.map(|(action, outcome)| {
+            let mut new = self.scribe.event(org, action, outcome, &actor, &versions);
+            new.event.outcome_reason = Some(Text::cut(problem));
+            new
+        });
+        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: events.into() };
+        self.store.gate_write(write).await.map(drop)
+    }
+
+    /// Records that somebody reads the content of an artifact, or tried to.
+    pub(crate) async fn record_reading(
+        &self,
+        (org, actor, role, id, case): (OrgId, Claim, &'static str, String, Option<String>),
+        found: Option<&store::Artifact>,
+    ) -> Result<(), StoreError> {
+        let versions = self.rules.policy().pins().versions();
+        let outcome = if found.is_some() { Outcome::Success } else { Outcome::Deny };
+        let mut new = self.scribe.event(Some(org), ActionType::DbRead, outcome, &actor, &versions);
+        let event = &mut new.event;
+        event.role_id = Some(Text::cut(role));
+        event.case_id = case.and_then(|case| Text::new(case).ok());
+        event.outcome_reason = Some(Text::cut(if found.is_some() {
+            "the content of an artifact was read"
+        } else {
+            "not available in this case"
+        }));
+        event.target = Some(Target {
+            artifact_ref: found.and_then(super::reference),
+            name: Text::cut(&id),
+            operation: Some(Text::cut("read")),
+            target_type: TargetType::Artifact,
+        });
+        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![new] };
+        self.store.gate_write(write).await.map(drop)
+    }
+}

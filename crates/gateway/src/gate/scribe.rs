@@ -1,0 +1,132 @@
+//! Writes audit events: who, what, by which rule, with which hashes; never content.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use clock::{Clock, Rng};
+use ledger::{
+    ActionType, Actor, ActorType, Artifacts, Authz, Decision, Event, EventError, Hash, Outcome,
+    PolicyVersions, Severity, Target, TargetType, Text, Timestamp, keyed_hash,
+};
+use policy::{ActorClass, Claim, Verdict, Versions};
+use proto::OrgId;
+use serde_json::Value;
+use store::NewEvent;
+
+use super::call::{Call, Refusal};
+
+/// Makes events. It has the key for hashes of what could be guessed.
+pub(super) struct Scribe {
+    clock: Clock,
+    rng: Rng,
+    parameters_key: [u8; 32],
+}
+
+impl Scribe {
+    pub(super) fn new(clock: Clock, rng: Rng, parameters_key: [u8; 32]) -> Self {
+        Self { clock, rng, parameters_key }
+    }
+
+    pub(super) fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
+    /// Parameters alone are often few and guessable, so their hash in a run record is keyed.
+    pub(super) fn parameters_hash(&self, parameters: &Value) -> Option<Hash> {
+        let text = ledger::canonical(parameters).ok()?;
+        Some(keyed_hash(&self.parameters_key, "parameters", text.as_bytes()))
+    }
+
+    /// An event with what every event has.
+    pub(super) fn event(
+        &self,
+        org: Option<OrgId>,
+        action: ActionType,
+        outcome: Outcome,
+        actor: &Claim,
+        versions: &Versions,
+    ) -> NewEvent {
+        let now = self.clock.now();
+        let id = format!("evt_{}", self.rng.uuid(now).simple());
+        let pins = PolicyVersions { lanes: Text::fit(&versions.lanes), roles: Text::fit(&versions.roles) };
+        NewEvent {
+            org,
+            event: Event::new(Text::fit(&id), timestamp(now), action, outcome, acting(actor), pins),
+        }
+    }
+
+    /// What policy said to a call.
+    pub(super) fn decision(&self, call: &Call, verdict: &Verdict, versions: &Versions) -> NewEvent {
+        let allowed = verdict.outcome == policy::Outcome::Allow;
+        let outcome = if allowed { Outcome::Allow } else { Outcome::Deny };
+        let mut new = self.of_call(call, ActionType::AuthzDecision, outcome, versions);
+        new.event.outcome_reason = Some(Text::cut(&verdict.reason));
+        new.event.authz = Some(Authz {
+            decision: if allowed { Decision::Allow } else { Decision::Deny },
+            policy_ref: Some(Text::cut(&format!("lanes@{}", versions.lanes))),
+            rule_id: Some(Text::cut(&verdict.rule_id)),
+        });
+        new
+    }
+
+    /// What came of a call.
+    pub(super) fn outcome(
+        &self,
+        call: &Call,
+        action: ActionType,
+        refusal: Option<&Refusal>,
+        versions: &Versions,
+    ) -> NewEvent {
+        let outcome = match refusal {
+            None => Outcome::Success,
+            Some(refusal) if refusal.code == proto::ToolErrorCode::PolicyDenied => Outcome::Deny,
+            Some(_) => Outcome::Failure,
+        };
+        let mut new = self.of_call(call, action, outcome, versions);
+        new.event.outcome_reason =
+            Some(refusal.map_or_else(|| Text::cut("completed"), |refusal| Text::cut(&refusal.message)));
+        new.event.error = refusal.map(|refusal| EventError {
+            error_code: Text::cut(refusal.code.as_str()),
+            message: Text::cut(&refusal.message),
+            retryable: refusal.retryable,
+        });
+        if outcome != Outcome::Success {
+            new.event.severity = Some(Severity::Warn);
+        }
+        new
+    }
+
+    fn of_call(&self, call: &Call, action: ActionType, outcome: Outcome, versions: &Versions) -> NewEvent {
+        let mut new = self.event(Some(call.org), action, outcome, &call.actor, versions);
+        let event = &mut new.event;
+        event.actor.agent_name = call.agent_name.as_deref().map(Text::cut);
+        event.case_id = call.case.as_deref().and_then(|id| Text::new(id).ok());
+        event.run_id = Text::new(call.run_id.as_str()).ok();
+        event.parent_run_id = call.parent.as_deref().and_then(|id| Text::new(id).ok());
+        event.correlation_id = call.correlation.as_deref().map(Text::cut);
+        event.lane_id = Some(Text::cut(&call.lane));
+        event.role_id = Some(Text::cut(call.role));
+        event.request_hash_sha256 = Some(call.request_hash);
+        event.input_artifacts = Artifacts::try_from(call.input_artifacts.clone()).unwrap_or_default();
+        event.target = Some(Target {
+            artifact_ref: None,
+            name: Text::cut(&call.tool),
+            operation: Some(Text::cut(&call.operation)),
+            target_type: TargetType::Tool,
+        });
+        new
+    }
+}
+
+pub(super) fn timestamp(at: DateTime<Utc>) -> Timestamp {
+    let text = at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    // A year beyond 9999 is the only moment that has another shape.
+    Timestamp::try_from(text).unwrap_or_else(|_| timestamp(DateTime::UNIX_EPOCH))
+}
+
+fn acting(actor: &Claim) -> Actor {
+    let kind = match actor.actor_type {
+        ActorClass::Agent => ActorType::Agent,
+        ActorClass::Human => ActorType::Human,
+        ActorClass::System => ActorType::System,
+    };
+    Actor { actor_id: Text::fit(&actor.actor_id), actor_type: kind, agent_name: None, user_display: None }
+}

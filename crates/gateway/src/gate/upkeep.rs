@@ -1,0 +1,137 @@
+//! What the gate does on its own: it says that it is alive, notices operators' changes, gives up calls that died with
+//! their instance, and signs the ledger. Idempotent, and harmless on several instances at once.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ledger::{ActionType, Outcome, PolicyVersions, Target, TargetType, Text};
+use policy::{ActorClass, Claim, Pins, Policy};
+use proto::RunStatus;
+use store::{Change, GateWrite, NewEvent, StoreError};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::{DEAD_AFTER, Gate};
+use crate::app::AppState;
+use crate::config::{Config, Database};
+
+/// What an operator changes counts within a second.
+const TICK: Duration = Duration::from_millis(500);
+/// In ticks: how often it says that it is alive, and looks for calls of the dead.
+const ALIVE: u64 = 10;
+/// In ticks: the longest time without a checkpoint while there is something to sign.
+const SIGN: u64 = 600;
+/// A checkpoint is signed at the latest after so many events.
+const SIGN_EVENTS: u64 = 1_000;
+const ORPHANS: i64 = 100;
+/// So long a call that may be repeated waits for its caller to ask again.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+pub(super) async fn run(app: &AppState, soft: CancellationToken) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for count in 0_u64.. {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = soft.cancelled() => return,
+        }
+        if let Err(error) = tend(app, count).await {
+            tracing::warn!(%error, "the upkeep of the gate failed; it is tried again");
+        }
+    }
+}
+
+async fn tend(app: &AppState, count: u64) -> Result<(), StoreError> {
+    let gate = &app.gate;
+    gate.notice_changes().await?;
+    if count.is_multiple_of(ALIVE) {
+        gate.store.see_instance(&gate.instance, gate.clock.now()).await?;
+        gate.bury(app).await?;
+    }
+    let due = gate.checkpoints.due().await?;
+    if due >= SIGN_EVENTS || (due > 0 && count.is_multiple_of(SIGN)) {
+        if let Err(error) = gate.checkpoints.write().await {
+            tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
+        }
+    }
+    Ok(())
+}
+
+impl Gate {
+    /// The first thing an instance does. Where the database has one user at a time, all others are dead.
+    pub(super) async fn come_alive(&self, config: &Config) -> Result<(), StoreError> {
+        self.store.see_instance(&self.instance, self.clock.now()).await?;
+        if matches!(config.database, Database::Sqlite) {
+            self.store.forget_other_instances(&self.instance).await?;
+        }
+        let policy = self.rules.policy();
+        let last = self.store.last_policy_change().await?;
+        let known = last.as_deref().and_then(|record| serde_json::from_str::<ledger::Event>(record).ok());
+        let versions = policy.pins().versions();
+        let same = |pins: &PolicyVersions| {
+            pins.lanes.as_str() == versions.lanes && pins.roles.as_str() == versions.roles
+        };
+        if !known.is_some_and(|event| same(&event.policy_versions)) {
+            self.tell_policy(policy.pins(), Outcome::Success, "this policy is in force").await?;
+        }
+        self.notice_changes().await
+    }
+
+    async fn notice_changes(&self) -> Result<(), StoreError> {
+        let locked = self.store.safety_lock().await?.is_some_and(|lock| lock.locked);
+        self.rules.set_locked(locked);
+        match self.rules.candidate() {
+            Ok(None) => Ok(()),
+            Ok(Some(policy)) => self.adopt(policy).await,
+            Err(error) => {
+                // The old one stays in force; said once a second, since it needs somebody.
+                tracing::error!(%error, "the policy on disk is not taken over");
+                Ok(())
+            }
+        }
+    }
+
+    /// Recorded before it counts: no decision is made by a policy that the ledger does not know.
+    async fn adopt(&self, policy: Policy) -> Result<(), StoreError> {
+        self.tell_policy(policy.pins(), Outcome::Success, "another policy is in force").await?;
+        tracing::info!(lanes = %policy.pins().lanes.git_blob, "another policy is in force");
+        self.rules.replace(policy);
+        Ok(())
+    }
+
+    async fn tell_policy(&self, pins: &Pins, outcome: Outcome, reason: &str) -> Result<(), StoreError> {
+        let actor = Claim { actor_type: ActorClass::System, actor_id: "gateway".to_owned() };
+        let mut new: NewEvent =
+            self.scribe.event(None, ActionType::PolicyChange, outcome, &actor, &pins.versions());
+        new.event.outcome_reason = Some(Text::cut(reason));
+        new.event.target = Some(Target {
+            artifact_ref: None,
+            name: Text::cut("policy"),
+            operation: Some(Text::cut("load")),
+            target_type: TargetType::Policy,
+        });
+        new.event.notes = Some(Text::cut(&format!(
+            "sha256 lanes {} roles {} tools {}",
+            pins.lanes.sha256, pins.roles.sha256, pins.tools.sha256
+        )));
+        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![new] };
+        self.store.gate_write(write).await.map(drop)
+    }
+
+    /// Gives up calls of dead instances. One that may be repeated is left a while for its caller to ask again.
+    async fn bury(&self, app: &AppState) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let delta = |time| TimeDelta::from_std(time).unwrap_or_default();
+        for run in self.store.orphaned_calls(now - delta(DEAD_AFTER), ORPHANS).await? {
+            let name = run.tool.as_deref().unwrap_or_default();
+            let operation = run.operation.as_deref().unwrap_or_default();
+            let tool = app.sources.find(&self.rules.policy(), name, operation);
+            let may_come_back = tool.is_some_and(|tool| tool.replay_safe());
+            if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
+            {
+                self.give_up(&run).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! `export.bundle`: the list of a case's artifacts, to be handed to someone outside. The lane decides who may; reading
+//! what the list names is recorded like any reading.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use policy::Risk;
+use proto::JsonObject;
+use serde_json::{Value, json};
+
+use super::save_service_commands::store_failure;
+use super::{Failure, Output, Tool};
+use crate::app::AppState;
+use crate::gate::{Call, Permit, reference};
+
+pub(crate) const NAME: &str = "export.bundle";
+/// A bundle is one artifact and names at most so many.
+const MOST: i64 = 1000;
+
+pub(super) struct Export;
+
+impl Tool for Export {
+    fn risk(&self) -> Risk {
+        Risk::Danger
+    }
+
+    fn replay_safe(&self) -> bool {
+        true
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+
+    fn flags(&self) -> &[&'static str] {
+        &["external_export"]
+    }
+
+    fn check(&self, parameters: &Value) -> Result<(), String> {
+        match parameters.as_object() {
+            Some(object) if object.is_empty() => Ok(()),
+            _ => Err("parameters: none are known to this tool".to_owned()),
+        }
+    }
+
+    fn execute<'a>(
+        &'a self,
+        app: &'a AppState,
+        permit: &'a Permit,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let case =
+                call.case.as_deref().ok_or_else(|| Failure::Invalid("case_id is needed".to_owned()))?;
+            let found =
+                app.store.artifacts(permit.org(), case, MOST).await.map_err(|error| store_failure(&error))?;
+            let references: Vec<_> = found.iter().filter_map(reference).collect();
+            let mut data = JsonObject::new();
+            data.insert("case_id".to_owned(), json!(case));
+            data.insert("artifacts".to_owned(), json!(references));
+            Ok(Output { text: format!("{} artifacts", references.len()), data: Some(data) })
+        }
+        .boxed()
+    }
+}

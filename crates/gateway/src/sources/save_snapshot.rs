@@ -1,0 +1,69 @@
+//! `save_snapshot`: the agent keeps the state of its sandbox. In a setup session it becomes what the configuration's
+//! sessions start from.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto::JsonObject;
+use serde_json::{Value, json};
+
+use super::platform::{PlatformTool, session_of};
+use super::{Failure, Output};
+use crate::app::AppState;
+use crate::gate::{Call, Permit};
+use crate::runtime::{self, SnapshotError};
+
+const LONGEST: usize = 1000;
+
+pub(super) const TOOL: PlatformTool = PlatformTool {
+    name: "save_snapshot",
+    description: "Save the state of this sandbox: its files, installed dependencies and build results. Later \
+        sessions start from it. Call it when the work is in a state worth coming back to.",
+    schema,
+    only_setup: false,
+    // A second copy is a second snapshot, and nobody would know the first.
+    replay_safe: false,
+    timeout: Duration::from_secs(110),
+    check,
+    execute,
+};
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "message": {"type": "string", "maxLength": LONGEST, "description": "What this state is, in a few words"},
+        },
+        "required": [],
+    })
+}
+
+fn check(parameters: &Value) -> Result<(), String> {
+    let fits = |value: &Value| value.as_str().is_some_and(|text| text.chars().count() <= LONGEST);
+    if parameters.get("message").is_none_or(fits) {
+        Ok(())
+    } else {
+        Err(format!("Invalid arguments: message must be a text of at most {LONGEST} characters"))
+    }
+}
+
+fn execute<'a>(app: &'a AppState, _: &'a Permit, call: &'a Call) -> BoxFuture<'a, Result<Output, Failure>> {
+    async move {
+        let session = session_of(app, call).await?;
+        let saved = runtime::snapshot(app, session.id).await.map_err(|error| failed(&error))?;
+        let target = saved.target.as_str();
+        let mut data = JsonObject::new();
+        data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));
+        data.insert("target".to_owned(), json!(target));
+        Ok(Output { text: format!("Snapshot saved to {target}: {}", saved.id), data: Some(data) })
+    }
+    .boxed()
+}
+
+fn failed(error: &SnapshotError) -> Failure {
+    match error {
+        SnapshotError::Store(error) => super::save_service_commands::store_failure(error),
+        other => Failure::Refused(format!("Snapshot failed: {other}")),
+    }
+}

@@ -1,0 +1,138 @@
+//! Reading the ledger: events for people, entries for exports, hashes for the tree; and its checkpoints.
+
+use chrono::{DateTime, Utc};
+use ledger::{Chain, Entry, Hash};
+
+use crate::db::{read, write};
+use crate::row::from_row;
+use crate::{Store, StoreError};
+
+/// An event as it is listed: its place in its chain, and the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEvent {
+    pub chain: String,
+    pub sequence: i64,
+    pub record: String,
+}
+
+/// Which events of an organisation's chain to list, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    pub run_id: Option<String>,
+    pub case_id: Option<String>,
+    /// Only those after this sequence.
+    pub after: i64,
+    pub limit: i64,
+}
+
+/// A signed statement about the ledger, as it is kept beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptCheckpoint {
+    pub size: i64,
+    pub root: String,
+    pub key_id: String,
+    /// The whole signed note.
+    pub note: String,
+    pub at: DateTime<Utc>,
+}
+
+from_row!(ListedEvent, row => ListedEvent {
+    chain: row.try_get("chain")?,
+    sequence: row.try_get("sequence")?,
+    record: row.try_get("record")?,
+});
+
+from_row!(KeptCheckpoint, row => KeptCheckpoint {
+    size: row.try_get("size")?,
+    root: row.try_get("root")?,
+    key_id: row.try_get("key_id")?,
+    note: row.try_get("signature")?,
+    at: row.try_get("created_at")?,
+});
+
+/// A row that came from the database and must be an entry.
+struct EntryRow(Entry);
+
+from_row!(EntryRow, row => EntryRow(Entry {
+    chain: Chain::new(row.try_get::<String, _>("chain")?).map_err(|e| sqlx::Error::Decode(e.into()))?,
+    sequence: whole(row.try_get("sequence")?)?,
+    position: whole(row.try_get("position")?)?,
+    prev_hash: hash(row.try_get("prev_hash")?)?,
+    hash: hash(row.try_get("hash")?)?,
+    record: row.try_get("record")?,
+}));
+
+pub(crate) fn hash(text: String) -> sqlx::Result<Hash> {
+    text.parse().map_err(|error: ledger::HashError| sqlx::Error::Decode(error.into()))
+}
+
+pub(crate) fn whole(number: i64) -> sqlx::Result<u64> {
+    u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+impl Store {
+    /// Events of a chain, oldest first.
+    pub async fn ledger_events(
+        &self,
+        chain: &Chain,
+        filter: &EventFilter,
+    ) -> Result<Vec<ListedEvent>, StoreError> {
+        const SQL: &str =
+            "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
+            AND ($3 IS NULL OR run_id = $3) AND ($4 IS NULL OR case_id = $4) ORDER BY sequence LIMIT $5";
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(chain.as_str()).bind(filter.after)
+            .bind(filter.run_id.as_deref()).bind(filter.case_id.as_deref()).bind(filter.limit)
+            .fetch_all(pool).await)?)
+    }
+
+    /// Entries of all chains from a position on, in the order of positions.
+    pub async fn ledger_entries(&self, from: u64, limit: i64) -> Result<Vec<Entry>, StoreError> {
+        const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
+            WHERE position >= $1 ORDER BY position LIMIT $2";
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        let rows: Vec<EntryRow> =
+            read!(self, pool => sqlx::query_as(SQL).bind(from).bind(limit).fetch_all(pool).await)?;
+        Ok(rows.into_iter().map(|row| row.0).collect())
+    }
+
+    /// Positions and hashes from a position on: the leaves of the tree.
+    pub async fn ledger_hashes(&self, from: u64, limit: i64) -> Result<Vec<Hash>, StoreError> {
+        const SQL: &str = "SELECT hash FROM ledger_events WHERE position >= $1 ORDER BY position LIMIT $2";
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        let rows: Vec<String> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(from).bind(limit).fetch_all(pool).await)?;
+        Ok(rows.into_iter().map(hash).collect::<sqlx::Result<_>>()?)
+    }
+
+    /// How many events there are over all chains.
+    pub async fn ledger_size(&self) -> Result<u64, StoreError> {
+        const SQL: &str = "SELECT size FROM ledger_tree WHERE id = 1";
+        let size: i64 = read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?;
+        Ok(whole(size)?)
+    }
+
+    /// The record of the last change of policy, on whichever instance it was noticed.
+    pub async fn last_policy_change(&self) -> Result<Option<String>, StoreError> {
+        const SQL: &str = "SELECT record FROM ledger_events WHERE chain = 'system'
+            AND action_type = 'policy_change' ORDER BY sequence DESC LIMIT 1";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
+    }
+
+    /// Keeps a checkpoint; one of the same size that is there already stays.
+    pub async fn keep_checkpoint(&self, checkpoint: KeptCheckpoint) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO ledger_checkpoints (size, root, key_id, signature, created_at)
+            SELECT $1, $2, $3, $4, $5 WHERE NOT EXISTS (SELECT 1 FROM ledger_checkpoints WHERE size = $1)";
+        let KeptCheckpoint { size, root, key_id, note, at } = checkpoint;
+        write!(self, Disk, tx => {
+            sqlx::query(SQL).bind(size).bind(root).bind(key_id).bind(note).bind(at).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    /// All checkpoints, the smallest first.
+    pub async fn checkpoints(&self) -> Result<Vec<KeptCheckpoint>, StoreError> {
+        const SQL: &str =
+            "SELECT size, root, key_id, signature, created_at FROM ledger_checkpoints ORDER BY size";
+        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
+    }
+}

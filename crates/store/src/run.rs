@@ -1,0 +1,220 @@
+//! Runs: everything that was attempted, and what it came to. The row of a tool call is its claim.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, RunKind, RunStatus, SessionId};
+use sqlx::types::{Json, JsonValue};
+use uuid::Uuid;
+
+use crate::db::read;
+use crate::row::{from_row, word};
+use crate::{Store, StoreError};
+
+/// A run to be made. One that is denied or refused is made as it ends.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    pub org_id: OrgId,
+    pub run_id: String,
+    pub kind: RunKind,
+    pub status: RunStatus,
+    pub lanes_version: String,
+    pub roles_version: String,
+    /// It must be running, in the same organisation.
+    pub parent_run_id: Option<String>,
+    pub root_run_id: String,
+    pub run_name: Option<String>,
+    pub case_id: Option<String>,
+    pub session_id: Option<SessionId>,
+    pub correlation_id: Option<String>,
+    pub actor: JsonValue,
+    pub role_id: String,
+    pub lane_id: Option<String>,
+    pub call: Option<Called>,
+    pub inputs: JsonValue,
+    pub retry_count: i64,
+    pub retry_reason: Option<String>,
+    pub created_at: DateTime<Utc>,
+    /// Set when it ends as it begins.
+    pub end: Option<Ended>,
+}
+
+/// What makes a run a call.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub tool: String,
+    pub operation: String,
+    pub request_hash: String,
+    pub decision: JsonValue,
+    /// Who executes it.
+    pub instance: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub status: RunStatus,
+    pub outcome: String,
+    pub error: Option<JsonValue>,
+    pub answer: Option<JsonValue>,
+    pub response_hash: Option<String>,
+    pub outputs: JsonValue,
+    pub at: DateTime<Utc>,
+}
+
+/// A run as the database has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub org_id: OrgId,
+    pub run_id: String,
+    pub kind: RunKind,
+    pub status: RunStatus,
+    pub lanes_version: String,
+    pub roles_version: String,
+    pub parent_run_id: Option<String>,
+    pub root_run_id: String,
+    pub run_name: Option<String>,
+    pub case_id: Option<String>,
+    pub session_id: Option<SessionId>,
+    pub correlation_id: Option<String>,
+    pub actor: JsonValue,
+    pub role_id: String,
+    pub lane_id: Option<String>,
+    pub tool: Option<String>,
+    pub operation: Option<String>,
+    pub request_hash: Option<String>,
+    pub response_hash: Option<String>,
+    pub instance: Option<String>,
+    pub inputs: JsonValue,
+    pub outputs: JsonValue,
+    pub error: Option<JsonValue>,
+    pub outcome: Option<String>,
+    pub answer: Option<JsonValue>,
+    pub retry_count: i64,
+    pub created_at: DateTime<Utc>,
+    pub started_at: Option<DateTime<Utc>>,
+    pub completed_at: Option<DateTime<Utc>>,
+}
+
+/// Which runs of an organisation to list, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    pub case_id: Option<String>,
+    pub parent_run_id: Option<String>,
+    pub status: Option<RunStatus>,
+    pub kind: Option<RunKind>,
+    /// Only those before this one: created at, and id.
+    pub before: Option<(DateTime<Utc>, String)>,
+    pub limit: i64,
+}
+
+/// A decision that was made about a call, for policies to be tried on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordedDecision {
+    pub run_id: String,
+    pub decision: JsonValue,
+}
+
+/// The one SELECT of runs, with the rest that makes it a query.
+macro_rules! runs {
+    ($rest:literal) => {
+        concat!(
+            "SELECT org_id, run_id, run_kind, status, lanes_version, roles_version, parent_run_id, root_run_id,
+            run_name, case_id, session_id, correlation_id, actor, role_id, lane_id, tool, operation, request_hash,
+            response_hash, instance, inputs, outputs, error, outcome, answer, retry_count, created_at, started_at,
+            completed_at FROM runs ",
+            $rest
+        )
+    };
+}
+pub(crate) use runs;
+
+from_row!(Run, row => Run {
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    run_id: row.try_get("run_id")?,
+    kind: word(row.try_get("run_kind")?)?,
+    status: word(row.try_get("status")?)?,
+    lanes_version: row.try_get("lanes_version")?,
+    roles_version: row.try_get("roles_version")?,
+    parent_run_id: row.try_get("parent_run_id")?,
+    root_run_id: row.try_get("root_run_id")?,
+    run_name: row.try_get("run_name")?,
+    case_id: row.try_get("case_id")?,
+    session_id: row.try_get::<Option<Uuid>, _>("session_id")?.map(Into::into),
+    correlation_id: row.try_get("correlation_id")?,
+    actor: row.try_get::<Json<_>, _>("actor")?.0,
+    role_id: row.try_get("role_id")?,
+    lane_id: row.try_get("lane_id")?,
+    tool: row.try_get("tool")?,
+    operation: row.try_get("operation")?,
+    request_hash: row.try_get("request_hash")?,
+    response_hash: row.try_get("response_hash")?,
+    instance: row.try_get("instance")?,
+    inputs: row.try_get::<Json<_>, _>("inputs")?.0,
+    outputs: row.try_get::<Json<_>, _>("outputs")?.0,
+    error: row.try_get::<Option<Json<_>>, _>("error")?.map(|json| json.0),
+    outcome: row.try_get("outcome")?,
+    answer: row.try_get::<Option<Json<_>>, _>("answer")?.map(|json| json.0),
+    retry_count: row.try_get("retry_count")?,
+    created_at: row.try_get("created_at")?,
+    started_at: row.try_get("started_at")?,
+    completed_at: row.try_get("completed_at")?,
+});
+
+from_row!(RecordedDecision, row => RecordedDecision {
+    run_id: row.try_get("run_id")?,
+    decision: row.try_get::<Json<_>, _>("decision")?.0,
+});
+
+impl Store {
+    /// A run of an organisation; one of another does not exist here.
+    pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
+        const SQL: &str = runs!("WHERE org_id = $1 AND run_id = $2");
+        let org = org.uuid();
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(run_id).fetch_optional(pool).await)?)
+    }
+
+    pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
+        const SQL: &str = runs!(
+            "WHERE org_id = $1 AND ($2 IS NULL OR case_id = $2) AND ($3 IS NULL OR parent_run_id = $3)
+            AND ($4 IS NULL OR status = $4) AND ($5 IS NULL OR run_kind = $5)
+            AND ($6 IS NULL OR created_at < $6 OR (created_at = $6 AND run_id < $7))
+            ORDER BY created_at DESC, run_id DESC LIMIT $8"
+        );
+        let org = org.uuid();
+        let (before, before_id) = filter.before.clone().unzip();
+        Ok(read!(self, pool => sqlx::query_as(SQL)
+            .bind(org).bind(filter.case_id.as_deref()).bind(filter.parent_run_id.as_deref())
+            .bind(filter.status.map(RunStatus::as_str)).bind(filter.kind.map(RunKind::as_str))
+            .bind(before).bind(before_id.as_deref()).bind(filter.limit).fetch_all(pool).await)?)
+    }
+
+    /// Calls that nobody alive executes: claimed by an instance that has not been seen since `before`.
+    pub async fn orphaned_calls(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Run>, StoreError> {
+        const SQL: &str = runs!(
+            "WHERE status = 'running' AND instance IS NOT NULL AND instance NOT IN
+            (SELECT id FROM instances WHERE seen_at >= $1) ORDER BY created_at LIMIT $2"
+        );
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(before).bind(limit).fetch_all(pool).await)?)
+    }
+
+    /// Runs of a session that are under way: at most its turn, and what runs in it.
+    pub async fn running_of_session(&self, org: OrgId, session: SessionId) -> Result<Vec<Run>, StoreError> {
+        const SQL: &str = runs!(
+            "WHERE org_id = $1 AND session_id = $2 AND status = 'running' ORDER BY created_at, run_id LIMIT 1000"
+        );
+        let (org, session) = (org.uuid(), session.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_all(pool).await)?)
+    }
+
+    /// Decisions about calls after this run id, in the order of run ids, of one organisation or of all.
+    pub async fn recorded_decisions(
+        &self,
+        org: Option<OrgId>,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<RecordedDecision>, StoreError> {
+        const SQL: &str = "SELECT run_id, decision FROM runs WHERE ($1 IS NULL OR org_id = $1)
+            AND run_id > $2 AND decision IS NOT NULL ORDER BY run_id LIMIT $3";
+        let org = org.map(|org| org.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(after).bind(limit).fetch_all(pool).await)?)
+    }
+}

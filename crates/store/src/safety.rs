@@ -1,0 +1,115 @@
+//! What can stop every call, and what can let one through in an emergency; and who is alive to execute calls.
+
+use chrono::{DateTime, Utc};
+use proto::{OrgId, UserId};
+use uuid::Uuid;
+
+use crate::db::{read, write};
+use crate::row::from_row;
+use crate::{Store, StoreError};
+
+/// The global safety lock, as it was last changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SafetyLock {
+    pub locked: bool,
+    pub changed_by: String,
+    pub reason: String,
+    pub changed_at: DateTime<Utc>,
+}
+
+/// A permission to break the glass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideGrant {
+    pub id: Uuid,
+    pub org_id: OrgId,
+    pub user_id: UserId,
+    pub ticket: String,
+    pub reason: String,
+    pub granted_by: String,
+    pub valid_from: DateTime<Utc>,
+    pub valid_until: DateTime<Utc>,
+}
+
+from_row!(SafetyLock, row => SafetyLock {
+    locked: row.try_get("locked")?,
+    changed_by: row.try_get("changed_by")?,
+    reason: row.try_get("reason")?,
+    changed_at: row.try_get("changed_at")?,
+});
+
+from_row!(OverrideGrant, row => OverrideGrant {
+    id: row.try_get("id")?,
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    user_id: row.try_get::<Uuid, _>("user_id")?.into(),
+    ticket: row.try_get("ticket")?,
+    reason: row.try_get("reason")?,
+    granted_by: row.try_get("granted_by")?,
+    valid_from: row.try_get("valid_from")?,
+    valid_until: row.try_get("valid_until")?,
+});
+
+pub(crate) const SET_LOCK: &str = "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at)
+    VALUES (1, $1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET locked = excluded.locked,
+    changed_by = excluded.changed_by, reason = excluded.reason, changed_at = excluded.changed_at";
+pub(crate) const GRANT: &str = "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by,
+    valid_from, valid_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+
+impl Store {
+    /// The lock; absent when it was never touched.
+    pub async fn safety_lock(&self) -> Result<Option<SafetyLock>, StoreError> {
+        const SQL: &str = "SELECT locked, changed_by, reason, changed_at FROM safety_lock WHERE id = 1";
+        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
+    }
+
+    /// The grant of a user that lasts longest, of those that count now.
+    pub async fn override_grant(
+        &self,
+        org: OrgId,
+        user: UserId,
+        ticket: &str,
+        now: DateTime<Utc>,
+    ) -> Result<Option<OverrideGrant>, StoreError> {
+        const SQL: &str = "SELECT id, org_id, user_id, ticket, reason, granted_by, valid_from, valid_until
+            FROM override_grants WHERE org_id = $1 AND user_id = $2 AND ticket = $3 AND valid_from <= $4
+            AND valid_until > $4 ORDER BY valid_until DESC LIMIT 1";
+        let (org, user) = (org.uuid(), user.uuid());
+        Ok(read!(self, pool => sqlx::query_as(SQL)
+            .bind(org).bind(user).bind(ticket).bind(now).fetch_optional(pool).await)?)
+    }
+
+    /// Says that an instance is alive.
+    pub async fn see_instance(&self, id: &str, at: DateTime<Utc>) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO instances (id, seen_at) VALUES ($1, $2)
+            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at";
+        let id = id.to_owned();
+        write!(self, Process, tx => {
+            sqlx::query(SQL).bind(id).bind(at).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    pub async fn is_instance_alive(&self, id: &str, since: DateTime<Utc>) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT count(*) FROM instances WHERE id = $1 AND seen_at >= $2";
+        let found: i64 =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(id).bind(since).fetch_one(pool).await)?;
+        Ok(found > 0)
+    }
+
+    /// Forgets all instances but this one: those of a database that has one user at a time.
+    pub async fn forget_other_instances(&self, id: &str) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        write!(self, Disk, tx => {
+            sqlx::query("DELETE FROM instances WHERE id <> $1").bind(id).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
+    /// Forgets an instance that has ended and executes nothing any more.
+    pub async fn forget_instance(&self, id: &str) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        write!(self, Disk, tx => {
+            sqlx::query("DELETE FROM instances WHERE id = $1").bind(id).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+}
