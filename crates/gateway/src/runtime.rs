@@ -1,12 +1,14 @@
 //! Where agents run: sandboxes with their supervisor inside and their only way out.
 
 mod agent;
+pub(crate) mod auto_start;
 mod git;
 mod key;
 mod launch;
 mod network;
 mod room;
 mod sandboxes;
+mod snapshot;
 
 pub use agent::{Agent, Door};
 pub use git::Git;
@@ -14,5 +16,6 @@ pub(crate) use git::failed as git_failed;
 pub(crate) use launch::sandbox_id;
 pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};
-pub use room::{Room, Wanted};
+pub use room::{Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
+pub use snapshot::{Saved, SnapshotError, snapshot};

@@ -49,15 +49,15 @@ fn count() -> String {
 }
 
 /// A server with a session in it; the sandbox goes with it.
-struct Real {
-    machine: Machine,
-    server: Option<Server>,
+pub(crate) struct Real {
+    pub(crate) machine: Machine,
+    pub(crate) server: Option<Server>,
     key: String,
-    session: String,
+    pub(crate) session: String,
 }
 
 impl Real {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let machine = Machine::new();
         let script = machine.file("script.toml");
         std::fs::write(&script, SCRIPT.replace("@COUNT@", count().trim())).unwrap();
@@ -72,11 +72,11 @@ impl Real {
         real
     }
 
-    fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().unwrap()
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let request = client.post(self.server().url(path)).bearer_auth(&self.key);
         let answer =
@@ -86,12 +86,12 @@ impl Real {
     }
 
     /// Ends the gateway as a power cut would, and starts it again.
-    fn kill_and_start(&mut self) {
+    pub(crate) fn kill_and_start(&mut self) {
         self.server.take().unwrap().kill();
         self.server = Some(self.machine.serve());
     }
 
-    fn watch(&self, more: &str) -> Watching {
+    pub(crate) fn watch(&self, more: &str) -> Watching {
         let address = self.server().said["address"].as_str().unwrap();
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -109,12 +109,12 @@ impl Drop for Real {
     }
 }
 
-struct Watching {
+pub(crate) struct Watching {
     socket: WebSocket<TcpStream>,
 }
 
 impl Watching {
-    fn frame(&mut self) -> Value {
+    pub(crate) fn frame(&mut self) -> Value {
         loop {
             match self.socket.read() {
                 Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
@@ -125,7 +125,7 @@ impl Watching {
         }
     }
 
-    fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let mut frames = Vec::new();
         while frames.last().is_none_or(|last| !wanted(last)) {
             frames.push(self.frame());
@@ -133,15 +133,15 @@ impl Watching {
         frames
     }
 
-    fn until_type(&mut self, kind: &str) -> Vec<Value> {
+    pub(crate) fn until_type(&mut self, kind: &str) -> Vec<Value> {
         self.until(|frame| frame["type"] == kind)
     }
 
-    fn say(&mut self, message: &Value) {
+    pub(crate) fn say(&mut self, message: &Value) {
         self.socket.send(Message::text(message.to_string())).unwrap();
     }
 
-    fn prompt(&mut self, content: &str) {
+    pub(crate) fn prompt(&mut self, content: &str) {
         self.say(&json!({"type": "prompt", "content": content}));
     }
 
@@ -155,7 +155,7 @@ impl Watching {
     }
 }
 
-fn tokens(frames: &[Value]) -> String {
+pub(crate) fn tokens(frames: &[Value]) -> String {
     let tokens = frames.iter().filter(|frame| frame["type"] == "token");
     tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()
 }
@@ -173,7 +173,7 @@ fn assert_unbroken(frames: &[Value]) {
     assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
 }
 
-fn outcome(frames: &[Value]) -> &str {
+pub(crate) fn outcome(frames: &[Value]) -> &str {
     frames.last().unwrap()["payload"]["outcome"].as_str().unwrap()
 }
 

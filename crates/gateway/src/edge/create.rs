@@ -78,6 +78,10 @@ async fn make(
     if budget.is_exhausted() {
         return Err(ApiError::billing(proto::BillingCode::NoCredits, "The organisation's budget is used up"));
     }
+    if let Some(id) = &request.snapshot_id {
+        let known = app.store.snapshot(org, id).await?;
+        known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
+    }
     let found = configuration(app, org, user, &request).await?;
     let immediate = request.effective_sandbox_mode() == SandboxMode::Immediate;
     let id: SessionId = app.rng.uuid(app.clock.now()).into();

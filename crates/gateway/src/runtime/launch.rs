@@ -52,6 +52,8 @@ pub enum LaunchError {
     NoAgent(&'static str),
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
+    #[error("the snapshot that this session starts from is not there: make a session without it")]
+    NoSnapshot,
     #[error("the boot broke off: {0}")]
     Broken(String),
     #[error("attached agents are reached over http only, for now: put a TLS proxy on this machine")]
@@ -145,6 +147,7 @@ impl Launch {
             listed.id == *id
                 && matches!(listed.state, sandbox::SandboxState::Running | sandbox::SandboxState::Paused)
         });
+        let snapshot = if running { None } else { self.snapshot().await? };
         let token = if running {
             None
         } else {
@@ -158,12 +161,26 @@ impl Launch {
         let wanted = Wanted {
             id: id.clone(),
             env,
-            snapshot: self.record.snapshot_id.as_deref().map(SnapshotId::new).transpose()?,
+            snapshot,
             proxy,
             gateway: Some(edge::router(app.clone())),
             agent: Some(program.to_owned()),
         };
         Ok((app.sandboxes.start(wanted).await?, token))
+    }
+
+    /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
+    /// of this organisation and of this engine.
+    async fn snapshot(&self) -> Result<Option<SnapshotId>, LaunchError> {
+        let (store, org) = (&self.app.store, self.record.org_id);
+        // One may have been made since the record was read.
+        let record = store.session(org, self.record.id).await?.ok_or(StoreError::Missing("this session"))?;
+        let Some(id) = record.snapshot_id else { return Ok(None) };
+        let known = store.snapshot(org, &id).await?;
+        match known.filter(|known| known.sandbox_provider == self.app.sandboxes.engine()) {
+            Some(known) => Ok(Some(SnapshotId::new(known.id)?)),
+            None => Err(LaunchError::NoSnapshot),
+        }
     }
 
     async fn token(&self) -> Result<SecretString, LaunchError> {
@@ -203,6 +220,7 @@ impl Launch {
             workspace: &format!("{home}/workspace"),
             model_url: &format!("{gateway}/llm"),
             model_key: token.expose_secret(),
+            session: Some(&self.record.id.to_string()),
             model: model.model().opencode_id,
             instructions: if repos.is_empty() { Instructions::Scratch } else { Instructions::Coding },
             tools: &[],

@@ -14,6 +14,7 @@ use egress::Proxy;
 use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
 use sandboxd::inside::{Options, startup};
+use store::Owner;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -61,6 +62,20 @@ pub struct Room {
     /// Where an agent inside is to listen.
     pub agent_port: u16,
     _serving: Serving,
+}
+
+/// A running sandbox for whoever does something in it beside the agent.
+#[derive(Clone)]
+pub struct Inside {
+    pub owner: Owner,
+    pub sandbox: SandboxId,
+    pub supervisor: Sandboxd,
+}
+
+impl Room {
+    pub(crate) fn held_by(&self, owner: Owner) -> Inside {
+        Inside { owner, sandbox: self.id.clone(), supervisor: self.inside.clone() }
+    }
 }
 
 struct Serving(JoinHandle<()>);
