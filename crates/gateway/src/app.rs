@@ -18,7 +18,7 @@ use crate::coord::Coord;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
-use crate::runtime::{Networks, Sandboxes};
+use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -46,6 +46,7 @@ pub struct App {
     pub closing: CancellationToken,
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
+    pub pool: Pool,
     pub llm: Llm,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,

@@ -58,18 +58,57 @@ pub(crate) struct Real {
 
 impl Real {
     pub(crate) fn start() -> Self {
+        let mut real = Self::serving(&[]);
+        real.new_session(&json!({}));
+        real
+    }
+
+    /// A server with these settings, and no session yet.
+    pub(crate) fn serving(settings: &[(&str, &str)]) -> Self {
         let machine = Machine::new();
         let script = machine.file("script.toml");
         std::fs::write(&script, SCRIPT.replace("@COUNT@", count().trim())).unwrap();
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
         let path = format!("{}:{}", tools.display(), crate::harness::path());
         let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
+        let machine = settings.iter().fold(machine, |machine, (name, value)| machine.with(name, value));
         let server = machine.serve();
         let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
-        let mut real = Self { machine, server: Some(server), key, session: String::new() };
-        let made = real.post("/proliferate/sessions", &json!({"sessionType": "coding", "clientType": "web"}));
-        made["sessionId"].as_str().unwrap().clone_into(&mut real.session);
-        real
+        Self { machine, server: Some(server), key, session: String::new() }
+    }
+
+    /// Makes a session with more of what can be asked for, and goes on with it.
+    pub(crate) fn new_session(&mut self, more: &Value) {
+        let mut body = json!({"sessionType": "coding", "clientType": "web"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = self.post("/proliferate/sessions", &body);
+        made["sessionId"].as_str().unwrap().clone_into(&mut self.session);
+    }
+
+    /// What the server says to the member.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.server().get(path, &self.key);
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    pub(crate) fn delete(&self, path: &str) {
+        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let answer = client.delete(self.server().url(path)).bearer_auth(&self.key).send().unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+    }
+
+    /// The names of all sandboxes.
+    pub(crate) fn sandboxes(&self) -> Vec<String> {
+        let all = self.machine.json(&["sandbox", "ls"]);
+        all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What a shell prints in a sandbox.
+    pub(crate) fn shell(&self, sandbox: &str, command: &str) -> String {
+        let ran = self.machine.run(&["sandbox", "exec", sandbox, "--", "sh", "-c", command]);
+        assert_eq!(ran.code, 0, "{command}: {}", ran.err);
+        ran.out.trim().to_owned()
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -104,8 +143,10 @@ impl Real {
 impl Drop for Real {
     fn drop(&mut self) {
         drop(self.server.take());
-        let removed = self.machine.run(&["sandbox", "rm", &self.session]);
-        assert!(removed.code == 0 || std::thread::panicking(), "{}", removed.err);
+        for sandbox in self.sandboxes() {
+            let removed = self.machine.run(&["sandbox", "rm", &sandbox]);
+            assert!(removed.code == 0 || std::thread::panicking(), "{}", removed.err);
+        }
     }
 }
 

@@ -10,30 +10,20 @@ fn running(real: &Real) -> Watching {
     socket
 }
 
-/// What a shell prints in the session's sandbox.
-fn shell(real: &Real, session: &str, command: &str) -> String {
-    let ran = real.machine.run(&["sandbox", "exec", session, "--", "sh", "-c", command]);
-    assert_eq!(ran.code, 0, "{command}: {}", ran.err);
-    ran.out.trim().to_owned()
-}
-
 #[test]
 fn saved_files_come_back_in_another_session_and_after_a_stop() {
     let mut real = Real::start();
     let mut socket = running(&real);
-    shell(&real, &real.session, "echo precious > file && mkdir -p deep/er && ln -s ../file deep/link");
+    real.shell(&real.session, "echo precious > file && mkdir -p deep/er && ln -s ../file deep/link");
     socket.say(&json!({"type": "save_snapshot"}));
     let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
     assert_eq!((&saved["success"], &saved["target"]), (&json!(true), &json!("session")), "{saved}");
-    shell(&real, &real.session, "echo changed > file");
+    real.shell(&real.session, "echo changed > file");
 
-    let mut body = json!({"sessionType": "coding", "clientType": "web"});
-    body["snapshotId"] = saved["snapshotId"].clone();
-    let made = real.post("/proliferate/sessions", &body);
-    assert_eq!(made["hasSnapshot"], true);
-    let first = std::mem::replace(&mut real.session, made["sessionId"].as_str().unwrap().to_owned());
+    let first = real.session.clone();
+    real.new_session(&json!({"snapshotId": saved["snapshotId"]}));
     let mut second = running(&real);
-    assert_eq!(shell(&real, &real.session, "cat deep/link"), "precious");
+    assert_eq!(real.shell(&real.session, "cat deep/link"), "precious");
     second.prompt("hello");
     second.until_type("turn_complete");
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
@@ -41,18 +31,18 @@ fn saved_files_come_back_in_another_session_and_after_a_stop() {
     // The first one starts from its own snapshot too, once its sandbox is gone.
     real.session = first;
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
-    assert_eq!(real.machine.json(&["sandbox", "ls"]), json!([]), "a stopped session keeps a sandbox");
+    assert_eq!(real.sandboxes(), [""; 0], "a stopped session keeps a sandbox");
     let mut socket = real.watch("");
     socket.prompt("wake up");
     socket.until_type("turn_complete");
-    assert_eq!(shell(&real, &real.session, "cat file"), "precious");
+    assert_eq!(real.shell(&real.session, "cat file"), "precious");
 }
 
 #[test]
 fn services_are_tried_and_started_where_they_belong() {
     let real = Real::start();
     let mut socket = running(&real);
-    shell(&real, &real.session, "mkdir -p app");
+    real.shell(&real.session, "mkdir -p app");
     let mut run = |more: Value| {
         let mut message = json!({"type": "run_auto_start", "runId": "r"});
         message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -79,7 +69,7 @@ fn services_are_tried_and_started_where_they_belong() {
     ]}));
     assert_eq!(started[0]["exitCode"], Value::Null, "{}", started[0]);
     let up = "until [ -e app/up ]; do sleep 0.05; done; pgrep -xc sleep";
-    assert_eq!(shell(&real, &real.session, up), "1");
+    assert_eq!(real.shell(&real.session, up), "1");
     let many: Vec<Value> = (0..11).map(|_| json!({"name": "n", "command": "true"})).collect();
     assert_eq!(run(json!({ "commands": many }))[0]["name"], "Error");
 }

@@ -41,7 +41,7 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "reserve_numbers" => store.reserve_numbers(owner, 500).await,
         "start_session" => store.start_session(owner, at(71)).await,
         "set_running" => store.set_running(owner, "box", None).await,
-        "new_sandbox_generation" => store.new_sandbox_generation(owner).await.map(drop),
+        "new_sandbox_generation" => store.new_sandbox_generation(owner, None).await.map(drop),
         "set_status" => {
             store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await
         }
