@@ -43,6 +43,9 @@ impl Context {
         }
         let mut config = Config::load(&config::environment(), &flags)?;
         config.search_path.extend(tools_of_this_build());
+        if matches!(cli.command, Command::Up(_)) {
+            config.sandboxes.pool_size.get_or_insert(1);
+        }
         Ok(Self {
             config,
             clock: Clock::system(),

@@ -19,7 +19,7 @@ use crate::gate::SharedGate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
-use crate::runtime::{Networks, Sandboxes};
+use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::sources::Sources;
 use crate::vault::Vault;
 
@@ -48,6 +48,7 @@ pub struct App {
     pub closing: CancellationToken,
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
+    pub pool: Pool,
     pub llm: Llm,
     /// The one door for side effects.
     pub gate: SharedGate,

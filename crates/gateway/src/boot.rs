@@ -23,7 +23,7 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
-use crate::runtime::{Insecure, Networks, Sandboxes, SandboxesError};
+use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::sources::{HttpClient, Sources};
 use crate::telemetry;
@@ -33,6 +33,8 @@ use crate::vault::{Vault, VaultError};
 /// end up; a file only has to be written.
 const CLOSING_SERVER: Duration = Duration::from_secs(5);
 const CLOSING_FILE: Duration = Duration::from_mins(1);
+/// How long ending the pooled sandboxes may take; what is left of them is ended by the next start.
+const CLOSING_POOL: Duration = Duration::from_secs(10);
 
 /// A gateway that is ready to serve.
 pub struct Gateway {
@@ -88,6 +90,7 @@ impl Gateway {
         let sandboxes = Sandboxes::open(&config, insecure, &rng)?;
         let networks =
             Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
+        let pool = Pool::of(&config.sandboxes);
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
@@ -114,6 +117,7 @@ impl Gateway {
             closing: CancellationToken::new(),
             sandboxes,
             networks,
+            pool,
             llm,
             gate,
             sources,
@@ -141,10 +145,12 @@ impl Gateway {
             soft.cancelled().await;
             closing.cancel();
         });
+        let pool = tokio::spawn(keep_pool(self.app.clone()));
         Gate::start(&self.app, life);
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
-        self.app.gate.close().await;
+        let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, self.app.gate.close()).await;
         let patience = match self.app.config.database {
             Database::Sqlite => CLOSING_FILE,
             Database::Postgres(_) => CLOSING_SERVER,

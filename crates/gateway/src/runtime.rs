@@ -1,18 +1,25 @@
 //! Where agents run: sandboxes with their supervisor inside and their only way out.
 
 mod agent;
+pub(crate) mod auto_start;
 mod git;
 mod key;
 mod launch;
 mod network;
+mod pool;
+mod prepare;
 mod room;
 mod sandboxes;
+mod snapshot;
 
 pub use agent::{Agent, Door};
 pub use git::Git;
 pub(crate) use git::failed as git_failed;
-pub(crate) use launch::sandbox_id;
+pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};
-pub use room::{Room, Wanted};
+pub use pool::Pool;
+pub(crate) use pool::keep as keep_pool;
+pub use room::{Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
+pub use snapshot::{Saved, SnapshotError, snapshot};

@@ -5,6 +5,7 @@ mod export;
 mod http_tool;
 mod platform;
 mod save_service_commands;
+mod save_snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 /// The version that everything here was tried with; no other one is started.
 pub const VERSION: &str = include_str!("../../../scripts/opencode.version").trim_ascii();
 
+/// Names the file with the session's id and token. Without it, the environment says both.
+pub const SESSION_FILE: &str = "PROLIFERATE_SESSION_FILE";
+
 const PLUGIN: &str = include_str!("files/plugin.mjs");
 /// What an honest catalogue says of most models; the agent uses it to decide when to compress a conversation.
 const CONTEXT: u32 = 200_000;
@@ -24,6 +27,8 @@ pub struct Setup<'a> {
     pub model_url: &'a str,
     /// What the model proxy knows the session by.
     pub model_key: &'a str,
+    /// Whose agent it is; nobody's while it waits in a pool.
+    pub session: Option<&'a str>,
     /// The model for whoever does not name one, with its provider.
     pub model: &'a str,
     pub instructions: Instructions,
@@ -93,6 +98,7 @@ impl Setup<'_> {
         // Without a file of its own it would write one.
         entries.push(plain(&self.home_config(), "opencode.json", global_config().to_string()));
         entries.push(Entry { secret: true, ..self.entry("model-key", self.model_key) });
+        entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
         entries.push(self.entry("instructions.md", self.instructions.text()));
@@ -108,6 +114,7 @@ impl Setup<'_> {
             ("OPENCODE_CONFIG_CONTENT", self.config().to_string()),
             ("OPENCODE_CONFIG_DIR", self.folder.to_owned()),
             ("OPENCODE_MODELS_PATH", format!("{}/models.json", self.folder)),
+            (SESSION_FILE, format!("{}/session.json", self.folder)),
         ];
         let off = [
             "OPENCODE_DISABLE_AUTOUPDATE",
@@ -121,6 +128,12 @@ impl Setup<'_> {
         ];
         environment.extend(off.map(|name| (name, "1".to_owned())));
         Launch { arguments: arguments.into_iter().chain([self.port.to_string()]).collect(), environment }
+    }
+
+    /// Where tools learn whose they are. A pooled agent's environment was made before anybody knew.
+    fn session_file(&self) -> Option<Entry> {
+        let session = json!({ "sessionId": self.session?, "token": self.model_key });
+        Some(Entry { secret: true, ..self.entry("session.json", &session.to_string()) })
     }
 
     /// Ours, and those of the repository, which OpenCode no longer looks for by itself.

@@ -55,6 +55,12 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
     }
 
+    /// Whether any session has this sandbox.
+    pub async fn is_sandbox_of_session(&self, sandbox_id: &str) -> Result<bool, StoreError> {
+        const SQL: &str = "SELECT EXISTS (SELECT 1 FROM sessions WHERE sandbox_id = $1)";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(sandbox_id).fetch_one(pool).await)?)
+    }
+
     /// The same by session id, for the plain per-session token that old sandbox images send.
     pub async fn sandbox_of_session(&self, id: SessionId) -> Result<Option<SandboxOwner>, StoreError> {
         const SQL: &str = "SELECT id AS session_id, org_id, session_type, client_type FROM sessions

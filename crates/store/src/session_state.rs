@@ -61,15 +61,18 @@ impl Store {
     }
 
     /// Begins a new sandbox generation, before a new sandbox and at the end of one: all earlier tokens are dead, and
-    /// the session has no sandbox until [`Store::set_running`] names one.
-    pub async fn new_sandbox_generation(&self, owner: &Owner) -> Result<i64, StoreError> {
-        const SQL: &str =
-            "UPDATE sessions SET sandbox_generation = sandbox_generation + 1, sandbox_id = NULL,
+    /// the session has no sandbox until [`Store::set_running`] names one, or only the files of the one named here.
+    pub async fn new_sandbox_generation(
+        &self,
+        owner: &Owner,
+        sandbox_id: Option<&str>,
+    ) -> Result<i64, StoreError> {
+        const SQL: &str = "UPDATE sessions SET sandbox_generation = sandbox_generation + 1, sandbox_id = $3,
             sandbox_expires_at = NULL, preview_url = NULL WHERE id = $1 AND owner_epoch = $2
             RETURNING sandbox_generation";
-        let (session, epoch) = owner.key();
+        let ((session, epoch), sandbox_id) = (owner.key(), sandbox_id.map(str::to_owned));
         write!(self, Disk, tx => {
-            let raised = sqlx::query_scalar(SQL).bind(session).bind(epoch).fetch_optional(&mut *tx).await?;
+            let raised = sqlx::query_scalar(SQL).bind(session).bind(epoch).bind(sandbox_id).fetch_optional(&mut *tx).await?;
             raised.ok_or(StoreError::Fenced)
         })
     }

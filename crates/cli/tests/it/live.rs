@@ -49,34 +49,73 @@ fn count() -> String {
 }
 
 /// A server with a session in it; the sandbox goes with it.
-struct Real {
-    machine: Machine,
-    server: Option<Server>,
+pub(crate) struct Real {
+    pub(crate) machine: Machine,
+    pub(crate) server: Option<Server>,
     key: String,
-    session: String,
+    pub(crate) session: String,
 }
 
 impl Real {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        let mut real = Self::serving(&[]);
+        real.new_session(&json!({}));
+        real
+    }
+
+    /// A server with these settings, and no session yet.
+    pub(crate) fn serving(settings: &[(&str, &str)]) -> Self {
         let machine = Machine::new();
         let script = machine.file("script.toml");
         std::fs::write(&script, SCRIPT.replace("@COUNT@", count().trim())).unwrap();
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
         let path = format!("{}:{}", tools.display(), crate::harness::path());
         let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
+        let machine = settings.iter().fold(machine, |machine, (name, value)| machine.with(name, value));
         let server = machine.serve();
         let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
-        let mut real = Self { machine, server: Some(server), key, session: String::new() };
-        let made = real.post("/proliferate/sessions", &json!({"sessionType": "coding", "clientType": "web"}));
-        made["sessionId"].as_str().unwrap().clone_into(&mut real.session);
-        real
+        Self { machine, server: Some(server), key, session: String::new() }
     }
 
-    fn server(&self) -> &Server {
+    /// Makes a session with more of what can be asked for, and goes on with it.
+    pub(crate) fn new_session(&mut self, more: &Value) {
+        let mut body = json!({"sessionType": "coding", "clientType": "web"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let made = self.post("/proliferate/sessions", &body);
+        made["sessionId"].as_str().unwrap().clone_into(&mut self.session);
+    }
+
+    /// What the server says to the member.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.server().get(path, &self.key);
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    }
+
+    pub(crate) fn delete(&self, path: &str) {
+        let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let answer = client.delete(self.server().url(path)).bearer_auth(&self.key).send().unwrap();
+        assert!(answer.status().is_success(), "{path}: {}", answer.status());
+    }
+
+    /// The names of all sandboxes.
+    pub(crate) fn sandboxes(&self) -> Vec<String> {
+        let all = self.machine.json(&["sandbox", "ls"]);
+        all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What a shell prints in a sandbox.
+    pub(crate) fn shell(&self, sandbox: &str, command: &str) -> String {
+        let ran = self.machine.run(&["sandbox", "exec", sandbox, "--", "sh", "-c", command]);
+        assert_eq!(ran.code, 0, "{command}: {}", ran.err);
+        ran.out.trim().to_owned()
+    }
+
+    pub(crate) fn server(&self) -> &Server {
         self.server.as_ref().unwrap()
     }
 
-    fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let request = client.post(self.server().url(path)).bearer_auth(&self.key);
         let answer =
@@ -86,12 +125,12 @@ impl Real {
     }
 
     /// Ends the gateway as a power cut would, and starts it again.
-    fn kill_and_start(&mut self) {
+    pub(crate) fn kill_and_start(&mut self) {
         self.server.take().unwrap().kill();
         self.server = Some(self.machine.serve());
     }
 
-    fn watch(&self, more: &str) -> Watching {
+    pub(crate) fn watch(&self, more: &str) -> Watching {
         let address = self.server().said["address"].as_str().unwrap();
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -104,17 +143,19 @@ impl Real {
 impl Drop for Real {
     fn drop(&mut self) {
         drop(self.server.take());
-        let removed = self.machine.run(&["sandbox", "rm", &self.session]);
-        assert!(removed.code == 0 || std::thread::panicking(), "{}", removed.err);
+        for sandbox in self.sandboxes() {
+            let removed = self.machine.run(&["sandbox", "rm", &sandbox]);
+            assert!(removed.code == 0 || std::thread::panicking(), "{}", removed.err);
+        }
     }
 }
 
-struct Watching {
+pub(crate) struct Watching {
     socket: WebSocket<TcpStream>,
 }
 
 impl Watching {
-    fn frame(&mut self) -> Value {
+    pub(crate) fn frame(&mut self) -> Value {
         loop {
             match self.socket.read() {
                 Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
@@ -125,7 +166,7 @@ impl Watching {
         }
     }
 
-    fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
+    pub(crate) fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let mut frames = Vec::new();
         while frames.last().is_none_or(|last| !wanted(last)) {
             frames.push(self.frame());
@@ -133,15 +174,15 @@ impl Watching {
         frames
     }
 
-    fn until_type(&mut self, kind: &str) -> Vec<Value> {
+    pub(crate) fn until_type(&mut self, kind: &str) -> Vec<Value> {
         self.until(|frame| frame["type"] == kind)
     }
 
-    fn say(&mut self, message: &Value) {
+    pub(crate) fn say(&mut self, message: &Value) {
         self.socket.send(Message::text(message.to_string())).unwrap();
     }
 
-    fn prompt(&mut self, content: &str) {
+    pub(crate) fn prompt(&mut self, content: &str) {
         self.say(&json!({"type": "prompt", "content": content}));
     }
 
@@ -155,7 +196,7 @@ impl Watching {
     }
 }
 
-fn tokens(frames: &[Value]) -> String {
+pub(crate) fn tokens(frames: &[Value]) -> String {
     let tokens = frames.iter().filter(|frame| frame["type"] == "token");
     tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()
 }
@@ -173,7 +214,7 @@ fn assert_unbroken(frames: &[Value]) {
     assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
 }
 
-fn outcome(frames: &[Value]) -> &str {
+pub(crate) fn outcome(frames: &[Value]) -> &str {
     frames.last().unwrap()["payload"]["outcome"].as_str().unwrap()
 }
 

@@ -11,6 +11,8 @@ mod help;
 mod identity;
 mod lifecycle;
 mod live;
+mod live_pool;
+mod live_workspace;
 mod sandbox;
 mod secrets;
 mod seed;

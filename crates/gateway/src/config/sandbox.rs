@@ -17,6 +17,8 @@ pub struct Sandboxes {
     pub limits: Limits,
     pub rootfs: Option<PathBuf>,
     pub uids: RangeInclusive<u32>,
+    /// How many sandboxes are booted before anybody asks; whoever starts the gateway knows a good number.
+    pub pool_size: Option<usize>,
 }
 
 /// Which engine runs sandboxes.
@@ -52,7 +54,8 @@ impl Sandboxes {
             files: r.required("SANDBOX_OPEN_FILES", number)?,
         };
         let rootfs = r.optional("SANDBOX_ROOTFS", values::path);
-        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)? })
+        let pool_size = r.optional("WARM_POOL_SIZE", values::pool_size);
+        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)?, pool_size })
     }
 }
 
@@ -107,6 +110,8 @@ mod tests {
             ("SANDBOX_UIDS", "0-100"),
             ("SANDBOX_UIDS", "300000-200000"),
             ("SANDBOX_UIDS", "many"),
+            ("WARM_POOL_SIZE", "-1"),
+            ("WARM_POOL_SIZE", "65"),
             ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1"),
             ("CONNECTOR_ALLOWED_HOSTS", "http://x:1"),
             ("CONNECTOR_ALLOWED_HOSTS", "x:99999"),

@@ -78,6 +78,10 @@ async fn make(
     if budget.is_exhausted() {
         return Err(ApiError::billing(proto::BillingCode::NoCredits, "The organisation's budget is used up"));
     }
+    if let Some(id) = &request.snapshot_id {
+        let known = app.store.snapshot(org, id).await?;
+        known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
+    }
     let found = configuration(app, org, user, &request).await?;
     let immediate = request.effective_sandbox_mode() == SandboxMode::Immediate;
     let id: SessionId = app.rng.uuid(app.clock.now()).into();
@@ -176,8 +180,12 @@ async fn configuration(
 async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
     let unavailable = |cause: String| ApiError::unavailable("The sandbox", cause);
     let hub = app.hubs.open(app, id).await.map_err(|error| unavailable(error.to_string()))?;
-    match booted(&hub, id).await {
-        Ok(sandbox) => Ok(sandbox),
+    match booted(&hub).await {
+        Ok(()) => {
+            let record = app.store.session_any(id).await?.ok_or_else(ApiError::session_not_found)?;
+            let sandbox_id = record.sandbox_id.unwrap_or_else(|| id.to_string());
+            Ok(CreatedSandbox { sandbox_id, preview_url: record.preview_url, ssh_host: None, ssh_port: None })
+        }
         Err(reason) => {
             hub.delete("a failed start".to_owned()).await.map_err(|error| unavailable(error.to_string()))?;
             Err(unavailable(reason))
@@ -185,19 +193,12 @@ async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError>
     }
 }
 
-async fn booted(hub: &Hub, id: SessionId) -> Result<CreatedSandbox, String> {
+async fn booted(hub: &Hub) -> Result<(), String> {
     hub.wake().await.map_err(|error| error.to_string())?;
     let mut said = hub.feed.listen();
     loop {
         match hub.state().await.map_err(|error| error.to_string())? {
-            (WireStatus::Running, _) => {
-                return Ok(CreatedSandbox {
-                    sandbox_id: id.to_string(),
-                    preview_url: None,
-                    ssh_host: None,
-                    ssh_port: None,
-                });
-            }
+            (WireStatus::Running, _) => return Ok(()),
             (WireStatus::Error, reason) => return Err(reason),
             _ => said.changed().await.map_err(|error| error.to_string())?,
         }

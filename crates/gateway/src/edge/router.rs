@@ -1,5 +1,8 @@
 //! The table of contents: every route, grouped by who calls it, and what happens around all of them.
 
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use axum::{Router, middleware, routing};
@@ -73,10 +76,11 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(model_proxy::models))
 }
 
-/// The whole service.
-pub fn router(app: AppState) -> Router {
+/// All routes, without what they work on. Made once: every sandbox is served its own copy of the service, and
+/// describing the API takes longer than starting a sandbox.
+static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router: Router<AppState> = routes().into();
-    let json = api_document().to_json().unwrap_or_default();
+    let json = Bytes::from(api_document().to_json().unwrap_or_default());
     let describe = move || async { ([(header::CONTENT_TYPE, "application/json")], json).into_response() };
     let router = router.route("/openapi.json", routing::get(describe));
     #[cfg(feature = "ui")]
@@ -84,9 +88,13 @@ pub fn router(app: AppState) -> Router {
         .route("/", routing::get(super::ui::page))
         .route("/login", routing::get(super::ui::page))
         .route("/ui/{name}", routing::get(super::ui::asset));
-    router
-        .fallback(observe::not_found)
-        .method_not_allowed_fallback(observe::method_not_allowed)
+    router.fallback(observe::not_found).method_not_allowed_fallback(observe::method_not_allowed)
+});
+
+/// The whole service.
+pub fn router(app: AppState) -> Router {
+    ROUTES
+        .clone()
         .layer(RequestBodyTimeoutLayer::new(app.config.client_timeout))
         .layer(CatchPanicLayer::custom(observe::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), cors::cors))

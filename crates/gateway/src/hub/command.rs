@@ -1,9 +1,10 @@
 //! What can be asked of a live session. Who asks has been checked at the edge.
 
 use axum::extract::ws::Utf8Bytes;
-use proto::socket::{MessageSource, WireStatus};
-use sandboxd::Sandboxd;
+use proto::socket::{MessageSource, ServerMessage, WireStatus};
 use tokio::sync::oneshot;
+
+use crate::runtime::Inside;
 
 /// A request to the session's actor.
 pub(crate) enum Command {
@@ -26,10 +27,12 @@ pub(crate) enum Command {
     Cancel,
     /// Boots, and sends the initial prompt if it is due.
     Wake,
-    /// The supervisor of the session's sandbox, or why there is none.
+    /// The session's running sandbox, or why there is none.
     Inside {
-        reply: oneshot::Sender<Result<Sandboxd, String>>,
+        reply: oneshot::Sender<Result<Inside, String>>,
     },
+    /// Tells everyone what was done beside the agent.
+    Say(Box<ServerMessage>),
     State {
         reply: oneshot::Sender<(WireStatus, String)>,
     },

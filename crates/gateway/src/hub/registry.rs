@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use proto::SessionId;
-use proto::socket::{CloseCode, WireStatus};
-use sandboxd::Sandboxd;
+use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
@@ -15,6 +14,7 @@ use super::command::{Asked, Command, Joined, Prompted};
 use super::feed::Feed;
 use super::session::Session;
 use crate::app::AppState;
+use crate::runtime::Inside;
 
 /// Commands that may wait for a session; whoever has more to say waits with them.
 const INBOX: usize = 256;
@@ -138,7 +138,7 @@ impl Hub {
         self.ask(|reply| Command::State { reply }).await
     }
 
-    pub(crate) async fn inside(&self) -> Result<Result<Sandboxd, String>, HubError> {
+    pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
         self.ask(|reply| Command::Inside { reply }).await
     }
 
@@ -164,6 +164,10 @@ impl Hub {
 
     pub(crate) async fn titled(&self, title: String) -> Result<(), HubError> {
         self.tell(Command::Titled(title)).await
+    }
+
+    pub(crate) async fn say(&self, message: ServerMessage) -> Result<(), HubError> {
+        self.tell(Command::Say(Box::new(message))).await
     }
 
     async fn tell(&self, command: Command) -> Result<(), HubError> {

@@ -16,7 +16,6 @@ use opencode::history::History;
 use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
-use sandboxd::Sandboxd;
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -28,7 +27,7 @@ use super::frame;
 use super::telemetry::Telemetry;
 use super::transcript::Transcript;
 use crate::app::AppState;
-use crate::runtime::{Agent, LaunchError};
+use crate::runtime::{Agent, Inside, LaunchError};
 
 /// How often counters are written down and idleness is looked at.
 const TICK: Duration = Duration::from_secs(30);
@@ -187,6 +186,7 @@ impl Session {
                 let _ = reply.send(());
                 return Err(Over::Deleted);
             }
+            Command::Say(message) => self.say(vec![*message]).await?,
             Command::Titled(title) => {
                 self.record.title = Some(title.clone());
                 self.say(vec![ServerMessage::TitleUpdate { title }]).await?;
@@ -213,10 +213,10 @@ impl Session {
         Ok(())
     }
 
-    /// The supervisor inside. An agent that somebody else runs has none that we could ask.
-    fn inside(&self) -> Result<Sandboxd, String> {
+    /// The sandbox's inside. An agent that somebody else runs has none that we could ask.
+    fn inside(&self) -> Result<Inside, String> {
         match &self.agent {
-            Some(Agent { room: Some(room), .. }) => Ok(room.inside.clone()),
+            Some(Agent { room: Some(room), .. }) => Ok(room.held_by(self.owner)),
             Some(_) => Err(format!("the {} provider has no access to files", self.record.sandbox_provider)),
             None => Err("the session has no running sandbox: send a prompt first".to_owned()),
         }

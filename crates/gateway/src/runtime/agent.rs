@@ -32,6 +32,8 @@ pub struct Agent {
     pub events: Events,
     /// The agent knew the session already and may be in the middle of a turn.
     pub remembers: bool,
+    /// What its sandbox is called.
+    pub sandbox: SandboxId,
     /// Its sandbox, where it is ours to hold.
     pub room: Option<Room>,
 }

@@ -2,38 +2,35 @@
 //! told to whoever waits and counted.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderName;
 use opencode::api::{ApiError, Client, Place as AgentPlace};
-use opencode::files::{Entry, Instructions, Launch as AgentLaunch, Setup};
-use proto::{ModelId, SessionId};
-use sandbox::{SandboxError, SandboxId, SnapshotId};
-use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceSpec};
-use sandboxd::{ClientError, Sandboxd};
+use opencode::files::Instructions;
+use proto::ModelId;
+use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
+use sandboxd::ClientError;
 use secrecy::{ExposeSecret as _, SecretString};
-use store::{NewSandboxToken, Owner, PlacedRepo, SessionRecord, StoreError};
+use store::{NewSandboxToken, Owner, SessionRecord, StoreError, TokenHash};
 use tokio::sync::mpsc;
 
 use super::agent::{Agent, Door};
 use super::network::Network;
-use super::room::{AGENT, Room, Wanted};
+use super::pool::Warm;
+use super::prepare::{self, Occupant, Places};
+use super::room::{Room, Wanted};
 use crate::app::AppState;
 use crate::config::Engine;
 use crate::edge;
 use crate::identity::{Credential, CredentialKind};
 
 /// From a started agent to one that answers.
-const READY: Duration = Duration::from_secs(30);
-/// How long a clone may take.
-const CLONE_MS: u64 = 10 * 60 * 1000;
-const CLONE_OUTPUT: usize = 16 * 1024;
-/// Our files inside, outside of every repository.
-const FOLDER: &str = ".proliferate/agent";
+pub(super) const READY: Duration = Duration::from_secs(30);
+/// How long an agent that waited in the pool may take to say that it is there.
+const STILL_THERE: Duration = Duration::from_secs(2);
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-proliferate-sandbox-token");
-const SERVICE: &str = "agent";
 
 /// Why there is no agent. Each is one sentence for the people who wait.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +49,8 @@ pub enum LaunchError {
     NoAgent(&'static str),
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
+    #[error("the snapshot that this session starts from is not there: make a session without it")]
+    NoSnapshot,
     #[error("the boot broke off: {0}")]
     Broken(String),
     #[error("attached agents are reached over http only, for now: put a TLS proxy on this machine")]
@@ -96,11 +95,11 @@ impl Launch {
         if url.scheme() != "http" {
             return Err(LaunchError::Tls);
         }
-        let id = sandbox_id(self.record.id)?;
+        let id = SandboxId::new(self.record.id.to_string())?;
         let spec = sandbox::Spec::new(id.clone(), Vec::new());
         self.app.sandboxes.provider.ensure(&spec).await?;
         if self.record.sandbox_id.is_none() {
-            self.app.store.new_sandbox_generation(&self.owner).await?;
+            self.app.store.new_sandbox_generation(&self.owner, None).await?;
         }
         let token = self.token().await?;
         let place = AgentPlace::remote(url.authority(), url.path())?
@@ -109,46 +108,93 @@ impl Launch {
         self.stage("Waiting for the agent").await;
         client.wait_until_listening(READY).await?;
         self.app.store.set_running(&self.owner, id.as_str(), None).await?;
-        self.converse(client, None).await
+        self.converse(client, id, None).await
     }
 
     async fn local(&self) -> Result<Agent, LaunchError> {
-        let id = sandbox_id(self.record.id)?;
-        let program = self.agent_program()?;
+        let program = agent_program(&self.app)?;
+        let id = sandbox_of(&self.record)?;
+        let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
+        // Whoever has files of its own goes on with them.
+        let snapshot = if found.is_none() { self.snapshot().await? } else { None };
+        if found.is_none()
+            && snapshot.is_none()
+            && let Some(agent) = self.warm().await?
+        {
+            return Ok(agent);
+        }
+        let runs =
+            found.is_some_and(|found| matches!(found.state, SandboxState::Running | SandboxState::Paused));
         self.stage("Starting the sandbox").await;
-        let (room, token) = self.room(&id, &program).await?;
+        let (room, token) = self.room(&id, &program, snapshot, runs).await?;
         let client = Client::new(self.door(&id, room.agent_port), AgentPlace::local());
         if !room.recovered || client.health().await.is_err() {
-            self.prepare(&room, token.as_ref(), &program).await?;
+            self.prepare(&room, token, &program).await?;
         }
         self.stage("Waiting for the agent").await;
         client.wait_until_ready(READY).await?;
         self.app.store.set_running(&self.owner, id.as_str(), None).await?;
-        self.converse(client, Some(room)).await
+        self.converse(client, id, Some(room)).await
     }
 
-    fn agent_program(&self) -> Result<PathBuf, LaunchError> {
-        let found = self.app.config.program("opencode").and_then(|path| path.canonicalize().ok());
-        found.ok_or(LaunchError::NoAgent(opencode::files::VERSION))
+    /// An agent that waited for somebody. One that proves dead costs its taker nothing but a start from cold.
+    async fn warm(&self) -> Result<Option<Agent>, LaunchError> {
+        let Some(warm) = self.app.pool.take() else { return Ok(None) };
+        let sandbox = warm.room.id.clone();
+        let (outcome, agent) = match self.adopt(warm).await {
+            Ok(agent) => ("used", Ok(Some(agent))),
+            Err(error @ (LaunchError::Store(_) | LaunchError::Clone { .. })) => ("failed", Err(error)),
+            Err(error) => {
+                tracing::warn!(session = %self.record.id, %sandbox, %error, "a pooled sandbox is no good");
+                ("dead", Ok(None))
+            }
+        };
+        metrics::counter!("proliferate_pool_taken_total", "outcome" => outcome).increment(1);
+        agent
+    }
+
+    /// Makes a pooled sandbox this session's. The session is told of it last: until then a crash leaves a sandbox that
+    /// is nobody's, and that the next start ends.
+    async fn adopt(&self, warm: Warm) -> Result<Agent, LaunchError> {
+        let Warm { room, client, token, token_hash, places, fate } = warm;
+        let there = tokio::time::timeout(STILL_THERE, client.health()).await;
+        there.map_err(|_| ApiError::TimedOut("say that it is there"))??;
+        self.stage("Taking a sandbox from the pool").await;
+        self.app.store.new_sandbox_generation(&self.owner, None).await?;
+        self.bind(token_hash).await?;
+        room.lead_out(self.app.networks.proxy(self.network(&room.id)).await?);
+        let occupant = self.occupant(&room, token).await?;
+        places.write(&room.inside, &occupant).await?;
+        self.stage("Waiting for the agent").await;
+        client.dispose().await?;
+        client.wait_until_ready(READY).await?;
+        let id = room.id.clone();
+        self.app.store.set_running(&self.owner, id.as_str(), None).await?;
+        let agent = self.converse(client, id, Some(room)).await?;
+        fate.spare();
+        Ok(agent)
+    }
+
+    fn network(&self, sandbox: &SandboxId) -> Network {
+        Network { org: self.record.org_id, session: Some(self.record.id), sandbox: sandbox.clone() }
     }
 
     /// The session's sandbox, found again or new; a new one has a token of its own.
     async fn room(
         &self,
         id: &SandboxId,
-        program: &std::path::Path,
+        program: &Path,
+        snapshot: Option<SnapshotId>,
+        runs: bool,
     ) -> Result<(Room, Option<SecretString>), LaunchError> {
         let app = &self.app;
-        let network = Network { org: self.record.org_id, session: Some(self.record.id), sandbox: id.clone() };
-        let proxy = app.networks.proxy(network).await?;
-        let running = app.sandboxes.provider.list().await?.into_iter().any(|listed| {
-            listed.id == *id
-                && matches!(listed.state, sandbox::SandboxState::Running | sandbox::SandboxState::Paused)
-        });
-        let token = if running {
+        let token = if runs {
             None
         } else {
-            app.store.new_sandbox_generation(&self.owner).await?;
+            // One that came from the pool keeps its name, or a crash would leave its files nobody's.
+            let own = self.record.id.to_string();
+            let name = self.record.sandbox_id.as_deref().filter(|name| *name != own);
+            app.store.new_sandbox_generation(&self.owner, name).await?;
             Some(self.token().await?)
         };
         let mut env = BTreeMap::from([("PROLIFERATE_SESSION_ID".to_owned(), self.record.id.to_string())]);
@@ -158,64 +204,82 @@ impl Launch {
         let wanted = Wanted {
             id: id.clone(),
             env,
-            snapshot: self.record.snapshot_id.as_deref().map(SnapshotId::new).transpose()?,
-            proxy,
+            snapshot,
+            proxy: app.networks.proxy(self.network(id)).await?,
             gateway: Some(edge::router(app.clone())),
             agent: Some(program.to_owned()),
         };
         Ok((app.sandboxes.start(wanted).await?, token))
     }
 
+    /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
+    /// of this organisation and of this engine.
+    async fn snapshot(&self) -> Result<Option<SnapshotId>, LaunchError> {
+        let (store, org) = (&self.app.store, self.record.org_id);
+        // One may have been made since the record was read.
+        let record = store.session(org, self.record.id).await?.ok_or(StoreError::Missing("this session"))?;
+        let Some(id) = record.snapshot_id else { return Ok(None) };
+        let known = store.snapshot(org, &id).await?;
+        match known.filter(|known| known.sandbox_provider == self.app.sandboxes.engine()) {
+            Some(known) => Ok(Some(SnapshotId::new(known.id)?)),
+            None => Err(LaunchError::NoSnapshot),
+        }
+    }
+
     async fn token(&self) -> Result<SecretString, LaunchError> {
-        let app = &self.app;
-        let token = Credential::new(CredentialKind::Sandbox, &app.rng);
-        let new = NewSandboxToken { token_hash: token.hash, session_id: self.record.id, at: app.clock.now() };
-        app.store.create_sandbox_token(new).await?;
+        let token = Credential::new(CredentialKind::Sandbox, &self.app.rng);
+        self.bind(token.hash).await?;
         Ok(token.text)
+    }
+
+    /// From here on a token is this session's, as long as its present sandbox is.
+    async fn bind(&self, token_hash: TokenHash) -> Result<(), LaunchError> {
+        let new = NewSandboxToken { token_hash, session_id: self.record.id, at: self.app.clock.now() };
+        Ok(self.app.store.create_sandbox_token(new).await?)
     }
 
     /// Everything that a new sandbox needs before its agent can work.
     async fn prepare(
         &self,
         room: &Room,
-        token: Option<&SecretString>,
-        program: &std::path::Path,
+        token: Option<SecretString>,
+        program: &Path,
     ) -> Result<(), LaunchError> {
-        let repos = self.app.store.session_repos(self.record.id).await?;
-        let missing = missing(&room.inside, &repos).await?;
-        if !missing.is_empty() {
-            self.stage("Cloning").await;
-            clone(&room.inside, &missing).await?;
-        }
-        self.stage("Starting the agent").await;
         let token = match token {
-            Some(token) => token.clone(),
+            Some(token) => token,
             None => self.token().await?,
         };
-        let home = self.app.sandboxes.home(&room.id).to_string_lossy().into_owned();
-        let gateway = room.gateway_url.clone();
-        let model = ModelId::parse_or_default(
-            self.record.agent_config.as_ref().and_then(|config| config.model_id.as_deref()),
-        );
-        let setup = Setup {
-            home: &home,
-            folder: &format!("{home}/{FOLDER}"),
-            workspace: &format!("{home}/workspace"),
-            model_url: &format!("{gateway}/llm"),
-            model_key: token.expose_secret(),
-            model: model.model().opencode_id,
+        let occupant = self.occupant(room, token).await?;
+        self.stage("Starting the agent").await;
+        let places = Places::of(&self.app.sandboxes, room, program);
+        places.write(&room.inside, &occupant).await?;
+        places.start(&room.inside, &occupant).await
+    }
+
+    /// Brings what the agent works on, and says what it is told.
+    async fn occupant(&self, room: &Room, token: SecretString) -> Result<Occupant, LaunchError> {
+        let repos = self.app.store.session_repos(self.record.id).await?;
+        let missing = prepare::missing(&room.inside, &repos).await?;
+        if !missing.is_empty() {
+            self.stage("Cloning").await;
+            prepare::clone(&room.inside, &missing).await?;
+        }
+        let config = self.record.agent_config.as_ref();
+        Ok(Occupant {
+            token,
+            session: Some(self.record.id.to_string()),
+            model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
             instructions: if repos.is_empty() { Instructions::Scratch } else { Instructions::Coding },
-            tools: &[],
-            port: room.agent_port,
-        };
-        write(&room.inside, &home, setup.entries()).await?;
-        let program = self.app.sandboxes.place_of(AGENT, program);
-        room.inside.service_start(service(&program, setup.launch())).await?;
-        Ok(())
+        })
     }
 
     /// The agent's own session, and everything that happens in it from now on.
-    async fn converse(&self, client: Client<Door>, room: Option<Room>) -> Result<Agent, LaunchError> {
+    async fn converse(
+        &self,
+        client: Client<Door>,
+        sandbox: SandboxId,
+        room: Option<Room>,
+    ) -> Result<Agent, LaunchError> {
         // Listened to first, so that nothing that follows is missed.
         let events = client.events().await?;
         let known = match &self.record.agent_session_id {
@@ -231,7 +295,7 @@ impl Launch {
             self.app.store.set_agent_session(&self.owner, Some(&session)).await?;
             session
         };
-        Ok(Agent { client, session, events, remembers, room })
+        Ok(Agent { client, session, events, remembers, sandbox, room })
     }
 
     fn door(&self, id: &SandboxId, port: u16) -> Door {
@@ -256,69 +320,16 @@ impl Launch {
     }
 }
 
-/// A sandbox is called as its session is.
-pub(crate) fn sandbox_id(session: SessionId) -> Result<SandboxId, SandboxError> {
-    SandboxId::new(session.to_string())
-}
-
-fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
-    let words = std::iter::once(program.to_owned()).chain(launch.arguments);
-    ServiceSpec {
-        name: SERVICE.to_owned(),
-        command: format!("exec {}", words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")),
-        cwd: Some(Place::workspace("")),
-        env: launch.environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        restart: Restart::OnFailure,
+/// The sandbox of a session: one that it took from the pool, or one that is called as the session is.
+pub(crate) fn sandbox_of(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
+    match &record.sandbox_id {
+        Some(name) => SandboxId::new(name.as_str()),
+        None => SandboxId::new(record.id.to_string()),
     }
 }
 
-/// One word for a shell, whatever is in it.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-async fn write(inside: &Sandboxd, home: &str, entries: Vec<Entry>) -> Result<(), LaunchError> {
-    for entry in entries {
-        let path = entry.path.strip_prefix(home).unwrap_or(&entry.path).trim_start_matches('/').to_owned();
-        let mode = if entry.secret { 0o600 } else { 0o644 };
-        inside.write_file(Place::home(path), entry.contents, Some(mode)).await?;
-    }
-    Ok(())
-}
-
-/// Repositories that are not there yet: a snapshot or an earlier sandbox may have brought them.
-async fn missing<'a>(inside: &Sandboxd, repos: &'a [PlacedRepo]) -> Result<Vec<&'a PlacedRepo>, LaunchError> {
-    let mut missing = Vec::new();
-    for placed in repos {
-        match inside.stat(Place::workspace(format!("{}/.git", placed.workspace_path))).await {
-            Ok(_) => {}
-            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => missing.push(placed),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(missing)
-}
-
-async fn clone(inside: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {
-    for PlacedRepo { repo, workspace_path } in repos {
-        let Some(url) = &repo.url else { continue };
-        let argv =
-            ["git", "clone", "--depth", "50", "--branch", &repo.default_branch, "--", url, workspace_path];
-        let exec = Exec {
-            argv: argv.map(str::to_owned).to_vec(),
-            timeout_ms: Some(CLONE_MS),
-            env: BTreeMap::from([("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned())]),
-            merge: true,
-            ..Exec::default()
-        };
-        let ran = inside.run(exec, "", CLONE_OUTPUT).await?;
-        if ran.done.ended != Ended::Exit(0) {
-            let said = String::from_utf8_lossy(&ran.stdout);
-            let reason =
-                said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");
-            let reason = reason.chars().filter(|c| !c.is_control()).take(300).collect();
-            return Err(LaunchError::Clone { name: repo.name.clone(), reason });
-        }
-    }
-    Ok(())
+/// The agent's program on this machine.
+pub(super) fn agent_program(app: &AppState) -> Result<PathBuf, LaunchError> {
+    let found = app.config.program("opencode").and_then(|path| path.canonicalize().ok());
+    found.ok_or(LaunchError::NoAgent(opencode::files::VERSION))
 }

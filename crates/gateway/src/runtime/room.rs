@@ -14,8 +14,9 @@ use egress::Proxy;
 use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
 use sandboxd::inside::{Options, startup};
+use store::Owner;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -60,14 +61,39 @@ pub struct Room {
     pub gateway_url: String,
     /// Where an agent inside is to listen.
     pub agent_port: u16,
-    _serving: Serving,
+    serving: Serving,
 }
 
-struct Serving(JoinHandle<()>);
+/// A running sandbox for whoever does something in it beside the agent.
+#[derive(Clone)]
+pub struct Inside {
+    pub owner: Owner,
+    pub sandbox: SandboxId,
+    pub supervisor: Sandboxd,
+}
+
+impl Room {
+    pub(crate) fn held_by(&self, owner: Owner) -> Inside {
+        Inside { owner, sandbox: self.id.clone(), supervisor: self.inside.clone() }
+    }
+
+    /// Gives connections that programs inside make from now on another way out.
+    pub(super) fn lead_out(&self, proxy: Proxy) {
+        self.serving.servers.send_modify(|servers| {
+            let (gateway, ports) = (servers.gateway.clone(), servers.ports);
+            *servers = Arc::new(Servers { proxy, gateway, ports });
+        });
+    }
+}
+
+struct Serving {
+    task: JoinHandle<()>,
+    servers: watch::Sender<Arc<Servers>>,
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -110,17 +136,11 @@ impl Sandboxes {
     async fn enter(&self, id: &SandboxId, servers: Servers, recovered: bool) -> Result<Room, SandboxError> {
         let injected = self.provider.listeners(id).await?;
         let ports = servers.ports;
-        let serving = Serving(tokio::spawn(serve(injected, servers)));
+        let (servers, served) = watch::channel(Arc::new(servers));
+        let serving = Serving { task: tokio::spawn(serve(injected, served)), servers };
         let inside = self.supervisor(id, ports.supervisor).await?;
         let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
-        Ok(Room {
-            id: id.clone(),
-            inside,
-            recovered,
-            gateway_url,
-            agent_port: ports.agent,
-            _serving: serving,
-        })
+        Ok(Room { id: id.clone(), inside, recovered, gateway_url, agent_port: ports.agent, serving })
     }
 
     /// In a network of its own a sandbox has all ports; without one it gets some that are free now.
@@ -201,13 +221,12 @@ impl Sandboxes {
 }
 
 /// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
-async fn serve(mut injected: mpsc::Receiver<Injected>, servers: Servers) {
+async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<Arc<Servers>>) {
     let mut served = JoinSet::new();
-    let servers = Arc::new(servers);
     while let Some(Injected { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
         if served.len() < SERVED {
-            let servers = servers.clone();
+            let servers = servers.borrow().clone();
             served.spawn(async move { servers.serve(port, stream).await });
         }
     }

@@ -1,14 +1,15 @@
 //! The engine that the settings name, opened: sandboxes are started, found again and ended through it.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use clock::Rng;
 use sandbox::attach::{AttachProvider, PlainHttp};
 use sandbox::local::{Helper, LimitsReport, LocalConfig, LocalProvider};
 use sandbox::process::{self, ProcessProvider};
-use sandbox::{Limits, Provider, SandboxError};
+use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use url::Url;
 
 use super::key::RootKey;
@@ -55,6 +56,8 @@ pub struct Sandboxes {
     pub(super) rng: Rng,
     engine: Kind,
     folder: PathBuf,
+    /// Sandboxes whose files are being copied.
+    copying: Mutex<HashMap<SandboxId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 /// What only one engine has.
@@ -98,7 +101,20 @@ impl Sandboxes {
             rng: rng.clone(),
             engine,
             folder,
+            copying: Mutex::default(),
         })
+    }
+
+    /// Held by whoever copies the files of this sandbox.
+    pub(super) fn copying(&self, id: &SandboxId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        copying.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = copying.get(id).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        copying.insert(id.clone(), Arc::downgrade(&lock));
+        lock
     }
 
     /// How well limits are held, where this machine holds them.
@@ -137,7 +153,7 @@ impl Sandboxes {
     }
 
     /// Where a sandbox's home is for programs inside: its own place, or the host's folder where there is no inside.
-    pub(super) fn home(&self, id: &sandbox::SandboxId) -> PathBuf {
+    pub(super) fn home(&self, id: &SandboxId) -> PathBuf {
         match &self.engine {
             Kind::Process => self.folder.join(id.as_str()),
             Kind::Local { .. } | Kind::Attach => PathBuf::from("/home/user"),

@@ -8,7 +8,7 @@ use proto::SessionType;
 use serde_json::Value;
 use store::SessionRecord;
 
-use super::{Failure, Output, Tool, save_service_commands};
+use super::{Failure, Output, Tool, save_service_commands, save_snapshot};
 use crate::app::AppState;
 use crate::gate::{Call, Permit};
 
@@ -29,7 +29,7 @@ pub(crate) struct PlatformTool {
 }
 
 /// All of them. A new tool is an entry here.
-pub(crate) static PLATFORM_TOOLS: [PlatformTool; 1] = [save_service_commands::TOOL];
+pub(crate) static PLATFORM_TOOLS: [PlatformTool; 2] = [save_snapshot::TOOL, save_service_commands::TOOL];
 
 pub(crate) fn find(name: &str) -> Option<PlatformTool> {
     PLATFORM_TOOLS.iter().find(|tool| tool.name == name).copied()

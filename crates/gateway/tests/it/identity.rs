@@ -142,7 +142,7 @@ async fn a_sandbox_token_dies_with_its_sandbox_and_with_its_session() {
     let first = sandbox_token(app, session).await;
     me(&gateway, &first).await;
     let owner = app.store.own_session(session, "test").await.unwrap().owner;
-    app.store.new_sandbox_generation(&owner).await.unwrap();
+    app.store.new_sandbox_generation(&owner, None).await.unwrap();
     refused(&gateway, &first, "the sandbox was replaced").await;
     let second = sandbox_token(app, session).await;
     me(&gateway, &second).await;

@@ -37,9 +37,17 @@ impl Live {
         live
     }
 
+    /// One that has sandboxes of its own, and an agent that nobody asks.
+    pub(crate) async fn local(setup: Setup) -> Self {
+        Self::with(FakeAgent::start().await.unwrap(), setup).await
+    }
+
     /// With the agent at another address than its own.
     pub(crate) async fn at(agent: FakeAgent, url: &str, setup: Setup) -> Self {
-        let setup = setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url);
+        Self::with(agent, setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url)).await
+    }
+
+    async fn with(agent: FakeAgent, setup: Setup) -> Self {
         let gateway = setup.start().await;
         let app = gateway.app.clone();
         let org = org(&app).await;

@@ -15,6 +15,7 @@ mod identity;
 mod login;
 mod roles;
 mod sessions;
+mod snapshots;
 mod tickets;
 // What may be said.
 mod document;

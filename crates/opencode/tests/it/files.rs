@@ -9,6 +9,7 @@ const SETUP: Setup<'_> = Setup {
     workspace: "/home/agent/workspace",
     model_url: "http://gateway:1/llm/",
     model_key: "pls_key",
+    session: Some("a-session"),
     model: "anthropic/claude-sonnet-4-6",
     instructions: Instructions::Scratch,
     tools: &[Tool { name: "one", source: "export default {}" }],
@@ -28,13 +29,24 @@ fn nothing_is_written_into_the_workspace() {
 }
 
 #[test]
-fn the_key_is_in_one_file_and_nowhere_else() {
-    let with_key: Vec<_> =
-        SETUP.entries().into_iter().filter(|entry| entry.contents.contains("pls_key")).collect();
-    assert!(with_key.len() == 1 && with_key[0].secret);
-    assert_eq!(SETUP.entries().iter().filter(|entry| entry.secret).count(), 1);
+fn the_key_is_in_secret_files_and_nowhere_else() {
+    for entry in SETUP.entries() {
+        assert_eq!(entry.contents.contains("pls_key"), entry.secret, "{}", entry.path);
+    }
+    assert_eq!(SETUP.entries().iter().filter(|entry| entry.secret).count(), 2);
     let launch = SETUP.launch();
     assert!(launch.environment.iter().all(|(_, value)| !value.contains("pls_key")));
+}
+
+#[test]
+fn an_agent_that_waits_in_a_pool_knows_no_session_and_all_else() {
+    let waiting = Setup { session: None, ..SETUP };
+    assert!(waiting.launch() == SETUP.launch(), "a process would have to be started again");
+    let named: Vec<_> =
+        SETUP.entries().into_iter().filter(|entry| entry.contents.contains("a-session")).collect();
+    assert_eq!(named.len(), 1);
+    assert_eq!(waiting.entries().len() + 1, SETUP.entries().len());
+    assert!(named[0].path == format!("{}/session.json", SETUP.folder) && named[0].secret);
 }
 
 #[test]

@@ -147,6 +147,7 @@ impl Process {
             workspace: repository.to_str().unwrap(),
             model_url,
             model_key: KEY,
+            session: None,
             model: MODEL,
             instructions: Instructions::Coding,
             tools: &[PROBE],

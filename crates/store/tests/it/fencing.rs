@@ -1,11 +1,11 @@
 //! One owner at a time: whoever was the owner before can change nothing, by no call at all.
 
-use proto::socket::MessageRole;
+use proto::socket::{MessageRole, SnapshotTarget};
 use proto::{PauseReason, PromptState, SessionStatus};
 use store::{LatestTask, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry};
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, ending, id, org, own, session, together};
+use crate::world::{at, ending, id, org, own, session, snapshot, together};
 
 on_both! {
     a_former_owner_changes_nothing_by_any_call
@@ -14,7 +14,7 @@ on_both! {
 }
 
 /// Every call that needs ownership, by name.
-const CALLS: [&str; 17] = [
+const CALLS: [&str; 18] = [
     "reserve_numbers",
     "start_session",
     "set_running",
@@ -23,6 +23,7 @@ const CALLS: [&str; 17] = [
     "end_session",
     "set_agent_session",
     "set_snapshot",
+    "record_snapshot",
     "set_branch",
     "mark_initial_prompt",
     "touch",
@@ -40,13 +41,14 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "reserve_numbers" => store.reserve_numbers(owner, 500).await,
         "start_session" => store.start_session(owner, at(71)).await,
         "set_running" => store.set_running(owner, "box", None).await,
-        "new_sandbox_generation" => store.new_sandbox_generation(owner).await.map(drop),
+        "new_sandbox_generation" => store.new_sandbox_generation(owner, None).await.map(drop),
         "set_status" => {
             store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await
         }
         "end_session" => store.end_session(owner, ending(at(73))).await,
         "set_agent_session" => store.set_agent_session(owner, Some("ses")).await,
         "set_snapshot" => store.set_snapshot(owner, Some("snap")).await,
+        "record_snapshot" => store.record_snapshot(owner, snapshot("snap", SnapshotTarget::Session)).await,
         "set_branch" => store.set_branch(owner, "b", "c").await,
         "mark_initial_prompt" => store.mark_initial_prompt(owner, at(74)).await.map(drop),
         "touch" => store.touch(owner, at(75)).await,

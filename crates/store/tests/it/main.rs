@@ -20,6 +20,7 @@ mod logins;
 mod prompts;
 mod sandboxes;
 mod sessions;
+mod snapshots;
 mod states;
 mod transcripts;
 mod usage;

@@ -19,7 +19,7 @@ async fn every_sandbox_gets_its_own_generation(b: &Backend) {
     let owner = own(&b.store, work).await;
     let mut given = together(8, |_| {
         let store = b.store.clone();
-        async move { store.new_sandbox_generation(&owner).await.unwrap() }
+        async move { store.new_sandbox_generation(&owner, None).await.unwrap() }
     })
     .await;
     given.sort_unstable();
@@ -40,7 +40,7 @@ async fn a_sandbox_token_dies_when_the_generation_rises(b: &Backend) {
     assert_eq!((owner.session_id, owner.org_id, owner.session_type), (work, one, SessionType::Coding));
     assert!(b.store.sandbox_owner(&hash(99)).await.unwrap().is_none(), "an unknown hash");
 
-    b.store.new_sandbox_generation(&own(&b.store, work).await).await.unwrap();
+    b.store.new_sandbox_generation(&own(&b.store, work).await, None).await.unwrap();
     assert!(b.store.sandbox_owner(&hash(60)).await.unwrap().is_none());
     assert!(b.store.sandbox_owner(&hash(61)).await.unwrap().is_some(), "the other session keeps its sandbox");
     b.store.create_sandbox_token(token(work, 62)).await.unwrap();

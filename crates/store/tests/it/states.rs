@@ -73,7 +73,7 @@ async fn a_new_generation_has_no_sandbox(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.set_running(&owner, "box", Some(at(99))).await.unwrap();
-    assert_eq!(b.store.new_sandbox_generation(&owner).await.unwrap(), 1);
+    assert_eq!(b.store.new_sandbox_generation(&owner, None).await.unwrap(), 1);
     let now = record(&b.store).await;
     assert_eq!((now.sandbox_generation, now.sandbox_id, now.sandbox_expires_at), (1, None, None));
 }

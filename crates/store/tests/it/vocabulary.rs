@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::http::{SecretScope, TicketKind};
-use proto::socket::{MessageRole, MessageSource, ToolStatus};
+use proto::socket::{MessageRole, MessageSource, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind, EgressMode, EgressOutcome,
     InvocationStatus, ModeSource, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role, RunKind,
@@ -52,6 +52,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sessions.session_type", words!(SessionType)),
         ("sessions.status", words!(SessionStatus)),
         ("sessions.title_status", words!(TitleStatus)),
+        ("snapshots.target", words!(SnapshotTarget)),
         ("tickets.kind", words!(TicketKind)),
     ])
 }
@@ -107,7 +108,7 @@ const CLOSED: [&str; 15] = [
 ];
 
 /// Columns that sound like a closed set and are none, and why.
-const OPEN: [(&str, &str); 8] = [
+const OPEN: [(&str, &str); 9] = [
     ("artifacts.artifact_kind", "named by whoever made the artifact"),
     ("artifacts.content_type", "a media type"),
     ("automation_run_events.from_status", "history: words that are no longer used stay readable"),
@@ -116,6 +117,7 @@ const OPEN: [(&str, &str); 8] = [
     ("outbox.kind", "named by whoever takes the message out"),
     ("runs.outcome", "free text of the contract"),
     ("sessions.sandbox_provider", "providers come and go without a migration"),
+    ("snapshots.sandbox_provider", "providers come and go without a migration"),
 ];
 
 #[test]

@@ -1,10 +1,11 @@
 //! The few rows that most stories begin with, and short names for their ids, hashes and times.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use proto::socket::SnapshotTarget;
 use proto::{
     ClientType, ConfigurationId, OrgId, Outcome, RepoId, Role, SessionId, SessionStatus, SessionType, UserId,
 };
-use store::{Ending, NewMember, NewOrg, NewSession, Owner, Store, TokenHash};
+use store::{Ending, NewMember, NewOrg, NewSession, NewSnapshot, Owner, Store, TokenHash};
 use uuid::Uuid;
 
 use crate::backend::Backend;
@@ -65,6 +66,11 @@ pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
         outcome: Some(Outcome::Completed),
         at,
     }
+}
+
+/// A snapshot that was just made.
+pub(crate) fn snapshot(id: &str, target: SnapshotTarget) -> NewSnapshot {
+    NewSnapshot { id: id.to_owned(), target, sandbox_provider: "local".to_owned(), at: at(8) }
 }
 
 /// A repository `number` of the organisation `org`; nothing in the store makes one yet.

@@ -1,5 +1,6 @@
 //! One connection to a session: a place in its stream, and a client that may speak.
 
+mod beside;
 mod coalesce;
 mod git;
 
@@ -10,7 +11,8 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use proto::socket::{
-    ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage, WireStatus,
+    AutoStartMode, ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage,
+    WireStatus,
 };
 use proto::{SessionId, UserId};
 use tokio::sync::{Mutex, Semaphore, mpsc};
@@ -29,8 +31,8 @@ const SILENT: Duration = Duration::from_secs(100);
 const CLOSING: Duration = Duration::from_secs(2);
 /// Answers that may wait for a client.
 const ANSWERS: usize = 16;
-/// Requests to git that one client may have under way.
-const GIT_WAITING: usize = 8;
+/// Requests for work in the sandbox that one client may have under way.
+const WORK_WAITING: usize = 8;
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
 const PAGE: usize = 128 * 1024;
 
@@ -49,9 +51,9 @@ pub(super) struct Watcher {
     answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
     /// Who made the session, and may change its files.
     creator: Option<UserId>,
-    /// Who waits for git, and who is next: a lock lets in those who asked first.
-    git_places: Arc<Semaphore>,
-    git_line: Arc<Mutex<()>>,
+    /// What waits to be done in the sandbox, and what is next: a lock lets in those who asked first.
+    work_places: Arc<Semaphore>,
+    work_line: Arc<Mutex<()>>,
     /// The session counts it.
     joined: bool,
 }
@@ -85,8 +87,8 @@ impl Watcher {
             listener,
             answers: mpsc::channel(ANSWERS),
             creator,
-            git_places: Arc::new(Semaphore::new(GIT_WAITING)),
-            git_line: Arc::default(),
+            work_places: Arc::new(Semaphore::new(WORK_WAITING)),
+            work_line: Arc::default(),
             joined: false,
         }
     }
@@ -255,7 +257,13 @@ impl Watcher {
                 }
                 _ => self.error("Failed to fetch messages").await,
             },
-            _ => self.error("This is not possible yet").await,
+            ClientMessage::SaveSnapshot { .. } => self.save_snapshot().await,
+            ClientMessage::RunAutoStart { run_id, mode, commands } => {
+                let mode = mode.unwrap_or(AutoStartMode::Test);
+                self.run_auto_start(run_id, mode, commands.unwrap_or_default()).await
+            }
+            // Git was answered above.
+            _ => Ok(()),
         }
     }
 
@@ -274,17 +282,14 @@ impl Watcher {
 
     /// Git runs beside the stream, one after the other for each client, and few wait.
     async fn git(&mut self, action: GitAction, changes: bool, message: ClientMessage) -> Result<(), End> {
-        if changes && self.user.is_none() {
-            return self.error("Unauthorized").await;
+        if changes && !self.may_change().await? {
+            return Ok(());
         }
-        if changes && self.creator.is_some() && self.creator != self.user {
-            return self.error("Not authorized to modify this session").await;
-        }
-        let Ok(place) = self.git_places.clone().try_acquire_owned() else {
+        let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
             return self.tell(&ServerMessage::GitResult(busy)).await;
         };
-        let (hub, answers, line) = (self.hub.clone(), self.answers.0.clone(), self.git_line.clone());
+        let (hub, answers, line) = (self.hub.clone(), self.answers.0.clone(), self.work_line.clone());
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
             for answer in git::answer(&hub, action, message).await {

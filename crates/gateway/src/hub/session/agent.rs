@@ -89,7 +89,7 @@ impl Session {
         let now = self.app.clock.now();
         (self.failures, self.had_at) = (0, self.app.clock.elapsed());
         self.record.status = SessionStatus::Running;
-        self.record.sandbox_id = Some(self.record.id.to_string());
+        self.record.sandbox_id = Some(agent.sandbox.to_string());
         self.record.agent_session_id = Some(agent.session.clone());
         let lost = self.turn.is_some() && !agent.remembers;
         if self.translator.is_none() || !agent.remembers {
@@ -339,10 +339,13 @@ impl Session {
         if let Some(boot) = self.boot.take() {
             boot.task.abort();
             // Only then can nothing of it come after the sandbox is removed.
-            let _ = boot.task.await;
+            if let Ok(Ok(agent)) = boot.task.await {
+                self.record.sandbox_id = Some(agent.sandbox.to_string());
+            }
         }
+        let sandbox = crate::runtime::sandbox_of(&self.record);
         self.dismiss("The session was stopped").await?;
-        self.app.store.new_sandbox_generation(&self.owner).await?;
+        self.app.store.new_sandbox_generation(&self.owner, None).await?;
         let ending = Ending {
             status: SessionStatus::Stopped,
             stop_reason: Some("stopped".to_owned()),
@@ -353,7 +356,7 @@ impl Session {
         self.app.store.end_session(&self.owner, ending).await?;
         self.record.status = SessionStatus::Stopped;
         self.record.sandbox_id = None;
-        if let Ok(id) = crate::runtime::sandbox_id(self.record.id)
+        if let Ok(id) = sandbox
             && let Err(error) = self.app.sandboxes.provider.terminate(&id).await
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");

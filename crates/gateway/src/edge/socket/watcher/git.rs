@@ -25,7 +25,7 @@ pub(super) async fn answer(hub: &Hub, action: GitAction, message: ClientMessage)
         Ok(Err(reason)) => return vec![result(git_failed(action, GitCode::UnknownError, &reason))],
         Err(error) => return vec![result(git_failed(action, GitCode::UnknownError, &error.to_string()))],
     };
-    let Some(git) = Git::at(inside, path(&message)) else {
+    let Some(git) = Git::at(inside.supervisor, path(&message)) else {
         return vec![result(git_failed(action, GitCode::UnknownError, "Invalid workspace path"))];
     };
     let done = match message {

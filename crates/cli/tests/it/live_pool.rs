@@ -1,0 +1,134 @@
+//! Agents that were booted before anybody asked: whose they are, what they know, and what becomes of them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::live::{Real, outcome, tokens};
+
+/// Together longer than a boot of the agent on a busy machine.
+const PAUSE: Duration = Duration::from_millis(50);
+const TRIES: u32 = 2400;
+
+/// A server with a pool of one, once that one waits.
+fn pooled() -> Real {
+    let real = Real::serving(&[("WARM_POOL_SIZE", "1")]);
+    waiting(&real);
+    real
+}
+
+/// The sandbox that waits in the pool, once there is one.
+fn waiting(real: &Real) -> String {
+    let mut tries = 0;
+    loop {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let metrics = client.get(real.server().url("/metrics")).send().unwrap().text().unwrap();
+        if metrics.lines().any(|line| line == "proliferate_pool_waiting 1") {
+            break;
+        }
+        tries += 1;
+        assert!(tries < TRIES, "nothing waits in the pool");
+        std::thread::sleep(PAUSE);
+    }
+    let taken = if real.session.is_empty() { Value::Null } else { sandbox_of(real) };
+    let all = real.sandboxes();
+    let mut free = all.into_iter().filter(|id| id.starts_with("pool-") && *id != taken);
+    free.next().unwrap()
+}
+
+fn sandbox_of(real: &Real) -> Value {
+    real.get(&format!("/proliferate/{}", real.session))["sandboxId"].clone()
+}
+
+fn stages(frames: &[Value]) -> Vec<&str> {
+    let said = frames.iter().filter(|frame| frame["type"] == "status");
+    said.filter_map(|frame| frame["payload"]["message"].as_str()).collect()
+}
+
+#[test]
+fn a_new_session_takes_an_agent_that_waits_and_is_alone_with_it() {
+    let mut real = pooled();
+    let sandbox = waiting(&real);
+    let token = real.shell(&sandbox, "cat ../.proliferate/agent/model-key");
+    assert_eq!(real.server().get("/v1/me", &token).0, 401, "a pooled token opens something");
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.prompt("please use bash");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "ok", "{frames:?}");
+    assert!(tokens(&frames).contains("from-42"), "{}", tokens(&frames));
+    assert!(!stages(&frames).contains(&"Starting the sandbox"), "{frames:?}");
+    assert_eq!(sandbox_of(&real), json!(sandbox));
+    let (status, me) = real.server().get("/v1/me", &token);
+    assert_eq!((status, &me["source"]), (200, &json!("sandbox")));
+
+    let known = real.shell(&sandbox, "cat ../.proliferate/agent/session.json");
+    let known: Value = serde_json::from_str(&known).unwrap();
+    assert_eq!((&known["sessionId"], &known["token"]), (&json!(real.session), &json!(token)));
+    let baked =
+        format!("grep -l {} /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | wc -l", real.session);
+    // The shell that looks has the id in its own command line.
+    let baked: usize = real.shell(&sandbox, &baked).parse().unwrap();
+    assert!(baked <= 2, "{baked} processes were started with the session's id");
+    let environ =
+        format!("cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c {}; true", real.session);
+    assert_eq!(real.shell(&sandbox, &environ), "0", "a process has the session's id in its environment");
+    assert_ne!(waiting(&real), sandbox, "the pool is filled again");
+}
+
+#[test]
+fn a_crash_keeps_what_was_taken_and_ends_what_waited() {
+    let mut real = pooled();
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.prompt("hello");
+    socket.until_type("turn_complete");
+    let taken = sandbox_of(&real);
+    let waited = waiting(&real);
+    real.shell(taken.as_str().unwrap(), "echo mine > file");
+    real.kill_and_start();
+    assert_ne!(waiting(&real), waited);
+    assert!(!real.sandboxes().contains(&waited), "a pooled sandbox was left behind");
+    let mut socket = real.watch("");
+    socket.prompt("still there?");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: still there?"));
+    assert_eq!(sandbox_of(&real), taken);
+    assert_eq!(real.shell(taken.as_str().unwrap(), "cat file"), "mine");
+
+    let path = format!("/proliferate/{}", real.session);
+    real.delete(&path);
+    assert!(!real.sandboxes().contains(&taken.as_str().unwrap().to_owned()), "it outlived its session");
+    let _ = real.server.take().unwrap().stop();
+    assert_eq!(real.sandboxes(), [""; 0], "a gateway that stopped left its pool behind");
+}
+
+#[test]
+fn one_that_died_while_it_waited_is_replaced_by_a_cold_start() {
+    let mut real = pooled();
+    let dead = waiting(&real);
+    assert_eq!(real.machine.run(&["sandbox", "rm", &dead]).code, 0);
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.prompt("hello");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: hello"));
+    assert!(stages(&frames).contains(&"Starting the sandbox"), "people see the stages: {frames:?}");
+    assert!(frames.iter().all(|frame| frame["type"] != "error"), "people saw the failure: {frames:?}");
+    assert_eq!(sandbox_of(&real), json!(real.session));
+}
+
+#[test]
+fn a_deleted_session_leaves_no_sandbox() {
+    let mut real = Real::serving(&[]);
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    assert_eq!(real.sandboxes(), [real.session.clone()]);
+    let token = real.machine.run(&["token", "user"]).out.trim().to_owned();
+    let url = real.server().url("");
+    let reach = ["session", "rm", &real.session, "--url", &url, "--token", &token];
+    let removed = real.machine.run(&reach);
+    assert_eq!(removed.code, 0, "{}", removed.err);
+    assert_eq!(real.sandboxes(), [""; 0], "its sandbox outlived it");
+}

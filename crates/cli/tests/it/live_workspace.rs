@@ -1,0 +1,75 @@
+//! What is done in a real sandbox beside the agent: its files are saved and come back, its services are tried.
+
+use serde_json::{Value, json};
+
+use crate::live::{Real, Watching};
+
+fn running(real: &Real) -> Watching {
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    socket
+}
+
+#[test]
+fn saved_files_come_back_in_another_session_and_after_a_stop() {
+    let mut real = Real::start();
+    let mut socket = running(&real);
+    real.shell(&real.session, "echo precious > file && mkdir -p deep/er && ln -s ../file deep/link");
+    socket.say(&json!({"type": "save_snapshot"}));
+    let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
+    assert_eq!((&saved["success"], &saved["target"]), (&json!(true), &json!("session")), "{saved}");
+    real.shell(&real.session, "echo changed > file");
+
+    let first = real.session.clone();
+    real.new_session(&json!({"snapshotId": saved["snapshotId"]}));
+    let mut second = running(&real);
+    assert_eq!(real.shell(&real.session, "cat deep/link"), "precious");
+    second.prompt("hello");
+    second.until_type("turn_complete");
+    real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
+
+    // The first one starts from its own snapshot too, once its sandbox is gone.
+    real.session = first;
+    real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
+    assert_eq!(real.sandboxes(), [""; 0], "a stopped session keeps a sandbox");
+    let mut socket = real.watch("");
+    socket.prompt("wake up");
+    socket.until_type("turn_complete");
+    assert_eq!(real.shell(&real.session, "cat file"), "precious");
+}
+
+#[test]
+fn services_are_tried_and_started_where_they_belong() {
+    let real = Real::start();
+    let mut socket = running(&real);
+    real.shell(&real.session, "mkdir -p app");
+    let mut run = |more: Value| {
+        let mut message = json!({"type": "run_auto_start", "runId": "r"});
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        socket.say(&message);
+        let output = socket.until_type("auto_start_output").pop().unwrap()["payload"].clone();
+        assert_eq!(output["runId"], "r");
+        output["entries"].as_array().unwrap().clone()
+    };
+    assert_eq!(run(json!({})), Vec::<Value>::new(), "there is nothing to start");
+    let entries = run(json!({"commands": [
+        {"name": "where", "command": "pwd; echo oops >&2; exit 3", "workspacePath": "app"},
+        {"name": "much", "command": "head -c 100000 /dev/zero | tr '\\0' x"},
+        {"name": "out", "command": "true", "cwd": "../.."},
+    ]}));
+    assert_eq!(entries.len(), 3);
+    assert_eq!((&entries[0]["name"], &entries[0]["exitCode"]), (&json!("where"), &json!(3)));
+    assert_eq!(entries[0]["output"], "/home/user/workspace/app\noops\n");
+    assert_eq!(entries[0]["workspacePath"], "app");
+    let much = entries[1]["output"].as_str().unwrap();
+    assert!(much.len() < 17_000 && much.ends_with("[output cut off]"), "{}", much.len());
+    assert_eq!(entries[2]["exitCode"], 1, "outside of the workspace: {}", entries[2]);
+    let started = run(json!({"mode": "start", "commands": [
+        {"name": "web server", "command": "echo up > app/up; exec sleep 1000"},
+    ]}));
+    assert_eq!(started[0]["exitCode"], Value::Null, "{}", started[0]);
+    let up = "until [ -e app/up ]; do sleep 0.05; done; pgrep -xc sleep";
+    assert_eq!(real.shell(&real.session, up), "1");
+    let many: Vec<Value> = (0..11).map(|_| json!({"name": "n", "command": "true"})).collect();
+    assert_eq!(run(json!({ "commands": many }))[0]["name"], "Error");
+}

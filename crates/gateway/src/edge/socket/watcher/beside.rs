@@ -1,0 +1,99 @@
+//! What a client has done in the sandbox beside the stream, and what came of it is told to everyone.
+
+use proto::socket::{AutoStartCommand, AutoStartMode, ServerMessage, SnapshotTarget};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{End, Watcher};
+use crate::runtime::{auto_start, snapshot};
+
+const MAX_RUN_ID: usize = 200;
+
+impl Watcher {
+    /// Whether this client may change the session's files; told why if not.
+    pub(super) async fn may_change(&mut self) -> Result<bool, End> {
+        if self.user.is_none() {
+            self.error("Unauthorized").await?;
+            return Ok(false);
+        }
+        if self.creator.is_some() && self.creator != self.user {
+            self.error("Not authorized to modify this session").await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn save_snapshot(&mut self) -> Result<(), End> {
+        if !self.may_change().await? {
+            return Ok(());
+        }
+        let Ok(place) = self.work_places.clone().try_acquire_owned() else {
+            return self.error("The sandbox still works on what was asked before").await;
+        };
+        let (app, session) = (self.app.clone(), self.session);
+        self.beside(place, async move {
+            match snapshot(&app, session).await {
+                Ok(saved) => ServerMessage::SnapshotResult {
+                    success: true,
+                    snapshot_id: Some(saved.id.to_string()),
+                    error: None,
+                    target: saved.target,
+                },
+                Err(error) => ServerMessage::SnapshotResult {
+                    success: false,
+                    snapshot_id: None,
+                    error: Some(error.to_string()),
+                    target: SnapshotTarget::Session,
+                },
+            }
+        });
+        Ok(())
+    }
+
+    /// Every run is answered once, with the id that the client gave it.
+    pub(super) async fn run_auto_start(
+        &mut self,
+        run_id: String,
+        mode: AutoStartMode,
+        sent: Vec<AutoStartCommand>,
+    ) -> Result<(), End> {
+        if self.user.is_none() {
+            return self.error("Unauthorized").await;
+        }
+        if run_id.len() > MAX_RUN_ID {
+            return self.error("A runId has at most 200 characters").await;
+        }
+        let Ok(place) = self.work_places.clone().try_acquire_owned() else {
+            let entries = auto_start::failed("The sandbox still works on what was asked before");
+            return self.tell(&ServerMessage::AutoStartOutput { run_id, entries }).await;
+        };
+        let (app, hub, session) = (self.app.clone(), self.hub.clone(), self.session);
+        self.beside(place, async move {
+            let running = async {
+                let inside = hub.inside().await.map_err(|error| error.to_string())??;
+                let record = app.store.session(inside.owner.org(), session).await;
+                let record = record.map_err(|error| error.to_string())?.ok_or("the session is gone")?;
+                let commands = auto_start::commands(&app, &record, sent).await;
+                let commands = commands.map_err(|error| error.to_string())?;
+                Ok::<_, String>(auto_start::run(&inside.supervisor, commands, mode).await)
+            };
+            let entries = running.await.unwrap_or_else(|reason| auto_start::failed(&reason));
+            ServerMessage::AutoStartOutput { run_id, entries }
+        });
+        Ok(())
+    }
+
+    /// Does it after what this client asked for before, whether or not it stays to see the end.
+    fn beside(
+        &self,
+        place: OwnedSemaphorePermit,
+        work: impl Future<Output = ServerMessage> + Send + 'static,
+    ) {
+        let (hub, line, session) = (self.hub.clone(), self.work_line.clone(), self.session);
+        tokio::spawn(async move {
+            let _in_line = (place, line.lock().await);
+            if let Err(error) = hub.say(work.await).await {
+                tracing::warn!(%session, %error, "a result could not be told");
+            }
+        });
+    }
+}

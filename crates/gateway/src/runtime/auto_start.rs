@@ -1,0 +1,199 @@
+//! The commands that start an app's services: tried once each for whoever set them up, or started to stay.
+
+use proto::socket::{AutoStartCommand, AutoStartEntry, AutoStartMode};
+use sandboxd::protocol::{Ended, Exec, Place, Restart, ServiceSpec};
+use sandboxd::{ClientError, Sandboxd};
+use serde_json::Value;
+use store::{PlacedRepo, SessionRecord, StoreError};
+
+use crate::app::AppState;
+
+/// How long a command is watched. A service does not end by itself, and 124 then says that it was still there.
+const TRIAL_MS: u64 = 10_000;
+const TIMED_OUT: i32 = 124;
+/// What of a command's output is told.
+const OUTPUT: usize = 16 * 1024;
+const CUT: &str = "\n[output cut off]";
+const MAX_COMMANDS: usize = 10;
+const MAX_NAME: usize = 100;
+const MAX_COMMAND: usize = 1000;
+const MAX_PATH: usize = 500;
+
+/// Why a list of commands is not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandsError {
+    #[error(
+        "at most 10 commands, each with a name of 1 to 100, a command of 1 to 1000 and paths of at most 500 characters"
+    )]
+    Limits,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The commands of a session: those that were sent, else those of its configuration, else those of its repositories.
+pub(crate) async fn commands(
+    app: &AppState,
+    record: &SessionRecord,
+    sent: Vec<AutoStartCommand>,
+) -> Result<Vec<AutoStartCommand>, CommandsError> {
+    if !sent.is_empty() {
+        let fine = sent.len() <= MAX_COMMANDS && sent.iter().all(within_limits);
+        return if fine { Ok(sent) } else { Err(CommandsError::Limits) };
+    }
+    if let Some(id) = record.configuration_id
+        && let Some(found) = app.store.configuration(record.org_id, id).await?
+    {
+        let own = parse(found.service_commands);
+        if !own.is_empty() {
+            return Ok(own);
+        }
+    }
+    let repos = app.store.session_repos(record.id).await?;
+    Ok(repos.into_iter().flat_map(of_repo).take(MAX_COMMANDS).collect())
+}
+
+fn of_repo(placed: PlacedRepo) -> Vec<AutoStartCommand> {
+    let path = placed.workspace_path;
+    let commands = parse(placed.repo.service_commands).into_iter();
+    commands.map(|command| AutoStartCommand { workspace_path: Some(path.clone()), ..command }).collect()
+}
+
+/// A stored list; one that is none was never accepted by anybody.
+fn parse(stored: Option<Value>) -> Vec<AutoStartCommand> {
+    let commands: Vec<AutoStartCommand> =
+        stored.and_then(|stored| serde_json::from_value(stored).ok()).unwrap_or_default();
+    commands.into_iter().filter(within_limits).take(MAX_COMMANDS).collect()
+}
+
+fn within_limits(command: &AutoStartCommand) -> bool {
+    let path = |path: &Option<String>| path.as_ref().is_none_or(|path| path.len() <= MAX_PATH);
+    (1..=MAX_NAME).contains(&command.name.chars().count())
+        && (1..=MAX_COMMAND).contains(&command.command.chars().count())
+        && path(&command.cwd)
+        && path(&command.workspace_path)
+}
+
+/// Runs them one after the other. What one does is told, and the next one is tried all the same.
+pub(crate) async fn run(
+    supervisor: &Sandboxd,
+    commands: Vec<AutoStartCommand>,
+    mode: AutoStartMode,
+) -> Vec<AutoStartEntry> {
+    let mut entries = Vec::with_capacity(commands.len());
+    for command in commands {
+        let ran = match mode {
+            AutoStartMode::Test => tried(supervisor, &command).await,
+            AutoStartMode::Start => started(supervisor, &command).await,
+        };
+        let (output, exit_code) = ran.unwrap_or_else(|error| (error.to_string(), Some(1)));
+        entries.push(AutoStartEntry {
+            name: command.name,
+            workspace_path: command.workspace_path,
+            cwd: command.cwd,
+            output,
+            exit_code,
+            log_file: None,
+        });
+    }
+    entries
+}
+
+/// What is told where nothing could be run.
+pub(crate) fn failed(reason: &str) -> Vec<AutoStartEntry> {
+    vec![AutoStartEntry {
+        name: "Error".to_owned(),
+        workspace_path: None,
+        cwd: None,
+        output: reason.to_owned(),
+        exit_code: Some(1),
+        log_file: None,
+    }]
+}
+
+type Ran = Result<(String, Option<i32>), ClientError>;
+
+async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
+    let exec = Exec {
+        argv: ["sh", "-c", &command.command].map(str::to_owned).to_vec(),
+        cwd: Some(place(command)),
+        timeout_ms: Some(TRIAL_MS),
+        merge: true,
+        ..Exec::default()
+    };
+    let ran = supervisor.run(exec, "", OUTPUT).await?;
+    let mut output = String::from_utf8_lossy(&ran.stdout).into_owned();
+    if ran.done.truncated {
+        output.push_str(CUT);
+    }
+    let code = match ran.done.ended {
+        Ended::Exit(code) => code,
+        Ended::Signal(signal) => 128_i32.saturating_add(signal),
+        Ended::TimedOut => TIMED_OUT,
+    };
+    Ok((output, Some(code)))
+}
+
+async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
+    let service = ServiceSpec {
+        name: service_name(&command.name),
+        command: command.command.clone(),
+        cwd: Some(place(command)),
+        env: std::collections::BTreeMap::new(),
+        restart: Restart::OnFailure,
+    };
+    let info = supervisor.service_start(service).await?;
+    Ok((format!("runs as the service {}", info.name), None))
+}
+
+/// The supervisor refuses what leaves the workspace.
+fn place(command: &AutoStartCommand) -> Place {
+    let parts = [&command.workspace_path, &command.cwd];
+    let parts: Vec<&str> = parts.into_iter().flatten().map(|part| part.trim_matches('/')).collect();
+    Place::workspace(
+        parts.into_iter().filter(|part| !matches!(*part, "" | ".")).collect::<Vec<_>>().join("/"),
+    )
+}
+
+/// A name as the supervisor takes it. It cannot be the agent's.
+fn service_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
+    format!("app-{}", name.chars().map(plain).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn command(name: &str, workspace_path: Option<&str>, cwd: Option<&str>) -> AutoStartCommand {
+        AutoStartCommand {
+            name: name.to_owned(),
+            command: "true".to_owned(),
+            cwd: cwd.map(str::to_owned),
+            workspace_path: workspace_path.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_command_runs_where_its_paths_lead() {
+        for (workspace, cwd, wanted) in [
+            (None, None, ""),
+            (Some("."), None, ""),
+            (Some("app"), Some("web/"), "app/web"),
+            (Some("/app"), Some("."), "app"),
+            (None, Some(".."), ".."),
+        ] {
+            assert_eq!(place(&command("x", workspace, cwd)).path, wanted);
+        }
+    }
+
+    #[test]
+    fn what_was_stored_wrongly_is_no_command_and_no_name_is_the_agents() {
+        assert_eq!(parse(Some(json!({"name": "x"}))), []);
+        assert_eq!(parse(Some(json!([{"name": "", "command": "x"}]))), []);
+        assert_eq!(parse(Some(json!([{"name": "web", "command": "x"}]))).len(), 1);
+        assert_eq!(service_name("agent"), "app-agent");
+        assert_eq!(service_name("../x y"), "app----x-y");
+    }
+}

@@ -1,0 +1,226 @@
+//! Sandboxes that were booted before anybody asked, so that a new session's first prompt reaches an agent at once.
+//!
+//! A pooled sandbox is nobody's: it has no way out, and its token is known to no database until a session takes it. It
+//! is never found again: what a crash leaves of a pool is ended at the next start.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use egress::{Mode, Rules};
+use opencode::api::{Client, Place as AgentPlace};
+use opencode::files::Instructions;
+use proto::ModelId;
+use sandbox::{Provider, SandboxId};
+use secrecy::{ExposeSecret as _, SecretString};
+use store::TokenHash;
+use tokio::sync::Notify;
+
+use super::agent::Door;
+use super::launch::{LaunchError, READY, agent_program};
+use super::network::proxy_of;
+use super::prepare::{Occupant, Places};
+use super::room::{Room, Wanted};
+use crate::app::AppState;
+use crate::config::{Engine, Sandboxes as Settings};
+use crate::edge;
+use crate::identity::{Credential, CredentialKind};
+
+/// By this the sandboxes of pools are known, wherever they are listed.
+const PREFIX: &str = "pool-";
+/// After a boot that failed; each further pause is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(2);
+
+/// Those that wait.
+pub struct Pool {
+    size: usize,
+    ready: Mutex<Vec<Warm>>,
+    taken: Notify,
+}
+
+/// A booted sandbox that nobody uses. Dropping it ends it.
+pub(super) struct Warm {
+    pub(super) room: Room,
+    pub(super) client: Client<Door>,
+    pub(super) token: SecretString,
+    pub(super) token_hash: TokenHash,
+    pub(super) places: Places,
+    pub(super) fate: Fate,
+}
+
+/// Ends a sandbox, unless somebody has come to need it.
+pub(super) struct Fate(Option<(Arc<dyn Provider>, SandboxId)>);
+
+impl Fate {
+    /// It lives on.
+    pub(super) fn spare(mut self) {
+        self.0 = None;
+    }
+
+    async fn fulfil(mut self) {
+        if let Some((provider, id)) = self.0.take() {
+            end(&provider, &id).await;
+        }
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        if let Some((provider, id)) = self.0.take() {
+            tokio::spawn(async move { end(&provider, &id).await });
+        }
+    }
+}
+
+async fn end(provider: &Arc<dyn Provider>, id: &SandboxId) {
+    if let Err(error) = provider.terminate(id).await {
+        tracing::error!(sandbox = %id, %error, "a pooled sandbox is left behind; the next start ends it");
+    }
+}
+
+impl Pool {
+    /// Only engines whose sandboxes have ports of their own can have one.
+    pub fn of(settings: &Settings) -> Self {
+        let size = match settings.engine {
+            Engine::Local => settings.pool_size.unwrap_or(0),
+            Engine::Attach(_) | Engine::Process => 0,
+        };
+        Self { size, ready: Mutex::default(), taken: Notify::new() }
+    }
+
+    /// One that waits, which is the taker's from here on.
+    pub(super) fn take(&self) -> Option<Warm> {
+        let taken = self.ready().pop()?;
+        self.count();
+        self.taken.notify_one();
+        Some(taken)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.ready().len()
+    }
+
+    fn put(&self, warm: Warm) {
+        self.ready().push(warm);
+        self.count();
+    }
+
+    fn count(&self) {
+        let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
+        metrics::gauge!("proliferate_pool_waiting").set(f64::from(waiting));
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Vec<Warm>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends what an earlier gateway left of its pool: sandboxes that no session took.
+pub(crate) async fn sweep(app: &AppState) -> Result<usize, LaunchError> {
+    let mut swept = 0;
+    for listed in app.sandboxes.provider.list().await? {
+        let pooled = listed.id.as_str().starts_with(PREFIX);
+        if pooled && !app.store.is_sandbox_of_session(listed.id.as_str()).await? {
+            end(&app.sandboxes.provider, &listed.id).await;
+            swept += 1;
+        }
+    }
+    Ok(swept)
+}
+
+/// Keeps the pool full until the gateway stops, and then ends what waits in it. One boot at a time.
+pub(crate) async fn keep(app: AppState) {
+    let pool = &app.pool;
+    match sweep(&app).await {
+        Ok(0) => {}
+        Ok(swept) => tracing::info!(swept, "pooled sandboxes of an earlier run were ended"),
+        Err(error) => tracing::warn!(%error, "pooled sandboxes of an earlier run may be left"),
+    }
+    let mut pause = FIRST_PAUSE;
+    while !app.closing.is_cancelled() && pool.size > 0 {
+        if pool.waiting() >= pool.size {
+            tokio::select! {
+                () = pool.taken.notified() => {}
+                () = app.closing.cancelled() => {}
+            }
+            continue;
+        }
+        match fill(&app).await {
+            Ok(()) => pause = FIRST_PAUSE,
+            Err(error) => {
+                metrics::counter!("proliferate_pool_failures_total").increment(1);
+                tracing::warn!(%error, seconds = pause.as_secs(), "no pooled sandbox; trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = app.closing.cancelled() => {}
+                }
+                pause = LONGEST_PAUSE.min(pause * 2);
+            }
+        }
+    }
+    let waiting = std::mem::take(&mut *pool.ready());
+    for warm in waiting {
+        warm.fate.fulfil().await;
+    }
+}
+
+/// Boots one more, unless it is time to stop.
+async fn fill(app: &AppState) -> Result<(), LaunchError> {
+    let id = SandboxId::new(format!("{PREFIX}{}", app.rng.uuid(app.clock.now()).simple()))?;
+    let fate = Fate(Some((app.sandboxes.provider.clone(), id.clone())));
+    let since = app.clock.elapsed();
+    let booted = tokio::select! {
+        booted = boot(app, id) => booted,
+        () = app.closing.cancelled() => {
+            fate.fulfil().await;
+            return Ok(());
+        }
+    };
+    match booted {
+        Ok((room, client, token, places)) => {
+            let took = app.clock.elapsed().saturating_sub(since);
+            metrics::histogram!("proliferate_pool_boot_seconds").record(took.as_secs_f64());
+            tracing::info!(sandbox = %room.id, millis = took.as_millis(), "a sandbox waits in the pool");
+            let (token, token_hash) = (token.text, token.hash);
+            app.pool.put(Warm { room, client, token, token_hash, places, fate });
+            Ok(())
+        }
+        Err(error) => {
+            fate.fulfil().await;
+            Err(error)
+        }
+    }
+}
+
+async fn boot(
+    app: &AppState,
+    id: SandboxId,
+) -> Result<(Room, Client<Door>, Credential, Places), LaunchError> {
+    let program = agent_program(app)?;
+    let token = Credential::new(CredentialKind::Sandbox, &app.rng);
+    let secret = token.text.expose_secret().to_owned();
+    let wanted = Wanted {
+        id: id.clone(),
+        env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
+        snapshot: None,
+        proxy: proxy_of(Rules::new(Mode::Offline), &app.clock),
+        gateway: Some(edge::router(app.clone())),
+        agent: Some(program.clone()),
+    };
+    let room = app.sandboxes.start(wanted).await?;
+    let places = Places::of(&app.sandboxes, &room, &program);
+    let occupant = Occupant {
+        token: token.text.clone(),
+        session: None,
+        model: ModelId::parse_or_default(None),
+        instructions: Instructions::Scratch,
+    };
+    places.write(&room.inside, &occupant).await?;
+    places.start(&room.inside, &occupant).await?;
+    let door = Door { provider: app.sandboxes.provider.clone(), id, port: room.agent_port };
+    let client = Client::new(door, AgentPlace::local());
+    client.wait_until_ready(READY).await?;
+    Ok((room, client, token, places))
+}

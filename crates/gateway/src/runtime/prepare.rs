@@ -1,0 +1,143 @@
+//! What a sandbox needs before its agent can work: repositories, files, and the agent's own process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use opencode::files::{Instructions, Launch as AgentLaunch, Setup};
+use proto::ModelId;
+use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceSpec};
+use sandboxd::{ClientError, Sandboxd};
+use secrecy::{ExposeSecret as _, SecretString};
+use store::PlacedRepo;
+
+use super::launch::LaunchError;
+use super::room::{AGENT, Room};
+use super::sandboxes::Sandboxes;
+
+/// How long a clone may take.
+const CLONE_MS: u64 = 10 * 60 * 1000;
+const CLONE_OUTPUT: usize = 16 * 1024;
+/// Our files inside, outside of every repository.
+const FOLDER: &str = ".proliferate/agent";
+const SERVICE: &str = "agent";
+
+/// Whom an agent works for, and on what.
+pub(super) struct Occupant {
+    pub(super) token: SecretString,
+    /// Nobody's yet, in a pool.
+    pub(super) session: Option<String>,
+    pub(super) model: ModelId,
+    pub(super) instructions: Instructions,
+}
+
+/// Where the agent's things are inside one sandbox.
+pub(super) struct Places {
+    home: String,
+    folder: String,
+    workspace: String,
+    model_url: String,
+    program: String,
+    port: u16,
+}
+
+impl Places {
+    pub(super) fn of(sandboxes: &Sandboxes, room: &Room, program: &Path) -> Self {
+        let home = sandboxes.home(&room.id).to_string_lossy().into_owned();
+        Self {
+            folder: format!("{home}/{FOLDER}"),
+            workspace: format!("{home}/workspace"),
+            model_url: format!("{}/llm", room.gateway_url),
+            program: sandboxes.place_of(AGENT, program),
+            port: room.agent_port,
+            home,
+        }
+    }
+
+    /// Writes all files of the agent.
+    pub(super) async fn write(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
+        for entry in self.setup(occupant).entries() {
+            let path = entry.path.strip_prefix(&self.home).unwrap_or(&entry.path);
+            let mode = if entry.secret { 0o600 } else { 0o644 };
+            let place = Place::home(path.trim_start_matches('/'));
+            inside.write_file(place, entry.contents, Some(mode)).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the agent's process, which finds the files that were written.
+    pub(super) async fn start(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
+        inside.service_start(service(&self.program, self.setup(occupant).launch())).await?;
+        Ok(())
+    }
+
+    fn setup<'a>(&'a self, occupant: &'a Occupant) -> Setup<'a> {
+        Setup {
+            home: &self.home,
+            folder: &self.folder,
+            workspace: &self.workspace,
+            model_url: &self.model_url,
+            model_key: occupant.token.expose_secret(),
+            session: occupant.session.as_deref(),
+            model: occupant.model.model().opencode_id,
+            instructions: occupant.instructions,
+            tools: &[],
+            port: self.port,
+        }
+    }
+}
+
+fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
+    let words = std::iter::once(program.to_owned()).chain(launch.arguments);
+    ServiceSpec {
+        name: SERVICE.to_owned(),
+        command: format!("exec {}", words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")),
+        cwd: Some(Place::workspace("")),
+        env: launch.environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        restart: Restart::OnFailure,
+    }
+}
+
+/// One word for a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Repositories that are not there yet: a snapshot or an earlier sandbox may have brought them.
+pub(super) async fn missing<'a>(
+    inside: &Sandboxd,
+    repos: &'a [PlacedRepo],
+) -> Result<Vec<&'a PlacedRepo>, LaunchError> {
+    let mut missing = Vec::new();
+    for placed in repos {
+        match inside.stat(Place::workspace(format!("{}/.git", placed.workspace_path))).await {
+            Ok(_) => {}
+            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => missing.push(placed),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(missing)
+}
+
+pub(super) async fn clone(inside: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {
+    for PlacedRepo { repo, workspace_path } in repos {
+        let Some(url) = &repo.url else { continue };
+        let argv =
+            ["git", "clone", "--depth", "50", "--branch", &repo.default_branch, "--", url, workspace_path];
+        let exec = Exec {
+            argv: argv.map(str::to_owned).to_vec(),
+            timeout_ms: Some(CLONE_MS),
+            env: BTreeMap::from([("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned())]),
+            merge: true,
+            ..Exec::default()
+        };
+        let ran = inside.run(exec, "", CLONE_OUTPUT).await?;
+        if ran.done.ended != Ended::Exit(0) {
+            let said = String::from_utf8_lossy(&ran.stdout);
+            let reason =
+                said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");
+            let reason = reason.chars().filter(|c| !c.is_control()).take(300).collect();
+            return Err(LaunchError::Clone { name: repo.name.clone(), reason });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Nobody starts from a snapshot that is not their organisation's, whatever they write into a request.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use proto::socket::SnapshotTarget;
+use proto::{OrgId, SessionType};
+use serde_json::{Value, json};
+use store::{NewSession, NewSnapshot, SessionFilter};
+
+use crate::harness::Setup;
+use crate::live::{Live, is_status};
+use crate::people::{org, person};
+
+/// A session of an organisation with a snapshot of it.
+async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
+    let now = live.app.clock.now();
+    let session = live.app.rng.uuid(now).into();
+    let new = NewSession::new(session, org, SessionType::Coding, "local", now);
+    live.app.store.create_session(new).await.unwrap();
+    let owner = live.app.store.own_session(session, "test").await.unwrap().owner;
+    let sandbox_provider = live.app.sandboxes.engine().to_owned();
+    let new = NewSnapshot { id: id.to_owned(), target: SnapshotTarget::Session, sandbox_provider, at: now };
+    live.app.store.record_snapshot(&owner, new).await.unwrap();
+}
+
+fn from(snapshot: &str) -> Value {
+    json!({"sessionType": "coding", "clientType": "web", "snapshotId": snapshot})
+}
+
+#[tokio::test]
+async fn a_snapshot_of_another_organisation_and_one_that_is_not_there_answer_alike() {
+    let live = Live::start().await;
+    let other = org(&live.app).await;
+    with_snapshot(&live, other, "theirs").await;
+    with_snapshot(&live, live.ada.org, "ours").await;
+    let sessions = async || live.app.store.sessions(live.ada.org, SessionFilter::default(), 50, None).await;
+    let before = sessions().await.unwrap().len();
+    let ask = async |snapshot: &str, more: &Value| {
+        let mut body = from(snapshot);
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None).await
+    };
+    let managed = json!({"managedConfiguration": {}});
+    live.post("/v1/repos", &json!({"url": "https://example.com/app.git"})).await;
+    let unknown = ask("unknown", &json!({})).await;
+    assert_eq!((unknown.0, &unknown.1["error"]), (404, &json!("This snapshot does not exist")));
+    for id in ["theirs", "", "../../etc", "UNKNOWN"] {
+        assert_eq!(ask(id, &json!({})).await, unknown, "{id}");
+        assert_eq!(ask(id, &managed).await, unknown, "{id}");
+    }
+    assert_eq!(sessions().await.unwrap().len(), before, "a session was made");
+    let made = live.app.store.configurations(live.ada.org).await.unwrap();
+    assert_eq!(made.len(), 0, "a configuration was made");
+    let (status, made) = ask("ours", &json!({})).await;
+    assert_eq!((status, &made["hasSnapshot"]), (201, &json!(true)));
+}
+
+#[tokio::test]
+async fn a_session_that_names_anothers_snapshot_does_not_boot() {
+    let setup = Setup::sqlite();
+    // It is looked for, and never run.
+    let agent = setup.folder().join("bin/opencode");
+    std::fs::write(&agent, "").unwrap();
+    std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let live = Live::local(setup).await;
+    let other = org(&live.app).await;
+    with_snapshot(&live, other, "theirs").await;
+    let now = live.app.clock.now();
+    let session = live.app.rng.uuid(now).into();
+    let new = NewSession::new(session, live.ada.org, SessionType::Coding, "local", now);
+    let new = NewSession { snapshot_id: Some("theirs".to_owned()), ..new };
+    live.app.store.create_session(new).await.unwrap();
+    let mut socket = live.watch(&session.to_string()).await;
+    let said = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
+    assert!(
+        said["payload"]["message"].as_str().unwrap().contains("the snapshot that this session starts from"),
+        "{said}"
+    );
+    assert!(live.app.sandboxes.provider.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_snapshot_needs_a_member_who_may_change_the_session_and_a_provider_that_can() {
+    let live = Live::start().await;
+    let session = live.session().await;
+    let bob = person(&live.app, live.ada.org, proto::Role::Member).await;
+    let mut theirs = live.try_watch(&session, &bob.token, "").await.unwrap();
+    theirs.send(&json!({"type": "save_snapshot"})).await;
+    let refused = theirs.until_type("error").await.pop().unwrap();
+    assert_eq!(refused["payload"]["message"], "Not authorized to modify this session");
+    let service = crate::people::service_token(&live.app, Some(live.ada.org));
+    let mut nobody = live.try_watch(&session, &service, "").await.unwrap();
+    nobody.send(&json!({"type": "save_snapshot"})).await;
+    nobody.send(&json!({"type": "run_auto_start", "runId": "r"})).await;
+    for _ in 0..2 {
+        assert_eq!(nobody.until_type("error").await.pop().unwrap()["payload"]["message"], "Unauthorized");
+    }
+    let mut ours = live.running(&session).await;
+    ours.send(&json!({"type": "save_snapshot"})).await;
+    let result = ours.until_type("snapshot_result").await.pop().unwrap();
+    assert!(result["seq"].is_number(), "everyone is told");
+    let payload = &result["payload"];
+    assert_eq!((&payload["success"], &payload["target"]), (&json!(false), &json!("session")));
+    assert!(payload["error"].as_str().unwrap().contains("durable snapshots"), "{payload}");
+    ours.send(&json!({"type": "run_auto_start", "runId": "r1", "commands": [{"name": "n", "command": "c"}]}))
+        .await;
+    let output = ours.until_type("auto_start_output").await.pop().unwrap();
+    assert_eq!(output["payload"]["runId"], "r1");
+    let entry = &output["payload"]["entries"][0];
+    assert_eq!((&entry["name"], &entry["exitCode"]), (&json!("Error"), &json!(1)), "{entry}");
+}

@@ -1,0 +1,50 @@
+//! Snapshots: whose they are, and what starts from them.
+
+use proto::socket::SnapshotTarget;
+use proto::{ConfigurationStatus, SessionType};
+use store::{NewSession, StoreError};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, configuration, id, new_session, org, own, session, snapshot};
+
+on_both! {
+    a_snapshot_belongs_to_one_organisation_and_outlives_its_session
+    a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from
+}
+
+async fn a_snapshot_belongs_to_one_organisation_and_outlives_its_session(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let work = session(&b.store, one, 40).await;
+    let owner = own(&b.store, work).await;
+    b.store.record_snapshot(&owner, snapshot("copy", SnapshotTarget::Session)).await.unwrap();
+    let again = b.store.record_snapshot(&owner, snapshot("copy", SnapshotTarget::Session)).await;
+    assert!(matches!(again, Err(StoreError::Taken(_))), "{again:?}");
+    assert_eq!(b.store.session(one, work).await.unwrap().unwrap().snapshot_id.as_deref(), Some("copy"));
+    assert_eq!(b.store.snapshot(two, "copy").await.unwrap(), None);
+    assert_eq!(b.store.snapshot(one, "other").await.unwrap(), None);
+    b.store.delete_session(one, work, "ada", at(9)).await.unwrap();
+    let found = b.store.snapshot(one, "copy").await.unwrap().unwrap();
+    assert_eq!((found.session_id, found.created_at), (work, at(8)));
+}
+
+async fn a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let place = configuration(b, 1, 30).await;
+    let of = |number, configuration_id| NewSession {
+        session_type: SessionType::Setup,
+        configuration_id,
+        ..new_session(one, number)
+    };
+    b.store.create_session(of(40, Some(place))).await.unwrap();
+    let owner = own(&b.store, id(40)).await;
+    b.store.record_snapshot(&owner, snapshot("ready", SnapshotTarget::Configuration)).await.unwrap();
+    let found = b.store.configuration(one, place).await.unwrap().unwrap();
+    assert_eq!((found.snapshot_id.as_deref(), found.status), (Some("ready"), ConfigurationStatus::Ready));
+    assert_eq!(b.store.session(one, id(40)).await.unwrap().unwrap().snapshot_id, None);
+
+    b.store.create_session(of(41, None)).await.unwrap();
+    let lost = own(&b.store, id(41)).await;
+    let refused = b.store.record_snapshot(&lost, snapshot("lost", SnapshotTarget::Configuration)).await;
+    assert!(matches!(refused, Err(StoreError::Missing("this configuration"))), "{refused:?}");
+    assert_eq!(b.store.snapshot(one, "lost").await.unwrap(), None, "half of it was kept");
+}
