@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench fuzz audit clean
+.PHONY: help up test test-cgroup2 check bench fuzz audit clean
 
 BIN := target/release/proliferate
 # The load generator is a workspace of its own: it must not share a line with what it measures.
@@ -12,7 +12,7 @@ CARGO_DENY := 0.20.2
 export PATH := $(CURDIR)/.tools/bin:$(CURDIR)/.tools/node_modules/.bin:$(PATH)
 
 help: ## What there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 up: ## Build everything and run it: http://127.0.0.1:8787
 	@scripts/need.sh up
@@ -24,6 +24,11 @@ test: ## All tests, beside a private PostgreSQL and Redis
 	cargo build --workspace --locked --tests
 	scripts/with-services.sh cargo test --workspace --locked --no-fail-fast
 	cargo test --locked --manifest-path $(LOADGEN)
+
+test-cgroup2: ## Local sandboxes where control groups are version 2 alone: in an emulated machine, some minutes
+	@scripts/need.sh cgroup2
+	test=$$(cargo test --workspace --locked --no-run --test local 2>&1 | sed -n 's|.*local/main.rs (\(.*\))|\1|p'); \
+	for owner in "" 61234; do GROUP_OWNER=$$owner scripts/cgroup2.sh "$$test" --skip rootless --test-threads=1; done
 
 check: .tools/bin/cargo-deny ## Format, lints, tidiness, licences
 	cargo fmt --all --check

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `make up` or `make test`, says what it does, and does nothing the second time.
-#   scripts/need.sh up|test
+# Installs what is missing for `make up`, `make test` or `make test-cgroup2`, says what it does, and does nothing the second time.
+#   scripts/need.sh up|test|cgroup2
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +32,7 @@ if [ "${1:-}" = test ]; then
   need redis-server redis-server
   need chromium chromium
 fi
+[ "${1:-}" != cgroup2 ] || need qemu-system-x86_64 qemu-system-x86
 
 if [ ${#packages[@]} -gt 0 ]; then
   say "installing with apt: ${packages[*]}"

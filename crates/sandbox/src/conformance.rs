@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::error::{Capability, SandboxError};
-use crate::provider::{Provider, SandboxState};
+use crate::provider::{ExpiryOwner, Provider, SandboxState};
 use crate::spec::{SandboxId, SnapshotId, Spec};
 
 /// A provider and how to use it in a test.
@@ -35,6 +35,7 @@ pub async fn run(subject: &Subject<'_>) -> Result<Vec<&'static str>, String> {
     check!(snapshots_come_back);
     check!(pause_stops_and_resume_continues);
     check!(terminate_ends_and_may_be_repeated);
+    check!(what_is_not_ours_is_only_let_go);
     Ok(held)
 }
 
@@ -189,4 +190,29 @@ async fn terminate_ends_and_may_be_repeated(subject: &Subject<'_>) -> Result<(),
         None => Ok(()),
         other => Err(fail("what is ended is not listed", &other)),
     }
+}
+
+/// What somebody else runs is only let go: the gateway has nothing to end, to pause or to keep, so that nobody using
+/// it is never a failure of any of these.
+async fn what_is_not_ours_is_only_let_go(subject: &Subject<'_>) -> Result<(), String> {
+    let capabilities = subject.provider.capabilities();
+    let not_ours = capabilities.expiry == ExpiryOwner::Nobody;
+    if not_ours == capabilities.owns_processes {
+        return Err(fail("whoever owns processes owns their end", &capabilities));
+    }
+    if !not_ours {
+        return Ok(());
+    }
+    if capabilities.memory_pause || capabilities.durable_snapshot || capabilities.fork {
+        return Err(fail("what is not ours is not kept by us", &capabilities));
+    }
+    let spec = (subject.echo)("conform");
+    subject.provider.ensure(&spec).await.map_err(text)?;
+    subject.provider.terminate(&spec.id).await.map_err(text)?;
+    let again = subject.provider.ensure(&spec).await.map_err(text)?;
+    if again.recovered {
+        return Err(fail("what was let go is connected anew", &again));
+    }
+    echo(subject, &spec.id).await?;
+    subject.provider.terminate(&spec.id).await.map_err(text)
 }

@@ -1,14 +1,15 @@
 //! Sandboxes on this host: bubblewrap in namespaces of its own, without a network device, under a user id that owns
 //! nothing else.
 //!
-//! - bubblewrap never runs as root, and starts with an empty environment: [`launcher_main`].
-//! - The inside and the gateway reach each other only through sockets that the gateway makes: [`broker_main`].
+//! - bubblewrap never runs as root, and starts with an empty environment: [`launcher`].
+//! - The inside and the gateway reach each other only through sockets that the gateway makes: [`broker`].
 //! - A sandbox outlives the gateway and is known again by its [`identity::Identity`], never by pid alone.
 
 mod broker;
 mod bwrap;
 mod cgroup;
 mod config;
+mod hidden;
 pub(crate) mod identity;
 mod inner;
 mod launcher;
@@ -28,9 +29,8 @@ use async_trait::async_trait;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-pub use broker::broker_main;
-pub use config::{Helper, LimitsReport, LocalConfig, Strength};
-pub use launcher::launcher_main;
+pub use config::{LimitsReport, LocalConfig, Strength};
+pub use hidden::hidden_main;
 
 use self::cgroup::{Cgroups, Controller};
 use self::inner::Inner;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sandbox::attach::{AttachProvider, PlainHttp};
 use sandbox::conformance::{Subject, run};
-use sandbox::local::{Helper, LocalConfig, LocalProvider};
+use sandbox::local::{LocalConfig, LocalProvider};
 use sandbox::process::{Insecure, ProcessProvider};
 use sandbox::{Provider, SandboxId, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -32,8 +32,7 @@ async fn conforms(provider: &dyn Provider, port: u16) {
 #[tokio::test(flavor = "multi_thread")]
 async fn local() {
     let folder = tempfile::tempdir().unwrap();
-    let program = env!("CARGO_BIN_EXE_sandbox-helper").into();
-    let helper = Helper { program, launcher: vec!["launch".into()], broker: vec!["broker".into()] };
+    let helper = env!("CARGO_BIN_EXE_sandbox-helper").into();
     let mut config = LocalConfig::new(folder.path().join("data"), helper);
     config.uids = 280_000..=280_009;
     conforms(&LocalProvider::open(config).unwrap(), 4000).await;

@@ -1,6 +1,6 @@
 //! The part that runs inside the sandbox.
 //!
-//! Two processes. [`init`] is PID 1: it reads the key, starts the [`worker`] and reaps whatever is orphaned. It is a
+//! Two processes. PID 1 (`reaper`) reads the key, starts the worker (`serve`) and reaps whatever is orphaned. It is a
 //! process of its own so that reaping everything never steals a child that the worker waits for. If the worker ends,
 //! PID 1 ends, and the kernel ends everything else in the namespace.
 //!
@@ -28,13 +28,34 @@ mod supervise;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-pub use reaper::init;
-pub use serve::{Worker, worker};
+pub use serve::Worker;
+
+/// The words by which the program that has this becomes PID 1, and PID 1 makes it the worker.
+pub const WORD: &str = "sandboxd";
+const WORKER: &str = "sandboxd-worker";
+
+/// Runs the inside, if this word is one of its names, and gives the exit code of this process.
+pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
+    let ended = match word.to_str()? {
+        WORD => reaper::init(),
+        WORKER => serve::worker(),
+        _ => return None,
+    };
+    Some(ended.map_or_else(
+        |error| {
+            let _ = writeln!(io::stderr(), "sandboxd: {error}");
+            ExitCode::from(2)
+        },
+        ExitCode::from,
+    ))
+}
 
 /// The longest [`Options`] as JSON.
 const MAX_OPTIONS: usize = 256 * 1024;
@@ -79,7 +100,7 @@ pub enum StartError {
     Step(&'static str, io::Error),
 }
 
-/// What the launcher writes to the standard input of [`init`].
+/// What the launcher writes to the standard input of PID 1.
 pub fn startup(key: &[u8; 32], options: &Options) -> Result<Vec<u8>, StartError> {
     let options = serde_json::to_vec(options).map_err(|_| StartError::Options)?;
     let length = u32::try_from(options.len()).map_err(|_| StartError::Options)?;

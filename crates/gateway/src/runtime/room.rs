@@ -164,7 +164,7 @@ impl Sandboxes {
     fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
         let home = self.home(&wanted.id);
         let program = self.place_of(OURSELVES, &self.program);
-        let mut spec = Spec::new(wanted.id.clone(), vec![program, "sandboxd".to_owned()]);
+        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::inside::WORD.to_owned()]);
         if self.has_own_network() {
             spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
             spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use clock::Rng;
 use sandbox::attach::{AttachProvider, PlainHttp};
-use sandbox::local::{Helper, LimitsReport, LocalConfig, LocalProvider};
+use sandbox::local::{LimitsReport, LocalConfig, LocalProvider};
 use sandbox::process::{self, ProcessProvider};
 use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use url::Url;
@@ -15,10 +15,6 @@ use url::Url;
 use super::key::RootKey;
 use crate::config::{Config, Engine};
 use crate::data_dir::{DataDir, DataDirError};
-
-/// The words by which this program's hidden parts are called; the binary's `main` knows the same ones.
-pub(crate) const LAUNCHER: &str = "sandbox-launcher";
-pub(crate) const BROKER: &str = "sandbox-broker";
 
 /// Whether somebody has said on the command line that sandboxes may protect nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,9 +163,7 @@ impl Sandboxes {
 }
 
 fn local_config(config: &Config, root: PathBuf, program: &std::path::Path, rng: &Rng) -> LocalConfig {
-    let words = |word: &str| vec![word.to_owned()];
-    let helper = Helper { program: program.to_owned(), launcher: words(LAUNCHER), broker: words(BROKER) };
-    let mut local = LocalConfig::new(root, helper);
+    let mut local = LocalConfig::new(root, program.to_owned());
     // No file has the empty name: sandboxes are refused with what to do about it.
     local.bwrap = config.program("bwrap").unwrap_or_default();
     local.uids = config.sandboxes.uids.clone();

@@ -1,11 +1,8 @@
-//! The hidden subcommands as a program of their own, for the tests of this crate.
+//! The provider's helpers as a program of their own, for the tests of this crate.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("launch") => sandbox::local::launcher_main(),
-        Some("broker") => sandbox::local::broker_main(),
-        _ => ExitCode::FAILURE,
-    }
+    let word = std::env::args_os().nth(1).unwrap_or_default();
+    sandbox::local::hidden_main(&word).unwrap_or(ExitCode::FAILURE)
 }

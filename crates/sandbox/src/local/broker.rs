@@ -21,7 +21,7 @@ const NOBODY: u32 = 65_534;
 const BACKLOG: i32 = 128;
 
 /// The hidden subcommand: serves requests from its standard input, a socket, until the other end closes.
-pub fn broker_main() -> ExitCode {
+pub(super) fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

@@ -18,6 +18,8 @@ use crate::spec::Limits;
 const PATIENCE: u32 = 500;
 const STEP: Duration = Duration::from_millis(10);
 const PERIOD: u64 = 100_000;
+/// The group beside the sandboxes' into which the gateway steps, see [`Place::enable`].
+const ASIDE: &str = "proliferate-gateway";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Controller {
@@ -121,7 +123,9 @@ fn place(own: &str, mounted: &str, root: &str, controller: Option<&str>) -> Opti
         let ours = controller.map_or(names.is_empty(), |name| names.split(',').any(|n| n == name));
         ours.then_some(path)
     })?;
-    let below = path.strip_prefix(root).unwrap_or(path).trim_start_matches('/');
+    // Who has stepped aside before looks from the same place again, or groups would nest deeper each time.
+    let path = path.strip_suffix(ASIDE).unwrap_or(path);
+    let below = path.strip_prefix(root).unwrap_or(path).trim_matches('/');
     Some(Place { folder: Path::new(mounted).join(below), unified: controller.is_none() })
 }
 
@@ -162,7 +166,7 @@ impl Place {
         if error.kind() != io::ErrorKind::ResourceBusy {
             return false;
         }
-        let aside = self.folder.join("proliferate-gateway");
+        let aside = self.folder.join(ASIDE);
         let _ = fs::create_dir(&aside);
         fs::write(aside.join("cgroup.procs"), "0").is_ok() && enable().is_ok()
     }
@@ -174,7 +178,6 @@ impl Place {
             (Controller::Memory, true) => {
                 // Without swap the group would otherwise only get slow; where there is none the file is absent.
                 let _ = write("memory.swap.max", "0".into());
-                let _ = write("memory.oom.group", "1".into());
                 write("memory.max", limits.memory_bytes.to_string())
             }
             (Controller::Memory, false) => {
@@ -192,6 +195,12 @@ impl Place {
         }
     }
 
+    /// Moving a whole process makes the kernel hold up all forks of the host first, which takes longer than the rest of
+    /// a start. A thread that moves itself does not, and version 1 has a file for that.
+    fn join_file(&self) -> PathBuf {
+        self.folder.join(if self.unified { "cgroup.procs" } else { "tasks" })
+    }
+
     fn pids(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -203,9 +212,9 @@ impl Group {
         self.0.contains_key(&controller)
     }
 
-    /// The files by which a process joins.
+    /// The files by which a process with one thread joins, by writing `0`.
     pub(crate) fn join_files(&self) -> Vec<PathBuf> {
-        let mut files: Vec<_> = self.0.values().map(|place| place.folder.join("cgroup.procs")).collect();
+        let mut files: Vec<_> = self.0.values().map(Place::join_file).collect();
         files.sort();
         files.dedup();
         files
@@ -276,13 +285,16 @@ mod tests {
     fn hybrid_hosts_keep_version_one_and_nested_paths() {
         let mounts = "30 20 0:1 / /c/cpu rw - cgroup cgroup rw,cpu\n31 20 0:2 /box /c/memory rw - cgroup x rw,memory\n\
             32 20 0:3 / /c/unified rw - cgroup2 cgroup2 rw\ngarbage\n";
-        let own = "4:memory:/box/gateway\n1:cpu:/\n0::/slice\n";
+        let own = "4:memory:/box/gateway\n1:cpu:/\n0::/slice/proliferate-gateway\n";
         let found = parse(mounts, own);
         let folder = |controller| found.0.get(&controller).map(|p| (p.folder.to_str().unwrap(), p.unified));
         assert_eq!(folder(Controller::Memory), Some(("/c/memory/gateway", false)));
         assert_eq!(folder(Controller::Cpu), Some(("/c/cpu/", false)));
         assert_eq!(folder(Controller::Pids), Some(("/c/unified/slice", true)));
         assert_eq!(folder(Controller::Freezer), Some(("/c/unified/slice", true)));
+        let joined = Group(found.0).join_files();
+        let joined: Vec<_> = joined.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(joined, ["/c/cpu/tasks", "/c/memory/gateway/tasks", "/c/unified/slice/cgroup.procs"]);
     }
 
     #[test]
@@ -295,7 +307,6 @@ mod tests {
         }
         let read = |file| fs::read_to_string(dir.path().join(file)).unwrap();
         assert_eq!(read("memory.max"), (2u64 << 30).to_string());
-        assert_eq!(read("memory.oom.group"), "1");
         assert_eq!(read("pids.max"), "512");
         assert_eq!(read("cpu.max"), "50000 100000");
     }

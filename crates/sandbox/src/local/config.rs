@@ -6,19 +6,12 @@ use std::time::Duration;
 
 use clock::Rng;
 
-/// The program that has the hidden subcommands, usually the gateway's own, and how they are called.
-#[derive(Clone, Debug)]
-pub struct Helper {
-    pub program: PathBuf,
-    pub launcher: Vec<String>,
-    pub broker: Vec<String>,
-}
-
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
     /// The provider's folder; nobody else writes there.
     pub root: PathBuf,
-    pub helper: Helper,
+    /// A program that begins with [`super::hidden_main`], usually the gateway's own.
+    pub helper: PathBuf,
     pub bwrap: PathBuf,
     /// Host user ids for sandboxes, used when the gateway is root.
     pub uids: RangeInclusive<u32>,
@@ -30,7 +23,7 @@ pub struct LocalConfig {
 }
 
 impl LocalConfig {
-    pub fn new(root: PathBuf, helper: Helper) -> Self {
+    pub fn new(root: PathBuf, helper: PathBuf) -> Self {
         Self {
             root,
             helper,

@@ -26,7 +26,7 @@ use super::{bwrap, seccomp};
 const STAGES: [&str; 4] = ["/mnt", "/media", "/srv", "/tmp"];
 
 /// The hidden subcommand: reads a plan, becomes bubblewrap. Only returns to say why not.
-pub fn launcher_main() -> ExitCode {
+pub(super) fn main() -> ExitCode {
     let Err(error) = launch();
     // The prefix tells the gateway that this line is ours and not of a program inside.
     let _ = writeln!(io::stderr(), "launcher: {error}");

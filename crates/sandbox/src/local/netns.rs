@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream, UnixDatagram};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::config::Helper;
+use super::hidden::BROKER;
 use super::wire::{self, Ask, Request};
 use crate::error::SandboxError;
 
@@ -32,14 +33,14 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// Starts a broker; it has to [enter](Self::enter) a namespace before it is of use.
-    pub(crate) fn start(helper: &Helper) -> Result<Self, SandboxError> {
+    pub(crate) fn start(helper: &Path) -> Result<Self, SandboxError> {
         let host = SandboxError::host("start the socket broker");
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|e| host(e.into()))?;
         rustix::io::ioctl_fionbio(&ours, true).map_err(|e| host(e.into()))?;
-        let process = Command::new(&helper.program)
-            .args(&helper.broker)
+        let process = Command::new(helper)
+            .arg(BROKER)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
@@ -138,6 +139,6 @@ pub(crate) async fn connected(socket: OwnedFd, port: u16) -> Result<TcpStream, S
 }
 
 /// Opens a namespace of a process, which the caller has checked to be the right one.
-pub(crate) fn open_namespace(path: &std::path::Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
     Ok(std::fs::File::open(path)?.into())
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use super::blocking;
 use super::cgroup::Group;
+use super::hidden::LAUNCHER;
 use super::identity::{self, Found, Identity};
 use super::inner::Inner;
 use super::netns::Broker;
@@ -73,10 +74,9 @@ impl Inner {
         }
     }
 
-    async fn start(&self, spec: &Spec, folder: &Folder, uid: Option<u32>) -> Result<(), SandboxError> {
-        let host = SandboxError::host("make the sandbox's folder");
-        folder.create().map_err(&host)?;
-        let uid = match (&self.uids, uid) {
+    /// The first record, which says what has to be taken back from here on.
+    fn record(&self, spec: &Spec, folder: &Folder, old: Option<u32>) -> Result<Record, SandboxError> {
+        let uid = match (&self.uids, old) {
             (None, _) => None,
             (Some(uids), Some(uid)) => {
                 uids.keep(uid, &spec.id)?;
@@ -84,7 +84,7 @@ impl Inner {
             }
             (Some(uids), None) => Some(uids.take(&spec.id)?),
         };
-        let mut record = Record {
+        let record = Record {
             version: 1,
             uid,
             group: Group::default(),
@@ -92,7 +92,18 @@ impl Inner {
             injected: spec.injected.clone(),
             limits: spec.limits.clone(),
         };
-        folder.save(&record)?;
+        let saved = folder.save(&record);
+        if let (Err(_), None, Some(uid), Some(uids)) = (&saved, old, uid, &self.uids) {
+            uids.give_back(uid);
+        }
+        saved.map(|()| record)
+    }
+
+    async fn start(&self, spec: &Spec, folder: &Folder, uid: Option<u32>) -> Result<(), SandboxError> {
+        let host = SandboxError::host("make the sandbox's folder");
+        folder.create().map_err(&host)?;
+        let mut record = self.record(spec, folder, uid)?;
+        let uid = record.uid;
         record.group = self.cgroups.create(&format!("{}-{}", self.folders.mark(), spec.id), &spec.limits)?;
         folder.save(&record)?;
         folder.write_etc().map_err(&host)?;
@@ -151,10 +162,9 @@ impl Inner {
         let host = SandboxError::host("start the launcher");
         let log = folder.open_log().map_err(&host)?;
         log.set_len(0).map_err(&host)?;
-        let helper = &self.config.helper;
         // A group of its own: an interrupt from the gateway's terminal is not meant for sandboxes.
-        let mut child = Command::new(&helper.program)
-            .args(&helper.launcher)
+        let mut child = Command::new(&self.config.helper)
+            .arg(LAUNCHER)
             .env_clear()
             .current_dir("/")
             .process_group(0)

@@ -60,10 +60,13 @@ impl Uids {
             if self.own_file(uid).exists() || self.holder(uid).is_some() {
                 continue;
             }
-            fs::write(self.own_file(uid), id.as_str()).map_err(&failed)?;
-            fs::write(self.host_file(uid), self.own_file(uid).as_os_str().as_encoded_bytes())
-                .map_err(&failed)?;
-            return Ok(uid);
+            let written = self.write(uid, id);
+            if written.is_err() {
+                // A full disk leaves an empty file.
+                let _ = fs::remove_file(self.host_file(uid));
+                let _ = fs::remove_file(self.own_file(uid));
+            }
+            return written.map(|()| uid).map_err(failed);
         }
         Err(SandboxError::UidsExhausted)
     }
@@ -75,8 +78,12 @@ impl Uids {
         if self.holder(uid).is_some_and(|holder| holder != self.own_file(uid)) {
             return Err(SandboxError::Records("its user id is used by another gateway of this host"));
         }
-        fs::write(self.own_file(uid), id.as_str()).map_err(&failed)?;
-        fs::write(self.host_file(uid), self.own_file(uid).as_os_str().as_encoded_bytes()).map_err(failed)
+        self.write(uid, id).map_err(failed)
+    }
+
+    fn write(&self, uid: u32, id: &SandboxId) -> std::io::Result<()> {
+        fs::write(self.own_file(uid), id.as_str())?;
+        fs::write(self.host_file(uid), self.own_file(uid).as_os_str().as_encoded_bytes())
     }
 
     pub(crate) fn give_back(&self, uid: u32) {

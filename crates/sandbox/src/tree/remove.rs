@@ -1,10 +1,10 @@
 //! Removing a hostile folder completely, however deep it is and whatever its modes are.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{TreeError, kind, look, names, open_folder, open_top};
@@ -60,9 +60,16 @@ fn open_for_removal(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     if let Ok(stat) = look(parent, name)
         && stat.st_mode & 0o700 != 0o700
     {
-        rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+        give_rights(parent, name)?;
     }
     open_folder(parent, name)
+}
+
+/// Through a handle: changing modes by name follows a link that has taken the folder's place meanwhile.
+pub(super) fn give_rights(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::RWXU)
 }
 
 fn move_up(top: &OwnedFd, folder: &OwnedFd, name: &CStr, moved: &mut u64) -> Result<(), TreeError> {

@@ -83,6 +83,21 @@ fn a_link_in_place_of_the_folder_is_not_followed() {
     assert!(real.join("file").exists());
 }
 
+#[test]
+fn rights_are_given_to_a_folder_and_never_through_a_link_that_took_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+    fs::create_dir(&real).unwrap();
+    let mode = || fs::metadata(&real).unwrap().mode() & 0o777;
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o500)).unwrap();
+    symlink(&real, &link).unwrap();
+    let top = open_top(dir.path()).unwrap();
+    assert!(remove::give_rights(&top, c"link").is_err());
+    assert_eq!(mode(), 0o500);
+    remove::give_rights(&top, c"real").unwrap();
+    assert_eq!(mode(), 0o700);
+}
+
 /// What a sandbox that is not stopped can do while its files are copied.
 #[test]
 fn a_folder_swapped_for_a_link_in_the_middle_leads_nowhere() {

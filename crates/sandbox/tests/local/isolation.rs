@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use sandbox::Provider as _;
 use tokio::net::TcpListener;
 
-use super::support::{Bed, id};
+use super::support::{Bed, LISTEN, id};
 
 /// The attempts that need nothing prepared on the host: a script, and what it must not be able to print.
 const ATTEMPTS: &[(&str, &str)] = &[
@@ -162,8 +162,7 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
     };
     let said = bed.run(&one, &connect(port)).await;
     assert!(said.contains("refused"), "{said}");
-    bed.run(&two, "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => q(127.0.0.1:5000), Listen => 1) or die; sleep 60' >/dev/null 2>&1 &").await;
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    bed.run(&two, LISTEN).await;
     let said = bed.run(&one, &connect(5000)).await;
     assert!(said.contains("refused"), "{said}");
     let other = bed.folder.path().join("data/sandboxes/two/home/file");

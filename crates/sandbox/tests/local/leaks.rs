@@ -9,7 +9,7 @@ use std::time::Duration;
 use sandbox::local::LocalConfig;
 use sandbox::{Provider as _, SandboxError, Spec};
 
-use super::support::{Bed, spec};
+use super::support::{Bed, HELPER, spec};
 
 /// What a provider with this folder and these user ids has on the host.
 #[derive(Debug, PartialEq, Eq)]
@@ -96,16 +96,16 @@ async fn check(
     println!("{case}: {error}");
 }
 
-/// A program that every user may run.
-fn script(name: &str, body: &str) -> std::path::PathBuf {
+/// A program beside the provider's folder that every user may run.
+fn script(config: &LocalConfig, body: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    let name = format!("{name}-{}", rustix::process::geteuid().as_raw());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("scripts");
-    fs::create_dir_all(&folder).unwrap();
-    let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777));
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = config.root.parent().unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
+    let path = folder.join("script");
+    // Written by another process: what a child of a neighbouring test holds open for writing cannot be run.
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2"; chmod 755 "$2""#;
+    let mut written = std::process::Command::new("sh");
+    assert!(written.args(["-c", write, "sh", body]).arg(&path).status().unwrap().success());
     path
 }
 
@@ -130,9 +130,20 @@ async fn failed_starts_leave_nothing_behind() {
     )
     .await;
     check(
+        "a host without namespaces",
+        |config| {
+            let said =
+                "bwrap: No permissions to create new namespace, likely because the kernel does not allow";
+            config.bwrap = script(config, &format!("echo '{said}' >&2; exit 1"));
+        },
+        |_| {},
+        |error| matches!(error, SandboxError::NamespacesForbidden),
+    )
+    .await;
+    check(
         "a bubblewrap that hangs",
         |config| {
-            config.bwrap = script("hangs", "sleep 100");
+            config.bwrap = script(config, "sleep 100");
             config.start_timeout = Duration::from_millis(500);
         },
         |_| {},
@@ -155,18 +166,70 @@ async fn failed_starts_leave_nothing_behind() {
     .await;
     check(
         "a helper that is missing",
-        |config| config.helper.program = "/nonexistent/helper".into(),
+        |config| config.helper = "/nonexistent/helper".into(),
         |_| {},
         |error| matches!(error, SandboxError::Host { .. }),
     )
     .await;
     check(
         "a broker that dies",
-        |config| config.helper.broker = words(&["neither"]),
+        |config| {
+            let body = format!("[ $1 = sandbox-broker ] || exec {HELPER} \"$@\"");
+            config.helper = script(config, &body);
+        },
         |_| {},
         |error| matches!(error, SandboxError::BrokerDied),
     )
     .await;
+}
+
+/// Marks the small disk that the next test mounts for a process of its own.
+const SMALL: &str = "small-disk";
+
+/// Does nothing but on that disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_small_disk() {
+    let disk = std::env::current_dir().unwrap();
+    if !disk.join(SMALL).exists() {
+        return;
+    }
+    let range = 291_000..=291_007;
+    let bed = Bed::below(&disk, |config| config.uids = range.clone());
+    let before = count(&bed, &range);
+    let filler = disk.join("filler");
+    let full = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap()).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let error = bed.provider.ensure(&spec("full")).await.unwrap_err();
+    assert!(matches!(error, SandboxError::DiskFull), "{error}");
+    settles(&bed, &range, &before, "a full disk").await;
+    fs::remove_file(filler).unwrap();
+    let sandbox = bed.start("full").await;
+    fs::write(bed.folder.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
+    let error = bed.provider.snapshot(&sandbox).await.unwrap_err();
+    assert!(matches!(error, SandboxError::DiskFull), "{error}");
+    bed.provider.terminate(&sandbox).await.unwrap();
+    settles(&bed, &range, &before, "a snapshot on a full disk").await;
+    println!("it was told: {error}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_leaves_nothing_behind() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can mount a small disk");
+        return;
+    }
+    // In a mount table of its own, so that a test that fails leaves no mount.
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1"; cd "$1"; touch "$2"; exec "$3" leaks::on_a_small_disk --nocapture"#;
+    let ran = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-ec", script, "sh"])
+        .arg(folder.path())
+        .arg(SMALL)
+        .arg(std::env::current_exe().unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("it was told"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,9 +9,8 @@ use sandbox::local::{LocalConfig, LocalProvider};
 use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::support::{Bed, config, id, run, spec};
+use super::support::{Bed, LISTEN, config, id, run, spec};
 
-/// The folder and the user ids of the gateway that is killed.
 /// Tells a child process of the test that it is the gateway to be killed.
 const DOOMED: &str = "doomed";
 
@@ -121,17 +120,19 @@ async fn pause_keeps_memory_and_stops_time() {
     bed.run(&sandbox, "(while :; do echo x >> /home/user/ticks; sleep 0.02; done) >/dev/null 2>&1 &").await;
     let ticks = bed.folder.path().join("data/sandboxes/pause/home/ticks");
     let count = || std::fs::metadata(&ticks).map_or(0, |m| m.len());
-    while count() == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let goes_on = async |from| {
+        while count() == from {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    goes_on(0).await;
     bed.provider.pause(&sandbox).await.unwrap();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Paused);
     let before = count();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(count(), before);
     bed.provider.resume(&sandbox).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(count() > before);
+    goes_on(before).await;
     // A paused one can be ended, too.
     bed.provider.pause(&sandbox).await.unwrap();
     bed.provider.terminate(&sandbox).await.unwrap();
@@ -190,7 +191,7 @@ async fn a_killed_broker_is_replaced() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let inside =
             std::fs::metadata(entry.path().join("ns/net")).is_ok_and(|found| found.ino() == namespace);
-        if inside && line.ends_with(b"\0broker\0") {
+        if inside && line.ends_with(b"\0sandbox-broker\0") {
             let pid = entry.file_name().into_string().unwrap();
             assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
             killed += 1;
@@ -204,9 +205,7 @@ async fn a_killed_broker_is_replaced() {
 async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
     let bed = Bed::new();
     let sandbox = bed.start("stall").await;
-    let listen = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => q(127.0.0.1:5000), Listen => 1) or die; sleep 60' >/dev/null 2>&1 &";
-    bed.run(&sandbox, listen).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    bed.run(&sandbox, LISTEN).await;
     let mut held = Vec::new();
     let mut stalled = false;
     for _ in 0..8 {
@@ -217,6 +216,23 @@ async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
     }
     assert!(stalled, "the queue of the program inside is full");
     assert_eq!(bed.run(&sandbox, "echo alive").await, "alive\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_injected_port_that_a_program_took_while_nobody_held_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let mut wanted = spec("taken");
+    wanted.injected.insert(5000);
+    let gone = LocalProvider::open(config.clone()).unwrap();
+    gone.ensure(&wanted).await.unwrap();
+    drop(gone);
+    let bed = Bed { provider: LocalProvider::open(config).unwrap(), folder };
+    bed.run(&wanted.id, LISTEN).await;
+    let error = bed.provider.ensure(&wanted).await.unwrap_err();
+    assert!(matches!(error, SandboxError::PortTaken(5000)), "{error}");
+    assert_eq!(bed.run(&wanted.id, "echo alive").await, "alive\n");
+    bed.provider.terminate(&wanted.id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! What a sandbox may take, and that more is refused or ends it. The host is not harmed either way.
 
+use std::path::Path;
 use std::time::Duration;
 
 use sandbox::local::Strength;
@@ -71,6 +72,25 @@ async fn a_memory_hog_is_ended() {
         println!("soft: the watcher ended the whole sandbox");
         assert!(ends(&bed, &sandbox, 5).await);
     }
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_program_gets_its_share_of_a_core_and_no_more() {
+    let bed = Bed::new();
+    if bed.provider.limits_report().cpu != Strength::Hard {
+        println!("skipped: this host gives no control group for processor time");
+        return;
+    }
+    let sandbox = bed.start_with("busy", |spec| spec.limits.cpu_millis = 200).await;
+    // One second of work is five seconds of waiting, in periods of a tenth that each end too early.
+    bed.run(&sandbox, "perl -e '1 while (times)[0] < 1'").await;
+    let record = std::fs::read(bed.folder.path().join("data/sandboxes/busy/state.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let folder = Path::new(record["group"]["Cpu"]["folder"].as_str().unwrap());
+    let stat = std::fs::read_to_string(folder.join("cpu.stat")).unwrap();
+    let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")).unwrap();
+    assert!(throttled.parse::<u32>().unwrap() >= 20, "{stat}");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 

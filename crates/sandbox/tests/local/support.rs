@@ -1,10 +1,10 @@
 //! A provider in a folder of its own, and a program inside that runs what it is told.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sandbox::local::{Helper, LocalConfig, LocalProvider};
+use sandbox::local::{LocalConfig, LocalProvider};
 use sandbox::{Provider, SandboxError, SandboxId, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -31,22 +31,22 @@ const SERVER: &str = r"
     }
 ";
 
+/// A script that ends when something listens on port 5000 inside, which never accepts.
+pub(crate) const LISTEN: &str = "mkfifo /tmp/up; perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => \
+    q(127.0.0.1:5000), Listen => 1) or die; open F, q(>), q(/tmp/up); close F; sleep 60' >/dev/null 2>&1 & cat /tmp/up";
+
 pub(crate) struct Bed {
     pub(crate) provider: LocalProvider,
     pub(crate) folder: tempfile::TempDir,
 }
 
-pub(crate) fn helper() -> Helper {
-    let word = |text: &str| vec![text.to_owned()];
-    let program = PathBuf::from(env!("CARGO_BIN_EXE_sandbox-helper"));
-    Helper { program, launcher: word("launch"), broker: word("broker") }
-}
+pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-helper");
 
 /// Every folder gets user ids of its own, as two gateways on one host need.
 pub(crate) fn config(root: &Path) -> LocalConfig {
     static NEXT: AtomicU32 = AtomicU32::new(200_000);
     let first = NEXT.fetch_add(8, Ordering::SeqCst);
-    LocalConfig { uids: first..=first + 7, ..LocalConfig::new(root.join("data"), helper()) }
+    LocalConfig { uids: first..=first + 7, ..LocalConfig::new(root.join("data"), HELPER.into()) }
 }
 
 impl Bed {
@@ -55,7 +55,15 @@ impl Bed {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut LocalConfig)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap(), change)
+    }
+
+    /// On another disk than usual.
+    pub(crate) fn below(parent: &Path, change: impl FnOnce(&mut LocalConfig)) -> Self {
+        Self::within(tempfile::tempdir_in(parent).unwrap(), change)
+    }
+
+    fn within(folder: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
         let mut config = config(folder.path());
         change(&mut config);
         Self { provider: LocalProvider::open(config).unwrap(), folder }

@@ -7,26 +7,25 @@ use std::thread;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{StartError, hide, read_startup, startup};
+use super::{StartError, WORKER, hide, read_startup, startup};
 
-/// Runs as PID 1 until the worker ends, and gives the exit code for this process. `worker` are the arguments with
-/// which this same program becomes the worker.
-pub fn init(worker: &[&str]) -> Result<u8, StartError> {
+/// Runs as PID 1 until the worker ends, and gives the exit code for this process.
+pub(super) fn init() -> Result<u8, StartError> {
     hide()?;
     let (key, options) = read_startup()?;
     // As PID 1 this is so anyway; elsewhere (tests, a provider without namespaces) it makes orphans come here.
     set_child_subreaper(Some(getpid()))
         .map_err(|error| StartError::Step("adopting orphans", error.into()))?;
-    let pid = start_worker(worker, &startup(&key, &options)?)?;
+    let pid = start_worker(&startup(&key, &options)?)?;
     pass_on_termination(pid)?;
     reap_until(pid)
 }
 
-fn start_worker(arguments: &[&str], input: &[u8]) -> Result<Pid, StartError> {
+fn start_worker(input: &[u8]) -> Result<Pid, StartError> {
     let failed = |error| StartError::Step("starting the worker", error);
     let program = std::env::current_exe().map_err(failed)?;
     let mut child =
-        Command::new(program).args(arguments).env_clear().stdin(Stdio::piped()).spawn().map_err(failed)?;
+        Command::new(program).arg(WORKER).env_clear().stdin(Stdio::piped()).spawn().map_err(failed)?;
     if let Some(mut pipe) = child.stdin.take() {
         pipe.write_all(input).map_err(failed)?;
     }

@@ -28,7 +28,7 @@ const LIMITS: Limits =
     Limits { streams: 256, handshake: Duration::from_secs(3), idle: Duration::from_secs(30) };
 
 /// Runs as the worker until it is told to stop.
-pub fn worker() -> Result<u8, StartError> {
+pub(super) fn worker() -> Result<u8, StartError> {
     hide()?;
     // Where PID 1 is not really that, the kernel does not end us with it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))

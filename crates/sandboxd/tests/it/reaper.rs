@@ -45,6 +45,7 @@ async fn launch() -> Process {
         Command::new("cp").arg(env!("CARGO_BIN_EXE_sandboxd-test")).arg(&program).status().unwrap().success()
     );
     let mut command = Command::new(&program);
+    command.arg(sandboxd::inside::WORD);
     if getuid().is_root() {
         for path in ["", "home", "home/workspace"] {
             chown(folder.path().join(path), Some(ORDINARY), Some(ORDINARY)).unwrap();
