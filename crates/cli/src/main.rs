@@ -30,6 +30,8 @@ fn main() -> ExitCode {
     if let Some(code) = hidden::run() {
         return code;
     }
+    // Where tests let the process die; nothing in any other build.
+    let _crash_points = fail::FailScenario::setup();
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

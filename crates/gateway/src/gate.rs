@@ -38,7 +38,7 @@ use known::InFlight;
 pub(crate) use permit::Permit;
 use rules::Rules;
 pub use rules::{RulesError, read_policy};
-pub(crate) use runs::{NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role, turn_run};
+pub(crate) use runs::{NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
 use scribe::Scribe;
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned.

@@ -20,7 +20,7 @@ use crate::gate::{Call, Permit};
 
 pub(crate) use export::NAME as EXPORT;
 pub(crate) use http_tool::HttpClient;
-pub(crate) use platform::{PLATFORM_TOOLS, PlatformTool, offered};
+pub(crate) use platform::{PLATFORM_TOOLS, offered};
 
 /// One thing that can be executed.
 pub(crate) trait Tool: Send + Sync {

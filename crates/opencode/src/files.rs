@@ -1,6 +1,8 @@
 //! What the agent is given before it starts: files, environment and command line, all of it data. It is laid out so
 //! that OpenCode starts with no network, asks nobody for permission, and leaves the user's repository as it is.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 /// The version that everything here was tried with; no other one is started.
@@ -55,12 +57,23 @@ impl Instructions {
 }
 
 /// A tool of ours that the agent can call. One file that cannot be loaded takes all tools away.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tool {
     /// How the model calls it; letters, digits and `_`.
     pub name: &'static str,
     /// A module without imports whose default export has `description`, `args` and `execute`.
-    pub source: &'static str,
+    pub source: Cow<'static, str>,
+}
+
+impl Tool {
+    /// A tool whose work the gateway does.
+    pub fn of_gateway(name: &'static str, description: &str, schema: &Value) -> Self {
+        let source = include_str!("files/tool.js")
+            .replace("\"@NAME@\"", &json!(name).to_string())
+            .replace("\"@DESCRIPTION@\"", &json!(description).to_string())
+            .replace("\"@SCHEMA@\"", &schema.to_string());
+        Self { name, source: Cow::Owned(source) }
+    }
 }
 
 /// A file to be written before the agent starts.
@@ -102,8 +115,9 @@ impl Setup<'_> {
         entries.push(self.entry("models.json", &catalogue().to_string()));
         entries.push(self.entry("proliferate.mjs", PLUGIN));
         entries.push(self.entry("instructions.md", self.instructions.text()));
-        entries
-            .extend(self.tools.iter().map(|tool| self.entry(&format!("tool/{}.js", tool.name), tool.source)));
+        entries.extend(
+            self.tools.iter().map(|tool| self.entry(&format!("tool/{}.js", tool.name), &tool.source)),
+        );
         entries
     }
 

@@ -18,9 +18,6 @@ use super::{ApiError, body};
 use crate::app::AppState;
 use crate::gate::{Answered, CALLBACK, Call, Door, Gate, Outcome, TURN};
 
-/// A call and everything in it; content that is larger belongs into an artifact.
-const LARGEST: usize = 1 << 20;
-
 /// A body that was read to its end, or the refusal to read it.
 pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
 
@@ -29,7 +26,7 @@ impl FromRequest<AppState> for Raw {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Self::Rejection> {
         let (parts, content) = request.into_parts();
-        let read = body::read(app, &parts.headers, content, LARGEST).await;
+        let read = body::read(app, &parts.headers, content, app.config.max_body_bytes).await;
         Ok(Self(read.map_err(|error| error.tell().0)))
     }
 }

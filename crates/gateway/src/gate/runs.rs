@@ -4,7 +4,7 @@ use ledger::{ActionType, Authz, Decision, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
 use proto::{OrgId, RunKind, RunStatus, SessionId, SessionType};
 use serde_json::json;
-use store::{Change, Ended, GateWrite, NewEvent, NewRun, Run, StoreError, Written};
+use store::{Change, Ended, GateWrite, NewEvent, NewRun, Run, SessionRecord, StoreError, Written};
 
 use super::Gate;
 use super::call::TURN;
@@ -60,7 +60,7 @@ pub(super) fn role_named(name: &str) -> &'static str {
 }
 
 /// The run of a turn: one for each prompt.
-pub(crate) fn turn_run(prompt: &str) -> String {
+fn turn_run(prompt: &str) -> String {
     format!("{TURN}{prompt}")
 }
 
@@ -73,6 +73,44 @@ impl Gate {
     /// The run of the turn that a session is in.
     pub(crate) fn turn_of(&self, session: SessionId) -> Option<String> {
         self.turns().get(&session).cloned()
+    }
+
+    /// A session begins a turn, or goes on with one that an earlier owner began: the run that its calls belong to.
+    pub(crate) async fn begin_turn(&self, record: &SessionRecord, prompt: &str) -> Result<(), StoreError> {
+        let run_id = turn_run(prompt);
+        let new = NewRunRequest {
+            org: record.org_id,
+            run_id: run_id.clone(),
+            kind: RunKind::Agent,
+            actor: agent(record.id),
+            role: agent_role(record.session_type, record.automation_id.is_some()).0,
+            case: Some(record.id.to_string()),
+            session: Some(record.id),
+            name: None,
+            parent: None,
+        };
+        match self.start_run(new).await {
+            Ok(_) | Err(RunRefusal::Taken) => {}
+            Err(RunRefusal::Store(error)) => return Err(error),
+            Err(RunRefusal::ParentInactive | RunRefusal::NotActive) => return Ok(()),
+        }
+        self.turns().insert(record.id, run_id);
+        Ok(())
+    }
+
+    /// The turn is over. One that was ended before stays as it ended.
+    pub(crate) async fn end_turn(
+        &self,
+        record: &SessionRecord,
+        prompt: &str,
+        status: RunStatus,
+    ) -> Result<(), StoreError> {
+        self.turns().remove(&record.id);
+        let Some(run) = self.store.run(record.org_id, &turn_run(prompt)).await? else { return Ok(()) };
+        match self.finish_run(&run, &agent(record.id), status, status.as_str()).await {
+            Err(RunRefusal::Store(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn turns(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<SessionId, String>> {

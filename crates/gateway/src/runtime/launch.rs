@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use axum::http::HeaderName;
 use opencode::api::{ApiError, Client, Place as AgentPlace};
-use opencode::files::Instructions;
-use proto::ModelId;
+use opencode::files::{Instructions, Tool};
+use proto::{ModelId, SessionType};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -25,6 +25,7 @@ use crate::app::AppState;
 use crate::config::Engine;
 use crate::edge;
 use crate::identity::{Credential, CredentialKind};
+use crate::sources;
 
 /// From a started agent to one that answers.
 pub(super) const READY: Duration = Duration::from_secs(30);
@@ -270,6 +271,7 @@ impl Launch {
             session: Some(self.record.id.to_string()),
             model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
             instructions: if repos.is_empty() { Instructions::Scratch } else { Instructions::Coding },
+            tools: tools_of(self.record.session_type),
         })
     }
 
@@ -318,6 +320,13 @@ impl Launch {
             tracing::info!(session = %self.record.id, stage = name, millis = took.as_millis(), "boot");
         }
     }
+}
+
+/// The platform's tools for an agent of this kind of session.
+fn tools_of(kind: SessionType) -> Vec<Tool> {
+    sources::offered(kind)
+        .map(|tool| Tool::of_gateway(tool.name, tool.description, &(tool.schema)()))
+        .collect()
 }
 
 /// The sandbox of a session: one that it took from the pool, or one that is called as the session is.

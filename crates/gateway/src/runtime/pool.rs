@@ -216,6 +216,7 @@ async fn boot(
         session: None,
         model: ModelId::parse_or_default(None),
         instructions: Instructions::Scratch,
+        tools: Vec::new(),
     };
     places.write(&room.inside, &occupant).await?;
     places.start(&room.inside, &occupant).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use opencode::files::{Instructions, Launch as AgentLaunch, Setup};
+use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
 use proto::ModelId;
 use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceSpec};
 use sandboxd::{ClientError, Sandboxd};
@@ -28,6 +28,7 @@ pub(super) struct Occupant {
     pub(super) session: Option<String>,
     pub(super) model: ModelId,
     pub(super) instructions: Instructions,
+    pub(super) tools: Vec<Tool>,
 }
 
 /// Where the agent's things are inside one sandbox.
@@ -80,7 +81,7 @@ impl Places {
             session: occupant.session.as_deref(),
             model: occupant.model.model().opencode_id,
             instructions: occupant.instructions,
-            tools: &[],
+            tools: &occupant.tools,
             port: self.port,
         }
     }

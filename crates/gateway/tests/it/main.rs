@@ -21,6 +21,7 @@ mod tickets;
 mod document;
 mod egress;
 mod garbage;
+mod gate;
 mod manners;
 // What must stay secret.
 mod logs;

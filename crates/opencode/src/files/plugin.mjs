@@ -13,4 +13,9 @@ export const Proliferate = async () => ({
   "shell.env": async (_input, output) => {
     Object.assign(output.env, quiet);
   },
+  // What may be left out is known only to the tools themselves.
+  "tool.definition": async ({ toolID }, output) => {
+    const schema = globalThis.proliferateSchemas?.[toolID];
+    if (schema) output.jsonSchema = schema;
+  },
 });

@@ -12,7 +12,7 @@ const SETUP: Setup<'_> = Setup {
     session: Some("a-session"),
     model: "anthropic/claude-sonnet-4-6",
     instructions: Instructions::Scratch,
-    tools: &[Tool { name: "one", source: "export default {}" }],
+    tools: &[Tool { name: "one", source: std::borrow::Cow::Borrowed("export default {}") }],
     port: 4096,
 };
 

@@ -27,7 +27,9 @@ pub(crate) const KEY: &str = "pls_first_key";
 /// A tool as ours will be: without imports.
 const PROBE: Tool = Tool {
     name: "probe",
-    source: "export default { description: 'Probes.', args: {}, execute: async () => 'probed' }\n",
+    source: std::borrow::Cow::Borrowed(
+        "export default { description: 'Probes.', args: {}, execute: async () => 'probed' }\n",
+    ),
 };
 
 const RULES: &str = r#"

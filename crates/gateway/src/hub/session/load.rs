@@ -80,6 +80,9 @@ impl Session {
         };
         let runs = |prompt: &QueuedPrompt| prompt.state == PromptState::Dispatched && was_said(&prompt.id);
         self.turn = self.queue.iter().find(|prompt| runs(prompt)).map(|prompt| prompt.id.clone());
+        if let Some(turn) = &self.turn {
+            self.app.gate.begin_turn(&self.record, turn).await?;
+        }
         self.queue.retain(|prompt| !runs(prompt));
         if let (Some(turn), Some(agent)) = (&self.turn, &self.record.agent_session_id) {
             let of_turn = said.iter().map(|(_, message)| message).skip_while(

@@ -6,7 +6,7 @@ use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::PromptIds;
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
-use proto::{ModelId, PromptState};
+use proto::{ModelId, PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
 
 use super::super::command::{Asked, Prompted};
@@ -99,6 +99,7 @@ impl Session {
         }
         let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
         self.turn = Some(prompt.id.clone());
+        self.app.gate.begin_turn(&self.record, &prompt.id).await?;
         self.telemetry.start(self.app.clock.elapsed());
         // Marked and said before it is sent: whoever comes after a crash finds it marked, and sends it again only if
         // it was not said.
@@ -178,6 +179,9 @@ impl Session {
     /// What runs, what waits and what was to come first will not be answered: no later owner may send it.
     pub(super) async fn drop_prompts(&mut self) -> Result<(), Over> {
         let waiting = std::mem::take(&mut self.queue).into_iter().map(|prompt| prompt.id);
+        if let Some(turn) = &self.turn {
+            self.app.gate.end_turn(&self.record, turn, RunStatus::Cancelled).await?;
+        }
         for id in self.turn.take().into_iter().chain(waiting) {
             self.app.store.set_prompt_state(&self.owner, &id, PromptState::Cancelled).await?;
         }
@@ -198,6 +202,8 @@ impl Session {
             return Ok(());
         }
         if let Some(prompt) = self.turn.take() {
+            let status = if self.cancelled { RunStatus::Cancelled } else { RunStatus::Completed };
+            self.app.gate.end_turn(&self.record, &prompt, status).await?;
             (self.cancelled, self.aborts, self.settling) = (false, 0, None);
             self.telemetry.stop(self.app.clock.elapsed());
             self.app.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;

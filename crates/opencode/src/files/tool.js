@@ -1,0 +1,51 @@
+// A tool whose work is done by the gateway: it asks, and asks again with the same id until it has an answer, so that
+// a connection that breaks in the middle is no second effect.
+const NAME = "@NAME@";
+const DESCRIPTION = "@DESCRIPTION@";
+const SCHEMA = "@SCHEMA@";
+const ATTEMPTS = 6;
+const PAUSE_MS = 500;
+const PATIENCE_MS = 120000;
+
+// OpenCode takes every argument for a required one; our plugin puts this schema in its place.
+(globalThis.proliferateSchemas ??= {})[NAME] = SCHEMA;
+
+const whose = async () => {
+  const env = process.env;
+  try {
+    const { sessionId, token } = await Bun.file(env.PROLIFERATE_SESSION_FILE).json();
+    return { sessionId, token };
+  } catch {
+    return { sessionId: env.PROLIFERATE_SESSION_ID, token: env.SANDBOX_MCP_AUTH_TOKEN };
+  }
+};
+
+const ask = async (url, token, body) => {
+  const headers = { "content-type": "application/json", authorization: "Bearer " + token };
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const answer = await fetch(url, { method: "POST", headers, body, signal });
+  if (answer.status === 429 || answer.status >= 502) throw new Error("Gateway error " + answer.status);
+  const text = await answer.text();
+  if (!answer.ok) return "Gateway error " + answer.status + ": " + text.slice(0, 200);
+  return String(JSON.parse(text).result);
+};
+
+export default {
+  description: DESCRIPTION,
+  args: SCHEMA.properties,
+  async execute(args, context) {
+    const { sessionId, token } = await whose();
+    const gateway = process.env.PROLIFERATE_GATEWAY_URL;
+    if (!gateway || !sessionId || !token) return NAME + " is not available: this agent has no gateway.";
+    const url = gateway.replace(/\/+$/, "") + "/proliferate/" + sessionId + "/tools/" + NAME;
+    const body = JSON.stringify({ tool_call_id: context?.callID ?? crypto.randomUUID(), args: args ?? {} });
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await ask(url, token, body);
+      } catch (error) {
+        if (attempt === ATTEMPTS) return "Network error: " + String(error?.message ?? error);
+        await new Promise((resolve) => setTimeout(resolve, PAUSE_MS * 2 ** (attempt - 1)));
+      }
+    }
+  },
+};
