@@ -18,7 +18,7 @@ pub struct NewRun {
     pub status: RunStatus,
     pub lanes_version: String,
     pub roles_version: String,
-    /// It must be running, in the same organisation.
+    /// It must be running, in the same organisation; of a retry, it must have ended.
     pub parent_run_id: Option<String>,
     pub root_run_id: String,
     pub run_name: Option<String>,

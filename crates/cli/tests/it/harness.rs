@@ -79,14 +79,24 @@ impl Machine {
 
     /// Starts the gateway there.
     pub(crate) fn serve_at(&self, address: &str) -> Server {
-        let mut command = self.command(&["serve", "--json", "--listen", address]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let said = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
-        Server { child, said, _out: out }
+        start(self.command(&["serve", "--json", "--listen", address]))
     }
+
+    /// Starts the gateway on a free port with more settings, for this one start.
+    pub(crate) fn serve_with(&self, settings: &[(&str, &str)]) -> Server {
+        let mut command = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+        command.envs(settings.iter().copied());
+        start(command)
+    }
+}
+
+fn start(mut command: Command) -> Server {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let said = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
+    Server { child, said, _out: out }
 }
 
 /// A running gateway; killed when the test is over.

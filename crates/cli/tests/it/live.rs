@@ -34,6 +34,20 @@ chunk = 8
 delta_delay_ms = 40
 
 [[rule]]
+when = "save the commands"
+[[rule.step]]
+tool = [{ name = "save_service_commands", input = { commands = [{ name = "web", command = "npm run dev" }] } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
+when = "save the files"
+[[rule.step]]
+tool = [{ name = "save_snapshot", input = {} }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
 when = "break"
 [[rule.step]]
 error = { status = 400, message = "the model refuses" }
@@ -128,6 +142,12 @@ impl Real {
     pub(crate) fn kill_and_start(&mut self) {
         self.server.take().unwrap().kill();
         self.server = Some(self.machine.serve());
+    }
+
+    /// Starts the gateway again with more settings, for this one start.
+    pub(crate) fn restart_with(&mut self, settings: &[(&str, &str)]) {
+        assert_eq!(self.server.take().unwrap().stop(), 0);
+        self.server = Some(self.machine.serve_with(settings));
     }
 
     pub(crate) fn watch(&self, more: &str) -> Watching {

@@ -6,6 +6,7 @@
 mod bad_starts;
 mod browser;
 mod database;
+mod gate;
 mod harness;
 mod help;
 mod identity;

@@ -43,9 +43,15 @@ fn judge<'a>(plan: &mut Plan<'a>, change: &'a Change, runs: &Runs) -> Written {
             if let Some(known) = find(run.org_id, &run.run_id) {
                 return Written::Known(Box::new(known.clone()));
             }
-            let active = |parent: &String| {
-                find(run.org_id, parent).is_some_and(|parent| parent.status == RunStatus::Running)
+            // A retry belongs to the run that it tries again, which has ended.
+            let fits = |parent: &Run| {
+                if run.retry_count > 0 {
+                    parent.status.is_terminal()
+                } else {
+                    parent.status == RunStatus::Running
+                }
             };
+            let active = |parent: &String| find(run.org_id, parent).is_some_and(fits);
             // A run that is only told of needs no parent at work: it does nothing.
             if run.end.is_none() && !run.parent_run_id.as_ref().is_none_or(active) {
                 return Written::ParentInactive;

@@ -1,0 +1,152 @@
+//! The gate in a process that dies: at every point between a claim and its answer, with every kind of tool. What
+//! happened is counted outside, and what is told afterwards is compared with it.
+
+use std::os::unix::process::ExitStatusExt as _;
+
+use serde_json::{Value, json};
+use testkit::EffectRecorder;
+
+use crate::harness::{Machine, Server};
+use crate::live::{Real, tokens};
+
+/// After the claim and before the effect; after the effect and before its outcome; after the outcome and before the
+/// reply.
+const POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
+
+/// A machine whose one tool counts its effects elsewhere.
+fn machine(effects: &EffectRecorder) -> Machine {
+    let machine = Machine::new();
+    let folder = machine.file("policy");
+    std::fs::create_dir(&folder).unwrap();
+    let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
+    let tool = format!("- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write}}\n");
+    std::fs::write(folder.join("tools.yaml"), tool).unwrap();
+    machine
+        .with("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
+        .with("CONNECTOR_ALLOWED_HOSTS", address.trim_end_matches('/'))
+}
+
+fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Result<(u16, Value)> {
+    let client = reqwest::blocking::Client::builder().no_proxy().build()?;
+    let request = client.post(server.url(path)).bearer_auth(token).header("content-type", "application/json");
+    let answer = request.body(body.to_string()).send()?;
+    Ok((answer.status().as_u16(), answer.json()?))
+}
+
+/// Waits for a server that has been told to die, and says that it did so by itself.
+fn dead(mut server: Server) {
+    let status = server.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(6), "{status:?}");
+}
+
+#[test]
+fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for point in POINTS {
+        let effects = runtime.block_on(EffectRecorder::start()).unwrap();
+        let machine = machine(&effects);
+        let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let token = machine.run(&["token", "service", "--name", "worker"]).out.trim().to_owned();
+        let orgs = machine.json(&["orgs", "ls"]);
+        let org = orgs[0]["id"].as_str().unwrap().to_owned();
+        let call = json!({
+            "tool_name": "effect", "operation": "effect.write", "lane_id": "actions.write",
+            "actor": {"actor_type": "system", "actor_id": "worker"}, "case_id": "case-1",
+            "run_id": "run-00000001", "scope": {"organization_id": org},
+        });
+        assert!(post(&dying, "/v1/tool-calls", &token, &call).is_err(), "{point}: it was to die");
+        dead(dying);
+        let before = effects.all().len();
+        assert_eq!(before, usize::from(point != "gate-claimed"), "{point}");
+
+        let server = machine.serve();
+        let (status, first) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
+        let (again, second) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
+        assert_eq!((status, &first), (again, &second), "{point}");
+        assert_eq!(effects.all().len(), before, "{point}: it was executed again");
+        let run = server.get(&format!("/v1/runs/run-00000001?organization_id={org}"), &token).1;
+        if point == "gate-settled" {
+            assert_eq!((status, run["status"].as_str()), (200, Some("completed")), "{first}");
+        } else {
+            assert_eq!((status, run["outcome"].as_str()), (502, Some("unknown")), "{first}");
+            assert_eq!(first["error"]["retryable"], false, "{first}");
+        }
+        let path = format!("/v1/audit/events?organization_id={org}&run_id=run-00000001");
+        let events = server.get(&path, &token).1["events"].clone();
+        let kinds: Vec<_> = events.as_array().unwrap().iter().map(|event| &event["action_type"]).collect();
+        assert_eq!(kinds, ["authz_decision", "tool_call"], "{point}");
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+#[test]
+fn a_tool_that_may_be_repeated_is_done_in_the_end_wherever_the_gateway_dies() {
+    for point in POINTS {
+        let machine = Machine::new();
+        let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
+        let (_, made) =
+            post(&dying, "/v1/configurations", &key, &json!({"name": "app", "repos": []})).unwrap();
+        let session = json!({"sessionType": "setup", "clientType": "web", "configurationId": made["id"]});
+        let (status, made) = post(&dying, "/proliferate/sessions", &key, &session).unwrap();
+        assert_eq!(status, 201, "{made}");
+        let session = made["sessionId"].as_str().unwrap();
+        let token = machine.run(&["token", "sandbox", "--session", session]).out.trim().to_owned();
+        let path = format!("/proliferate/{session}/tools/save_service_commands");
+        let body =
+            json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "run"}]}});
+        assert!(post(&dying, &path, &token, &body).is_err(), "{point}: it was to die");
+        dead(dying);
+
+        let server = machine.serve();
+        let (status, first) = post(&server, &path, &token, &body).unwrap();
+        assert_eq!((status, &first["success"]), (200, &json!(true)), "{point}: {first}");
+        assert_eq!(post(&server, &path, &token, &body).unwrap(), (200, first), "{point}");
+        let other =
+            json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "walk"}]}});
+        assert_eq!(post(&server, &path, &token, &other).unwrap().0, 409, "{point}");
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+/// Real agent, tool, callback, gate, effect, ledger, answer, stream: and the gateway dies in the middle of it.
+#[test]
+fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between() {
+    let mut real = Real::serving(&[]);
+    let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
+    real.new_session(&json!({"sessionType": "setup", "configurationId": made["id"]}));
+    let mut socket = real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    drop(socket);
+
+    real.restart_with(&[("FAILPOINTS", "gate-executed=return")]);
+    let mut socket = real.watch("");
+    socket.prompt("please save the commands");
+    socket.until_type("tool_start");
+    dead(real.server.take().unwrap());
+    real.server = Some(real.machine.serve());
+    let mut socket = real.watch("");
+    let frames = socket.until_type("turn_complete");
+    assert!(tokens(&frames).contains("Saved 1 service commands: web"), "{frames:?}");
+
+    let path = format!("/v1/runs?case_id={}&run_kind=tool_gateway", real.session);
+    let runs = real.get(&path)["runs"].clone();
+    let runs = runs.as_array().unwrap();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(runs[0]["status"], "completed");
+    assert!(runs[0]["parent_run_id"].as_str().unwrap().starts_with("turn_"), "{runs:?}");
+    let turns = real.get(&format!("/v1/runs?case_id={}&run_kind=agent", real.session));
+    assert_eq!(turns["runs"][0]["status"], "completed", "{turns}");
+}
+
+#[test]
+fn the_real_agent_saves_its_files() {
+    let mut real = Real::serving(&[]);
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.prompt("please save the files");
+    let frames = socket.until_type("turn_complete");
+    assert!(tokens(&frames).contains("Snapshot saved to session: "), "{frames:?}");
+    let info = real.get(&format!("/v1/runs?case_id={}&run_kind=tool_gateway", real.session));
+    assert_eq!(info["runs"][0]["status"], "completed", "{info}");
+}
