@@ -176,6 +176,7 @@ impl From<StartError> for Failure {
             StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
             StartError::Listen { .. } => Self::missing(error.to_string()),
+            StartError::Forge(_) => Self::failed(error.to_string()),
         }
     }
 }

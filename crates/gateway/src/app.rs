@@ -18,7 +18,7 @@ use crate::coord::Coord;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
-use crate::runtime::{Networks, Pool, Sandboxes};
+use crate::runtime::{Forge, Networks, Pool, Sandboxes};
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -47,6 +47,7 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
+    pub forge: Forge,
     pub llm: Llm,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,

@@ -21,7 +21,7 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
-use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
+use crate::runtime::{Forge, Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
@@ -63,6 +63,8 @@ pub enum StartError {
     Llm(#[from] LlmError),
     #[error(transparent)]
     Sandboxes(#[from] SandboxesError),
+    #[error("cannot make a client for forges: {0}")]
+    Forge(reqwest::Error),
 }
 
 impl Gateway {
@@ -84,6 +86,7 @@ impl Gateway {
         let networks =
             Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
         let pool = Pool::of(&config.sandboxes);
+        let forge = Forge::open().map_err(StartError::Forge)?;
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
@@ -109,6 +112,7 @@ impl Gateway {
             sandboxes,
             networks,
             pool,
+            forge,
             llm,
             model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,

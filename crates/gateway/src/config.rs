@@ -38,6 +38,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Private addresses, `host:port`, that sandboxes may reach.
     pub egress_allowed_hosts: Vec<String>,
+    /// GitHub, or a server that speaks as it does.
+    pub github_url: Url,
     pub jwt_secret: Option<SecretString>,
     pub service_secret: Option<SecretString>,
     pub vault_key: Option<SecretString>,
@@ -106,6 +108,7 @@ impl Config {
             storage: Storage::read(r)?,
             sandboxes: Sandboxes::read(r)?,
             allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
+            github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
             jwt_secret,
             service_secret,

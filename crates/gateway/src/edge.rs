@@ -16,6 +16,7 @@ mod observe;
 // The routes, in the order of the table of contents.
 mod create;
 mod egress;
+mod git_proxy;
 mod health;
 mod keys;
 mod login;
