@@ -6,6 +6,7 @@ mod forge;
 mod git;
 mod key;
 mod launch;
+pub(crate) mod local_repo;
 mod network;
 mod pool;
 mod prepare;

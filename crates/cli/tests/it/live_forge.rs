@@ -48,7 +48,12 @@ impl Stage {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let forge = threads.block_on(Forge::start(folder.path())).unwrap();
         let host = forge.url().replace("http://", "");
-        let settings = [("CONNECTOR_ALLOWED_HOSTS", host.as_str()), ("GITHUB_URL", &forge.url())];
+        let root = folder.path().join("ada");
+        let settings = [
+            ("CONNECTOR_ALLOWED_HOSTS", host.as_str()),
+            ("GITHUB_URL", &forge.url()),
+            ("WORKSPACE_LOCAL_ROOTS", root.to_str().unwrap()),
+        ];
         let real = Real::serving(&settings);
         Self { forge, real, folder, _threads: threads }
     }
@@ -60,6 +65,10 @@ impl Stage {
 
     fn work(&mut self) -> Watching {
         let url = format!("{}/ada/app.git", self.forge.url());
+        self.work_on(&url)
+    }
+
+    fn work_on(&mut self, url: &str) -> Watching {
         let repo = self.real.post("/v1/repos", &json!({ "url": url }))["id"].clone();
         let places = json!([{"repoId": repo, "workspacePath": "."}]);
         let place = self.real.post("/v1/configurations", &json!({"name": "app", "repos": places}));
@@ -99,6 +108,13 @@ fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_insid
     stage.shell("git commit -q --allow-empty -m third && git push -q && git fetch -q");
     assert_eq!(stage.pushed("main"), "third");
     assert_eq!(stage.shell("git config remote.origin.url"), format!("{}/ada/app.git", stage.forge.url()));
+
+    // Far more than a cut-off list would hold.
+    stage.shell("for i in $(seq 1000); do : > $(printf 'f%0100d' $i); done");
+    socket.say(&json!({"type": "get_git_status"}));
+    let full =
+        |frame: &Value| frame["payload"]["untrackedFiles"].as_array().is_some_and(|all| all.len() == 1000);
+    socket.until(|frame| frame["type"] == "git_status" && full(frame));
 
     for secret in [Forge::TOKEN, Forge::BASIC] {
         let look =
@@ -167,4 +183,22 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     stage.shell("git remote set-url origin https://example.com/ada/app.git");
     let foreign = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
     assert_eq!(foreign["code"], "NOT_GITHUB_REMOTE", "{foreign}");
+}
+
+#[test]
+fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
+    let mut stage = Stage::new();
+    let root = stage.folder.path().to_owned();
+    for outside in ["", "/ada/..", "/ada/../..", "/nowhere"] {
+        let body = json!({"url": format!("file://{}{outside}", root.display())});
+        assert_eq!(stage.real.try_post("/v1/repos", &body), 400, "{outside}");
+    }
+    let mut socket = stage.work_on(&format!("file://{}/ada/other.git", root.display()));
+    assert_eq!(stage.shell("cat README; echo; git log --format=%s; git fetch -q"), "other\nfirst");
+    stage.shell("git config user.email a@example.com && git config user.name Ada");
+    stage.shell("git commit -q --allow-empty -m change");
+    let pushed = ask(&mut socket, &json!({"type": "git_push"}));
+    assert_eq!(pushed["code"], "AUTH_FAILED", "{pushed}");
+    let head = git(&root.join("ada/other.git"), &["log", "--format=%s", "-1", "main"]);
+    assert_eq!(head, "first");
 }

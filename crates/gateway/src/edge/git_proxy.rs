@@ -6,19 +6,22 @@ use std::io;
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
 use axum::http::{HeaderName, Method, Response, StatusCode, Uri, header};
+use axum::response::IntoResponse as _;
 use futures_util::{Stream, StreamExt as _};
 use store::{Repo, SandboxOwner};
+use url::Url;
 
 use super::ApiError;
 use super::auth::Caller;
 use crate::app::AppState;
-use crate::runtime::{Access, ForgeError, access, place};
+use crate::runtime::{Access, ForgeError, access, local_repo, place};
 
 const PREFIX: &str = "/git/";
 /// What goes through in one request: what is asked for, what is pushed, what is fetched.
 const MAX_QUESTION: u64 = 64 * 1024 * 1024;
 const MAX_PUSH: u64 = 2 * 1024 * 1024 * 1024;
 const MAX_ANSWER: u64 = 8 * 1024 * 1024 * 1024;
+const RECEIVE: &str = "git-receive-pack";
 const REQUEST_HEADERS: [HeaderName; 4] =
     [header::ACCEPT, header::CONTENT_ENCODING, header::CONTENT_TYPE, HeaderName::from_static("git-protocol")];
 const REPLY_HEADERS: [HeaderName; 2] = [header::CACHE_CONTROL, header::CONTENT_TYPE];
@@ -35,7 +38,7 @@ enum Ask {
 impl Ask {
     const ALL: [(Method, Self); 4] = [
         (Method::GET, Self::Refs("git-upload-pack")),
-        (Method::GET, Self::Refs("git-receive-pack")),
+        (Method::GET, Self::Refs(RECEIVE)),
         (Method::POST, Self::Fetch),
         (Method::POST, Self::Push),
     ];
@@ -66,11 +69,47 @@ pub(super) async fn git(
     let Some((repo, ask)) = found else {
         return Err(ApiError::forbidden("This is no repository of this session"));
     };
+    if let Some(url) = place(repo).filter(|url| url.scheme() == "file") {
+        return read_folder(&app, &url, ask, request).await;
+    }
     let access = access(&app, repo).await.map_err(refusal)?;
     match ask {
         Ask::Refs(_) | Ask::Fetch => pass(&access, ask, request, MAX_QUESTION).await,
         Ask::Push => push(&access, repo, &owner, request).await,
     }
+}
+
+/// A folder of this machine is read and never written.
+async fn read_folder(
+    app: &AppState,
+    url: &Url,
+    ask: Ask,
+    request: Request,
+) -> Result<Response<Body>, ApiError> {
+    let gone = || ApiError::not_found("This folder cannot be had");
+    let folder = url.to_file_path().ok().and_then(|path| local_repo::allowed(&app.config.local_roots, &path));
+    let folder = folder.ok_or_else(gone)?;
+    if matches!(ask, Ask::Push | Ask::Refs(RECEIVE)) {
+        return Err(ApiError::forbidden("A folder of the operator's machine cannot be pushed to"));
+    }
+    let (parts, body) = request.into_parts();
+    let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let rest = ask.rest();
+    let (path, query) = rest.split_once('?').unwrap_or((&rest, ""));
+    let question = local_repo::Question {
+        method: parts.method.as_str(),
+        path,
+        query,
+        content_type: text(header::CONTENT_TYPE),
+        content_encoding: text(header::CONTENT_ENCODING),
+    };
+    let body = bounded(body.into_data_stream(), MAX_QUESTION);
+    let answer = local_repo::ask(&folder, &question, body).await.map_err(|error| {
+        tracing::warn!(%error, "git's backend gave nothing");
+        gone()
+    })?;
+    let kind = [(header::CONTENT_TYPE, answer.content_type)];
+    Ok((kind, Body::from_stream(answer.body)).into_response())
 }
 
 /// A push begins here, whoever started it: this is where it is decided whether it may.

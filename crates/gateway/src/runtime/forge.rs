@@ -86,7 +86,7 @@ impl Access<'_> {
 
 /// The way to a repository, if its organisation may go there.
 pub(crate) async fn access<'a>(app: &'a App, repo: &Repo) -> Result<Access<'a>, ForgeError> {
-    let url = place(repo).ok_or(ForgeError::NoUrl)?;
+    let url = place(repo).filter(Url::has_host).ok_or(ForgeError::NoUrl)?;
     let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
     let name = format!("{host}:{}", port.unwrap_or_default());
     let named = app.config.allowed_hosts.contains(&name);
@@ -137,7 +137,13 @@ pub(crate) fn place(repo: &Repo) -> Option<Url> {
 }
 
 pub(crate) fn one_form(text: &str) -> Option<Url> {
-    let mut url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "https" | "http"))?;
+    let mut url = Url::parse(text).ok()?;
+    match url.scheme() {
+        "https" | "http" => {}
+        // What a folder is called is up to its owner.
+        "file" => return Some(url),
+        _ => return None,
+    }
     let path = url.path().trim_end_matches('/');
     let path = path.strip_suffix(".git").unwrap_or(path).to_owned();
     url.set_path(&path);
@@ -172,7 +178,7 @@ mod tests {
             assert_eq!(one_form(text).unwrap().as_str(), "https://h/o/r", "{text}");
         }
         assert_eq!(one_form("http://h:1/o/x/../r?a#b").unwrap().path(), "/o/r");
-        for bad in ["", "file:///etc", "ssh://git@h/o/r", "o/r"] {
+        for bad in ["", "ssh://git@h/o/r", "o/r"] {
             assert!(one_form(bad).is_none(), "{bad}");
         }
     }
