@@ -178,6 +178,7 @@ impl From<StartError> for Failure {
             StartError::Gate(gateway::gate::GateError::Store(error)) => error.into(),
             StartError::Gate(error) => Self::usage(error.to_string()),
             StartError::Listen { .. } | StartError::Tools(_) => Self::missing(error.to_string()),
+            StartError::Forge(_) => Self::failed(error.to_string()),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::gate::SharedGate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
-use crate::runtime::{Networks, Pool, Sandboxes};
+use crate::runtime::{Forge, Networks, Pool, Sandboxes};
 use crate::sources::Sources;
 use crate::vault::Vault;
 
@@ -49,6 +49,7 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
+    pub forge: Forge,
     pub llm: Llm,
     /// The one door for side effects.
     pub gate: SharedGate,

@@ -23,7 +23,7 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
-use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
+use crate::runtime::{Forge, Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::sources::{HttpClient, Sources};
 use crate::telemetry;
@@ -70,6 +70,8 @@ pub enum StartError {
     Gate(#[from] GateError),
     #[error("cannot make an HTTP client for tools: {0}")]
     Tools(reqwest::Error),
+    #[error("cannot make a client for forges: {0}")]
+    Forge(reqwest::Error),
 }
 
 impl Gateway {
@@ -91,6 +93,7 @@ impl Gateway {
         let networks =
             Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
         let pool = Pool::of(&config.sandboxes);
+        let forge = Forge::open().map_err(StartError::Forge)?;
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
@@ -118,6 +121,7 @@ impl Gateway {
             sandboxes,
             networks,
             pool,
+            forge,
             llm,
             gate,
             sources,

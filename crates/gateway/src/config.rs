@@ -38,6 +38,10 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Private addresses, `host:port`, that sandboxes may reach.
     pub egress_allowed_hosts: Vec<String>,
+    /// Folders below which repositories of this machine may be given to sessions.
+    pub local_roots: Vec<PathBuf>,
+    /// GitHub, or a server that speaks as it does.
+    pub github_url: Url,
     pub jwt_secret: Option<SecretString>,
     pub service_secret: Option<SecretString>,
     pub vault_key: Option<SecretString>,
@@ -110,6 +114,8 @@ impl Config {
             storage: Storage::read(r)?,
             sandboxes: Sandboxes::read(r)?,
             allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
+            local_roots: r.list("WORKSPACE_LOCAL_ROOTS", values::absolute),
+            github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
             jwt_secret,
             service_secret,

@@ -17,6 +17,7 @@ mod observe;
 mod contract;
 mod create;
 mod egress;
+mod git_proxy;
 mod health;
 mod keys;
 mod login;

@@ -2,9 +2,11 @@
 
 mod agent;
 pub(crate) mod auto_start;
+mod forge;
 mod git;
 mod key;
 mod launch;
+pub(crate) mod local_repo;
 mod network;
 mod pool;
 mod prepare;
@@ -13,8 +15,10 @@ mod sandboxes;
 mod snapshot;
 
 pub use agent::{Agent, Door};
+pub use forge::Forge;
+pub(crate) use forge::{Access, ForgeError, access, place};
 pub use git::Git;
-pub(crate) use git::failed as git_failed;
+pub(crate) use git::{Pull, create_pull, failed as git_failed};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};

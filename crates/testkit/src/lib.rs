@@ -7,6 +7,7 @@
 mod agent;
 mod effects;
 mod fault;
+mod forge;
 mod model;
 mod pump;
 mod serve;
@@ -14,4 +15,5 @@ mod serve;
 pub use agent::{Abort, Asked, FakeAgent, Manner, Turn};
 pub use effects::{Effect, EffectRecorder, Plan};
 pub use fault::{Counts, Direction, FaultProxy};
+pub use forge::Forge;
 pub use model::{Recorded, ScriptedModel};

@@ -129,11 +129,19 @@ impl Real {
         self.server.as_ref().unwrap()
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+    /// The status of an answer.
+    pub(crate) fn try_post(&self, path: &str, body: &Value) -> u16 {
+        self.send(path, body).status().as_u16()
+    }
+
+    fn send(&self, path: &str, body: &Value) -> reqwest::blocking::Response {
         let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         let request = client.post(self.server().url(path)).bearer_auth(&self.key);
-        let answer =
-            request.header("content-type", "application/json").body(body.to_string()).send().unwrap();
+        request.header("content-type", "application/json").body(body.to_string()).send().unwrap()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        let answer = self.send(path, body);
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
         answer.json().unwrap()
     }

@@ -12,6 +12,7 @@ mod help;
 mod identity;
 mod lifecycle;
 mod live;
+mod live_forge;
 mod live_pool;
 mod live_workspace;
 mod sandbox;

@@ -123,6 +123,12 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
+/// A folder that means the same wherever the gateway was started.
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err("must be absolute paths".to_owned()) }
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())

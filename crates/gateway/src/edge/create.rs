@@ -1,5 +1,7 @@
 //! Making a session: what it starts from, whose it is, and whether there is room for it.
 
+mod setup;
+
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSession, ErrorBody};
@@ -89,6 +91,11 @@ async fn make(
         request.snapshot_id.clone().or_else(|| found.as_ref()?.configuration.snapshot_id.clone());
     let has_snapshot = snapshot_id.is_some();
     let configuration_id = found.as_ref().map(|found| found.configuration.id);
+    let is_new = found.as_ref().is_some_and(|found| found.is_new);
+    // Whoever makes a setup session does it alone.
+    let wants_setup =
+        is_new && request.managed_configuration.is_some() && request.session_type != SessionType::Setup;
+    let agent_config = request.agent_config.clone();
     let cli = request.cli_configuration.as_ref().map(|cli| cli.local_path_hash.clone());
     app.store
         .create_session(NewSession {
@@ -115,13 +122,16 @@ async fn make(
         })
         .await?;
     let sandbox = if immediate { Some(boot(app, id).await?) } else { None };
+    if let (true, Some(configuration)) = (wants_setup, configuration_id) {
+        setup::start(app, (org, user), configuration, agent_config).await;
+    }
     Ok(CreatedSession {
         session_id: id,
         configuration_id,
         status: if immediate { SessionStatus::Running } else { SessionStatus::Pending },
         gateway_url: app.public_url.as_str().trim_end_matches('/').to_owned(),
         has_snapshot,
-        is_new_configuration: found.is_some_and(|found| found.is_new),
+        is_new_configuration: is_new,
         sandbox,
     })
 }

@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    contract, cors, create, egress, health, keys, login, me, members, model_proxy, observe, secrets,
+    contract, cors, create, egress, git_proxy, health, keys, login, me, members, model_proxy, observe, secrets,
     sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
@@ -83,6 +83,8 @@ static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let json = Bytes::from(api_document().to_json().unwrap_or_default());
     let describe = move || async { ([(header::CONTENT_TYPE, "application/json")], json).into_response() };
     let router = router.route("/openapi.json", routing::get(describe));
+    // Git's own protocol, for sandboxes: nothing that a description of ours could say better.
+    let router = router.route("/git/{*rest}", routing::get(git_proxy::git).post(git_proxy::git));
     #[cfg(feature = "ui")]
     let router = router
         .route("/", routing::get(super::ui::page))

@@ -14,6 +14,7 @@ use super::auth::{Admin, User};
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::runtime::local_repo;
 
 const MAX_NAME: usize = 100;
 const MAX_URL: usize = 500;
@@ -32,7 +33,7 @@ pub(super) async fn add_repo(
     user: User,
     Body(request): Body<AddRepo>,
 ) -> Result<(StatusCode, Json<RepoEntry>), ApiError> {
-    let url = git_url(&request.url)?;
+    let url = git_url(&app, &request.url)?;
     let last =
         url.path_segments().and_then(|mut parts| parts.next_back().map(str::to_owned)).unwrap_or_default();
     let name = request.name.unwrap_or_else(|| last.trim_end_matches(".git").to_owned());
@@ -156,12 +157,22 @@ async fn whole(app: &AppState, user: &User, id: ConfigurationId) -> Result<Confi
 }
 
 /// A URL that git fetches from: a host that anybody may name, and no credential, option or local path.
-fn git_url(text: &str) -> Result<Url, ApiError> {
+fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
     let wanted = || ApiError::bad_request("url must be https://host/path without a user name");
     let url = Url::parse(text).map_err(|_| wanted())?;
+    if url.scheme() == "file" {
+        return local_url(app, &url);
+    }
     let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
     let fine = matches!(url.scheme(), "https" | "http") && url.has_host() && plain && text.len() <= MAX_URL;
     if fine && url.path().len() > 1 { Ok(url) } else { Err(wanted()) }
+}
+
+/// A folder of this machine that the operator lets sessions have. Others answer alike, whether they are there or not.
+fn local_url(app: &AppState, url: &Url) -> Result<Url, ApiError> {
+    let folder = url.to_file_path().ok().and_then(|path| local_repo::allowed(&app.config.local_roots, &path));
+    let url = folder.and_then(|folder| Url::from_file_path(folder).ok());
+    url.ok_or_else(|| ApiError::bad_request("This is no folder below the operator's WORKSPACE_LOCAL_ROOTS"))
 }
 
 fn check_name(name: &str) -> Result<(), ApiError> {

@@ -1,6 +1,7 @@
 //! Git in a sandbox, by argument vectors and never by a shell. The repository is hostile: its hooks and configuration
 //! run inside, and what git prints is read as bytes that anybody may have chosen.
 
+mod pull;
 mod state;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,8 @@ use std::collections::BTreeMap;
 use proto::socket::{GitAction, GitCode, GitResult, GitState};
 use sandboxd::protocol::{Ended, Exec, Place};
 use sandboxd::{ClientError, Sandboxd};
+
+pub(crate) use pull::{Pull, create_pull};
 
 /// What of a command's output is read. A status of ten thousand files fits; more is an error and not half a list.
 const OUTPUT: usize = 8 * 1024 * 1024;
@@ -160,6 +163,16 @@ impl Git {
         })
     }
 
+    /// The branch that is checked out, and where `origin` is; neither is what it says before somebody has checked it.
+    pub(super) async fn head(&self) -> Result<Option<(String, String)>, ClientError> {
+        let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
+        let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
+        // As the user wrote it, and not as we have git rewrite it.
+        let remote = self.read(&["config", "--get", "remote.origin.url"]).await?;
+        let remote = String::from_utf8_lossy(&remote.out).trim().to_owned();
+        Ok((is_branch(&branch) && branch != "HEAD").then_some((branch, remote)))
+    }
+
     async fn read(&self, arguments: &[&str]) -> Result<Ran, ClientError> {
         self.run(&[&["git"], arguments].concat(), QUICK_MS, false).await
     }
@@ -201,7 +214,7 @@ impl Git {
 }
 
 /// A name that git takes and that is no option.
-fn is_branch(name: &str) -> bool {
+pub(super) fn is_branch(name: &str) -> bool {
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     !name.is_empty()
         && name.len() <= 200

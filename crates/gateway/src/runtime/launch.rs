@@ -260,6 +260,7 @@ impl Launch {
     /// Brings what the agent works on, and says what it is told.
     async fn occupant(&self, room: &Room, token: SecretString) -> Result<Occupant, LaunchError> {
         let repos = self.app.store.session_repos(self.record.id).await?;
+        prepare::lead_git(room, &token, &repos).await?;
         let missing = prepare::missing(&room.inside, &repos).await?;
         if !missing.is_empty() {
             self.stage("Cloning").await;

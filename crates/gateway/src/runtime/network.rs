@@ -7,8 +7,8 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use clock::{Clock, Rng};
 use egress::{
-    AddressPolicy, Config, Ended, Kind, Limits, Mode, News, Proxy, Record, Recorder, Records, RuleError,
-    Rules, SystemResolver, Verdict, record_queue,
+    AddressPolicy, Config, Denial, Ended, Kind, Limits, Mode, News, Proxy, Record, Recorder, Records,
+    RuleError, Rules, SystemResolver, Target, Verdict, record_queue,
 };
 use futures_util::FutureExt as _;
 use proto::http::EgressRules;
@@ -65,6 +65,12 @@ impl Networks {
             self.rng.clone(),
         ));
         Ok(proxy(rules, queue, &self.clock))
+    }
+
+    /// Whether sandboxes of an organisation might go there, by its rules alone.
+    pub(super) async fn decide(&self, org: OrgId, target: &Target) -> Result<Result<(), Denial>, StoreError> {
+        let rules = self.follow(org).await?.borrow().clone();
+        Ok(rules.decide(target).map(drop))
     }
 
     /// The rules of an organisation, now and after each change.

@@ -1,6 +1,7 @@
 //! What a sandbox needs before its agent can work: repositories, files, and the agent's own process.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
@@ -10,8 +11,9 @@ use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::PlacedRepo;
 
+use super::forge::place;
 use super::launch::LaunchError;
-use super::room::{AGENT, Room};
+use super::room::{AGENT, GIT_CONFIG, Room};
 use super::sandboxes::Sandboxes;
 
 /// How long a clone may take.
@@ -117,6 +119,27 @@ pub(super) async fn missing<'a>(
         }
     }
     Ok(missing)
+}
+
+/// Makes git ask us for the session's repositories, whoever runs it: we have their credentials, and nobody inside does.
+pub(super) async fn lead_git(
+    room: &Room,
+    token: &SecretString,
+    repos: &[PlacedRepo],
+) -> Result<(), LaunchError> {
+    let gateway = format!("{}/git/", room.gateway_url);
+    let mut text = format!(
+        "[http \"{gateway}\"]\n\textraHeader = Authorization: Bearer {}\n\tfollowRedirects = false\n",
+        token.expose_secret()
+    );
+    for url in repos.iter().filter_map(|placed| place(&placed.repo)) {
+        // A URL of ours has no quote, backslash or newline: the parser encodes them.
+        if let Some((scheme, rest)) = url.as_str().split_once("://") {
+            let _ = write!(text, "[url \"{gateway}{scheme}/{rest}\"]\n\tinsteadOf = \"{url}\"\n");
+        }
+    }
+    room.inside.write_file(Place::home(GIT_CONFIG), text, Some(0o600)).await?;
+    Ok(())
 }
 
 pub(super) async fn clone(inside: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {

@@ -34,6 +34,8 @@ const READY: Duration = Duration::from_secs(20);
 /// The names of our own program and the agent's in `/opt`.
 const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
+/// Settings of git that are ours, in the home.
+pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// Connections of one sandbox that are served at a time; the proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 
@@ -172,6 +174,7 @@ impl Sandboxes {
         let mut env = proxy_variables(ports.proxy);
         if wanted.gateway.is_some() {
             env.insert("PROLIFERATE_GATEWAY_URL".to_owned(), format!("http://127.0.0.1:{}", ports.gateway));
+            env.extend(git_variables(&home.join(GIT_CONFIG)));
         }
         env.extend(wanted.env.clone());
         let options = Options {
@@ -247,6 +250,17 @@ impl Servers {
             _ => {}
         }
     }
+}
+
+/// Makes git read one more file of settings, which may not be there yet; the user's own files stay theirs.
+fn git_variables(file: &Path) -> BTreeMap<String, String> {
+    let file = file.to_string_lossy().into_owned();
+    let variables = [
+        ("GIT_CONFIG_COUNT", "1".to_owned()),
+        ("GIT_CONFIG_KEY_0", "include.path".to_owned()),
+        ("GIT_CONFIG_VALUE_0", file),
+    ];
+    variables.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 /// What programs look for to learn that there is a proxy; some know only one spelling.

@@ -310,3 +310,31 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life() {
     }
     assert!(live.agent.asked("").is_empty());
 }
+
+#[tokio::test]
+async fn a_new_managed_configuration_is_set_up_by_a_session_of_its_own_once() {
+    let live = Live::start().await;
+    for name in ["app", "library"] {
+        live.post("/v1/repos", &json!({"url": format!("https://example.com/{name}.git")})).await;
+    }
+    let mut body = new();
+    body["managedConfiguration"] = json!({});
+    let made = live.post("/proliferate/sessions", &body).await;
+    assert_eq!((&made["isNewConfiguration"], &made["status"]), (&json!(true), &json!("pending")));
+    let turn = within(live.agent.next_turn()).await;
+    assert!(turn.text.contains("app, library"), "{}", turn.text);
+    turn.answer("done");
+    let again = live.post("/proliferate/sessions", &body).await;
+    assert_eq!(
+        (&again["isNewConfiguration"], &again["configurationId"]),
+        (&json!(false), &made["configurationId"])
+    );
+    let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
+    let all = list["sessions"].as_array().unwrap();
+    let setup: Vec<_> = all.iter().filter(|session| session["sessionType"] == "setup").collect();
+    assert_eq!((all.len(), setup.len()), (3, 1), "{list}");
+    assert_eq!(setup[0]["configurationId"], made["configurationId"]);
+    let mut socket = live.watch(setup[0]["id"].as_str().unwrap()).await;
+    let init = socket.until_type("init").await.pop().unwrap();
+    assert_eq!(init["payload"]["messages"][0]["senderId"], "managed-configuration-setup");
+}

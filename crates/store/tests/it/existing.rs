@@ -27,12 +27,14 @@ async fn what_is_there_is_opened_and_not_migrated(b: &Backend) {
     let last = format!("DELETE FROM schema_migrations WHERE version = {}", Migration::LATEST);
     b.raw().await.execute(&last).await.unwrap();
     let error = b.open_existing().await.err().unwrap();
-    let (found, known) = (Migration::LATEST - 1, Migration::LATEST);
+    // Numbers may have gaps.
+    let [.., before, latest] = Migration::ALL;
+    let (found, known) = (before.version, latest.version);
     assert!(matches!(error, StoreError::OlderSchema { found: f, known: k } if (f, k) == (found, known)));
     let text = error.to_string();
     assert!(text.contains(&format!("version {found},")) && text.contains("proliferate db migrate"), "{text}");
     let steps = b.raw().await.number("SELECT count(*) FROM schema_migrations").await;
-    assert_eq!(steps, found, "nothing was migrated");
+    assert_eq!(steps + 1, i64::try_from(Migration::ALL.len()).unwrap(), "nothing was migrated");
 
     b.raw().await.execute("DELETE FROM schema_migrations").await.unwrap();
     assert!(matches!(b.open_existing().await, Err(StoreError::Absent { .. })));

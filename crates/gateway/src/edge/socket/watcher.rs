@@ -289,10 +289,11 @@ impl Watcher {
             let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
             return self.tell(&ServerMessage::GitResult(busy)).await;
         };
-        let (hub, answers, line) = (self.hub.clone(), self.answers.0.clone(), self.work_line.clone());
+        let (app, hub) = (self.app.clone(), self.hub.clone());
+        let (answers, line) = (self.answers.0.clone(), self.work_line.clone());
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
-            for answer in git::answer(&hub, action, message).await {
+            for answer in git::answer(&app, &hub, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(answer).await.is_err() {
                     return;

@@ -3,8 +3,9 @@
 use proto::socket::{ClientMessage, GitAction, GitCode, GitResult, ServerMessage};
 use sandboxd::ClientError;
 
+use crate::app::AppState;
 use crate::hub::Hub;
-use crate::runtime::{Git, git_failed};
+use crate::runtime::{Git, Pull, create_pull, git_failed};
 
 /// Whether a message is about git, and whether it changes anything.
 pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
@@ -19,12 +20,18 @@ pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
 }
 
 /// What the client is told: the result, and after a success the new state.
-pub(super) async fn answer(hub: &Hub, action: GitAction, message: ClientMessage) -> Vec<ServerMessage> {
+pub(super) async fn answer(
+    app: &AppState,
+    hub: &Hub,
+    action: GitAction,
+    message: ClientMessage,
+) -> Vec<ServerMessage> {
     let inside = match hub.inside().await {
         Ok(Ok(inside)) => inside,
         Ok(Err(reason)) => return vec![result(git_failed(action, GitCode::UnknownError, &reason))],
         Err(error) => return vec![result(git_failed(action, GitCode::UnknownError, &error.to_string()))],
     };
+    let owner = inside.owner;
     let Some(git) = Git::at(inside.supervisor, path(&message)) else {
         return vec![result(git_failed(action, GitCode::UnknownError, "Invalid workspace path"))];
     };
@@ -34,11 +41,10 @@ pub(super) async fn answer(hub: &Hub, action: GitAction, message: ClientMessage)
             git.commit(&message, include_untracked, &files.unwrap_or_default()).await
         }
         ClientMessage::GitPush { .. } => git.push().await,
-        ClientMessage::GitCreatePr { .. } => Ok(git_failed(
-            action,
-            GitCode::GhNotAvailable,
-            "Pull requests need a connected GitHub account, which cannot be connected yet",
-        )),
+        ClientMessage::GitCreatePr { title, body, base_branch, .. } => {
+            let pull = Pull { title, body: body.unwrap_or_default(), base: base_branch };
+            create_pull(app, owner, &git, &pull).await
+        }
         _ => return vec![status(&git).await],
     };
     match done {

@@ -1,0 +1,204 @@
+//! Private repositories from inside a real sandbox: cloned, pushed and given pull requests with a credential that is
+//! never there.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use testkit::Forge;
+use tokio::runtime::Runtime;
+
+use crate::live::{Real, Watching};
+
+/// A forge with two repositories, and a session that works on one of them.
+struct Stage {
+    forge: Forge,
+    real: Real,
+    folder: tempfile::TempDir,
+    _threads: Runtime,
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command
+        .current_dir(folder)
+        .args(["-c", "user.name=Ada", "-c", "user.email=a@example.com"])
+        .args(arguments);
+    let ran = command.output().unwrap();
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+}
+
+fn repository(root: &Path, name: &str) {
+    let work = root.join("work");
+    git(root, &["init", "-q", "-b", "main", "work"]);
+    std::fs::write(work.join("README"), name).unwrap();
+    git(&work, &["add", "README"]);
+    git(&work, &["commit", "-qm", "first"]);
+    git(root, &["clone", "-q", "--bare", "work", &format!("ada/{name}.git")]);
+    std::fs::remove_dir_all(work).unwrap();
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        repository(folder.path(), "app");
+        repository(folder.path(), "other");
+        let threads =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let forge = threads.block_on(Forge::start(folder.path())).unwrap();
+        let host = forge.url().replace("http://", "");
+        let root = folder.path().join("ada");
+        let settings = [
+            ("CONNECTOR_ALLOWED_HOSTS", host.as_str()),
+            ("GITHUB_URL", &forge.url()),
+            ("WORKSPACE_LOCAL_ROOTS", root.to_str().unwrap()),
+        ];
+        let real = Real::serving(&settings);
+        Self { forge, real, folder, _threads: threads }
+    }
+
+    fn set_token(&self, token: &str) {
+        let set = self.real.machine.feed(&["secrets", "set", "GITHUB_TOKEN", "-"], token);
+        assert_eq!(set.code, 0, "{}", set.err);
+    }
+
+    fn work(&mut self) -> Watching {
+        let url = format!("{}/ada/app.git", self.forge.url());
+        self.work_on(&url)
+    }
+
+    fn work_on(&mut self, url: &str) -> Watching {
+        let repo = self.real.post("/v1/repos", &json!({ "url": url }))["id"].clone();
+        let places = json!([{"repoId": repo, "workspacePath": "."}]);
+        let place = self.real.post("/v1/configurations", &json!({"name": "app", "repos": places}));
+        self.real.new_session(&json!({"configurationId": place["id"]}));
+        let mut socket = self.real.watch("");
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        socket
+    }
+
+    fn shell(&self, command: &str) -> String {
+        self.real.shell(&self.real.session, command)
+    }
+
+    fn pushed(&self, branch: &str) -> String {
+        git(&self.folder.path().join("ada/app.git"), &["log", "--format=%s", "-1", branch])
+    }
+}
+
+fn ask(socket: &mut Watching, message: &Value) -> Value {
+    socket.say(message);
+    socket.until_type("git_result").pop().unwrap()["payload"].clone()
+}
+
+#[test]
+fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_inside() {
+    let mut stage = Stage::new();
+    stage.set_token(Forge::TOKEN);
+    let mut socket = stage.work();
+    assert_eq!(stage.shell("cat README; echo; git log --format=%s"), "app\nfirst");
+    stage.shell("git config user.email a@example.com && git config user.name Ada && echo two > README");
+    let committed = ask(&mut socket, &json!({"type": "git_commit", "message": "second"}));
+    assert_eq!(committed["code"], "SUCCESS", "{committed}");
+    let pushed = ask(&mut socket, &json!({"type": "git_push"}));
+    assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
+    assert_eq!(stage.pushed("main"), "second");
+    // The agent's own shell has the same way.
+    stage.shell("git commit -q --allow-empty -m third && git push -q && git fetch -q");
+    assert_eq!(stage.pushed("main"), "third");
+    assert_eq!(stage.shell("git config remote.origin.url"), format!("{}/ada/app.git", stage.forge.url()));
+
+    // Far more than a cut-off list would hold.
+    stage.shell("for i in $(seq 1000); do : > $(printf 'f%0100d' $i); done");
+    socket.say(&json!({"type": "get_git_status"}));
+    let full =
+        |frame: &Value| frame["payload"]["untrackedFiles"].as_array().is_some_and(|all| all.len() == 1000);
+    socket.until(|frame| frame["type"] == "git_status" && full(frame));
+
+    for secret in [Forge::TOKEN, Forge::BASIC] {
+        let look =
+            format!("grep -rlF {secret} /home/user /tmp /run /proc/[0-9]*/environ 2>/dev/null | wc -l");
+        assert_eq!(stage.shell(&look), "0", "the credential is inside");
+    }
+    let gateway = stage.shell("echo $PROLIFERATE_GATEWAY_URL");
+    let host = stage.forge.url().replace("http://", "");
+    for other in [
+        format!("{gateway}/git/http/{host}/ada/other.git"),
+        format!("{gateway}/git/http/{host}/ada/app.git/../other.git"),
+        format!("{gateway}/git/http/{host}/ada/app/%2e%2e/other"),
+        format!("{gateway}/git/https/{host}/ada/app"),
+        format!("{gateway}/git/http/example.com/ada/app"),
+        format!("{}/ada/other.git", stage.forge.url()),
+    ] {
+        let said = stage.shell(&format!("git ls-remote {other} 2>&1 && echo REACHED; true"));
+        assert!(!said.contains("REACHED") && !said.contains("refs/heads"), "{other}: {said}");
+    }
+    let without = "GIT_CONFIG_COUNT=0 git ls-remote";
+    let said = stage.shell(&format!("{without} {gateway}/git/http/{host}/ada/app 2>&1 </dev/null; true"));
+    assert!(!said.contains("refs/heads"), "without the sandbox's token: {said}");
+}
+
+#[test]
+fn pull_requests_are_made_by_the_gateway_and_remembered() {
+    let mut stage = Stage::new();
+    stage.set_token(Forge::TOKEN);
+    let mut socket = stage.work();
+    stage.shell("git config user.email a@example.com && git config user.name Ada");
+    assert_eq!(
+        ask(&mut socket, &json!({"type": "git_create_branch", "branchName": "work"}))["code"],
+        "SUCCESS"
+    );
+    stage.shell("git commit -q --allow-empty -m change");
+    for wrong in [
+        json!({"type": "git_create_pr", "title": " "}),
+        json!({"type": "git_create_pr", "title": "x".repeat(257)}),
+        json!({"type": "git_create_pr", "title": "t", "baseBranch": "--upload-pack=x"}),
+    ] {
+        let refused = ask(&mut socket, &wrong);
+        assert_eq!((&refused["action"], &refused["code"]), (&json!("create_pr"), &json!("UNKNOWN_ERROR")));
+    }
+    assert_eq!(stage.forge.pulls().len(), 0);
+    let made = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change", "body": "why"}));
+    let page = "https://forge.example/ada/app/pull/1";
+    assert_eq!((&made["code"], &made["prUrl"]), (&json!("SUCCESS"), &json!(page)), "{made}");
+    assert_eq!(
+        stage.forge.pulls(),
+        [json!({"title": "A change", "body": "why", "head": "work", "base": "main"})]
+    );
+    assert_eq!(stage.pushed("work"), "change");
+    let list = stage.real.get("/proliferate/sessions");
+    assert_eq!(list["sessions"][0]["prUrls"], json!([page]));
+    let again = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
+    assert_eq!(again["code"], "UNKNOWN_ERROR");
+    assert!(again["message"].as_str().unwrap().contains("already exists for ada:work"), "{again}");
+
+    stage.set_token("another-secret");
+    let refused = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
+    assert_eq!(
+        (&refused["action"], &refused["code"]),
+        (&json!("create_pr"), &json!("AUTH_FAILED")),
+        "{refused}"
+    );
+    stage.shell("git remote set-url origin https://example.com/ada/app.git");
+    let foreign = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
+    assert_eq!(foreign["code"], "NOT_GITHUB_REMOTE", "{foreign}");
+}
+
+#[test]
+fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
+    let mut stage = Stage::new();
+    let root = stage.folder.path().to_owned();
+    for outside in ["", "/ada/..", "/ada/../..", "/nowhere"] {
+        let body = json!({"url": format!("file://{}{outside}", root.display())});
+        assert_eq!(stage.real.try_post("/v1/repos", &body), 400, "{outside}");
+    }
+    let mut socket = stage.work_on(&format!("file://{}/ada/other.git", root.display()));
+    assert_eq!(stage.shell("cat README; echo; git log --format=%s; git fetch -q"), "other\nfirst");
+    stage.shell("git config user.email a@example.com && git config user.name Ada");
+    stage.shell("git commit -q --allow-empty -m change");
+    let pushed = ask(&mut socket, &json!({"type": "git_push"}));
+    assert_eq!(pushed["code"], "AUTH_FAILED", "{pushed}");
+    let head = git(&root.join("ada/other.git"), &["log", "--format=%s", "-1", "main"]);
+    assert_eq!(head, "first");
+}

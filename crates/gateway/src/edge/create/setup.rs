@@ -1,0 +1,70 @@
+//! The session that makes a new managed configuration usable: an agent installs what its repositories need and saves the
+//! result for all sessions to come.
+
+use proto::http::AgentConfig;
+use proto::socket::MessageSource;
+use proto::{ConfigurationId, OrgId, SessionId, SessionType, UserId};
+use store::{NewSession, Starts, StoreError};
+
+use super::super::ApiError;
+use crate::app::AppState;
+use crate::hub::{Asked, Prompted};
+
+/// Who asks the agent, where no person does.
+const SENDER: &str = "managed-configuration-setup";
+
+/// Starts it beside the session that was asked for, which is there whatever becomes of this one.
+pub(super) async fn start(
+    app: &AppState,
+    whose: (OrgId, Option<UserId>),
+    configuration: ConfigurationId,
+    agent_config: Option<AgentConfig>,
+) {
+    match begin(app, whose, configuration, agent_config).await {
+        Ok(session) => tracing::info!(%session, %configuration, "setup session started"),
+        Err(error) => {
+            let (status, body) = error.tell();
+            tracing::warn!(%configuration, %status, reason = body.error, "no setup session");
+        }
+    }
+}
+
+async fn begin(
+    app: &AppState,
+    whose: (OrgId, Option<UserId>),
+    configuration: ConfigurationId,
+    agent_config: Option<AgentConfig>,
+) -> Result<SessionId, ApiError> {
+    let (org, created_by) = whose;
+    let repos = app.store.configuration_repos(org, configuration).await?;
+    let names: Vec<&str> = repos.iter().map(|placed| placed.repo.name.as_str()).collect();
+    let prompt = prompt(&names);
+    let id: SessionId = app.rng.uuid(app.clock.now()).into();
+    let new = NewSession {
+        created_by,
+        configuration_id: Some(configuration),
+        title: Some("Set up the managed configuration".to_owned()),
+        agent_config,
+        starts: Starts::Now,
+        ..NewSession::new(id, org, SessionType::Setup, app.sandboxes.engine(), app.clock.now())
+    };
+    app.store.create_session(new).await?;
+    let hub = app
+        .hubs
+        .open(app, id)
+        .await
+        .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+    let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
+    match hub.prompt(asked).await {
+        Ok(Prompted::Queued) => Ok(id),
+        Ok(Prompted::Full) | Err(_) => Err(StoreError::Missing("this session").into()),
+    }
+}
+
+fn prompt(names: &[&str]) -> String {
+    format!(
+        "Set up the workspace for: {}. Install what is needed to build, run and test it, check that it works, save \
+         the commands that start its services and the environment files that it needs, and then save a snapshot.",
+        names.join(", ")
+    )
+}
