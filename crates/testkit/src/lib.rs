@@ -7,6 +7,7 @@
 mod agent;
 mod effects;
 mod fault;
+pub mod fuzz;
 mod model;
 mod pump;
 mod serve;
