@@ -37,6 +37,7 @@ mod live_turns;
 // The process and its neighbours.
 mod hostile;
 mod ready;
+mod silent;
 mod start;
 mod stopping;
 mod upgrades;
