@@ -17,7 +17,7 @@ use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::edge;
-use crate::gate::{Gate, GateError};
+use crate::gate::{Gate, GateError, keep_gate};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
@@ -150,11 +150,15 @@ impl Gateway {
             closing.cancel();
         });
         let pool = tokio::spawn(keep_pool(self.app.clone()));
-        Gate::start(&self.app, life);
+        let gate = tokio::spawn(keep_gate(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
-        let _ = tokio::time::timeout(CLOSING_SERVER, self.app.gate.close()).await;
+        let closing = async {
+            let _ = gate.await;
+            self.app.gate.close().await;
+        };
+        let _ = tokio::time::timeout(CLOSING_SERVER, closing).await;
         let patience = match self.app.config.database {
             Database::Sqlite => CLOSING_FILE,
             Database::Postgres(_) => CLOSING_SERVER,

@@ -26,9 +26,7 @@ use ledger::Hash;
 use proto::{OrgId, SessionId};
 use store::{Store, StoreError};
 
-use crate::app::AppState;
 use crate::config::Config;
-use crate::lifecycle::Lifecycle;
 
 pub(crate) use artifacts::{LARGEST, reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
@@ -40,6 +38,7 @@ use rules::Rules;
 pub use rules::{RulesError, read_policy};
 pub(crate) use runs::{NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
 use scribe::Scribe;
+pub(crate) use upkeep::keep_gate;
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
@@ -92,12 +91,6 @@ impl Gate {
         };
         gate.come_alive(config).await?;
         Ok(gate)
-    }
-
-    /// Starts what the gate does on its own. It ends with the process's work, and leaves a last checkpoint.
-    pub fn start(app: &AppState, life: &Lifecycle) {
-        let (app, soft) = (app.clone(), life.soft.clone());
-        life.tasks.spawn(async move { upkeep::run(&app, soft).await });
     }
 
     /// Says that this instance executes nothing any more, and signs what was recorded. The last thing before the

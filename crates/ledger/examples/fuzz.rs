@@ -1,29 +1,9 @@
 //! Fuzzes for longer than a test may: `cargo run --release -p ledger --example fuzz -- 3600`, seconds for each target.
 //! A second argument is the seed. What it finds is printed in the form in which the corpus is kept.
-#![expect(clippy::print_stdout, reason = "this is a command")]
 
-#[path = "../tests/fuzz/engine.rs"]
-mod engine;
 #[path = "../tests/fuzz/targets.rs"]
 mod targets;
 
-use std::process::ExitCode;
-use std::time::Duration;
-
-fn main() -> ExitCode {
-    let mut numbers = std::env::args().skip(1).map(|argument| argument.parse::<u64>());
-    let (Ok(seconds), Ok(seed)) = (numbers.next().unwrap_or(Ok(10)), numbers.next().unwrap_or(Ok(1))) else {
-        println!("usage: fuzz [SECONDS [SEED]]");
-        return ExitCode::from(2);
-    };
-    for target in [targets::JSON, targets::REDACT, targets::VERIFY] {
-        let mut fuzzer = engine::Fuzzer::new(target, seed);
-        let found = fuzzer.run(Duration::from_secs(seconds), u64::MAX);
-        println!("{}: {} runs, {} shapes of input", target.name, fuzzer.runs, fuzzer.corpus().len());
-        if let Err(finding) = found {
-            println!("{}; keep this in the corpus:\n{}", finding.problem, engine::encode(&finding.input));
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
+fn main() -> std::process::ExitCode {
+    testkit::fuzz::main(&[targets::JSON, targets::REDACT, targets::VERIFY])
 }

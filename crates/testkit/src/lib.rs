@@ -8,6 +8,7 @@ mod agent;
 mod effects;
 mod fault;
 mod forge;
+pub mod fuzz;
 mod model;
 mod pump;
 mod serve;

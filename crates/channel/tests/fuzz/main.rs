@@ -1,48 +1,34 @@
 //! Ten seconds of fuzzing, and the proof that it finds something: `examples/fuzz.rs` runs the same for longer.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
-#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
-mod campaign;
 mod live;
-mod mutate;
 mod targets;
 
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use campaign::{Finding, Target, run};
 use channel::WINDOW;
 use channel::frame::{Frame, FrameError, HEADER, MAX_PAYLOAD};
-use mutate::Mutator;
-use targets::{FRAMES, corpus, decoder};
+use targets::{CALLEE, CALLER, DECODER, corpus, decoder};
+use testkit::fuzz::{Target, finds, holds};
 
 /// A third of the ten seconds: there are three targets.
 const TIME: Duration = Duration::from_millis(3_333);
 
-fn fuzz(seeds: &str, target: Target<'_>) -> Result<u64, Finding> {
-    run(&Mutator::new(&FRAMES, &corpus(seeds)), target, 0, TIME)
-}
-
-fn must_hold(seeds: &str, target: Target<'_>) {
-    if let Err(finding) = fuzz(seeds, target) {
-        panic!("{}", finding.report());
-    }
-}
-
 #[test]
 fn the_decoder_holds() {
-    must_hold("", &|input, dice| decoder(Frame::decode, input, dice));
+    holds(DECODER, TIME);
 }
 
 #[test]
 fn a_live_callee_holds() {
-    must_hold("caller-", &|input, dice| live::callee(WINDOW, input, dice));
+    holds(CALLEE, TIME);
 }
 
 #[test]
 fn a_live_caller_holds() {
-    must_hold("callee-", &|input, dice| live::caller(WINDOW, input, dice));
+    holds(CALLER, TIME);
 }
 
 #[test]
@@ -74,27 +60,25 @@ fn broken<const BOUND: usize, const WAIT: usize>(buffer: &mut BytesMut) -> Resul
 
 #[test]
 fn the_copy_without_a_bug_is_not_accused() {
-    must_hold("", &|input, dice| decoder(broken::<0, 0>, input, dice));
+    holds(Target { run: &|input, dice| decoder(broken::<0, 0>, input, dice), ..DECODER }, TIME);
 }
 
 #[test]
 fn a_planted_wait_that_is_one_byte_too_short_is_found() {
-    let finding = fuzz("", &|input, dice| decoder(broken::<0, 1>, input, dice)).unwrap_err();
-    assert!(finding.what.contains("split_to out of bounds"), "{}", finding.report());
+    let run = &|input: &[u8], dice: &_| decoder(broken::<0, 1>, input, dice);
+    finds(Target { run, ..DECODER }, "split_to out of bounds");
 }
 
 #[test]
 fn a_planted_bound_that_is_one_too_high_is_found() {
-    let finding = fuzz("", &|input, dice| decoder(broken::<1, 0>, input, dice)).unwrap_err();
-    assert!(finding.what.contains("it waits for a frame of 65537 bytes"), "{}", finding.report());
+    let run = &|input: &[u8], dice: &_| decoder(broken::<1, 0>, input, dice);
+    finds(Target { run, ..DECODER }, "it waits for a frame of 65537 bytes");
 }
 
 #[test]
 fn a_window_that_is_not_kept_would_be_found() {
-    let must_be_found = |seeds: &str, target: Target<'_>| {
-        let finding = fuzz(seeds, target).unwrap_err();
-        assert!(finding.what.contains("more is held than allowed"), "{}", finding.report());
-    };
-    must_be_found("caller-", &|input, dice| live::callee(WINDOW / 2, input, dice));
-    must_be_found("callee-", &|input, dice| live::caller(WINDOW / 2, input, dice));
+    let run = &|input: &[u8], dice: &_| live::callee(WINDOW / 2, input, dice);
+    finds(Target { run, ..CALLEE }, "more is held than allowed");
+    let run = &|input: &[u8], dice: &_| live::caller(WINDOW / 2, input, dice);
+    finds(Target { run, ..CALLER }, "more is held than allowed");
 }

@@ -1,16 +1,41 @@
-//! What is fuzzed without a runtime: the decoder. And the shape and the corpus of everything that is fuzzed here.
+//! What is fuzzed here, with its shape and its corpus; and all of the decoder, which needs no runtime.
 
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
 use bytes::BytesMut;
+use channel::WINDOW;
 use channel::frame::{Frame, FrameError, HEADER, MAX_PAYLOAD};
+use testkit::fuzz::{Dice, Shape, Target};
 
-use crate::mutate::{Dice, Shape};
+use crate::live;
 
-pub(crate) const FRAMES: Shape = Shape {
+pub(crate) const DECODER: Target<'_> = Target {
+    name: "decoder",
+    run: &|input, dice| decoder(Frame::decode, input, dice),
+    corpus: &|| corpus(""),
+    write: |input| hex::encode(input),
+    shape: FRAMES,
+};
+
+pub(crate) const CALLEE: Target<'_> = Target {
+    name: "callee",
+    run: &|input, dice| live::callee(WINDOW, input, dice),
+    corpus: &|| corpus("caller-"),
+    ..DECODER
+};
+
+pub(crate) const CALLER: Target<'_> = Target {
+    name: "caller",
+    run: &|input, dice| live::caller(WINDOW, input, dice),
+    corpus: &|| corpus("callee-"),
+    ..DECODER
+};
+
+const FRAMES: Shape = Shape {
     units: frames_of,
+    dictionary: &[],
     // Length, kind, stream, and the number of those kinds that have one.
     fields: &[0..4, 4..5, 5..9, 9..13],
     edges: &[0, 1, 4, 12, 64, 256, 32_768, 65_536, 262_144, 0x7fff_ffff, 0xffff_ffff],
@@ -48,7 +73,7 @@ pub(crate) type Decode = fn(&mut BytesMut) -> Result<Option<Frame>, FrameError>;
 
 /// Cut or whole, the same frames and the same error; what was taken is what would be written; nothing is waited for
 /// that is too long or already there.
-pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<(), String> {
+pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<String, String> {
     let (mut whole, mut cut) = (Decoded::default(), Decoded::default());
     whole.feed(decode, input)?;
     let mut rest = input;
@@ -64,7 +89,10 @@ pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<(), S
     for frame in &whole.frames {
         frame.encode(&mut written);
     }
-    if input.starts_with(&written) { Ok(()) } else { Err("it would be written otherwise".to_owned()) }
+    if !input.starts_with(&written) {
+        return Err("it would be written otherwise".to_owned());
+    }
+    Ok(format!("{} {:?}", whole.frames.len().min(8), whole.error.map(|error| std::mem::discriminant(&error))))
 }
 
 #[derive(Debug, Default, PartialEq)]

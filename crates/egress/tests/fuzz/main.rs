@@ -1,26 +1,16 @@
 //! The request-head parser against ten seconds of mutated input, and the fuzzer against parsers with planted bugs.
 
-mod engine;
+mod targets;
 
 use std::time::Duration;
 
 use egress::{HeadError, RequestHead};
-use engine::{Fuzzer, Parser, decode, encode, kept};
-
-const TEN_SECONDS: Duration = Duration::from_secs(10);
-/// Far more runs than any planted bug needed.
-const RUNS: u64 = 2_000_000;
+use targets::{HEADS, Parser, heads_with};
+use testkit::fuzz::{Target, finds, holds, kept};
 
 #[test]
 fn ten_seconds_find_nothing() {
-    let corpus = kept();
-    assert!(corpus.len() >= 20, "only {} inputs are kept", corpus.len());
-    let mut fuzzer = Fuzzer::new(RequestHead::parse, 1, corpus);
-    if let Err(finding) = fuzzer.run(TEN_SECONDS, u64::MAX) {
-        panic!("{}; keep this in the corpus:\n{}", finding.problem, encode(&finding.input));
-    }
-    println!("{} runs, {} inputs", fuzzer.runs, fuzzer.corpus().len());
-    assert!(fuzzer.runs > 1_000);
+    holds(HEADS, Duration::from_secs(10));
 }
 
 /// Takes a line feed alone for the end of a line, as lenient servers do.
@@ -61,8 +51,11 @@ fn panics_at_long_ports(input: &[u8]) -> Result<RequestHead, HeadError> {
 
 #[test]
 fn planted_bugs_are_found_by_mutation_alone() {
-    let corpus: Vec<_> = kept().into_iter().filter(|input| RequestHead::parse(input).is_ok()).collect();
-    assert!(corpus.len() >= 8);
+    let good = || {
+        let kept = kept(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        kept.into_iter().filter(|input| RequestHead::parse(input).is_ok()).collect::<Vec<_>>()
+    };
+    assert!(good().len() >= 8);
     let planted: [(Parser, &str); 4] = [
         (mends_line_feeds, "half the usual size"),
         (believes_the_first_length, "given twice"),
@@ -70,27 +63,6 @@ fn planted_bugs_are_found_by_mutation_alone() {
         (panics_at_long_ports, "panicked"),
     ];
     for (parser, problem) in planted {
-        let mut fuzzer = Fuzzer::new(parser, 2, corpus.clone());
-        let finding = fuzzer.run(Duration::from_mins(1), RUNS).expect_err("the planted bug was not found");
-        assert!(finding.problem.contains(problem), "{finding:?}");
-        println!("found after {} runs: {problem}", fuzzer.runs);
-    }
-}
-
-#[test]
-fn the_same_seed_does_the_same() {
-    let run = |seed| {
-        let mut fuzzer = Fuzzer::new(RequestHead::parse, seed, kept());
-        fuzzer.run(Duration::from_mins(1), 2_000).unwrap();
-        fuzzer.corpus().to_vec()
-    };
-    assert_eq!(run(3), run(3));
-    assert_ne!(run(3), run(4));
-}
-
-#[test]
-fn kept_inputs_survive_being_written() {
-    for input in [&b"GET / \r\n\t\0\xff\\x41\\ \r\n\r\n"[..], b"", b"\n\n", b" \n"] {
-        assert_eq!(decode(&encode(input)), input, "{}", encode(input));
+        finds(Target { run: &|input, _| heads_with(parser, input), corpus: &good, ..HEADS }, problem);
     }
 }

@@ -101,7 +101,7 @@ pub(super) async fn start_run(
 ) -> Result<(StatusCode, Json<RunRecord>), ApiError> {
     let (identity, org) = whose(&app, &caller, request.organization_id.as_deref()).await?;
     let long = |text: &Option<String>, least: usize, most: usize| {
-        text.as_deref().is_some_and(|text| !(least..=most).contains(&text.chars().count()))
+        text.as_deref().is_some_and(|text| !(least..=most).contains(&text.chars().count()) || !is_name(text))
     };
     if long(&request.case_id, 4, 120)
         || long(&request.run_name, 0, 200)
@@ -166,7 +166,7 @@ pub(super) async fn run(
 
 /// A run of the organisation; a sandbox sees those of its own session only.
 async fn visible_run(app: &AppState, identity: &Identity, org: OrgId, id: &str) -> Result<Run, ApiError> {
-    let found = app.store.run(org, id).await?;
+    let found = if is_name(id) { app.store.run(org, id).await? } else { None };
     let own = |run: &Run| identity.session.is_none() || run.session_id == identity.session;
     found.filter(own).ok_or_else(|| ApiError::not_found("This run does not exist"))
 }
@@ -179,6 +179,7 @@ pub(super) async fn runs(
     caller: Caller,
     Query(query): Query<RunQuery>,
 ) -> Result<Json<RunList>, ApiError> {
+    check_names([&query.case_id, &query.parent_run_id, &query.before])?;
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let limit = query.limit.unwrap_or(RUNS).clamp(1, MOST_RUNS);
     let before = match query.before.as_deref().map(cursor) {
@@ -217,6 +218,7 @@ pub(super) async fn audit_events(
     if matches!(caller, Caller::Sandbox(_)) {
         return Err(ApiError::forbidden("Sandboxes may not read the ledger"));
     }
+    check_names([&query.case_id, &query.run_id])?;
     let (_, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let chain = Chain::new(org.to_string()).map_err(|error| ApiError::internal(error.to_string()))?;
     let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);
@@ -266,6 +268,7 @@ pub(super) async fn artifact_content(
 ) -> Result<Response, ApiError> {
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_artifact(&app, &identity, org, &id, query.case_id.as_deref()).await;
+    check_names([&query.case_id])?;
     let reading = (org, identity.actor.clone(), identity.role, id.clone(), query.case_id.clone());
     app.gate.record_reading(reading, found.as_ref().ok()).await?;
     found?;
@@ -290,10 +293,24 @@ async fn visible_artifact(
 ) -> Result<Artifact, ApiError> {
     let own = identity.session.map(|session| session.to_string());
     let case = own.as_deref().or(case);
-    let found = app.store.artifact(org, id).await?;
+    let found = if is_name(id) { app.store.artifact(org, id).await? } else { None };
     found
         .filter(|found| found.case_id.is_none() || found.case_id.as_deref() == case)
         .ok_or_else(|| ApiError::not_found("This artifact does not exist"))
+}
+
+/// What can be a name of something at all; nothing else is asked for.
+fn is_name(text: &str) -> bool {
+    text.chars().count() <= 200 && !text.chars().any(char::is_control)
+}
+
+/// Names in a query that can be none are refused.
+fn check_names<const N: usize>(names: [&Option<String>; N]) -> Result<(), ApiError> {
+    if names.into_iter().flatten().all(|name| is_name(name)) {
+        Ok(())
+    } else {
+        Err(ApiError::bad_request("The query is not of the expected shape"))
+    }
 }
 
 fn refused(refusal: RunRefusal) -> ApiError {

@@ -154,6 +154,10 @@ fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {
             request.retry_of.is_none() || request.parent_run_id.is_none(),
             "a retry belongs to the run that it tries again",
         ),
+        (
+            request.scope.len() <= 64 && request.scope.keys().all(|name| short(name, 1, 80)),
+            "scope has at most 64 fields with names of 1 to 80 characters",
+        ),
         (request.input_artifacts.len() <= MAX_ARTIFACTS, "at most 64 input_artifacts"),
         (
             request.contract_version.as_deref().is_none_or(|version| version == "v1"),

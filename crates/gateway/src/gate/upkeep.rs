@@ -9,7 +9,6 @@ use policy::{ActorClass, Claim, Pins, Policy};
 use proto::RunStatus;
 use store::{Change, GateWrite, NewEvent, StoreError};
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 use super::{DEAD_AFTER, Gate};
 use crate::app::AppState;
@@ -27,15 +26,16 @@ const ORPHANS: i64 = 100;
 /// So long a call that may be repeated waits for its caller to ask again.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-pub(super) async fn run(app: &AppState, soft: CancellationToken) {
+/// Does it until the gateway closes.
+pub(crate) async fn keep_gate(app: AppState) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for count in 0_u64.. {
         tokio::select! {
             _ = ticks.tick() => {}
-            () = soft.cancelled() => return,
+            () = app.closing.cancelled() => return,
         }
-        if let Err(error) = tend(app, count).await {
+        if let Err(error) = tend(&app, count).await {
             tracing::warn!(%error, "the upkeep of the gate failed; it is tried again");
         }
     }

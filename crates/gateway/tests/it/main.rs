@@ -39,6 +39,7 @@ mod live_turns;
 // The process and its neighbours.
 mod hostile;
 mod ready;
+mod silent;
 mod start;
 mod stopping;
 mod upgrades;

@@ -3,27 +3,20 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
-mod engine;
 #[path = "../it/promises.rs"]
 mod promises;
+mod targets;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Fuzzer, Meddler, PROMPT, Reader, SESSION, fold, ours, unfold, untouched};
 use opencode::translate::Translator;
-
-/// Far more runs than any planted bug needed.
-const RUNS: u64 = 1_000_000;
+use targets::{Meddler, PROMPT, Reader, SESSION, STREAMS, ours, streams_with, untouched};
+use testkit::fuzz::{Target, finds, holds};
 
 #[test]
 fn ten_seconds_find_nothing() {
-    let mut fuzzer = Fuzzer::new(ours, untouched, 1);
-    if let Err(finding) = fuzzer.run(Duration::from_secs(10), u64::MAX) {
-        panic!("{}; keep this in the corpus:\n{}", finding.problem, fold(&finding.input));
-    }
-    println!("{} runs", fuzzer.runs);
-    assert!(fuzzer.runs > 1_000);
+    holds(STREAMS, Duration::from_secs(10));
 }
 
 /// Takes a line feed at the beginning of a piece for a line of its own, though it ends a carriage return.
@@ -76,16 +69,7 @@ fn planted_bugs_are_found() {
         (ours, forgets_what_was_said, "announced twice"),
     ];
     for (reader, meddler, problem) in planted {
-        let mut fuzzer = Fuzzer::new(reader, meddler, 2);
-        let finding = fuzzer.run(Duration::from_mins(1), RUNS).unwrap_err();
-        assert!(finding.problem.contains(problem), "{finding:?}");
-        println!("found after {} runs: {problem}", fuzzer.runs);
-    }
-}
-
-#[test]
-fn kept_inputs_survive_being_written() {
-    for input in [&b"data: \\x \r\n\xff\0\n\n"[..], b"", b"\n\n", b" \n", b"\\n"] {
-        assert_eq!(unfold(&fold(input)), input, "{}", fold(input));
+        let run = &|input: &[u8], dice: &_| Ok(streams_with(reader, meddler, input, dice));
+        finds(Target { run, ..STREAMS }, problem);
     }
 }

@@ -1,24 +1,16 @@
 //! Some seconds of mutated policy files, and planted bugs that the fuzzer must find.
 
-#[path = "../../../ledger/tests/fuzz/engine.rs"]
-mod engine;
 mod targets;
 
 use std::time::Duration;
 
-use engine::{Fuzzer, Target, decode, encode, kept};
 use policy::{Files, Policy, PolicyError};
 use targets::{POLICY, policy_with};
+use testkit::fuzz::{Target, finds, holds};
 
 #[test]
 fn policy_files_keep_their_promises() {
-    assert!(kept(&POLICY).len() >= 5);
-    let mut fuzzer = Fuzzer::new(POLICY, 1);
-    if let Err(finding) = fuzzer.run(Duration::from_secs(8), u64::MAX) {
-        panic!("{}; keep this in the corpus:\n{}", finding.problem, encode(&finding.input));
-    }
-    println!("{} runs, {} inputs", fuzzer.runs, fuzzer.corpus().len());
-    assert!(fuzzer.runs > 100);
+    holds(POLICY, Duration::from_secs(8));
 }
 
 /// Forgets to put the line into its message, as a reader without locations does.
@@ -40,19 +32,12 @@ fn panics_at_letters(files: Files<'_>) -> Result<Policy, PolicyError> {
 
 #[test]
 fn planted_bugs_are_found() {
-    let found = |run, problem: &str| {
-        let mut fuzzer = Fuzzer::new(Target { run, ..POLICY }, 2);
-        let finding = fuzzer.run(Duration::MAX, 200_000).expect_err("the planted bug was not found");
-        assert!(finding.problem.contains(problem), "{finding:?}");
-        println!("found after {} runs: {problem}", fuzzer.runs);
-    };
-    found(|input| policy_with(without_lines, input), "is not there");
-    found(|input| policy_with(resolves_anchors, input), "an anchor was accepted");
-    found(|input| policy_with(panics_at_letters, input), "panicked");
-}
-
-#[test]
-fn kept_inputs_survive_being_written() {
-    let input = b"a: 'b'\n\t\xff\\ \n";
-    assert_eq!(decode(&encode(input)), input);
+    let planted: [(targets::Load, &str); 3] = [
+        (without_lines, "is not there"),
+        (resolves_anchors, "an anchor was accepted"),
+        (panics_at_letters, "panicked"),
+    ];
+    for (load, problem) in planted {
+        finds(Target { run: &|input, _| policy_with(load, input), ..POLICY }, problem);
+    }
 }

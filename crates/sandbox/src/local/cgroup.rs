@@ -64,28 +64,10 @@ impl Cgroups {
         self.0.contains_key(&controller)
     }
 
-    /// Makes the groups of a sandbox, empty and limited.
-    pub(crate) fn create(&self, name: &str, limits: &Limits) -> Result<Group, SandboxError> {
-        let mut group = Group::default();
-        for (controller, base) in &self.0 {
-            let place = Place { folder: base.folder.join(name), unified: base.unified };
-            let made = match fs::create_dir(&place.folder) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                other => other,
-            };
-            group.0.insert(*controller, place);
-            if let Err(error) = made {
-                let _ = group.remove();
-                return Err(SandboxError::host("make a control group")(error));
-            }
-        }
-        for (controller, place) in &group.0 {
-            if let Err(error) = place.limit(*controller, limits) {
-                // A parent with a lower limit refuses a higher one and then holds anyway.
-                tracing::warn!(?controller, kind = ?error.kind(), "the host refused a limit of a control group");
-            }
-        }
-        Ok(group)
+    /// The groups that a sandbox is to have; see [`Group::make`].
+    pub(crate) fn group(&self, name: &str) -> Group {
+        let place = |base: &Place| Place { folder: base.folder.join(name), unified: base.unified };
+        Group(self.0.iter().map(|(controller, base)| (*controller, place(base))).collect())
     }
 }
 
@@ -210,6 +192,25 @@ impl Place {
 impl Group {
     pub(crate) fn has(&self, controller: Controller) -> bool {
         self.0.contains_key(&controller)
+    }
+
+    /// Makes them, empty and limited.
+    pub(crate) fn make(&self, limits: &Limits) -> Result<(), SandboxError> {
+        for place in self.0.values() {
+            match fs::create_dir(&place.folder) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(SandboxError::host("make a control group")(error));
+                }
+                _ => {}
+            }
+        }
+        for (controller, place) in &self.0 {
+            if let Err(error) = place.limit(*controller, limits) {
+                // A parent with a lower limit refuses a higher one and then holds anyway.
+                tracing::warn!(?controller, kind = ?error.kind(), "the host refused a limit of a control group");
+            }
+        }
+        Ok(())
     }
 
     /// The files by which a process with one thread joins, by writing `0`.

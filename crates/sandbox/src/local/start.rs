@@ -14,7 +14,6 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
 use super::blocking;
-use super::cgroup::Group;
 use super::hidden::LAUNCHER;
 use super::identity::{self, Found, Identity};
 use super::inner::Inner;
@@ -87,7 +86,7 @@ impl Inner {
         let record = Record {
             version: 1,
             uid,
-            group: Group::default(),
+            group: self.cgroups.group(&format!("{}-{}", self.folders.mark(), spec.id)),
             identity: None,
             injected: spec.injected.clone(),
             limits: spec.limits.clone(),
@@ -104,8 +103,7 @@ impl Inner {
         folder.create().map_err(&host)?;
         let mut record = self.record(spec, folder, uid)?;
         let uid = record.uid;
-        record.group = self.cgroups.create(&format!("{}-{}", self.folders.mark(), spec.id), &spec.limits)?;
-        folder.save(&record)?;
+        record.group.make(&spec.limits)?;
         folder.write_etc().map_err(&host)?;
         self.files(spec, folder, uid).await?;
         let mut launched = self.launch(spec, folder, &record).await?;

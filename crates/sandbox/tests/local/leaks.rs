@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use sandbox::local::LocalConfig;
-use sandbox::{Provider as _, SandboxError, Spec};
+use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 
 use super::support::{Bed, HELPER, spec};
 
 /// What a provider with this folder and these user ids has on the host.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Count {
     processes: BTreeSet<String>,
     mounts: usize,
@@ -246,6 +246,41 @@ async fn exhausted_user_ids_are_told() {
     bed.provider.terminate(&first).await.unwrap();
     let second = bed.start("second").await;
     bed.provider.terminate(&second).await.unwrap();
+}
+
+/// Marks the folder in which the next test runs a gateway that its own launcher kills.
+const CRASHES: &str = "crashes";
+const CRASH_UIDS: std::ops::RangeInclusive<u32> = 292_000..=292_007;
+
+/// Does nothing but in that folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_crashes_in_the_middle_of_a_start() {
+    let folder = std::env::current_dir().unwrap();
+    if folder.join(CRASHES).exists() {
+        let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&folder) };
+        config.helper = script(&config, "kill -9 $PPID");
+        let provider = sandbox::local::LocalProvider::open(config).unwrap();
+        provider.ensure(&spec("half")).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_middle_of_a_start_leaves_nothing_that_is_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(CRASHES), "").unwrap();
+    let crashed = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "leaks::a_gateway_that_crashes_in_the_middle_of_a_start"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(!crashed.status.success());
+    let bed = Bed::again(folder, |config| config.uids = CRASH_UIDS);
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
+    bed.provider.terminate(&super::support::id("half")).await.unwrap();
+    let left = count(&bed, &CRASH_UIDS);
+    let nothing =
+        Count { processes: BTreeSet::new(), groups: vec![], folders: vec![], uids: 0, ..left.clone() };
+    assert_eq!(left, nothing);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,15 +55,16 @@ impl Bed {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut LocalConfig)) -> Self {
-        Self::within(tempfile::tempdir().unwrap(), change)
+        Self::again(tempfile::tempdir().unwrap(), change)
     }
 
     /// On another disk than usual.
     pub(crate) fn below(parent: &Path, change: impl FnOnce(&mut LocalConfig)) -> Self {
-        Self::within(tempfile::tempdir_in(parent).unwrap(), change)
+        Self::again(tempfile::tempdir_in(parent).unwrap(), change)
     }
 
-    fn within(folder: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
+    /// In a folder that another one had before.
+    pub(crate) fn again(folder: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
         let mut config = config(folder.path());
         change(&mut config);
         Self { provider: LocalProvider::open(config).unwrap(), folder }

@@ -2,27 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
-// The mutator knows no format of its own; the channel's tests are its home.
-#[path = "../../../channel/tests/fuzz/campaign.rs"]
-mod campaign;
-#[path = "../../../channel/tests/fuzz/mutate.rs"]
-mod mutate;
 mod targets;
 
 use std::time::Duration;
 
 use sandboxd::protocol::{Code, OPS, parse};
 use serde_json::Value;
-use targets::corpus;
+use targets::{REQUESTS, corpus};
+use testkit::fuzz::Target;
 
 const TIME: Duration = Duration::from_secs(5);
 
 #[test]
 fn the_reader_of_requests_holds() {
-    match targets::fuzz(parse, TIME) {
-        Ok(cases) => println!("{cases} cases"),
-        Err(finding) => panic!("{}\n{}", finding.report(), String::from_utf8_lossy(&finding.input)),
-    }
+    testkit::fuzz::holds(REQUESTS, TIME);
 }
 
 #[test]
@@ -43,6 +36,10 @@ fn every_known_operation_is_one() {
     }
 }
 
+fn finds(parser: targets::Parser, problem: &str) {
+    testkit::fuzz::finds(Target { run: &|input, _| targets::holds(parser, input), ..REQUESTS }, problem);
+}
+
 #[test]
 fn a_planted_refusal_that_repeats_the_request_is_found() {
     let parser: targets::Parser = |bytes| {
@@ -52,8 +49,7 @@ fn a_planted_refusal_that_repeats_the_request_is_found() {
             refusal
         })
     };
-    let finding = targets::fuzz(parser, TIME);
-    assert!(finding.unwrap_err().what.contains("it repeats the request"));
+    finds(parser, "it repeats the request");
 }
 
 #[test]
@@ -63,6 +59,5 @@ fn a_planted_reader_that_ignores_a_field_is_found() {
         request.remove("most");
         parse(Value::Object(request).to_string().as_bytes())
     };
-    let finding = targets::fuzz(parser, TIME);
-    assert!(finding.unwrap_err().what.contains("it ignored something"));
+    finds(parser, "it ignored something");
 }

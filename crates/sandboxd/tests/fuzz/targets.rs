@@ -3,16 +3,21 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
 
 use sandboxd::protocol::{Refusal, Request};
 use serde_json::Value;
 
-use crate::campaign::{Finding, run};
-use crate::mutate::{Mutator, Shape};
+use testkit::fuzz::{Shape, Target};
 
 const SECRET: &str = "hunter2";
-const WORDS: Shape = Shape { units: words_of, fields: &[], edges: &[], most: 64 * 1024 };
+
+pub(crate) const REQUESTS: Target<'_> = Target {
+    name: "requests",
+    run: &|input, _| holds(sandboxd::protocol::parse, input),
+    corpus: &corpus,
+    write: |input| String::from_utf8_lossy(input).into_owned(),
+    shape: Shape { units: words_of, ..Shape::text(&[], 64 * 1024) },
+};
 
 /// Strings, other words, and single signs.
 fn words_of(bytes: &[u8]) -> Vec<Range<usize>> {
@@ -40,11 +45,14 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
 
 pub(crate) type Parser = fn(&[u8]) -> Result<Request, Refusal>;
 
-fn holds(parser: Parser, input: &[u8]) -> Result<(), String> {
+pub(crate) fn holds(parser: Parser, input: &[u8]) -> Result<String, String> {
     match parser(input) {
         Err(refusal) => {
             let text = serde_json::to_string(&refusal).map_err(|error| error.to_string())?;
-            if text.contains(SECRET) { Err(format!("it repeats the request: {text}")) } else { Ok(()) }
+            if text.contains(SECRET) {
+                return Err(format!("it repeats the request: {text}"));
+            }
+            Ok(format!("{:?} {}", refusal.code, refusal.message))
         }
         Ok(request) => {
             let given: Value = serde_json::from_slice(input).map_err(|error| error.to_string())?;
@@ -52,9 +60,9 @@ fn holds(parser: Parser, input: &[u8]) -> Result<(), String> {
             if !covers(&taken, &given) {
                 return Err(format!("it ignored something: {given} became {taken}"));
             }
-            parser(taken.to_string().as_bytes())
-                .map(drop)
-                .map_err(|error| format!("not taken twice: {error}"))
+            let again = parser(taken.to_string().as_bytes());
+            again.map_err(|error| format!("not taken twice: {error}"))?;
+            Ok(format!("taken: {}", taken["op"]))
         }
     }
 }
@@ -70,8 +78,4 @@ fn covers(taken: &Value, given: &Value) -> bool {
         }
         (taken, given) => taken == given,
     }
-}
-
-pub(crate) fn fuzz(parser: Parser, time: Duration) -> Result<u64, Finding> {
-    run(&Mutator::new(&WORDS, &corpus()), &|input, _| holds(parser, input), 0, time)
 }

@@ -123,6 +123,7 @@ macro_rules! statements {
                 Written, keys, link, moment, plan,
             };
             use crate::ledger_event::{hash, whole};
+            use crate::row::storable_json;
 
             type Sql = QueryBuilder<$database>;
 
@@ -170,7 +171,7 @@ macro_rules! statements {
                 sql.push_values(runs, |mut row, run| {
                     let (call, end) = (run.call.as_ref(), run.end.as_ref());
                     let status = end.map_or(run.status, |end| end.status);
-                    let json = |value: &serde_json::Value| Json(value.clone());
+                    let json = |value: &serde_json::Value| Json(storable_json(value.clone()));
                     row.push_bind(run.org_id.uuid()).push_bind(&run.run_id).push_bind(run.kind.as_str());
                     row.push_bind(status.as_str()).push_bind("v1").push_bind(&run.lanes_version);
                     row.push_bind(&run.roles_version).push_bind(run.parent_run_id.as_deref());
@@ -206,8 +207,8 @@ macro_rules! statements {
                 );
                 sql.push_values(ends, |mut row, (org, run, end)| {
                     row.push_bind(org.uuid()).push_bind(*run).push_bind(end.status.as_str());
-                    row.push_bind(&end.outcome).push_bind(end.error.clone().map(Json));
-                    row.push_bind(end.answer.clone().map(Json)).push_bind(end.response_hash.as_deref());
+                    row.push_bind(&end.outcome).push_bind(end.error.clone().map(storable_json).map(Json));
+                    row.push_bind(end.answer.clone().map(storable_json).map(Json)).push_bind(end.response_hash.as_deref());
                     row.push_bind(Json(end.outputs.clone())).push_bind(end.at);
                 });
                 sql.push(") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2");

@@ -1,0 +1,38 @@
+//! A sandbox whose supervisor starts and never says a word: told in bounded time, and nothing of it is left.
+
+use std::collections::BTreeMap;
+
+use clock::{Clock, Rng};
+use egress::{Mode, Rules};
+use gateway::runtime::{Insecure, Sandboxes, Wanted, proxy_of};
+use sandbox::{SandboxError, SandboxId};
+
+use crate::harness::Setup;
+
+/// The supervisor of the next test, which is this program called by the supervisor's word.
+#[test]
+fn sandboxd() {
+    let folder = std::env::current_dir().unwrap();
+    while folder.ends_with("silent/workspace") {
+        std::thread::park();
+    }
+}
+
+/// Time passes as soon as nobody has anything to do.
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
+    let setup = Setup::sqlite().set("SANDBOX_PROVIDER", "process");
+    let sandboxes = Sandboxes::open(&setup.config(), Insecure::Allowed, &Rng::system()).unwrap();
+    let wanted = Wanted {
+        id: SandboxId::new("silent").unwrap(),
+        env: BTreeMap::new(),
+        snapshot: None,
+        proxy: proxy_of(Rules::new(Mode::Offline), &Clock::system()),
+        gateway: None,
+        agent: None,
+    };
+    let error = sandboxes.start(wanted).await.err().unwrap();
+    assert!(matches!(error, SandboxError::Timeout("its supervisor")), "{error}");
+    assert!(sandboxes.provider.list().await.unwrap().is_empty());
+    assert!(!setup.data_dir().join("sandboxes/silent").exists());
+}
