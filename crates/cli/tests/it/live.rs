@@ -34,6 +34,17 @@ chunk = 8
 delta_delay_ms = 40
 
 [[rule]]
+when = "what were you told"
+system = "the current directory is the user's repository"
+[[rule.step]]
+text = "There is a repository."
+
+[[rule]]
+when = "what were you told"
+[[rule.step]]
+text = "There is none."
+
+[[rule]]
 when = "break"
 [[rule.step]]
 error = { status = 400, message = "the model refuses" }
