@@ -46,6 +46,15 @@ when = "save the files"
 tool = [{ name = "save_snapshot", input = {} }]
 [[rule.step]]
 text = "It said: {tool_result}"
+when = "what were you told"
+system = "the current directory is the user's repository"
+[[rule.step]]
+text = "There is a repository."
+
+[[rule]]
+when = "what were you told"
+[[rule.step]]
+text = "There is none."
 
 [[rule]]
 when = "break"

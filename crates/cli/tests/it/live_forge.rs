@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use testkit::Forge;
 use tokio::runtime::Runtime;
 
-use crate::live::{Real, Watching};
+use crate::live::{Real, Watching, tokens};
+use crate::live_pool::waiting;
 
 /// A forge with two repositories, and a session that works on one of them.
 struct Stage {
@@ -41,6 +42,10 @@ fn repository(root: &Path, name: &str) {
 
 impl Stage {
     fn new() -> Self {
+        Self::with_pool("0")
+    }
+
+    fn with_pool(size: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         repository(folder.path(), "app");
         repository(folder.path(), "other");
@@ -53,6 +58,7 @@ impl Stage {
             ("CONNECTOR_ALLOWED_HOSTS", host.as_str()),
             ("GITHUB_URL", &forge.url()),
             ("WORKSPACE_LOCAL_ROOTS", root.to_str().unwrap()),
+            ("WARM_POOL_SIZE", size),
         ];
         let real = Real::serving(&settings);
         Self { forge, real, folder, _threads: threads }
@@ -201,4 +207,24 @@ fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
     assert_eq!(pushed["code"], "AUTH_FAILED", "{pushed}");
     let head = git(&root.join("ada/other.git"), &["log", "--format=%s", "-1", "main"]);
     assert_eq!(head, "first");
+}
+
+#[test]
+fn an_agent_of_the_pool_gets_the_repository_its_way_out_and_its_instructions() {
+    let mut stage = Stage::with_pool("1");
+    stage.set_token(Forge::TOKEN);
+    let sandbox = waiting(&stage.real);
+    let alone =
+        stage.real.shell(&sandbox, "curl -sm 5 -o /dev/null -w '%{http_code}' http://example.com; true");
+    assert_eq!(alone, "403", "a sandbox that waits has a way out");
+    let mut socket = stage.work();
+    let info = stage.real.get(&format!("/proliferate/{}", stage.real.session));
+    assert_eq!(info["sandboxId"], json!(sandbox));
+    let log = stage.real.shell(&sandbox, "cat README; echo; git log --format=%s; git fetch -q");
+    assert_eq!(log, "app\nfirst");
+    socket.prompt("what were you told?");
+    assert_eq!(tokens(&socket.until_type("turn_complete")), "There is a repository.");
+    // It stays the session's when it was stopped, and the session has its own then.
+    stage.real.post(&format!("/proliferate/{}/stop", stage.real.session), &json!({}));
+    assert!(!stage.real.sandboxes().contains(&sandbox), "a stopped session keeps its sandbox");
 }

@@ -18,7 +18,7 @@ fn pooled() -> Real {
 }
 
 /// The sandbox that waits in the pool, once there is one.
-fn waiting(real: &Real) -> String {
+pub(crate) fn waiting(real: &Real) -> String {
     let mut tries = 0;
     loop {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
@@ -73,6 +73,8 @@ fn a_new_session_takes_an_agent_that_waits_and_is_alone_with_it() {
     let environ =
         format!("cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c {}; true", real.session);
     assert_eq!(real.shell(&sandbox, &environ), "0", "a process has the session's id in its environment");
+    socket.prompt("what were you told?");
+    assert_eq!(tokens(&socket.until_type("turn_complete")), "There is none.");
     assert_ne!(waiting(&real), sandbox, "the pool is filled again");
 }
 

@@ -161,12 +161,12 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }
 
-/// As micro-dollars.
 /// How many sandboxes may wait; each takes as much memory as an agent.
 pub(super) fn pool_size(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|size| *size <= 64).ok_or_else(|| "must be 0 to 64".to_owned())
 }
 
+/// As micro-dollars.
 pub(super) fn dollars(text: &str) -> Result<i64, String> {
     crate::llm::micros(text).ok_or_else(|| "must be dollars, e.g. 2.50".to_owned())
 }

@@ -193,3 +193,47 @@ fn refusal(error: ForgeError) -> ApiError {
         other => ApiError::forbidden(&other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proto::RepoSource;
+
+    use super::*;
+
+    fn asked(repo: &str, method: &Method, path: &str) -> Option<Ask> {
+        let repo = Repo {
+            id: uuid::Uuid::nil().into(),
+            org_id: uuid::Uuid::nil().into(),
+            name: "app".to_owned(),
+            source: RepoSource::Git,
+            url: Some(repo.to_owned()),
+            local_path_hash: None,
+            default_branch: "main".to_owned(),
+            is_private: false,
+            service_commands: None,
+            added_by: None,
+            created_at: chrono::DateTime::UNIX_EPOCH,
+        };
+        wanted(&repo, method, &path.parse().unwrap())
+    }
+
+    #[test]
+    fn a_path_is_a_repository_as_it_is_written_or_not_at_all() {
+        let get = |path: &str| asked("https://h.example/o/r.git", &Method::GET, path);
+        let refs = "info/refs?service=git-upload-pack";
+        assert_eq!(get(&format!("/git/https/h.example/o/r/{refs}")), Some(Ask::Refs("git-upload-pack")));
+        assert_eq!(get(&format!("/git/https/h.example/o/r.git/{refs}")), Some(Ask::Refs("git-upload-pack")));
+        for path in ["o/./r", "o/x/../r", "o/r/", "o/r/.", "o//r", "o/%72", "O/r", "o/r.git.git", "o/r2", "o"]
+        {
+            assert_eq!(get(&format!("/git/https/h.example/{path}/{refs}")), None, "{path}");
+        }
+        let post = |path: &str| asked("https://h.example/o/r", &Method::POST, path);
+        assert_eq!(post("/git/https/h.example/o/r.git/git-receive-pack"), Some(Ask::Push));
+        assert_eq!(post("/git/https/h.example/o/r.git/git-upload-pack"), Some(Ask::Fetch));
+        assert_eq!(post("/git/https/h.example/o/r.git/git-upload-pack?x"), None);
+        assert_eq!(
+            asked("file:///srv/a.git", &Method::POST, "/git/file//srv/a.git/git-upload-pack"),
+            Some(Ask::Fetch)
+        );
+    }
+}

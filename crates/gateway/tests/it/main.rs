@@ -28,6 +28,7 @@ mod logs;
 mod rotation;
 mod vault;
 // The agent's model.
+mod git_proxy;
 mod model_proxy;
 // The live session.
 mod live_agent;

@@ -1,0 +1,86 @@
+//! Git from inside a sandbox: who may ask, for what, and where the gateway goes with a credential.
+
+use proto::Role;
+use serde_json::{Value, json};
+
+use crate::live::{Live, id};
+use crate::people::{org, person, sandbox_token};
+
+/// A session that works on these repositories, and its sandbox's token.
+async fn session_on(live: &Live, urls: &[&str]) -> String {
+    let mut places = Vec::new();
+    for (number, url) in urls.iter().enumerate() {
+        let repo = live.post("/v1/repos", &json!({ "url": url })).await["id"].clone();
+        places.push(json!({"repoId": repo, "workspacePath": format!("repo{number}")}));
+    }
+    let place = live.post("/v1/configurations", &json!({"name": "app", "repos": places})).await;
+    let session = live.session_with(&json!({"configurationId": place["id"]})).await;
+    sandbox_token(&live.app, id(&session)).await
+}
+
+async fn refs(live: &Live, token: Option<&str>, repository: &str) -> (u16, String) {
+    let path = format!("/git/{repository}/info/refs?service=git-upload-pack");
+    let (status, body) = live.ask("GET", &path, token, &Value::Null, None).await;
+    (status, body["error"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
+    let live = Live::start().await;
+    let token = session_on(&live, &["http://127.0.0.1/ada/app"]).await;
+    let repository = "http/127.0.0.1/ada/app";
+    assert_eq!(refs(&live, None, repository).await.0, 401);
+    assert_eq!(refs(&live, Some(&live.ada.token), repository).await.0, 403);
+    let admin = person(&live.app, live.ada.org, Role::Admin).await;
+    assert_eq!(refs(&live, Some(&admin.token), repository).await.0, 403);
+    let elsewhere = org(&live.app).await;
+    let stranger = Live { ada: person(&live.app, elsewhere, Role::Member).await, ..live };
+    let foreign = session_on(&stranger, &["https://example.com/x"]).await;
+    let not_ours = (403, "This is no repository of this session".to_owned());
+    assert_eq!(refs(&stranger, Some(&foreign), repository).await, not_ours);
+    for other in [
+        "http/127.0.0.1/ada/app2",
+        "http/127.0.0.1/ada/%61pp",
+        "http/127.0.0.1:80/ada/app",
+        "https/127.0.0.1/ada/app",
+        "http/127.0.0.1@evil.example/ada/app",
+        "http//127.0.0.1/ada/app",
+    ] {
+        assert_eq!(refs(&stranger, Some(&token), other).await, not_ours, "{other}");
+    }
+    for (method, rest) in [
+        ("GET", "info/refs"),
+        ("GET", "info/refs?service=git-evil"),
+        ("GET", "info/refs?service=git-upload-pack&x"),
+        ("GET", "HEAD"),
+        ("GET", "git-upload-pack"),
+        ("POST", "info/refs?service=git-upload-pack"),
+    ] {
+        let path = format!("/git/{repository}/{rest}");
+        let (status, _) = stranger.ask(method, &path, Some(&token), &Value::Null, None).await;
+        assert_eq!(status, 403, "{method} {rest}");
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_goes_only_where_the_organisations_sandboxes_may() {
+    let live = Live::start().await;
+    let urls = ["http://127.0.0.1/ada/app", "http://localhost/ada/app", "https://example.com:8443/app"];
+    let token = session_on(&live, &urls).await;
+    let (status, why) = refs(&live, Some(&token), "http/127.0.0.1/ada/app").await;
+    assert!(status == 403 && why.contains("private address"), "{status} {why}");
+    // The name is public until somebody asks where it leads.
+    assert_eq!(refs(&live, Some(&token), "http/localhost/ada/app").await.0, 503);
+    let (status, why) = refs(&live, Some(&token), "https/example.com:8443/app").await;
+    assert!(status == 403 && why.contains("port 8443"), "{status} {why}");
+    let admin = person(&live.app, live.ada.org, Role::Admin).await;
+    let rules = json!({"mode": "offline", "allow": [], "deny": []});
+    let set = live.ask("PUT", "/v1/egress", Some(&admin.token), &rules, None).await;
+    assert_eq!(set.0, 200, "{}", set.1);
+    let mut tries = 0;
+    while !refs(&live, Some(&token), "http/127.0.0.1/ada/app").await.1.contains("offline") {
+        tries += 1;
+        assert!(tries < 200, "a changed rule does not count");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
