@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
 use std::process::Stdio;
@@ -27,6 +28,8 @@ use crate::tree::{self, Copy, Owner};
 
 /// Longer than what bubblewrap says of a child.
 const MAX_INFO: usize = 4096;
+/// How long to wait between two looks whether PID 1 runs.
+const LOOK: Duration = Duration::from_micros(200);
 
 impl Inner {
     pub(super) async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
@@ -219,16 +222,8 @@ impl Inner {
             return Err(if identity::ended(&handle) { failed(folder) } else { error });
         }
         launched.go().await;
-        for _ in 0..limit.as_millis() {
-            if identity::ended(&handle) {
-                return Err(failed(folder));
-            }
-            if became_init(pid) {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Err(SandboxError::Timeout("PID 1"))
+        let folder = folder.clone();
+        blocking(move || wait_for_init(pid, &handle, limit).unwrap_or_else(|| Err(failed(&folder)))).await
     }
 
     /// Takes back a start that failed. Files that were there before stay.
@@ -263,7 +258,7 @@ struct Launched {
     child: Child,
     /// The pipe on which bubblewrap waits.
     go: Option<ChildStdin>,
-    handle: Option<std::os::fd::OwnedFd>,
+    handle: Option<OwnedFd>,
 }
 
 impl Launched {
@@ -307,6 +302,20 @@ fn limit_processes(pid: i32, most: u64) {
     if let Err(error) = rustix::process::prlimit(Some(pid), Resource::Nproc, limit) {
         tracing::warn!(kind = ?error.kind(), "the host refused a limit of processes, the watcher counts");
     }
+}
+
+/// Waits, blocking this thread, until PID 1 has taken bubblewrap's place; `None` if it ended. It takes two or three
+/// milliseconds, for which the runtime's timer is too coarse.
+fn wait_for_init(pid: i32, handle: &OwnedFd, most: Duration) -> Option<Result<(), SandboxError>> {
+    for _ in 0..most.as_micros() / LOOK.as_micros() {
+        if identity::wait(handle, LOOK) {
+            return None;
+        }
+        if became_init(pid) {
+            return Some(Ok(()));
+        }
+    }
+    Some(Err(SandboxError::Timeout("PID 1")))
 }
 
 /// The name of the process is bubblewrap's until PID 1 takes its place.
