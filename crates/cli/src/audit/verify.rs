@@ -54,10 +54,8 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
             Ok(())
         }
         Err(Bad { record, problem }) => {
-            if context.out.is_json() {
-                let value = json!({ "ok": false, "firstBadRecord": record, "problem": problem });
-                context.out.result(&value, "");
-            }
+            let value = json!({ "ok": false, "firstBadRecord": record, "problem": problem });
+            context.out.result(&value, &problem);
             Err(Failure::failed(format!("the ledger does not verify: {problem}")))
         }
     }
