@@ -5,6 +5,7 @@ use std::time::Duration;
 use ledger::{Chain, Entry};
 use proto::OrgId;
 use serde_json::{Value, json};
+use store::Store;
 
 use super::PAGE;
 use crate::context::Context;
@@ -33,21 +34,32 @@ pub(super) async fn tail(
     if !follow && context.out.is_json() {
         line(&Value::Array(last.iter().map(value).collect()).to_string());
     } else {
-        last.iter().for_each(|entry| print(context, entry));
+        for entry in &last {
+            print(context, entry);
+        }
     }
-    while follow {
+    if follow { go_on(context, &store, chain.as_ref(), next).await } else { Ok(()) }
+}
+
+/// Shows what comes from this position on, until somebody has seen enough.
+async fn go_on(
+    context: &Context,
+    store: &Store,
+    chain: Option<&Chain>,
+    mut next: u64,
+) -> Result<(), Failure> {
+    loop {
         tokio::select! {
             () = tokio::time::sleep(FOLLOW) => {}
             _ = tokio::signal::ctrl_c() => return Ok(()),
         }
         for entry in store.ledger_entries(next, PAGE).await? {
             next = entry.position + 1;
-            if chain.as_ref().is_none_or(|chain| *chain == entry.chain) {
+            if chain.is_none_or(|chain| *chain == entry.chain) {
                 print(context, &entry);
             }
         }
     }
-    Ok(())
 }
 
 pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {

@@ -151,7 +151,7 @@ async fn live(
                 report.records
             ),
         }),
-        verified => verified.map(|report| Good { report, remark: None }).map_err(Bad::from),
+        finished => finished.map(|report| Good { report, remark: None }).map_err(Bad::from),
     })
 }
 

@@ -58,7 +58,7 @@ async fn replay(
     loop {
         let page = store.recorded_decisions(Some(org), &after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
-        after = last.run_id.clone();
+        after.clone_from(&last.run_id);
         let all = page.len();
         let recorded: Vec<_> = page.into_iter().filter_map(read).collect();
         done.decisions += all;

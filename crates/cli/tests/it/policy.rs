@@ -35,7 +35,7 @@ impl Weather {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| answer(stream)));
+        std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
         let machine = Machine::new();
         let tools =
             format!("- {{name: forecast.look, method: GET, url: \"http://{address}/\", risk: read}}\n");
