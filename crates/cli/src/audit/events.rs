@@ -11,8 +11,11 @@ use super::PAGE;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{BOLD, DIM, GREEN, RED, line};
+use crate::session::clean::{clean, shortened};
 
 const FOLLOW: Duration = Duration::from_millis(500);
+/// More of a field does not help on one line; `show` has all of it.
+const LONGEST: usize = 120;
 /// More events than any run has.
 const SHOWN: i64 = 10_000;
 
@@ -74,7 +77,7 @@ pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {
     for entry in &found {
         let Entry { chain, sequence, position, hash, .. } = entry;
         line(&format!("{BOLD}record {position}{BOLD:#} {DIM}{} {sequence} {hash}{DIM:#}", chain.as_str()));
-        line(&serde_json::to_string_pretty(&record(entry)).unwrap_or_default());
+        line(&clean(&serde_json::to_string_pretty(&record(entry)).unwrap_or_default()));
     }
     Ok(())
 }
@@ -98,7 +101,10 @@ fn print(context: &Context, entry: &Entry) {
         return line(&value(entry).to_string());
     }
     let record = record(entry);
-    let text = |path: &str| record.pointer(path).and_then(Value::as_str).unwrap_or("-").to_owned();
+    let text = |path: &str| {
+        let found = record.pointer(path).and_then(Value::as_str).unwrap_or("-");
+        shortened(&clean(found), LONGEST)
+    };
     let outcome = text("/outcome");
     let colour = if outcome == "allow" || outcome == "success" { GREEN } else { RED };
     line(&format!(

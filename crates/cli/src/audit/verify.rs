@@ -14,6 +14,7 @@ use super::{CHECKPOINTS, LEDGER, PAGE, read_checkpoint_file, read_key};
 use crate::args::VerifyArgs;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::session::clean::clean;
 
 /// Few and large reads: a ledger has gigabytes.
 const BUFFER: usize = 1 << 20;
@@ -36,7 +37,7 @@ struct Good {
 
 impl From<Fault> for Bad {
     fn from(fault: Fault) -> Self {
-        Self { record: fault.first_bad_record(), problem: fault.to_string() }
+        Self { record: fault.first_bad_record(), problem: clean(&fault.to_string()) }
     }
 }
 

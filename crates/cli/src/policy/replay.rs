@@ -10,6 +10,7 @@ use store::{RecordedDecision, Store};
 use super::load;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::session::clean::clean;
 
 /// Decisions that are read at a time.
 const PAGE: i64 = 1_000;
@@ -97,7 +98,7 @@ fn print(context: &Context, done: &Replayed) {
     let row = |(org, flip): &(OrgId, Flip)| {
         let verdict = &flip.now;
         let change = format!("{} → {}", word(flip.was), word(verdict.outcome));
-        vec![flip.id.clone(), org.to_string(), change, verdict.rule_id.clone(), verdict.reason.clone()]
+        vec![clean(&flip.id), org.to_string(), change, verdict.rule_id.clone(), verdict.reason.clone()]
     };
     let rows: Vec<_> = done.flips.iter().map(row).collect();
     context.out.list(Vec::new(), &["RUN", "ORGANISATION", "VERDICT", "RULE", "WHY"], &rows);

@@ -149,6 +149,13 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
     attempt("rewrite of a late record", rewritten(&good, early + 1), early);
     attempt("rewrite and truncate", with(&|lines| *lines = rewritten(lines, 3)[..6].to_vec()), 1);
 
+    // Who names the record reads what a stranger wrote: nothing that a terminal obeys.
+    let hostile = with(&|lines| lines[3] = lines[3].replacen("\"evt_", "\"evt_\u{202e}", 1));
+    std::fs::write(folder.join("ledger.jsonl"), hostile.join("\n")).unwrap();
+    let found = Machine::new().run(&["audit", "verify", "--export", &path(&folder)]);
+    assert!(found.code == 1 && found.out.contains("record 3 (evt_"), "{}", found.out);
+    assert!(!found.out.contains('\u{202e}') && !found.err.contains('\u{202e}'), "{}", found.err);
+
     std::fs::write(folder.join("ledger.jsonl"), good.join("\n") + "\n").unwrap();
     assert_eq!(verify_offline(&folder, &held, &key).code, 0);
     let other = machine_with_events();
