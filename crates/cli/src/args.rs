@@ -1,5 +1,7 @@
 //! The command line: every command, its options and its help.
 
+mod audit;
+mod policy;
 mod session;
 
 use std::path::PathBuf;
@@ -8,6 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
 
+pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
+pub(crate) use policy::{ExplainArgs, GrantArgs, OverrideCommand, PolicyCommand, RiskArg, WriteArg};
 pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.
@@ -70,6 +74,12 @@ pub(crate) enum Command {
     /// Sandboxes by hand: try one, look into one, measure them
     #[command(subcommand)]
     Sandbox(SandboxCommand),
+    /// What may be done through the gate: check, explain, compare, lock
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// The ledger of what was done: verify, export, look, prove
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// The database: bring it up to date, back it up, restore it
     #[command(subcommand)]
     Db(DbCommand),

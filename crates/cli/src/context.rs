@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clock::{Clock, Rng};
 use gateway::config::{self, Config, Database};
+use gateway::gate::Governance;
 use gateway::keyring::Keyring;
 use gateway::runtime::Insecure;
 use gateway::vault::Vault;
@@ -88,6 +89,11 @@ impl Context {
     pub(crate) async fn vault(&self, store: &Store) -> Result<Vault, Failure> {
         let keyring = self.keyring(store).await?;
         Ok(Vault::new(store.clone(), &keyring, self.clock.clone(), self.rng.clone())?)
+    }
+
+    /// What changes the rules of all gateways on this database.
+    pub(crate) fn governance<'a>(&'a self, store: &'a Store) -> Governance<'a> {
+        Governance { config: &self.config, store, clock: &self.clock, rng: &self.rng }
     }
 
     /// The organisation that was named, or the first one.

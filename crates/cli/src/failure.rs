@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use gateway::StartError;
 use gateway::config::ConfigErrors;
+use gateway::gate::{CheckpointFailure, GovernanceError, SigningKeyError};
 use gateway::keyring::KeyringError;
 use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;
@@ -113,6 +114,36 @@ impl From<DataDirError> for Failure {
 impl From<CoordError> for Failure {
     fn from(error: CoordError) -> Self {
         Self::missing(error.to_string())
+    }
+}
+
+impl From<SigningKeyError> for Failure {
+    fn from(error: SigningKeyError) -> Self {
+        Self::missing(error.to_string())
+    }
+}
+
+impl From<CheckpointFailure> for Failure {
+    fn from(error: CheckpointFailure) -> Self {
+        match error {
+            CheckpointFailure::Store(error) => error.into(),
+            CheckpointFailure::Key(error) => error.into(),
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<GovernanceError> for Failure {
+    fn from(error: GovernanceError) -> Self {
+        match error {
+            GovernanceError::Reason | GovernanceError::Ticket | GovernanceError::TimeBox { .. } => {
+                Self::usage(error.to_string())
+            }
+            GovernanceError::NoKey => Self::missing(error.to_string()),
+            GovernanceError::Key(error) => error.into(),
+            GovernanceError::Store(error) => error.into(),
+            other => Self::failed(other.to_string()),
+        }
     }
 }
 

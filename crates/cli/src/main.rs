@@ -6,11 +6,13 @@ mod doctor;
 mod failure;
 mod output;
 
+mod audit;
 mod db;
 mod egress;
 mod hidden;
 mod keys;
 mod orgs;
+mod policy;
 mod sandbox;
 mod secrets;
 mod serve;
@@ -70,6 +72,8 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Keys(command) => keys::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::Secrets(command) => secrets::run(context, command).await,
+        Command::Policy(command) => policy::run(context, command).await,
+        Command::Audit(command) => audit::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,
         Command::Egress(command) => egress::run(context, command).await,
         Command::Sandbox(_) | Command::Session(_) | Command::Completions { .. } => Ok(()),

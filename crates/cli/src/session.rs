@@ -1,7 +1,7 @@
 //! `session`: the product from a terminal. Everything goes through the public API, so it works from any machine.
 
 mod attach;
-mod clean;
+pub(crate) mod clean;
 mod reach;
 mod screen;
 mod turns;

@@ -8,6 +8,7 @@
 mod artifacts;
 mod call;
 mod checkpoints;
+mod governance;
 mod known;
 mod permit;
 mod pipeline;
@@ -31,7 +32,8 @@ use crate::config::Config;
 pub(crate) use artifacts::{LARGEST, reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
 use checkpoints::Checkpoints;
-pub use checkpoints::SigningKeyError;
+pub use checkpoints::{CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger};
+pub use governance::{Governance, GovernanceError, Grant};
 use known::InFlight;
 pub(crate) use permit::Permit;
 use rules::Rules;

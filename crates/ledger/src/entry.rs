@@ -82,6 +82,16 @@ impl Entry {
         Head { sequence: self.sequence, hash: self.hash }
     }
 
+    /// Reads a line of an export; none unless its hash is that of its content.
+    pub fn from_line(line: &[u8]) -> Option<Self> {
+        let Line { chain, hash, position, prev_hash, record, sequence } = Line::parse(line)?;
+        let prev_hash = prev_hash.parse().ok()?;
+        let computed = event_hash(chain, sequence, position, &prev_hash, record);
+        let right = hash.as_bytes() == computed.digits();
+        let chain = Chain::new(chain).ok().filter(|_| right)?;
+        Some(Self { chain, sequence, position, prev_hash, hash: computed, record: record.to_owned() })
+    }
+
     /// The entry as a line of an export, without the line end. It is canonical JSON.
     pub fn to_line(&self) -> String {
         let Self { chain: Chain(chain), sequence, position, prev_hash, hash, record } = self;

@@ -39,31 +39,39 @@ impl Policy {
         tools: Some(include_str!("../../../policy/tools.yaml")),
     };
 
-    /// Reads the files. Lanes and roles belong together: who brings one of them brings both.
+    /// Reads the files, up to the first mistake.
     pub fn load(files: Files<'_>) -> Result<Self, PolicyError> {
+        Self::check(files).map_err(|(first, _)| first)
+    }
+
+    /// Reads the files. Lanes and roles belong together: who brings one of them brings both. The first mistake, and
+    /// what else is wrong: a file that cannot be read has one, files that can be read have all that do not agree.
+    pub fn check(files: Files<'_>) -> Result<Self, (PolicyError, Vec<PolicyError>)> {
         let (lanes_text, roles_text) = match (files.lanes, files.roles) {
             (Some(lanes), Some(roles)) => (lanes, roles),
             (None, None) => (built_in(Self::BUILT_IN.lanes), built_in(Self::BUILT_IN.roles)),
-            (Some(_), None) => return Err(missing(ROLES, LANES)),
-            (None, Some(_)) => return Err(missing(LANES, ROLES)),
+            (Some(_), None) => return Err((missing(ROLES, LANES), Vec::new())),
+            (None, Some(_)) => return Err((missing(LANES, ROLES), Vec::new())),
         };
         let tools_text = files.tools.unwrap_or_else(|| built_in(Self::BUILT_IN.tools));
-        let in_lanes = |mistake: Mistake| mistake.in_file(LANES);
-        let file = yaml::read(lanes_text).and_then(lanes::read).map_err(in_lanes)?;
-        let roles = yaml::read(roles_text).and_then(roles::read).map_err(|mistake| mistake.in_file(ROLES))?;
-        let tools = yaml::read(tools_text).and_then(tools::read).map_err(|mistake| mistake.in_file(TOOLS))?;
-        let pins =
-            Pins { lanes: Pin::of(lanes_text), roles: Pin::of(roles_text), tools: Pin::of(tools_text) };
+        let lanes = yaml::read(lanes_text).and_then(lanes::read).map_err(|mistake| mistake.in_file(LANES));
+        let roles = yaml::read(roles_text).and_then(roles::read).map_err(|mistake| mistake.in_file(ROLES));
+        let tools = yaml::read(tools_text).and_then(tools::read).map_err(|mistake| mistake.in_file(TOOLS));
+        let (file, roles, tools) = match (lanes, roles, tools) {
+            (Ok(file), Ok(roles), Ok(tools)) => (file, roles, tools),
+            (lanes, roles, tools) => {
+                return first_of(lanes.err().into_iter().chain(roles.err()).chain(tools.err()).collect());
+            }
+        };
         let policy = Self {
             lanes: file.lanes.into_iter().map(|lane| (lane.id.clone(), lane)).collect(),
             prohibitions: file.prohibitions,
             roles: roles.into_iter().map(|role| (role.id.clone(), role)).collect(),
             tools: tools.into_iter().map(|tool| (tool.name.clone(), tool)).collect(),
-            pins,
+            pins: Pins { lanes: Pin::of(lanes_text), roles: Pin::of(roles_text), tools: Pin::of(tools_text) },
         };
-        policy.check_agreement()?;
-        policy.check_examples().map_err(in_lanes)?;
-        Ok(policy)
+        let mistakes: Vec<_> = policy.disagreements().into_iter().chain(policy.failed_examples()).collect();
+        if mistakes.is_empty() { Ok(policy) } else { first_of(mistakes) }
     }
 
     pub fn lane(&self, id: &str) -> Option<&Lane> {
@@ -99,7 +107,8 @@ impl Policy {
     }
 
     /// A lane lists a role exactly when the role lists the lane: who edits one file and forgets the other learns it here.
-    fn check_agreement(&self) -> Result<(), PolicyError> {
+    fn disagreements(&self) -> Vec<PolicyError> {
+        let mut found = Vec::new();
         for lane in self.lanes.values() {
             for (role, line) in &lane.role_places {
                 if !self.roles.get(role).is_some_and(|role| role.lanes.contains(&lane.id)) {
@@ -107,7 +116,7 @@ impl Policy {
                         "the lane `{}` lists the role `{role}`, but {ROLES} does not give it the lane",
                         lane.id
                     );
-                    return Err(Mistake::new(*line, message).in_file(LANES));
+                    found.push(Mistake::new(*line, message).in_file(LANES));
                 }
             }
         }
@@ -118,22 +127,28 @@ impl Policy {
                         "the role `{}` lists the lane `{lane}`, but {LANES} does not open it to the role",
                         role.id
                     );
-                    return Err(Mistake::new(*line, message).in_file(ROLES));
+                    found.push(Mistake::new(*line, message).in_file(ROLES));
                 }
             }
         }
-        Ok(())
+        found
     }
 
-    fn check_examples(&self) -> Result<(), Mistake> {
-        for lane in self.lanes.values() {
-            lane.examples.iter().try_for_each(|example| example.check_lane(self, lane))?;
-        }
-        for rule in &self.prohibitions {
-            rule.examples.iter().try_for_each(|example| example.check_prohibition(self, rule))?;
-        }
-        Ok(())
+    fn failed_examples(&self) -> Vec<PolicyError> {
+        let of_lanes = self.lanes.values().flat_map(|lane| {
+            lane.examples.iter().filter_map(move |example| example.check_lane(self, lane).err())
+        });
+        let of_rules = self.prohibitions.iter().flat_map(|rule| {
+            rule.examples.iter().filter_map(move |example| example.check_prohibition(self, rule).err())
+        });
+        of_lanes.chain(of_rules).map(|mistake| mistake.in_file(LANES)).collect()
     }
+}
+
+/// Not called without a mistake.
+fn first_of(mut mistakes: Vec<PolicyError>) -> Result<Policy, (PolicyError, Vec<PolicyError>)> {
+    let first = mistakes.remove(0);
+    Err((first, mistakes))
 }
 
 fn built_in(text: Option<&'static str>) -> &'static str {

@@ -68,6 +68,11 @@ impl StoreError {
         }
     }
 
+    /// Whether a row that was read is not of the form that we write.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self, Self::Failed(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }))
+    }
+
     /// The same error, but a violated unique constraint means that `what` is taken and a violated foreign key
     /// that `parent` does not exist.
     pub(crate) fn on_constraint(self, what: &'static str, parent: &'static str) -> Self {

@@ -95,6 +95,36 @@ impl Store {
         Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
+    /// The last entries of a chain, or of all, in the order of positions.
+    pub async fn last_ledger_entries(
+        &self,
+        chain: Option<&Chain>,
+        limit: i64,
+    ) -> Result<Vec<Entry>, StoreError> {
+        const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
+            WHERE $1 IS NULL OR chain = $1 ORDER BY position DESC LIMIT $2";
+        let chain = chain.map(Chain::as_str);
+        let rows: Vec<EntryRow> =
+            read!(self, pool => sqlx::query_as(SQL).bind(chain).bind(limit).fetch_all(pool).await)?;
+        Ok(rows.into_iter().rev().map(|row| row.0).collect())
+    }
+
+    /// The event of this id, or the events of the runs of this id, in the order of positions.
+    pub async fn ledger_entries_about(&self, id: &str, limit: i64) -> Result<Vec<Entry>, StoreError> {
+        const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
+            WHERE event_id = $1 OR run_id = $1 ORDER BY position LIMIT $2";
+        let rows: Vec<EntryRow> =
+            read!(self, pool => sqlx::query_as(SQL).bind(id).bind(limit).fetch_all(pool).await)?;
+        Ok(rows.into_iter().map(|row| row.0).collect())
+    }
+
+    /// The record of the last change of the signing key.
+    pub async fn last_key_change(&self) -> Result<Option<String>, StoreError> {
+        const SQL: &str = "SELECT record FROM ledger_events WHERE chain = 'system' AND action_type = 'system'
+            AND record LIKE '%\"name\":\"audit_signing_key\"%' ORDER BY sequence DESC LIMIT 1";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
+    }
+
     /// Positions and hashes from a position on: the leaves of the tree.
     pub async fn ledger_hashes(&self, from: u64, limit: i64) -> Result<Vec<Hash>, StoreError> {
         const SQL: &str = "SELECT hash FROM ledger_events WHERE position >= $1 ORDER BY position LIMIT $2";

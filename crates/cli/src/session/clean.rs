@@ -1,8 +1,8 @@
-//! What comes from an agent is hostile: on a terminal its control characters would move the cursor, rename the window or
+//! What comes from an agent, a caller or an export is hostile: on a terminal its control characters would move the cursor, rename the window or
 //! show something else than is there.
 
 /// The text without anything that a terminal obeys; lines and tabs stay.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().filter(|c| !obeyed(*c)).collect()
 }
 
@@ -13,7 +13,7 @@ fn obeyed(c: char) -> bool {
 }
 
 /// One line of at most this many characters.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= most {
         return line;

@@ -56,6 +56,16 @@ impl Machine {
         ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 
+    /// A service's token for the first organisation.
+    pub(crate) fn service(&self) -> String {
+        let org = self.first_org();
+        self.run(&["token", "service", "--name", "worker", "--org", &org]).out.trim().to_owned()
+    }
+
+    pub(crate) fn first_org(&self) -> String {
+        self.json(&["orgs", "ls"])[0]["id"].as_str().unwrap().to_owned()
+    }
+
     /// Runs a command to its end with something on its standard input.
     pub(crate) fn feed(&self, args: &[&str], input: &str) -> Ended {
         let mut command = self.command(args);
@@ -116,6 +126,13 @@ impl Server {
     pub(crate) fn get(&self, path: &str, token: &str) -> (u16, Value) {
         let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
         let answer = client.get(self.url(path)).bearer_auth(token).send().unwrap();
+        (answer.status().as_u16(), answer.json().unwrap_or_default())
+    }
+
+    /// The status and body of a POST with this token.
+    pub(crate) fn post(&self, path: &str, token: &str, body: &Value) -> (u16, Value) {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let answer = client.post(self.url(path)).bearer_auth(token).json(body).send().unwrap();
         (answer.status().as_u16(), answer.json().unwrap_or_default())
     }
 

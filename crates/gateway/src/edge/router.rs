@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    contract, cors, create, egress, git_proxy, health, keys, login, me, members, model_proxy, observe, secrets,
-    sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    contract, cors, create, egress, git_proxy, health, keys, login, me, members, model_proxy, observe,
+    secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
 

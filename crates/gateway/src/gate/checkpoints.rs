@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clock::{Clock, Rng};
-use ledger::{Checkpoint, SigningKey, Tree, keyed_hash};
+use ledger::{Checkpoint, CheckpointError, Event, KeyChange, PublicKey, SigningKey, Tree, keyed_hash};
 use store::{KeptCheckpoint, Store, StoreError};
 use tokio::sync::Mutex;
 
@@ -18,9 +18,10 @@ const NAME: &str = "proliferate";
 /// Leaves that are read at a time.
 const PAGE: i64 = 10_000;
 
-/// The key and the tree so far.
+/// Where the key is, and the tree so far.
 pub(super) struct Checkpoints {
-    key: SigningKey,
+    /// Read again for every checkpoint, so that a changed key counts at once.
+    key_file: PathBuf,
     parameters_key: [u8; 32],
     store: Store,
     clock: Clock,
@@ -50,15 +51,24 @@ impl Checkpoints {
         rng: &Rng,
     ) -> Result<Self, SigningKeyError> {
         let seed = read_or_make(&config.audit_key_file(), rng)?;
+        Self::with_seed(config, store, clock, &seed)
+    }
+
+    fn with_seed(
+        config: &Config,
+        store: &Store,
+        clock: &Clock,
+        seed: &[u8; 32],
+    ) -> Result<Self, SigningKeyError> {
+        let file = checkpoint_file(config);
         let folder = config.checkpoint_dir();
-        fs::create_dir_all(&folder)
-            .map_err(|source| SigningKeyError::Folder { path: folder.clone(), source })?;
+        fs::create_dir_all(&folder).map_err(|source| SigningKeyError::Folder { path: folder, source })?;
         Ok(Self {
-            key: signing_key(&seed),
-            parameters_key: *keyed_hash(&seed, "parameters", b"").as_bytes(),
+            key_file: config.audit_key_file(),
+            parameters_key: *keyed_hash(seed, "parameters", b"").as_bytes(),
             store: store.clone(),
             clock: clock.clone(),
-            file: folder.join("checkpoints.txt"),
+            file,
             tree: Mutex::default(),
         })
     }
@@ -77,6 +87,8 @@ impl Checkpoints {
     /// Signs the ledger as it is. Nothing is written if nothing came.
     pub(super) async fn write(&self) -> Result<(), CheckpointFailure> {
         let mut tree = self.tree.lock().await;
+        // Before the ledger, whose last change of the key then is at least as new as the file.
+        let key = signing_key(&read_seed(&self.key_file)?);
         loop {
             let hashes = self.store.ledger_hashes(tree.0.size(), PAGE).await?;
             hashes.iter().for_each(|hash| tree.0.push(hash));
@@ -87,14 +99,17 @@ impl Checkpoints {
         if tree.0.size() == tree.1 {
             return Ok(());
         }
-        let checkpoint = Checkpoint::sign(&self.key, &tree.0);
+        if key_in_force(&self.store).await?.is_some_and(|in_force| in_force != *key.public()) {
+            return Err(CheckpointFailure::Retired { path: self.key_file.clone() });
+        }
+        let checkpoint = Checkpoint::sign(&key, &tree.0);
         let (file, text) = (self.file.clone(), format!("{checkpoint}\n"));
         let size = i64::try_from(checkpoint.size).unwrap_or(i64::MAX);
         self.store
             .keep_checkpoint(KeptCheckpoint {
                 size,
                 root: checkpoint.root.to_string(),
-                key_id: hex::encode(self.key.public().id()),
+                key_id: hex::encode(key.public().id()),
                 note: checkpoint.to_string(),
                 at: self.clock.now(),
             })
@@ -106,13 +121,71 @@ impl Checkpoints {
     }
 }
 
-/// A checkpoint was not written.
+/// A checkpoint was not written, or those that were cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CheckpointFailure {
+pub enum CheckpointFailure {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the file outside of the database: {0}")]
+    #[error("AUDIT_CHECKPOINT_DIR: the file outside of the database: {0}")]
     File(#[from] io::Error),
+    #[error("AUDIT_CHECKPOINT_DIR: {}: {source}", path.display())]
+    Damaged { path: PathBuf, source: CheckpointError },
+    #[error(transparent)]
+    Key(#[from] SigningKeyError),
+    #[error(
+        "AUDIT_SIGNING_KEY: {} is not the key that the ledger names since the last change: if \
+         `proliferate audit rotate-key` broke off, run it again; else put the present key there",
+        path.display()
+    )]
+    Retired { path: PathBuf },
+}
+
+/// The key that the last change of the key in the ledger names; none if it never changed.
+pub(super) async fn key_in_force(store: &Store) -> Result<Option<PublicKey>, StoreError> {
+    let record = store.last_key_change().await?;
+    let notes = record.and_then(|record| serde_json::from_str::<Event>(&record).ok()?.notes);
+    Ok(notes.and_then(|notes| KeyChange::verify(notes.as_str())).map(|change| change.new))
+}
+
+/// Signs the ledger as it is, unless its newest checkpoint says as much. False where there is no key: then only a
+/// gateway can.
+pub async fn sign_ledger(config: &Config, store: &Store, clock: &Clock) -> Result<bool, CheckpointFailure> {
+    let path = config.audit_key_file();
+    if !path.exists() {
+        return Ok(false);
+    }
+    let newest = read_checkpoints(config)?.iter().map(|checkpoint| checkpoint.size).max();
+    if newest < Some(store.ledger_size().await?) {
+        Checkpoints::with_seed(config, store, clock, &read_seed(&path)?)?.write().await?;
+    }
+    Ok(true)
+}
+
+/// The checkpoints that are kept outside of the database.
+pub fn read_checkpoints(config: &Config) -> Result<Vec<Checkpoint>, CheckpointFailure> {
+    let path = checkpoint_file(config);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text?,
+    };
+    match Checkpoint::parse_all(&text) {
+        Err(CheckpointError::Empty) => Ok(Vec::new()),
+        Err(source) => Err(CheckpointFailure::Damaged { path, source }),
+        Ok(checkpoints) => Ok(checkpoints),
+    }
+}
+
+/// The public half of the key that signs here; none if there is no key yet.
+pub fn audit_public_key(config: &Config) -> Result<Option<PublicKey>, SigningKeyError> {
+    let path = config.audit_key_file();
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(signing_key(&read_seed(&path)?).public().clone()))
+}
+
+fn checkpoint_file(config: &Config) -> PathBuf {
+    config.checkpoint_dir().join("checkpoints.txt")
 }
 
 fn append(file: &Path, text: &str) -> io::Result<()> {
@@ -123,16 +196,21 @@ fn append(file: &Path, text: &str) -> io::Result<()> {
 
 /// The signing key of a seed.
 #[expect(clippy::expect_used, reason = "the name is a constant, and a test makes a key of it")]
-fn signing_key(seed: &[u8; 32]) -> SigningKey {
+pub(super) fn signing_key(seed: &[u8; 32]) -> SigningKey {
     SigningKey::from_seed(NAME, seed).expect("the name of the ledger is a valid one")
 }
 
 /// Reads the seed, or makes it once: of two processes that try at a time, the first counts.
 fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
-    let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
     if !path.exists() {
+        let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
         make(path, &hex::encode(rng.bytes::<32>())).map_err(failed)?;
     }
+    read_seed(path)
+}
+
+pub(super) fn read_seed(path: &Path) -> Result<[u8; 32], SigningKeyError> {
+    let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
         return Err(SigningKeyError::Exposed { path: path.to_owned() });
@@ -143,7 +221,7 @@ fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
     bytes.ok_or_else(|| SigningKeyError::Damaged { path: path.to_owned() })
 }
 
-fn make(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn make(path: &Path, text: &str) -> io::Result<()> {
     let part = path.with_extension(format!("part{}", std::process::id()));
     let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
     out.write_all(text.as_bytes())?;

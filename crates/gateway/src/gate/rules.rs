@@ -26,8 +26,8 @@ pub(super) struct Rules {
 pub enum RulesError {
     #[error("PROLIFERATE_POLICY_DIR: cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("PROLIFERATE_POLICY_DIR: {0}")]
-    Wrong(#[from] PolicyError),
+    #[error("PROLIFERATE_POLICY_DIR: {first}")]
+    Wrong { first: PolicyError, others: Vec<PolicyError> },
 }
 
 impl Rules {
@@ -70,9 +70,13 @@ pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
         None => Ok(None),
         Some(folder) => read_file(&folder.join(name)),
     };
+    if let Some(folder) = folder {
+        // Its files may be missing; a folder that is misspelt must not become the built-in policy.
+        fs::read_dir(folder).map_err(|source| RulesError::Unreadable { path: folder.to_owned(), source })?;
+    }
     let (lanes, roles, tools) = (read(LANES)?, read(ROLES)?, read(TOOLS)?);
     let files = Files { lanes: lanes.as_deref(), roles: roles.as_deref(), tools: tools.as_deref() };
-    Ok(Policy::load(files)?)
+    Policy::check(files).map_err(|(first, others)| RulesError::Wrong { first, others })
 }
 
 fn read_file(path: &Path) -> Result<Option<String>, RulesError> {

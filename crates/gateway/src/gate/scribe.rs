@@ -44,13 +44,8 @@ impl Scribe {
         actor: &Claim,
         versions: &Versions,
     ) -> NewEvent {
-        let now = self.clock.now();
-        let id = format!("evt_{}", self.rng.uuid(now).simple());
         let pins = PolicyVersions { lanes: Text::fit(&versions.lanes), roles: Text::fit(&versions.roles) };
-        NewEvent {
-            org,
-            event: Event::new(Text::fit(&id), timestamp(now), action, outcome, acting(actor), pins),
-        }
+        NewEvent { org, event: event((&self.clock, &self.rng), action, outcome, acting(actor), pins) }
     }
 
     /// What policy said to a call.
@@ -114,6 +109,19 @@ impl Scribe {
         });
         new
     }
+}
+
+/// An event that happens now, with an id of its own.
+pub(super) fn event(
+    (clock, rng): (&Clock, &Rng),
+    action: ActionType,
+    outcome: Outcome,
+    actor: Actor,
+    pins: PolicyVersions,
+) -> Event {
+    let now = clock.now();
+    let id = format!("evt_{}", rng.uuid(now).simple());
+    Event::new(Text::fit(&id), timestamp(now), action, outcome, actor, pins)
 }
 
 pub(super) fn timestamp(at: DateTime<Utc>) -> Timestamp {

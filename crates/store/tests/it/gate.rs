@@ -2,7 +2,10 @@
 //! chain without a gap, however many write at once.
 
 use chrono::{DateTime, Utc};
-use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp, Tree, Verifier};
+use ledger::{
+    ActionType, Actor, ActorType, Chain, Entry, Event, KeyChange, Outcome, PolicyVersions, Target,
+    TargetType, Text, Timestamp, Tree, Verifier,
+};
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{Called, Change, Ended, EventFilter, GateWrite, NewArtifact, NewEvent, NewRun, Store, Written};
@@ -18,6 +21,7 @@ on_both! {
     one_bad_write_costs_the_others_nothing
     a_call_of_a_dead_instance_is_found_and_taken
     a_lock_and_its_event_come_together
+    events_and_decisions_are_found_by_what_an_operator_names
 }
 
 const ORG: u128 = 0x1000;
@@ -214,7 +218,7 @@ async fn many_writers_make_one_ledger(backend: &Backend) {
         one.await.unwrap();
     }
     assert_eq!(verified(&backend.store).await, 200 + 67 + 200);
-    let chain = ledger::Chain::new(org().uuid().to_string()).unwrap();
+    let chain = Chain::new(org().uuid().to_string()).unwrap();
     let filter =
         EventFilter { run_id: Some("run-0007".to_owned()), after: -1, limit: 10, ..EventFilter::default() };
     let listed = backend.store.ledger_events(&chain, &filter).await.unwrap();
@@ -288,4 +292,40 @@ async fn a_lock_and_its_event_come_together(backend: &Backend) {
     assert_eq!(store.safety_lock().await.unwrap(), Some(lock(true)));
     assert!(store.gate_write(write(false, "event-001")).await.is_err(), "the event is there already");
     assert_eq!(store.safety_lock().await.unwrap(), Some(lock(true)), "no change without its event");
+}
+
+async fn events_and_decisions_are_found_by_what_an_operator_names(backend: &Backend) {
+    let store = &backend.store;
+    done(store, begin(run("run-0001"), vec![event("event-001", "run-0001")])).await;
+    assert_eq!(store.last_key_change().await.unwrap(), None);
+    let mut change = event("event-002", "run-none");
+    change.org = None;
+    change.event.action_type = ActionType::System;
+    let (name, operation) = KeyChange::TARGET;
+    change.event.target = Some(Target {
+        artifact_ref: None,
+        name: text(name),
+        operation: Some(text(operation)),
+        target_type: TargetType::System,
+    });
+    done(store, GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![change] }).await;
+    done(store, end("run-0001", "here", "fine")).await;
+    done(store, begin(run("run-0002"), vec![event("event-003", "run-0002")])).await;
+
+    let positions = |entries: Vec<Entry>| entries.iter().map(|entry| entry.position).collect::<Vec<_>>();
+    assert_eq!(positions(store.last_ledger_entries(None, 2).await.unwrap()), [2, 3]);
+    let chain = Chain::new(org().uuid().to_string()).unwrap();
+    assert_eq!(positions(store.last_ledger_entries(Some(&chain), 10).await.unwrap()), [0, 2, 3]);
+    assert_eq!(positions(store.ledger_entries_about("run-0001", 10).await.unwrap()), [0, 2]);
+    assert_eq!(positions(store.ledger_entries_about("event-002", 10).await.unwrap()), [1]);
+    assert!(store.ledger_entries_about("nothing", 10).await.unwrap().is_empty());
+    assert!(store.last_key_change().await.unwrap().unwrap().contains("event-002"));
+
+    let decisions = store.recorded_decisions(Some(org()), "", 10).await.unwrap();
+    assert_eq!(
+        decisions.iter().map(|found| found.run_id.as_str()).collect::<Vec<_>>(),
+        ["run-0001", "run-0002"]
+    );
+    assert_eq!(store.recorded_decisions(None, "run-0001", 10).await.unwrap().len(), 1);
+    assert_eq!(store.recorded_decisions(Some(uuid::Uuid::from_u128(7).into()), "", 10).await.unwrap(), []);
 }

@@ -1,0 +1,76 @@
+//! The options of `audit`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use proto::OrgId;
+
+#[derive(Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Verify the ledger of this database, or an export without any database
+    Verify(VerifyArgs),
+    /// Write the ledger, its checkpoints and the public key to a new folder
+    Export {
+        /// The folder; it must not hold an export already
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Show the newest events
+    Tail {
+        /// Go on with what comes
+        #[arg(long)]
+        follow: bool,
+        /// How many to begin with
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+        limit: u32,
+        /// Only of this organisation [default: all, and the system's own]
+        #[arg(long, value_name = "ID")]
+        org: Option<OrgId>,
+    },
+    /// Show an event, or all events of a run
+    Show {
+        /// The id of an event or of a run
+        id: String,
+    },
+    /// Prove that an event is in the ledger, or that the ledger only grew; a proof is checked offline
+    Prove(ProveArgs),
+    /// Print the public key of the checkpoints, for auditors to keep
+    Key,
+    /// Sign with a new key from here on; the ledger tells of the change, signed by both
+    RotateKey,
+}
+
+#[derive(Args)]
+pub(crate) struct VerifyArgs {
+    /// The folder of an export [default: the database]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) export: Option<PathBuf>,
+    /// Checkpoints that were kept elsewhere [default: those of the export or of this machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// The public key that must have signed them [default: for the database, our own]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct ProveArgs {
+    /// The event that is in the ledger
+    #[arg(required_unless_present_any = ["from", "check"], conflicts_with_all = ["from", "check"])]
+    pub(crate) event: Option<String>,
+    /// The size of the checkpoint to prove against [default: the first that has the event]
+    #[arg(long, value_name = "N", requires = "event")]
+    pub(crate) size: Option<u64>,
+    /// Prove that the ledger of this size, of which there is a checkpoint…
+    #[arg(long, value_name = "N", conflicts_with = "check")]
+    pub(crate) from: Option<u64>,
+    /// …is the beginning of the ledger of this size [default: the newest checkpoint]
+    #[arg(long, value_name = "M", requires = "from")]
+    pub(crate) to: Option<u64>,
+    /// Check a proof instead; needs no database
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<PathBuf>,
+    /// The public key that must have signed the checkpoints of the proof
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub(crate) key: Option<PathBuf>,
+}

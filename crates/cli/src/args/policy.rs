@@ -1,0 +1,129 @@
+//! The options of `policy`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use proto::{OrgId, UserId};
+
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Check the files of a policy, and name the file and line of each mistake
+    Check {
+        /// The folder [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
+        dir: Option<PathBuf>,
+    },
+    /// Describe a call and see every check that it passes or fails; nothing is executed
+    Explain(ExplainArgs),
+    /// What differs between two policies, what loosens first
+    Diff {
+        /// The old and the new folder; one alone is compared with the built-in policy
+        #[arg(value_name = "DIR", required = true, num_args = 1..=2)]
+        dirs: Vec<PathBuf>,
+    },
+    /// Make recorded decisions again under another policy; exit code 1 if a verdict would flip
+    Replay {
+        /// The folder of the candidate
+        dir: PathBuf,
+        /// Only decisions of this organisation [default: all]
+        #[arg(long, value_name = "ID")]
+        org: Option<OrgId>,
+    },
+    /// Stop every call in every lane, within a second
+    Lock {
+        /// Why; it stands in the ledger
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let calls through again
+    Unlock {
+        /// Why; it stands in the ledger
+        #[arg(long)]
+        reason: String,
+    },
+    /// Break the glass: let a member do in an emergency what no other lane allows
+    #[command(subcommand)]
+    Override(OverrideCommand),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum OverrideCommand {
+    /// Let a member use the override lane for a while, under a ticket
+    Grant(GrantArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct GrantArgs {
+    /// Who may
+    #[arg(long, value_name = "ID")]
+    pub(crate) user: UserId,
+    /// In which organisation
+    #[arg(long, value_name = "ID")]
+    pub(crate) org: OrgId,
+    /// The ticket that calls must name
+    #[arg(long)]
+    pub(crate) ticket: String,
+    /// Why; it stands in the ledger
+    #[arg(long)]
+    pub(crate) reason: String,
+    /// For how long; the lane says how long at most
+    #[arg(long)]
+    pub(crate) minutes: u64,
+}
+
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// The folder of the policy [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
+    /// The caller's role, such as SERVICE
+    #[arg(long)]
+    pub(crate) role: String,
+    /// The lane, such as actions.read
+    #[arg(long)]
+    pub(crate) lane: String,
+    /// The tool that is called
+    #[arg(long, required_unless_present = "table")]
+    pub(crate) tool: Option<String>,
+    /// What the tool is to do [default: the tool's name]
+    #[arg(long)]
+    pub(crate) operation: Option<String>,
+    /// The tool's risk [default: that of tools.yaml, else danger]
+    #[arg(long, value_enum)]
+    pub(crate) risk: Option<RiskArg>,
+    /// Instead of a tool: the table that is written
+    #[arg(long, conflicts_with_all = ["tool", "operation", "risk"])]
+    pub(crate) table: Option<String>,
+    /// How the table is written
+    #[arg(long, value_enum, default_value = "append", requires = "table")]
+    pub(crate) mode: WriteArg,
+    /// A scope field that is given; run_id always is; may be repeated
+    #[arg(long)]
+    pub(crate) scope: Vec<String>,
+    /// The case that the call names; gives the scope field case_id
+    #[arg(long, value_name = "ID")]
+    pub(crate) case: Option<String>,
+    /// What the call would do beyond its case, such as cross_case_lookup; may be repeated
+    #[arg(long)]
+    pub(crate) flag: Vec<String>,
+    /// The caller holds a grant to break the glass
+    #[arg(long)]
+    pub(crate) granted: bool,
+    /// The safety lock is engaged
+    #[arg(long)]
+    pub(crate) locked: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum RiskArg {
+    Read,
+    Write,
+    Danger,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum WriteArg {
+    Append,
+    Upsert,
+}

@@ -1,0 +1,90 @@
+//! `policy explain`: a call that is only described, and what each check says to it.
+
+use std::collections::BTreeSet;
+
+use policy::{
+    Action, ActorClass, Claim, Explanation, Flag, Grant, Outcome, Policy, Request, Risk, RunState, WriteMode,
+};
+use serde_json::json;
+
+use super::load;
+use crate::args::{ExplainArgs, RiskArg, WriteArg};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{GREEN, RED, line};
+
+pub(super) fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
+    let dir = args.dir.as_ref().or(context.config.policy_dir.as_ref());
+    let policy = load(dir.map(std::path::PathBuf::as_path))?;
+    let explained = policy::explain(&policy, &request(&policy, args));
+    if context.out.is_json() {
+        line(&json!(explained).to_string());
+    } else {
+        print(context, &explained);
+    }
+    Ok(())
+}
+
+fn print(context: &Context, explained: &Explanation) {
+    let rows: Vec<_> = explained
+        .steps
+        .iter()
+        .map(|step| {
+            let (state, why) = step.failed.as_ref().map_or(("passed", ""), |why| ("failed", why));
+            vec![step.check.as_str().to_owned(), state.to_owned(), step.rule_id.clone(), why.to_owned()]
+        })
+        .collect();
+    context.out.list(Vec::new(), &["CHECK", "RESULT", "RULE", "WHY"], &rows);
+    let verdict = &explained.verdict;
+    let (colour, word) = match verdict.outcome {
+        Outcome::Allow => (GREEN, "allowed"),
+        Outcome::Deny => (RED, "denied"),
+    };
+    line(&format!("{colour}{word}{colour:#} by {}: {}", verdict.rule_id, verdict.reason));
+}
+
+fn request(policy: &Policy, args: &ExplainArgs) -> Request {
+    // What a role is for is in the policy; for one that is not, no class would help.
+    let class = policy.role(&args.role).map_or(ActorClass::System, |role| role.class);
+    let mut scope: BTreeSet<String> = args.scope.iter().cloned().collect();
+    scope.insert("run_id".to_owned());
+    if args.case.as_ref().is_some_and(|case| !case.is_empty()) {
+        scope.insert("case_id".to_owned());
+    }
+    let minutes = policy.lane(&args.lane).and_then(|lane| lane.override_minutes).unwrap_or(1);
+    let until = i64::try_from(minutes * 60).unwrap_or(i64::MAX);
+    let described = || "as described".to_owned();
+    let grant = Grant { ticket: described(), reason: described(), from: 0, until, now: 0 };
+    Request {
+        actor: Claim { actor_type: class, actor_id: described() },
+        claimed: None,
+        role: args.role.clone(),
+        lane: args.lane.clone(),
+        action: action(policy, args),
+        scope,
+        flags: args.flag.iter().map(Flag::new).collect(),
+        run: RunState::New,
+        demanded: None,
+        locked: args.locked,
+        grant: args.granted.then_some(grant),
+    }
+}
+
+fn action(policy: &Policy, args: &ExplainArgs) -> Action {
+    if let Some(table) = &args.table {
+        let mode = match args.mode {
+            WriteArg::Append => WriteMode::Append,
+            WriteArg::Upsert => WriteMode::Upsert,
+        };
+        return Action::Write { table: table.clone(), mode };
+    }
+    let tool_name = args.tool.clone().unwrap_or_default();
+    let risk = match args.risk {
+        Some(RiskArg::Read) => Risk::Read,
+        Some(RiskArg::Write) => Risk::Write,
+        Some(RiskArg::Danger) => Risk::Danger,
+        None => policy.tool(&tool_name).map_or(Risk::Danger, |tool| tool.risk),
+    };
+    let operation = args.operation.clone().unwrap_or_else(|| tool_name.clone());
+    Action::Tool { tool_name, operation, risk, registered: true }
+}

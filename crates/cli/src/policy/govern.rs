@@ -1,0 +1,35 @@
+//! `policy lock`, `unlock` and `override grant`: what an operator changes for all gateways, within a second.
+
+use gateway::gate::Grant;
+use proto::iso;
+use serde_json::json;
+
+use crate::args::GrantArgs;
+use crate::context::Context;
+use crate::failure::Failure;
+
+pub(super) async fn lock(context: &Context, locked: bool, reason: &str) -> Result<(), Failure> {
+    let store = context.store().await?;
+    context.governance(&store).lock(locked, reason).await?;
+    let sentence = if locked {
+        "locked: within a second no call is executed in any lane; `proliferate policy unlock` ends it"
+    } else {
+        "unlocked: calls are decided by the lanes again"
+    };
+    context.out.result(&json!({ "locked": locked }), sentence);
+    Ok(())
+}
+
+pub(super) async fn grant(context: &Context, args: &GrantArgs) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let GrantArgs { user, org, ticket, reason, minutes } = args;
+    let asked = Grant { org: *org, user: *user, ticket, reason, minutes: *minutes };
+    let grant = context.governance(&store).grant(&asked).await?;
+    let until = iso::text(&grant.valid_until);
+    let sentence = format!(
+        "{user} may use the override lane until {until}, in calls whose scope has override_ticket_id {ticket:?} \
+         and an override_reason"
+    );
+    context.out.result(&json!({ "id": grant.id, "validUntil": until }), &sentence);
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `policy replay`: what a candidate would have decided otherwise, for a review or for CI.
+
+use std::path::Path;
+
+use policy::{Flip, Outcome, Policy, Recorded};
+use proto::OrgId;
+use serde_json::json;
+use store::{RecordedDecision, Store};
+
+use super::load;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::session::clean::clean;
+
+/// Decisions that are read at a time.
+const PAGE: i64 = 1_000;
+
+#[derive(Default)]
+struct Replayed {
+    decisions: usize,
+    /// Recorded by another version, in a form that this one does not know.
+    unreadable: usize,
+    flips: Vec<(OrgId, Flip)>,
+}
+
+pub(super) async fn run(context: &Context, dir: &Path, org: Option<OrgId>) -> Result<(), Failure> {
+    let candidate = load(Some(dir))?;
+    let store = context.store().await?;
+    let orgs = match org {
+        Some(org) => vec![context.org(&store, Some(org)).await?],
+        None => store.orgs().await?.into_iter().map(|org| org.id).collect(),
+    };
+    let spinner = context.out.spinner("replaying decisions");
+    let mut done = Replayed::default();
+    for org in orgs {
+        let told = |count: usize| spinner.set_message(format!("replaying decisions: {count}"));
+        replay(&store, &candidate, org, &mut done, told).await?;
+    }
+    spinner.finish_and_clear();
+    print(context, &done);
+    let Replayed { decisions, unreadable, flips } = done;
+    match (flips.len(), unreadable) {
+        (0, 0) => Ok(()),
+        (0, unreadable) => {
+            Err(Failure::failed(format!("{unreadable} of {decisions} decisions cannot be read")))
+        }
+        (flips, _) => Err(Failure::failed(format!("{flips} of {decisions} verdicts would flip"))),
+    }
+}
+
+async fn replay(
+    store: &Store,
+    candidate: &Policy,
+    org: OrgId,
+    done: &mut Replayed,
+    told: impl Fn(usize),
+) -> Result<(), Failure> {
+    let mut after = String::new();
+    loop {
+        let page = store.recorded_decisions(Some(org), &after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.run_id);
+        let all = page.len();
+        let recorded: Vec<_> = page.into_iter().filter_map(read).collect();
+        done.decisions += all;
+        done.unreadable += all - recorded.len();
+        done.flips.extend(policy::replay(candidate, recorded).into_iter().map(|flip| (org, flip)));
+        told(done.decisions);
+    }
+}
+
+fn read(RecordedDecision { run_id, mut decision }: RecordedDecision) -> Option<Recorded> {
+    decision.as_object_mut()?.insert("id".to_owned(), json!(run_id));
+    serde_json::from_value(decision).ok()
+}
+
+fn print(context: &Context, done: &Replayed) {
+    let word = |outcome: Outcome| match outcome {
+        Outcome::Allow => "allow",
+        Outcome::Deny => "deny",
+    };
+    if context.out.is_json() {
+        let flips: Vec<_> = done
+            .flips
+            .iter()
+            .map(|(org, flip)| {
+                json!({ "runId": flip.id, "orgId": org, "was": flip.was, "now": flip.now.outcome,
+                    "ruleId": flip.now.rule_id, "reason": flip.now.reason })
+            })
+            .collect();
+        let value = json!({ "decisions": done.decisions, "unreadable": done.unreadable, "flips": flips });
+        return context.out.result(&value, "");
+    }
+    if done.flips.is_empty() {
+        let sentence = format!("none of {} verdicts would flip", done.decisions);
+        return context.out.result(&json!(null), &sentence);
+    }
+    let row = |(org, flip): &(OrgId, Flip)| {
+        let verdict = &flip.now;
+        let change = format!("{} → {}", word(flip.was), word(verdict.outcome));
+        vec![clean(&flip.id), org.to_string(), change, verdict.rule_id.clone(), verdict.reason.clone()]
+    };
+    let rows: Vec<_> = done.flips.iter().map(row).collect();
+    context.out.list(Vec::new(), &["RUN", "ORGANISATION", "VERDICT", "RULE", "WHY"], &rows);
+}

@@ -1,0 +1,310 @@
+//! Policy as its operator meets it: checked, explained, compared, replayed, locked, and broken through with a grant.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Machine, Server};
+
+const LANES: &str = include_str!("../../../../policy/lanes.yaml");
+const ROLES: &str = include_str!("../../../../policy/roles.yaml");
+
+/// A folder with these policy files.
+fn folder(machine: &Machine, name: &str, files: &[(&str, &str)]) -> (PathBuf, String) {
+    let folder = machine.file(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (file, text) in files {
+        std::fs::write(folder.join(file), text).unwrap();
+    }
+    let shown = folder.display().to_string();
+    (folder, shown)
+}
+
+/// A gateway with one tool that works: `forecast.look`, which anybody may call.
+struct Weather {
+    /// Before the machine, so that it stops before its files go.
+    server: Server,
+    machine: Machine,
+    token: String,
+}
+
+impl Weather {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
+        let machine = Machine::new();
+        let tools =
+            format!("- {{name: forecast.look, method: GET, url: \"http://{address}/\", risk: read}}\n");
+        let (_, dir) = folder(&machine, "policy", &[("tools.yaml", &tools)]);
+        let machine = machine.with("PROLIFERATE_POLICY_DIR", &dir).with("CONNECTOR_ALLOWED_HOSTS", &address);
+        let server = machine.serve();
+        let token = machine.service();
+        Self { server, machine, token }
+    }
+
+    fn call(&self, run: &str) -> (u16, Value) {
+        let actor = json!({"actor_type": "system", "actor_id": "worker"});
+        self.server.post("/v1/tool-calls", &self.token, &call(run, "actions.read", &actor, &json!({})))
+    }
+
+    /// Calls until it is answered so: what an operator changes counts within a second, not at once.
+    fn call_until(&self, name: &str, wanted: u16) -> Value {
+        for number in 0..200 {
+            let (status, answer) = self.call(&format!("{name}-{number}"));
+            if status == wanted {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("never answered {wanted}")
+    }
+}
+
+/// Answers one request without a body.
+fn answer(mut stream: std::net::TcpStream) {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read > 0) {
+        seen.extend(byte);
+    }
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}");
+}
+
+fn call(run: &str, lane: &str, actor: &Value, scope: &Value) -> Value {
+    json!({"tool_name": "forecast.look", "operation": "forecast.look", "lane_id": lane, "actor": actor,
+        "run_id": run, "scope": scope})
+}
+
+#[test]
+fn every_mistake_is_named_with_its_file_and_line() {
+    let machine = Machine::new();
+    let built_in = machine.json(&["policy", "check"]);
+    assert_eq!(built_in["ok"], true);
+    let lanes = LANES.replace("AUTOMATION_AGENT, SERVICE, OPERATOR", "AUTOMATION_AGENT, OPERATOR");
+    let (dir, shown) = folder(&machine, "broken", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let found = machine.run(&["policy", "check", &shown]);
+    assert_eq!(found.code, 1);
+    let line = 1 + ROLES.lines().position(|line| line.contains("role_id: SERVICE")).unwrap();
+    let role = found.out.lines().next().unwrap();
+    assert!(role.starts_with(&format!("{}:", dir.join("roles.yaml").display())), "{role}");
+    let number: usize =
+        role.rsplit("roles.yaml:").next().unwrap().split(':').next().unwrap().parse().unwrap();
+    assert!((line..line + 6).contains(&number), "{role}");
+    assert!(found.out.lines().count() >= 6 && found.out.contains("lanes.yaml:"), "{}", found.out);
+
+    let files = [("lanes.yaml", "lanes: 1"), ("roles.yaml", "- what"), ("tools.yaml", "tools: [{name: 1}]")];
+    let (_, shown) = folder(&machine, "worse", &files);
+    let found = machine.run(&["policy", "check", "--json", &shown]);
+    let mistakes: Value = serde_json::from_str(&found.out).unwrap();
+    assert_eq!((found.code, mistakes["mistakes"].as_array().unwrap().len()), (1, 3), "{mistakes}");
+    let nowhere = machine.run(&["policy", "check", &machine.file("nowhere").display().to_string()]);
+    assert!(nowhere.code == 1 && nowhere.err.contains("nowhere"), "{}", nowhere.err);
+    let server = machine.with("PROLIFERATE_POLICY_DIR", "/nowhere/at/all").run(&["serve"]);
+    assert!(server.code == 2 && server.err.contains("PROLIFERATE_POLICY_DIR"), "{}", server.err);
+}
+
+#[test]
+fn a_described_call_is_explained_check_by_check() {
+    let machine = Machine::new();
+    let service =
+        ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", "forecast.look"];
+    let read = machine.json(&[&service[..], &["--risk", "read"]].concat());
+    assert_eq!((&read["verdict"]["outcome"], read["steps"].as_array().unwrap().len()), (&json!("allow"), 13));
+    let table = machine.run(&service);
+    assert_eq!(table.code, 0);
+    assert!(
+        table.out.contains("risk") && table.out.contains("denied by lane:actions.read:risk"),
+        "{}",
+        table.out
+    );
+    let locked = machine.json(&[&service[..], &["--risk", "read", "--locked"]].concat());
+    assert_eq!(locked["verdict"]["rule_id"], "gate:safety_lock");
+    let flagged = machine.json(&[&service[..], &["--risk", "read", "--flag", "cross_case_lookup"]].concat());
+    assert_eq!(flagged["verdict"]["reason"], "lane prohibits cross_case_lookup");
+    let write =
+        ["policy", "explain", "--role", "SERVICE", "--lane", "artifacts.append", "--table", "artifacts"];
+    assert_eq!(machine.json(&write)["verdict"]["reason"], "lane requires the scope field case_id");
+    let write = machine.json(&[&write[..], &["--case", "case-1"]].concat());
+    assert_eq!(write["verdict"]["outcome"], "allow");
+    let glass = [
+        "policy",
+        "explain",
+        "--role",
+        "ORG_ADMIN",
+        "--lane",
+        "override.system",
+        "--tool",
+        "x.y",
+        "--scope",
+        "override_ticket_id",
+        "--scope",
+        "override_reason",
+    ];
+    assert_eq!(machine.json(&glass)["verdict"]["outcome"], "deny");
+    assert_eq!(machine.json(&[&glass[..], &["--granted"]].concat())["verdict"]["outcome"], "allow");
+}
+
+#[test]
+fn policies_are_compared_and_what_loosens_comes_first() {
+    let machine = Machine::new();
+    let lanes = LANES.replace("max_minutes: 60", "max_minutes: 90");
+    let (_, looser) = folder(&machine, "looser", &[("lanes.yaml", &lanes), ("roles.yaml", ROLES)]);
+    let (_, same) = folder(&machine, "same", &[("lanes.yaml", LANES), ("roles.yaml", ROLES)]);
+    let changes = machine.json(&["policy", "diff", &looser]);
+    assert_eq!(
+        (changes.as_array().unwrap().len(), &changes[0]["effect"]),
+        (1, &json!("loosens")),
+        "{changes}"
+    );
+    let back = machine.json(&["policy", "diff", &looser, &same]);
+    assert_eq!(
+        (&back[0]["effect"], &back[0]["subject"]),
+        (&json!("tightens"), &json!("lane override.system"))
+    );
+    assert_eq!(machine.json(&["policy", "diff", &same]), json!([]));
+}
+
+#[test]
+fn a_lock_stops_every_call_and_an_unlock_lets_them_through() {
+    let weather = Weather::new();
+    let (status, answer) = weather.call("first-call");
+    assert_eq!((status, &answer["outcome"]), (200, &json!("success")), "{answer}");
+    assert_eq!(weather.machine.json(&["policy", "lock", "--reason", "a drill"])["locked"], true);
+    let denied = weather.call_until("locked-call", 403);
+    assert_eq!(denied["error"]["message"], "the global safety lock is engaged");
+    assert_eq!(weather.machine.json(&["policy", "unlock", "--reason", "over"])["locked"], false);
+    weather.call_until("free-call", 200);
+
+    let events = weather.machine.json(&["audit", "tail", "--limit", "1000"]);
+    let told: Vec<_> = events
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| &entry["event"])
+        .filter(|event| event["target"]["name"] == "safety_lock")
+        .map(|event| (event["target"]["operation"].clone(), event["outcome_reason"].clone()))
+        .collect();
+    assert_eq!(told, [(json!("lock"), json!("a drill")), (json!("unlock"), json!("over"))]);
+    assert_eq!(weather.machine.run(&["policy", "lock", "--reason", " "]).code, 2);
+    // It outlives the gateway, and holds for the next one from its first call on.
+    weather.machine.json(&["policy", "lock", "--reason", "for the night"]);
+    let Weather { machine, server, token } = weather;
+    assert_eq!(server.stop(), 0);
+    let weather = Weather { server: machine.serve(), machine, token };
+    assert_eq!(weather.call("after-restart").0, 403);
+}
+
+#[test]
+fn a_replay_lists_every_verdict_that_would_flip() {
+    let weather = Weather::new();
+    let machine = &weather.machine;
+    assert_eq!(weather.call("good-call-1").0, 200);
+    let actor = json!({"actor_type": "system", "actor_id": "worker"});
+    let denied = call("bad-call-1", "export.case", &actor, &json!({}));
+    assert_eq!(weather.server.post("/v1/tool-calls", &weather.token, &denied).0, 403);
+
+    let files = [("lanes.yaml", LANES), ("roles.yaml", ROLES)];
+    let (_, same) = folder(machine, "same", &files);
+    let none = machine.json(&["policy", "replay", &same]);
+    assert_eq!(none, json!({"decisions": 2, "unreadable": 0, "flips": []}));
+    let rule = "prohibitions:\n  - {rule_id: no-forecast, reason: it always rains, tools: [forecast.*]}\n";
+    let stricter = LANES.replace("prohibitions:\n", rule);
+    let (_, stricter) = folder(machine, "stricter", &[("lanes.yaml", &stricter), ("roles.yaml", ROLES)]);
+    let found = machine.run(&["policy", "replay", &stricter, "--json"]);
+    let flips: Value = serde_json::from_str(&found.out).unwrap();
+    assert_eq!((found.code, flips["flips"].as_array().unwrap().len()), (1, 1), "{flips}");
+    let flip = &flips["flips"][0];
+    assert_eq!(
+        (&flip["runId"], &flip["was"], &flip["now"]),
+        (&json!("good-call-1"), &json!("allow"), &json!("deny"))
+    );
+    assert_eq!(flip["reason"], "it always rains");
+    let table = machine.run(&["policy", "replay", &stricter, "--org", &machine.first_org()]);
+    assert!(table.code == 1 && table.out.contains("allow → deny"), "{}", table.out);
+    assert!(table.err.contains("1 of 2 verdicts"), "{}", table.err);
+}
+
+#[test]
+fn a_grant_breaks_the_glass_for_its_ticket_and_its_time_only() {
+    let weather = Weather::new();
+    let Weather { machine, server, .. } = &weather;
+    let (user, org) =
+        (machine.json(&["users", "ls"])[0]["id"].as_str().unwrap().to_owned(), machine.first_org());
+    let token = machine.run(&["token", "user"]).out.trim().to_owned();
+    let attempt = |run: &str, ticket: &str| {
+        let actor = json!({"actor_type": "human", "actor_id": user});
+        let scope = json!({"override_ticket_id": ticket, "override_reason": "the house is on fire"});
+        server.post("/v1/tool-calls", &token, &call(run, "override.system", &actor, &scope))
+    };
+    let (status, answer) = attempt("without-grant", "T-1");
+    assert_eq!((status, &answer["outcome"]), (403, &json!("deny")), "{answer}");
+
+    let grant = |ticket: &str, minutes: &str| {
+        machine.run(&[
+            "policy",
+            "override",
+            "grant",
+            "--json",
+            "--user",
+            &user,
+            "--org",
+            &org,
+            "--ticket",
+            ticket,
+            "--reason",
+            "fire",
+            "--minutes",
+            minutes,
+        ])
+    };
+    for (ticket, minutes) in [("T-1", "61"), ("T-1", "0"), ("", "5")] {
+        assert_eq!(grant(ticket, minutes).code, 2, "{ticket} {minutes}");
+    }
+    let made = grant("T-1", "60");
+    assert_eq!(made.code, 0, "{}", made.err);
+    let (status, answer) = attempt("with-grant", "T-1");
+    assert_eq!((status, &answer["outcome"]), (200, &json!("success")), "{answer}");
+    assert_eq!(attempt("other-ticket", "T-2").0, 403);
+    let events = machine.json(&["audit", "tail", "--org", &org, "--limit", "1000"]);
+    let granted = |entry: &&Value| entry["event"]["target"]["name"] == "override_grant";
+    let told = &events.as_array().unwrap().iter().find(granted).unwrap()["event"];
+    assert_eq!((&told["action_type"], &told["outcome_reason"]), (&json!("override"), &json!("fire")));
+    assert!(told["notes"].as_str().unwrap().contains("T-1"), "{told}");
+
+    end_grants(machine);
+    assert_eq!(attempt("after-its-time", "T-1").0, 403);
+    let stranger = [
+        "policy",
+        "override",
+        "grant",
+        "--user",
+        "00000000-0000-4000-8000-000000000001",
+        "--org",
+        &org,
+        "--ticket",
+        "T-3",
+        "--reason",
+        "fire",
+        "--minutes",
+        "5",
+    ];
+    let refused = machine.run(&stranger);
+    assert!(refused.code == 1 && refused.err.contains("no member"), "{}", refused.err);
+}
+
+/// As if their time had gone by.
+fn end_grants(machine: &Machine) {
+    let file = machine.data_dir().join("proliferate.db").display().to_string();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = sqlx::SqlitePool::connect(&format!("sqlite:{file}")).await.unwrap();
+        let past = "UPDATE override_grants SET valid_from = '2020-01-01T00:00:00+00:00',
+            valid_until = '2020-01-01T01:00:00+00:00'";
+        sqlx::query(past).execute(&pool).await.unwrap();
+        pool.close().await;
+    });
+}

@@ -1,0 +1,227 @@
+//! What an operator does to the gate from outside: the safety lock, grants to break the glass, another signing key.
+//! Each is one write with the event that tells it, so that nothing changes unrecorded.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use chrono::TimeDelta;
+use clock::{Clock, Rng};
+use ledger::{
+    ActionType, Actor, ActorType, Event, KeyChange, Outcome, PolicyVersions, PublicKey, Severity, Target,
+    TargetType, Text,
+};
+use policy::Policy;
+use proto::text::is_line;
+use proto::{OrgId, UserId};
+use store::{Change, GateWrite, NewEvent, OverrideGrant, SafetyLock, Store, StoreError};
+
+use super::checkpoints::{SigningKeyError, key_in_force, make, read_seed, signing_key};
+use super::rules::{RulesError, read_policy};
+use super::scribe;
+use crate::config::Config;
+
+/// Who acts here: whoever may write to the database has no name of ours.
+const OPERATOR: &str = "operator";
+
+/// Changes what governs all instances.
+pub struct Governance<'a> {
+    pub config: &'a Config,
+    pub store: &'a Store,
+    pub clock: &'a Clock,
+    pub rng: &'a Rng,
+}
+
+/// A permission to break the glass, as it is asked for.
+pub struct Grant<'a> {
+    pub org: OrgId,
+    pub user: UserId,
+    pub ticket: &'a str,
+    pub reason: &'a str,
+    pub minutes: u64,
+}
+
+/// Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum GovernanceError {
+    #[error("a reason is one line of 1 to 200 characters")]
+    Reason,
+    #[error("a ticket is one line of 1 to 120 characters")]
+    Ticket,
+    #[error("a grant lasts at least a minute, and no break-glass lane allows more than {longest}")]
+    TimeBox { longest: u64 },
+    #[error("the policy has no break-glass lane: nothing can be granted")]
+    NoLane,
+    #[error("{user} is no member of the organisation {org}")]
+    NoMember { user: UserId, org: OrgId },
+    #[error("there is no signing key yet: a gateway makes one when it starts first")]
+    NoKey,
+    #[error("another process changes the signing key now")]
+    Busy,
+    #[error("{} is not the key that the ledger names since the last change: put that one there first", path.display())]
+    Retired { path: PathBuf },
+    #[error("the next key: {}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Key(#[from] SigningKeyError),
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Governance<'_> {
+    /// Stops every call, or lets them through again. It must work in an emergency, so it needs no policy that loads.
+    pub async fn lock(&self, locked: bool, reason: &str) -> Result<(), GovernanceError> {
+        if !is_line(reason, 200) {
+            return Err(GovernanceError::Reason);
+        }
+        let lock = SafetyLock {
+            locked,
+            changed_by: OPERATOR.to_owned(),
+            reason: reason.to_owned(),
+            changed_at: self.clock.now(),
+        };
+        let operation = if locked { "lock" } else { "unlock" };
+        let mut event =
+            self.event(ActionType::PolicyChange, ("safety_lock", operation), TargetType::Policy).await?;
+        event.outcome_reason = Some(Text::cut(reason));
+        event.severity = Some(if locked { Severity::Critical } else { Severity::Warn });
+        self.write(Change::Lock(lock), None, event).await
+    }
+
+    /// Lets a member break the glass under a ticket, for a time that the lanes allow.
+    pub async fn grant(&self, asked: &Grant<'_>) -> Result<OverrideGrant, GovernanceError> {
+        let Grant { org, user, ticket, reason, minutes } = *asked;
+        if !is_line(reason, 200) {
+            return Err(GovernanceError::Reason);
+        }
+        if !is_line(ticket, 120) {
+            return Err(GovernanceError::Ticket);
+        }
+        let policy = read_policy(self.config.policy_dir.as_deref())?;
+        let longest = policy.lanes().filter_map(|lane| lane.override_minutes).max();
+        let longest = longest.ok_or(GovernanceError::NoLane)?;
+        let lasts = i64::try_from(minutes).ok().filter(|_| (1..=longest).contains(&minutes));
+        let lasts = TimeDelta::minutes(lasts.ok_or(GovernanceError::TimeBox { longest })?);
+        self.store.member(org, user).await?.ok_or(GovernanceError::NoMember { user, org })?;
+        let now = self.clock.now();
+        let grant = OverrideGrant {
+            id: self.rng.uuid(now),
+            org_id: org,
+            user_id: user,
+            ticket: ticket.to_owned(),
+            reason: reason.to_owned(),
+            granted_by: OPERATOR.to_owned(),
+            valid_from: now,
+            valid_until: now + lasts,
+        };
+        let mut event =
+            self.event(ActionType::Override, ("override_grant", "grant"), TargetType::Policy).await?;
+        event.outcome_reason = Some(Text::cut(reason));
+        event.severity = Some(Severity::Warn);
+        let until = scribe::timestamp(grant.valid_until);
+        event.notes = Some(Text::cut(&format!("user {user}, ticket {ticket}, until {}", until.as_str())));
+        self.write(Change::Grant(grant.clone()), Some(org), event).await?;
+        Ok(grant)
+    }
+
+    /// Makes another key the one that signs. The next key is on disk before the ledger names it and takes the old
+    /// one's place after: one that broke off between is finished by the next attempt.
+    pub async fn rotate_key(&self) -> Result<(PublicKey, PublicKey), GovernanceError> {
+        let path = self.config.audit_key_file();
+        let next_path = beside(&path);
+        let failed = |source| GovernanceError::File { path: next_path.clone(), source };
+        // Held until the end: two changes of one key would leave a ledger that nobody can verify.
+        let _held = hold(&path)?;
+        let old = signing_key(&read_seed(&path)?);
+        if !next_path.exists() {
+            make(&next_path, &hex::encode(self.rng.bytes::<32>())).map_err(failed)?;
+        }
+        let next = signing_key(&read_seed(&next_path)?);
+        let in_force = key_in_force(self.store).await?;
+        if in_force.as_ref() != Some(next.public()) {
+            if in_force.is_some_and(|in_force| in_force != *old.public()) {
+                return Err(GovernanceError::Retired { path });
+            }
+            let mut event = self.event(ActionType::System, KeyChange::TARGET, TargetType::System).await?;
+            event.outcome_reason = Some(Text::cut("another key signs the checkpoints from here on"));
+            event.notes = Some(Text::cut(&KeyChange::sign(&old, &next)));
+            self.write(Change::Nothing, None, event).await?;
+        }
+        replace(&next_path, &path).map_err(failed)?;
+        Ok((old.public().clone(), next.public().clone()))
+    }
+
+    async fn event(
+        &self,
+        action: ActionType,
+        (name, operation): (&str, &str),
+        target_type: TargetType,
+    ) -> Result<Event, StoreError> {
+        let actor = Actor {
+            actor_id: Text::fit(OPERATOR),
+            actor_type: ActorType::System,
+            agent_name: None,
+            user_display: None,
+        };
+        let pins = self.versions().await?;
+        let mut event = scribe::event((self.clock, self.rng), action, Outcome::Success, actor, pins);
+        event.target = Some(Target {
+            artifact_ref: None,
+            name: Text::cut(name),
+            operation: Some(Text::cut(operation)),
+            target_type,
+        });
+        Ok(event)
+    }
+
+    /// The policy in force as the ledger knows it. What is on disk here may be another, and is not in force before a
+    /// gateway has taken it over.
+    async fn versions(&self) -> Result<PolicyVersions, StoreError> {
+        let last = self.store.last_policy_change().await?;
+        let known = last.and_then(|record| serde_json::from_str::<Event>(&record).ok());
+        Ok(known.map_or_else(built_in_versions, |event| event.policy_versions))
+    }
+
+    async fn write(&self, change: Change, org: Option<OrgId>, event: Event) -> Result<(), GovernanceError> {
+        let events = vec![NewEvent { org, event }];
+        self.store.gate_write(GateWrite { change, artifacts: Vec::new(), events }).await?;
+        Ok(())
+    }
+}
+
+fn built_in_versions() -> PolicyVersions {
+    let pin = |text: Option<&str>| policy::Pin::of(text.unwrap_or_default()).git_blob;
+    let files = Policy::BUILT_IN;
+    PolicyVersions { lanes: Text::fit(&pin(files.lanes)), roles: Text::fit(&pin(files.roles)) }
+}
+
+fn hold(path: &Path) -> Result<File, GovernanceError> {
+    let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(GovernanceError::NoKey),
+        file => file.map_err(failed)?,
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(GovernanceError::Busy),
+        Err(TryLockError::Error(error)) => Err(failed(error).into()),
+    }
+}
+
+/// Where the next key waits.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    name.into()
+}
+
+/// On disk when it returns: a key that the ledger names must not be lost with the power.
+fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    match to.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
