@@ -46,6 +46,8 @@ when = "save the files"
 tool = [{ name = "save_snapshot", input = {} }]
 [[rule.step]]
 text = "It said: {tool_result}"
+
+[[rule]]
 when = "what were you told"
 system = "the current directory is the user's repository"
 [[rule.step]]
