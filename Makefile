@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up test test-cgroup2 check bench fuzz audit clean
+.PHONY: help up test test-cgroup2 check bench mutants fuzz audit clean
 
 BIN := target/release/proliferate
 # The load generator is a workspace of its own: it must not share a line with what it measures.
@@ -42,6 +42,10 @@ bench: ## Measure, beside a bare ceiling in the same run
 	@scripts/need.sh up
 	cargo build --release --locked --bin proliferate
 	bench/bench.sh
+
+mutants: ## Break the gate on purpose and see that the tests notice
+	@scripts/need.sh test
+	scripts/with-services.sh scripts/mutants.sh
 
 FUZZ_SECONDS ?= 3600
 fuzz: ## Fuzz what a sandbox can send, an hour for each (FUZZ_SECONDS=60 for less); `make test` does it for seconds

@@ -111,6 +111,10 @@ stream() { # stream ITEM SIDE CLIENTS RATE
   measure "$1" "$2" stream --sessions 1 --clients "$3" --rate "$4" --secs $GET_SECS --pids "gw=${server[$2]}"
 }
 
+tools() { # tools ITEM SIDE [--dup] ; each call is a claim, two events, an effect of its own and an outcome, all on disk
+  measure "$1" "$2" tools --conc 64 --secs $GET_SECS --pids "gw=${server[$2]}" "${@:3}"
+}
+
 get() { # get ITEM SIDE
   measure "$1" "$2" get --path /health --conc $CONCURRENCY --secs $GET_SECS --pids "gw=${server[$2]}"
 }
@@ -145,6 +149,8 @@ table() {
   row get "GET /health, $CONCURRENCY connections" req/s %.0f median 1 req_per_s
   row get "GET /health, p50" ms %.3f median 1 p50_ms
   row get "GET /health, p99" ms %.3f median 1 p99_ms
+  row tools "tool calls, 64 at once" req/s %.0f median 1 req_per_s
+  row dup "tool calls again, 64 at once" req/s %.0f median 1 req_per_s
   for kind in "${STREAMS[@]}"; do
     read -r clients rate <<<"$kind"
     if [ "$rate" = 0 ]; then
@@ -221,8 +227,11 @@ for kind in "${STREAMS[@]}"; do
   read -r clients rate <<<"$kind"
   in_turn $GET_RUNS stream "stream-$clients-$rate" "$clients" "$rate"
 done
+say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many of calls that were made before"
+in_turn $GET_RUNS tools tools
+in_turn $GET_RUNS tools dup --dup
 stop_servers
-for item in cold idle get stream; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
+for item in cold idle get stream tools dup; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo
