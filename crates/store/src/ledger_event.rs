@@ -62,7 +62,7 @@ from_row!(EntryRow, row => EntryRow(Entry {
     record: row.try_get("record")?,
 }));
 
-pub(crate) fn hash(text: String) -> sqlx::Result<Hash> {
+pub(crate) fn hash(text: &str) -> sqlx::Result<Hash> {
     text.parse().map_err(|error: ledger::HashError| sqlx::Error::Decode(error.into()))
 }
 
@@ -131,7 +131,7 @@ impl Store {
         let from = i64::try_from(from).unwrap_or(i64::MAX);
         let rows: Vec<String> =
             read!(self, pool => sqlx::query_scalar(SQL).bind(from).bind(limit).fetch_all(pool).await)?;
-        Ok(rows.into_iter().map(hash).collect::<sqlx::Result<_>>()?)
+        Ok(rows.iter().map(|text| hash(text)).collect::<sqlx::Result<_>>()?)
     }
 
     /// How many events there are over all chains.

@@ -214,7 +214,7 @@ impl Store {
     ) -> Result<Vec<RecordedDecision>, StoreError> {
         const SQL: &str = "SELECT run_id, decision FROM runs WHERE ($1 IS NULL OR org_id = $1)
             AND run_id > $2 AND decision IS NOT NULL ORDER BY run_id LIMIT $3";
-        let org = org.map(|org| org.uuid());
+        let org = org.map(OrgId::uuid);
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(after).bind(limit).fetch_all(pool).await)?)
     }
 }

@@ -21,3 +21,4 @@ mod sandbox;
 mod secrets;
 mod seed;
 mod session;
+mod tool_module;

@@ -41,7 +41,7 @@ pub(super) async fn callback(
     if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
         return Err(ApiError::not_found("Unknown tool"));
     }
-    let call = to_call(&app, &access, &tool, request).await?;
+    let call = to_call(&app, &access, &tool, request)?;
     let answered = Gate::call(&app, call).await;
     match answered.outcome {
         Outcome::Conflict => Err(ApiError::conflict(
@@ -55,7 +55,7 @@ pub(super) async fn callback(
     }
 }
 
-async fn to_call(
+fn to_call(
     app: &AppState,
     access: &SessionAccess,
     tool: &str,

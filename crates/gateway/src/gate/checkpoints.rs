@@ -91,7 +91,9 @@ impl Checkpoints {
         let key = signing_key(&read_seed(&self.key_file)?);
         loop {
             let hashes = self.store.ledger_hashes(tree.0.size(), PAGE).await?;
-            hashes.iter().for_each(|hash| tree.0.push(hash));
+            for hash in &hashes {
+                tree.0.push(hash);
+            }
             if hashes.is_empty() {
                 break;
             }

@@ -142,7 +142,7 @@ impl Gate {
         let instance = run.instance.clone().unwrap_or_default();
         let (mut write, _) = self.outcome(&call, &instance, Err(Refusal::unknown()), &versions);
         if let Change::End { ended, .. } = &mut write.change {
-            ended.outcome = "unknown".to_owned();
+            "unknown".clone_into(&mut ended.outcome);
         }
         metrics::counter!("proliferate_gate_unknown_total").increment(1);
         tracing::warn!(run = %run.run_id, "a call was left behind by an instance that died: unknown");

@@ -129,8 +129,8 @@ impl Gate {
         let versions = self.rules.policy().pins().versions();
         let (org, run_id) = (new.org, new.run_id.clone());
         let case = new.case.clone().or_else(|| parent.as_ref().and_then(|run| run.case_id.clone()));
-        let started = self.tell(&new, &case, &versions, "the run is running");
-        let mut allowed = self.tell(&new, &case, &versions, "the caller may start runs");
+        let started = self.tell(&new, case.as_deref(), &versions, "the run is running");
+        let mut allowed = self.tell(&new, case.as_deref(), &versions, "the caller may start runs");
         allowed.event.action_type = ActionType::AuthzDecision;
         allowed.event.outcome = Outcome::Allow;
         allowed.event.authz = Some(Authz {
@@ -212,16 +212,10 @@ impl Gate {
         }
     }
 
-    fn tell(
-        &self,
-        new: &NewRunRequest,
-        case: &Option<String>,
-        versions: &Versions,
-        reason: &str,
-    ) -> NewEvent {
+    fn tell(&self, new: &NewRunRequest, case: Option<&str>, versions: &Versions, reason: &str) -> NewEvent {
         let mut event =
             self.scribe.event(Some(new.org), ActionType::System, Outcome::Success, &new.actor, versions);
-        describe(&mut event, &new.run_id, case.as_deref(), new.kind, reason);
+        describe(&mut event, &new.run_id, case, new.kind, reason);
         event.event.role_id = Some(Text::cut(new.role));
         event.event.parent_run_id = new.parent.as_deref().and_then(|id| Text::new(id).ok());
         event

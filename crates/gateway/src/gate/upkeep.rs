@@ -49,10 +49,9 @@ async fn tend(app: &AppState, count: u64) -> Result<(), StoreError> {
         gate.bury(app).await?;
     }
     let due = gate.checkpoints.due().await?;
-    if due >= SIGN_EVENTS || (due > 0 && count.is_multiple_of(SIGN)) {
-        if let Err(error) = gate.checkpoints.write().await {
-            tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
-        }
+    let sign = due >= SIGN_EVENTS || (due > 0 && count.is_multiple_of(SIGN));
+    if sign && let Err(error) = gate.checkpoints.write().await {
+        tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
 /// One command, as it is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Command {
+struct Service {
     name: String,
     command: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ struct Command {
 
 #[derive(Deserialize)]
 struct Arguments {
-    commands: Vec<Command>,
+    commands: Vec<Service>,
 }
 
 fn schema() -> Value {
@@ -153,13 +153,11 @@ fn execute<'a>(
 
 /// The database's own words are for logs.
 pub(super) fn store_failure(error: &StoreError) -> Failure {
-    match error {
-        StoreError::Missing(what) => Failure::Refused(format!("{what} does not exist")),
-        _ => {
-            tracing::error!(%error, "a tool could not write");
-            Failure::Down("the gateway's database is not available".to_owned())
-        }
+    if let StoreError::Missing(what) = error {
+        return Failure::Refused(format!("{what} does not exist"));
     }
+    tracing::error!(%error, "a tool could not write");
+    Failure::Down("the gateway's database is not available".to_owned())
 }
 
 #[cfg(test)]

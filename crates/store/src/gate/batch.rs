@@ -59,16 +59,16 @@ fn judge<'a>(plan: &mut Plan<'a>, change: &'a Change, runs: &Runs) -> Written {
             plan.begins.push(run);
         }
         Change::End { org, run_id, instance, ended } => {
-            let yours = |run: &&Run| run.status == RunStatus::Running && run.instance == *instance;
-            if find(*org, run_id).filter(yours).is_none() {
+            let yours = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
+            if !find(*org, run_id).is_some_and(yours) {
                 return Written::NotYours;
             }
             plan.ends.push((*org, run_id, ended));
         }
         Change::Take { org, run_id, from, to } => {
             let theirs =
-                |run: &&Run| run.status == RunStatus::Running && run.instance.as_deref() == Some(from);
-            if find(*org, run_id).filter(theirs).is_none() {
+                |run: &Run| run.status == RunStatus::Running && run.instance.as_deref() == Some(from);
+            if !find(*org, run_id).is_some_and(theirs) {
                 return Written::NotYours;
             }
             plan.takes.push((*org, run_id, to));
@@ -310,8 +310,8 @@ macro_rules! statements {
                 }
                 let rows: Vec<(String, i64, String)> =
                     sql.push(")").build_query_as().fetch_all(&mut *tx).await?;
-                let head = |(chain, sequence, text)| {
-                    Ok((chain, Head { sequence: whole(sequence)?, hash: hash(text)? }))
+                let head = |(chain, sequence, text): (String, i64, String)| {
+                    Ok((chain, Head { sequence: whole(sequence)?, hash: hash(&text)? }))
                 };
                 Ok(rows.into_iter().map(head).collect::<sqlx::Result<_>>()?)
             }
