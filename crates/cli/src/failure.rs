@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use gateway::StartError;
 use gateway::config::ConfigErrors;
-use gateway::gate::{CheckpointFailure, GovernanceError, SigningKeyError};
+use gateway::gate::{CheckpointFailure, GateError, GovernanceError, SigningKeyError};
 use gateway::keyring::KeyringError;
 use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;
@@ -200,13 +200,12 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Keyring(error) => error.into(),
-            StartError::Store(error) => error.into(),
+            StartError::Store(error) | StartError::Gate(GateError::Store(error)) => error.into(),
             StartError::Vault(error) => error.into(),
             StartError::Llm(error) => Self::usage(error.to_string()),
             StartError::DataDir(error) => error.into(),
             StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
-            StartError::Gate(gateway::gate::GateError::Store(error)) => error.into(),
             StartError::Gate(error) => Self::usage(error.to_string()),
             StartError::Listen { .. } | StartError::Tools(_) => Self::missing(error.to_string()),
             StartError::Forge(_) => Self::failed(error.to_string()),

@@ -48,7 +48,7 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     let signals = life.stop_on_signals(context.config.stop_after);
     signals.map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
     let (clock, rng) = (context.clock.clone(), context.rng.clone());
-    let starting = Gateway::start(context.config.clone(), context.insecure, clock, rng);
+    let starting = Box::pin(Gateway::start(context.config.clone(), context.insecure, clock, rng));
     tokio::select! {
         gateway = starting => Ok((gateway?, life)),
         () = life.soft.cancelled() => Err(Failure::failed("stopped before the start was complete")),

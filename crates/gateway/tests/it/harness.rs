@@ -108,7 +108,8 @@ impl Setup {
     }
 
     pub(crate) async fn try_start(&self) -> Result<Gateway, StartError> {
-        within(Gateway::start(self.config(), Insecure::Refused, self.clock.clone(), Rng::system())).await
+        let start = Gateway::start(self.config(), Insecure::Refused, self.clock.clone(), Rng::system());
+        within(Box::pin(start)).await
     }
 
     pub(crate) async fn start(self) -> TestGateway {
