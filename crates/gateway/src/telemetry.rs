@@ -42,6 +42,13 @@ fn install_metrics() -> Option<PrometheusHandle> {
         "Time to the head of the answer, by route."
     );
     metrics::describe_histogram!("proliferate_boot_stage_seconds", "Time of each stage of a boot.");
+    metrics::describe_gauge!("proliferate_pool_waiting", "Booted sandboxes that nobody has taken yet.");
+    metrics::describe_counter!(
+        "proliferate_pool_taken_total",
+        "Pooled sandboxes that were taken, by outcome."
+    );
+    metrics::describe_counter!("proliferate_pool_failures_total", "Boots for the pool that failed.");
+    metrics::describe_histogram!("proliferate_pool_boot_seconds", "Time of each boot for the pool.");
     metrics::describe_gauge!("proliferate_connections", "Open client connections.");
     metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
     metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");

@@ -65,7 +65,8 @@ fn logs_of_a_service_are_json_and_hold_no_token() {
 
 #[test]
 fn up_greets_with_a_link_on_every_start() {
-    let machine = Machine::new();
+    // It is killed, and nobody would end what waits in a pool.
+    let machine = Machine::new().with("WARM_POOL_SIZE", "0");
     for _ in 0..2 {
         let mut command = machine.command(&["up", "--listen", "127.0.0.1:0"]);
         let mut child =
