@@ -1,7 +1,11 @@
-//! Prints how fast an export is verified: `cargo run --release -p ledger --example verify_speed`.
+//! Prints how fast an export is verified: `cargo run --release -p ledger --example verify_speed`. With a folder, the
+//! export is written there instead, for `proliferate audit verify --export FOLDER` to be measured.
 #![expect(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::error::Error;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
 
 use clock::Clock;
 use ledger::{
@@ -16,9 +20,18 @@ const BATCH: u64 = 10_000;
 /// Makes the export in batches, so that only verification is measured and memory stays small.
 fn main() -> Result<(), Box<dyn Error>> {
     let key = SigningKey::from_seed("speed/ledger", &[1; 32])?;
-    let (tree, bytes, _) = export(None)?;
+    if let Some(folder) = std::env::args_os().nth(1) {
+        let folder = Path::new(&folder);
+        fs::create_dir_all(folder)?;
+        let mut out = BufWriter::new(File::create(folder.join("ledger.jsonl"))?);
+        let (tree, _, _) = export(|line| Ok(writeln!(out, "{line}")?))?;
+        out.flush()?;
+        fs::write(folder.join("checkpoints.txt"), Checkpoint::sign(&key, &tree).to_string())?;
+        return Ok(fs::write(folder.join("audit.pub"), key.public().to_string())?);
+    }
+    let (tree, bytes, _) = export(|_| Ok(()))?;
     let mut verifier = Verifier::new(vec![Checkpoint::sign(&key, &tree)], Some(key.public().clone()));
-    let (_, _, seconds) = export(Some(&mut verifier))?;
+    let (_, _, seconds) = export(|line| Ok(verifier.push(line.as_bytes())?))?;
     let clock = Clock::system();
     let report = verifier.finish()?;
     let seconds = seconds + clock.elapsed().as_secs_f64();
@@ -26,8 +39,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The tree of the export, its size in bytes, and how long the verifier took over it.
-fn export(mut verifier: Option<&mut Verifier>) -> Result<(Tree, u64, f64), Box<dyn Error>> {
+/// The tree of the export, its size in bytes, and how long `take` took over its lines.
+fn export(
+    mut take: impl FnMut(&str) -> Result<(), Box<dyn Error>>,
+) -> Result<(Tree, u64, f64), Box<dyn Error>> {
     let chains: Vec<_> =
         (0..CHAINS).map(|number| Chain::new(format!("org-{number}"))).collect::<Result<_, _>>()?;
     let mut heads = vec![None; chains.len()];
@@ -42,11 +57,9 @@ fn export(mut verifier: Option<&mut Verifier>) -> Result<(Tree, u64, f64), Box<d
             lines.push(entry.to_line());
         }
         bytes += lines.iter().map(|line| line.len() as u64).sum::<u64>();
-        if let Some(verifier) = &mut verifier {
-            let clock = Clock::system();
-            lines.iter().try_for_each(|line| verifier.push(line.as_bytes()))?;
-            seconds += clock.elapsed().as_secs_f64();
-        }
+        let clock = Clock::system();
+        lines.iter().try_for_each(|line| take(line))?;
+        seconds += clock.elapsed().as_secs_f64();
     }
     Ok((tree, bytes, seconds))
 }
