@@ -203,7 +203,7 @@ async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed() {
     }
 }
 
-/// What is no call, or a call of the wrong form: INVALID_REQUEST, recorded, never executed, never our fault.
+/// What is no call, or a call of the wrong form: `INVALID_REQUEST`, recorded, never executed, never our fault.
 #[tokio::test]
 async fn what_cannot_be_understood_is_invalid_and_recorded() {
     let long = "x".repeat(300);
