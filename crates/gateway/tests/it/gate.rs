@@ -473,3 +473,21 @@ async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_says() {
         assert_eq!(ask("save_snapshot", json!({"args": {}})).await.status, 400);
     }
 }
+
+/// Issue 3: where a provider lacks a capability, tools answer 200 and name it.
+#[tokio::test]
+async fn a_tool_that_the_provider_cannot_serve_says_which_capability_is_missing() {
+    let setup = Setup::sqlite()
+        .set("SANDBOX_PROVIDER", "attach")
+        .set("SANDBOX_ATTACH_URL", "http://127.0.0.1:1/s/{sessionId}");
+    let world = World::on(setup).await;
+    let own = session(&world.gateway.app, world.team.org).await;
+    let token = sandbox_token(&world.gateway.app, own).await;
+    let path = format!("/proliferate/{own}/tools/save_snapshot");
+    let body = json!({"tool_call_id": "toolu_1", "args": {}});
+    let answer = world.gateway.post(&path, &body).bearer(&token).send().await;
+    assert_eq!((answer.status, &answer.json()["success"]), (200, &json!(false)), "{}", answer.text());
+    assert!(answer.text().contains("snapshot"), "{}", answer.text());
+    let runs = world.gateway.get("/v1/runs").bearer(world.team.token(Role::Owner)).send().await.json();
+    assert_eq!(runs["runs"][0]["status"], "failed");
+}
