@@ -220,6 +220,9 @@ fn a_database_that_was_changed_behind_our_back_does_not_verify() {
     assert_eq!((found.code, &value(&found)["firstBadRecord"]), (1, &json!(8)), "{}", found.out);
 }
 
+/// What somebody does to a proof.
+type Change<'a> = &'a dyn Fn(&mut Value);
+
 #[test]
 fn a_proof_is_checked_offline_and_a_changed_one_is_refused() {
     let machine = machine_with_events();
@@ -238,10 +241,10 @@ fn a_proof_is_checked_offline_and_a_changed_one_is_refused() {
     assert_eq!(checked.code, 0, "{}", checked.err);
     assert!(checked.out.contains(&format!("record {}", events[0]["position"])), "{}", checked.out);
     let other = machine.run(&["audit", "prove", text(&events[1]["event"]["event_id"])]);
-    let changes: [(&str, &dyn Fn(&mut Value)); 5] = [
+    let changes: [(&str, Change<'_>); 5] = [
         ("another record", &|proof| proof["record"] = json_of(&other.out)["record"].clone()),
         ("a changed record", &|proof| {
-            proof["record"] = json!(text(&proof["record"]).replace("deny", "allow"))
+            proof["record"] = json!(text(&proof["record"]).replace("deny", "allow"));
         }),
         ("another way", &|proof| proof["path"].as_array_mut().unwrap().reverse()),
         ("a shorter way", &|proof| drop(proof["path"].as_array_mut().unwrap().pop())),
@@ -250,20 +253,20 @@ fn a_proof_is_checked_offline_and_a_changed_one_is_refused() {
         }),
     ];
     for (what, change) in changes {
-        let mut changed = json_of(&inclusion.out);
-        change(&mut changed);
-        assert_ne!(changed, json_of(&inclusion.out), "{what}");
-        assert_eq!(check("changed", &changed.to_string()).code, 1, "{what}");
+        let mut wrong = json_of(&inclusion.out);
+        change(&mut wrong);
+        assert_ne!(wrong, json_of(&inclusion.out), "{what}");
+        assert_eq!(check("wrong", &wrong.to_string()).code, 1, "{what}");
     }
 
     let early = lines(&machine.file("early")).len().to_string();
     let consistency = machine.run(&["audit", "prove", "--from", &early]);
     assert_eq!(consistency.code, 0, "{}", consistency.err);
     assert_eq!(check("consistency", &consistency.out).code, 0);
-    let mut changed = json_of(&consistency.out);
-    changed["path"].as_array_mut().unwrap().reverse();
-    assert_ne!(changed, json_of(&consistency.out));
-    assert_eq!(check("changed", &changed.to_string()).code, 1);
+    let mut wrong = json_of(&consistency.out);
+    wrong["path"].as_array_mut().unwrap().reverse();
+    assert_ne!(wrong, json_of(&consistency.out));
+    assert_eq!(check("wrong", &wrong.to_string()).code, 1);
     let unsigned = auditor.run(&["audit", "prove", "--check", &path(&auditor.file("consistency"))]);
     assert!(unsigned.code == 0 && unsigned.out.contains("unproven"), "{}", unsigned.out);
     let nowhere = machine.run(&["audit", "prove", "--from", "2"]);
