@@ -89,6 +89,7 @@ impl Gateway {
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
+        let hubs = Hubs::new(config.max_live_sessions);
         let app = App {
             config,
             public_url,
@@ -101,7 +102,7 @@ impl Gateway {
             issuer,
             service_secret,
             instance,
-            hubs: Hubs::default(),
+            hubs,
             closing: CancellationToken::new(),
             sandboxes,
             networks,

@@ -49,6 +49,8 @@ pub struct Config {
     pub model_prices: Prices,
     /// What a session may spend, where it has no budget of its own.
     pub session_budget_micros: Option<i64>,
+    /// Sessions in memory before those that nobody needs are let go.
+    pub max_live_sessions: usize,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
@@ -117,6 +119,7 @@ impl Config {
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
             model_prices: r.optional("MODEL_PRICES", Prices::parse).unwrap_or_default(),
             session_budget_micros: r.optional("SESSION_BUDGET_DOLLARS", values::dollars),
+            max_live_sessions: r.required("PROLIFERATE_MAX_LIVE_SESSIONS", values::count)?,
             max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count)?,
             max_connections_per_address: r
                 .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,
