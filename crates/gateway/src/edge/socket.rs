@@ -19,7 +19,7 @@ use watcher::Visitor;
 /// The largest frame of a client: a prompt with images.
 const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 /// What is read of a client at once. Each connection holds as much, and each look for news clears it.
-const READ_BUFFER: usize = 4 * 1024;
+const READ_BUFFER: usize = 1024;
 /// What is collected before it is written, and the most that may wait in one connection.
 const WRITE_BUFFER: usize = 64 * 1024;
 const MAX_WRITE_BUFFER: usize = 64 * 1024 * 1024;
