@@ -96,15 +96,21 @@ FAKE=127.0.0.1:58800 # where the generator's agent listens and its rows point to
 STREAMS=("1 1000" "1 10000" "1 0" "10 0" "100 0") # clients and deltas a second; 0 is as fast as it goes
 
 start_stream() { # both servers anew, with the generator's agent behind them
-  "${clean[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
+  "${bare[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
   server[fake]=$!
-  clean+=(SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
+  clean=("${bare[@]}" SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
     GATEWAY_JWT_SECRET=loadgen-user-jwt-secret-0123456789abcdef
     SERVICE_TO_SERVICE_AUTH_TOKEN=loadgen-service-secret-0123456789abcdef)
   rm -rf "$work/data"
   "${clean[@]}" "$proliferate" --data-dir "$work/data" db migrate >>"$work/proliferate.log"
   "${clean[@]}" "$proliferate" --data-dir "$work/data" db seed bench >>"$work/proliferate.log"
   for side in "${sides[@]}"; do start_server "$side"; done
+}
+
+HELD=1000 HOLD_SECS=5 # live sessions with one client each, and how long they are held before memory is read
+
+hold() { # hold ITEM SIDE
+  measure "$1" "$2" hold --sessions $HELD --secs $HOLD_SECS --pids "gw=${server[$2]}"
 }
 
 stream() { # stream ITEM SIDE CLIENTS RATE
@@ -160,6 +166,7 @@ table() {
       row "stream-$clients-$rate" "stream, $rate ev/s, p99" ms %.3f median 1 p99_ms
     fi
   done
+  row hold "memory per session, $HELD sessions" KiB %.0f median 1 kib_per_session_held 80
 }
 
 remarks() {
@@ -204,7 +211,8 @@ json() { # json KEY [KEY] ; a number of the sandbox figures
 need_binaries
 mkdir -p "$root/bench/results" "$root/target"
 work=$(mktemp -d "$root/target/bench.XXXXXX") # the data dir lies on the disk of the project, like the ceiling's
-clean=(env -i PATH="$PATH" HOME="$work") # nothing that this shell inherited becomes a setting of what is measured
+bare=(env -i PATH="$PATH" HOME="$work") # nothing that this shell inherited becomes a setting of what is measured
+clean=("${bare[@]}") # and what the servers are told
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 for side in "${sides[@]}"; do address[$side]=127.0.0.1:$(free_port); done
@@ -231,7 +239,11 @@ say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each
 in_turn $GET_RUNS tools tools
 in_turn $GET_RUNS tools dup --dup
 stop_servers
-for item in cold idle get stream tools dup; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
+say "$HELD live sessions, in servers that have done nothing else"
+start_stream
+in_turn 1 hold hold
+stop_servers
+for item in cold idle get stream tools dup hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo

@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_place_moves_forward_only_except_by_init() {
         let mut place = Place { cursor: None, failures: 0 };
-        let init = ServerMessage::Init { messages: Vec::new(), config: None };
+        let init = ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None };
         assert!(place.take(Some(&init), Some(7)));
         assert!(place.take(None, None) && place.cursor == Some(7));
         assert!(!place.take(None, Some(7)), "heard before");

@@ -104,6 +104,7 @@ impl Gateway {
         let gate = Arc::new(Gate::open(&config, &store, &clock, &rng, &instance).await?);
         let sources = Sources::new(HttpClient::new(config.allowed_hosts.clone()).map_err(StartError::Tools)?);
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
+        let hubs = Hubs::new(config.max_live_sessions);
         let app = App {
             config,
             public_url,
@@ -116,7 +117,7 @@ impl Gateway {
             issuer,
             service_secret,
             instance,
-            hubs: Hubs::default(),
+            hubs,
             closing: CancellationToken::new(),
             sandboxes,
             networks,

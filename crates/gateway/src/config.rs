@@ -57,6 +57,8 @@ pub struct Config {
     pub policy_dir: Option<PathBuf>,
     pub audit_signing_key: Option<PathBuf>,
     pub audit_checkpoint_dir: Option<PathBuf>,
+    /// Sessions in memory before those that nobody needs are let go.
+    pub max_live_sessions: usize,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
@@ -130,6 +132,7 @@ impl Config {
             policy_dir: r.optional("PROLIFERATE_POLICY_DIR", values::path),
             audit_signing_key: r.optional("AUDIT_SIGNING_KEY", values::path),
             audit_checkpoint_dir: r.optional("AUDIT_CHECKPOINT_DIR", values::path),
+            max_live_sessions: r.required("PROLIFERATE_MAX_LIVE_SESSIONS", values::count)?,
             max_connections: r.required("PROLIFERATE_MAX_CONNECTIONS", values::count)?,
             max_connections_per_address: r
                 .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,

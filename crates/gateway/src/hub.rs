@@ -4,11 +4,12 @@ mod command;
 mod feed;
 mod frame;
 mod registry;
+mod room;
 mod session;
 mod telemetry;
 mod transcript;
 
-pub(crate) use command::{Asked, Prompted};
+pub(crate) use command::{Asked, Joined, Prompted, Refusal};
 pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::to_one;
 pub use registry::{Hub, HubError, Hubs};

@@ -120,8 +120,7 @@ impl Decoder {
                 self.input.advance(1);
             }
         }
-        let fresh = &self.input[self.searched..];
-        let Some(found) = fresh.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+        let Some(found) = memchr::memchr2(b'\n', b'\r', &self.input[self.searched..]) else {
             self.searched = self.input.len();
             return None;
         };

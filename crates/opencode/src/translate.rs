@@ -109,11 +109,17 @@ impl Translator {
     /// Takes an event of the stream. `now` is in milliseconds since 1970.
     pub fn observe(&mut self, event: &Event<'_>, now: i64) -> Output {
         let mut out = Output::default();
+        self.observe_into(event, now, &mut out);
+        out
+    }
+
+    /// Takes one of many events that are told together.
+    pub fn observe_into(&mut self, event: &Event<'_>, now: i64, out: &mut Output) {
         let (ours, child) = (event.session == self.session, self.children.contains(&event.session));
         match &event.body {
             Body::Session { parent } => self.session_seen(&event.session, parent),
             Body::PermissionAsked { id, permission } if ours || child => {
-                refuse_permission(id, permission, &mut out);
+                refuse_permission(id, permission, out);
             }
             Body::QuestionAsked { id } if (ours || child) && is_id(id) => {
                 out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
@@ -123,14 +129,13 @@ impl Translator {
                 out.messages.push(ServerMessage::Error { message: reason(failure) });
             }
             _ if !ours => {}
-            Body::Delta { message, part, delta } => self.delta(message, part, delta, now, &mut out),
-            Body::Part { part, delta } => self.part(part, delta, false, now, &mut out),
-            Body::Message(info) => self.message(info, now, &mut out),
-            Body::Status(status) => self.status(status, now, &mut out),
-            Body::Error(failure) => self.failure(failure, &mut out),
+            Body::Delta { message, part, delta } => self.delta(message, part, delta, now, out),
+            Body::Part { part, delta } => self.part(part, delta, false, now, out),
+            Body::Message(info) => self.message(info, now, out),
+            Body::Status(status) => self.status(status, now, out),
+            Body::Error(failure) => self.failure(failure, out),
             Body::PermissionAsked { .. } | Body::QuestionAsked { .. } | Body::Other => {}
         }
-        out
     }
 
     /// Ends the turn that runs, for a reason that the agent cannot give: it is gone, or it never began.

@@ -33,7 +33,7 @@ pub use identity::{
     SetSecret, SetSecretReply, TicketKind,
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
-pub use prompt::PostMessage;
+pub use prompt::{PostMessage, PromptReply};
 pub use session::{RenameSession, SessionList, SessionQuery};
 pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};

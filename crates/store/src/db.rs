@@ -16,6 +16,7 @@ use sqlx::sqlite::{
 use sqlx::{Connection as _, raw_sql};
 use tokio::sync::mpsc;
 
+use crate::appender::Appender;
 pub use crate::writer::Durability;
 use crate::writer::Writer;
 use crate::{StoreError, gate, migrate};
@@ -38,7 +39,7 @@ pub struct Store {
 
 #[derive(Clone)]
 pub(crate) enum Db {
-    Sqlite { readers: SqlitePool, writer: Writer },
+    Sqlite { readers: SqlitePool, writer: Writer, appender: Appender },
     Postgres(PgPool),
 }
 
@@ -96,7 +97,8 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
-        Self::of(Db::Sqlite { readers, writer: Writer::start(connection) })
+        let (writer, appender) = (Writer::start(connection), Appender::new(file));
+        Self::of(Db::Sqlite { readers, writer, appender })
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
@@ -125,7 +127,8 @@ impl Store {
     /// everything alone; a later write is told that the writer has stopped.
     pub async fn close(self) {
         match self.db {
-            Db::Sqlite { readers, writer } => {
+            Db::Sqlite { readers, writer, appender } => {
+                appender.close();
                 // SQLite folds the log into the file when the last connection closes: that must be the writer's,
                 // for only its end is waited for.
                 readers.close().await;
@@ -262,7 +265,7 @@ mod tests {
     async fn readers_and_the_writer_keep_the_rules_and_readers_only_read() {
         let folder = TempDir::new().unwrap();
         let store = Store::open_sqlite(&folder.path().join("t.db"), &Clock::system()).await.unwrap();
-        let Db::Sqlite { readers, writer } = &store.db else { panic!("SQLite was opened") };
+        let Db::Sqlite { readers, writer, .. } = &store.db else { panic!("SQLite was opened") };
         let settings = async |connection: &mut SqliteConnection| {
             let journal: String =
                 query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await.unwrap();

@@ -1,11 +1,15 @@
 //! The log of a session: what clients were sent, in order, written before it is sent.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use proto::SessionId;
+use rusqlite::ToSql;
 use sqlx::FromRow;
+use uuid::Uuid;
 
+use crate::appender::Appender;
 use crate::db::{Db, in_time, read, write};
 use crate::owner::fenced;
+use crate::writer::Writer;
 use crate::{Durability, Owner, Store, StoreError};
 
 /// Consecutive frames of a session.
@@ -24,10 +28,54 @@ macro_rules! append {
             "INSERT INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at)
             SELECT id, $3, $4, org_id, owner_epoch, $5, $6 FROM sessions
             WHERE id = $1 AND owner_epoch = $2 AND seq_reserved >= $4 AND transcript_seq < $3
-            AND NOT EXISTS (SELECT 1 FROM events WHERE session_id = $1 AND last_seq >= $3)",
+            AND seq_floor < $3 AND NOT EXISTS (SELECT 1 FROM events WHERE session_id = $1 AND last_seq >= $3)",
             $rest
         )
     };
+}
+
+const SQLITE: &str = append!("");
+
+/// What a batch is beside its frames.
+struct Batch {
+    session: Uuid,
+    epoch: i64,
+    first_seq: i64,
+    last_seq: i64,
+    at: DateTime<Utc>,
+}
+
+impl Batch {
+    /// Appends without leaving this thread, if that is possible now.
+    fn append_here(&self, appender: &Appender, frames: &str) -> Option<u64> {
+        // As sqlx writes times.
+        let at = self.at.to_rfc3339_opts(SecondsFormat::AutoSi, false);
+        let session = self.session.as_bytes().as_slice();
+        let parameters: [(&str, &dyn ToSql); 6] = [
+            ("$1", &session),
+            ("$2", &self.epoch),
+            ("$3", &self.first_seq),
+            ("$4", &self.last_seq),
+            ("$5", &frames),
+            ("$6", &at),
+        ];
+        appender.execute(SQLITE, &parameters, frames.len())
+    }
+
+    async fn append_by(self, writer: &Writer, frames: String) -> Result<u64, StoreError> {
+        let append = sqlx::query(SQLITE)
+            .bind(self.session)
+            .bind(self.epoch)
+            .bind(self.first_seq)
+            .bind(self.last_seq)
+            .bind(frames)
+            .bind(self.at);
+        writer
+            .write_statement(Durability::Process, move |connection| {
+                Box::pin(async move { Ok(append.execute(connection).await?.rows_affected()) })
+            })
+            .await
+    }
 }
 
 /// How many batches are read at a time.
@@ -40,29 +88,21 @@ impl Store {
         owner: &Owner,
         first_seq: i64,
         last_seq: i64,
-        frames: String,
+        frames: &str,
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const SQLITE: &str = append!("");
         // One round trip instead of four: the statement is the whole transaction and itself says that it need not
         // wait for the disk. The lock keeps a new owner waiting that would else not see this batch.
         const POSTGRES: &str =
             append!(" AND set_config('synchronous_commit', 'off', true) = 'off' FOR SHARE OF sessions");
         let (session, epoch) = owner.key();
         let kept = match &self.db {
-            Db::Sqlite { writer, .. } => {
-                let append = sqlx::query(SQLITE)
-                    .bind(session)
-                    .bind(epoch)
-                    .bind(first_seq)
-                    .bind(last_seq)
-                    .bind(frames)
-                    .bind(at);
-                writer
-                    .write_statement(Durability::Process, move |connection| {
-                        Box::pin(async move { Ok(append.execute(connection).await?.rows_affected()) })
-                    })
-                    .await?
+            Db::Sqlite { writer, appender, .. } => {
+                let batch = Batch { session, epoch, first_seq, last_seq, at };
+                match batch.append_here(appender, frames) {
+                    Some(kept) => kept,
+                    None => batch.append_by(writer, frames.to_owned()).await?,
+                }
             }
             Db::Postgres(pool) => {
                 let append = sqlx::query(POSTGRES)
@@ -120,6 +160,19 @@ impl Store {
                 return Ok(batches);
             }
         }
+    }
+
+    /// Whether the log has every number after `seq` up to its end, and there is one.
+    pub async fn is_logged_after(&self, session: SessionId, seq: i64) -> Result<bool, StoreError> {
+        const SQL: &str =
+            "SELECT min(first_seq), max(last_seq), CAST(sum(last_seq - first_seq + 1) AS BIGINT)
+            FROM events WHERE session_id = $1 AND last_seq > $2";
+        type Found = (Option<i64>, Option<i64>, Option<i64>);
+        let session = session.uuid();
+        let found: Found =
+            read!(self, pool => sqlx::query_as(SQL).bind(session).bind(seq).fetch_one(pool).await)?;
+        let (Some(first), Some(last), Some(numbers)) = found else { return Ok(false) };
+        Ok(first <= seq.saturating_add(1) && last - first + 1 == numbers)
     }
 
     /// Forgets batches whose numbers are all `up_to` or lower and whose effects the transcript has: no more, so that

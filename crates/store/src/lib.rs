@@ -4,11 +4,13 @@
 //! dialect is an explicit `match`. Reads go to a pool; every write is one transaction, and on SQLite all writes
 //! pass one writer that commits whatever waits together (`writer.rs`).
 
+mod appender;
 mod backup;
 mod db;
 mod dialect;
 mod error;
 mod existing;
+mod life;
 mod migrate;
 mod probe;
 mod row;
@@ -87,7 +89,7 @@ pub use session_state::Ending;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
-pub use transcript::Transcript;
+pub use transcript::{Reach, Transcript};
 pub use usage::{ModelUsage, OrgBudget, Usage};
 
 /// SHA-256 of a credential: what is stored instead of it.

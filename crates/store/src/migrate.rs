@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -31,6 +31,7 @@ impl Migration {
         Self { version: 5, name: "ledger", text: include_str!("../migrations/0005_ledger.sql") },
         Self { version: 6, name: "egress", text: include_str!("../migrations/0006_egress.sql") },
         Self { version: 7, name: "stream", text: include_str!("../migrations/0007_stream.sql") },
+        Self { version: 8, name: "hub", text: include_str!("../migrations/0008_hub.sql") },
         Self { version: 9, name: "snapshots", text: include_str!("../migrations/0009_snapshots.sql") },
         Self { version: 10, name: "gate", text: include_str!("../migrations/0010_gate.sql") },
     ];

@@ -23,10 +23,9 @@ pub struct Owner {
 pub struct Owned {
     pub owner: Owner,
     pub record: SessionRecord,
-    /// The highest number that is known to have been used: in the log, or in the transcript.
+    /// The highest number that may have been used: the last one of the log or the transcript, or the last one that was
+    /// reserved where the end of the log may be lost.
     pub head: i64,
-    /// The highest number that may have been used: what an owner whose log was lost goes on from.
-    pub reserved: i64,
 }
 
 impl Owner {
@@ -70,21 +69,24 @@ impl Store {
     /// Makes `instance` the owner of a session. All earlier owners can write nothing from here on, and what they
     /// wrote before is in what this returns.
     pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
-        const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2
-            WHERE id = $1 RETURNING owner_epoch, seq_reserved";
+        const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
+            seq_floor = CASE WHEN seq_life = $3 THEN seq_floor ELSE seq_reserved END, seq_life = $3
+            WHERE id = $1 RETURNING owner_epoch, seq_floor";
         const RECORD: &str = records!("WHERE s.id = $1");
         const LOGGED: &str = "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
         let (uuid, instance) = (id.uuid(), instance.to_owned());
+        let (life, boot) = self.life();
         write!(self, Disk, tx => {
+            let life: Option<String> = sqlx::query_scalar(life).bind(boot).fetch_one(&mut *tx).await?;
             let granted: Option<(i64, i64)> =
-                sqlx::query_as(GRANT).bind(uuid).bind(instance).fetch_optional(&mut *tx).await?;
-            let (epoch, reserved) = granted.ok_or(StoreError::Missing("this session"))?;
+                sqlx::query_as(GRANT).bind(uuid).bind(instance).bind(life).fetch_optional(&mut *tx).await?;
+            let (epoch, floor) = granted.ok_or(StoreError::Missing("this session"))?;
             // After the grant: a write of an earlier owner is finished or will be refused.
             let logged: i64 = sqlx::query_scalar(LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
             let record: SessionRecord = sqlx::query_as(RECORD).bind(uuid).fetch_one(&mut *tx).await?;
             let owner = Owner { session: id, org: record.org_id, epoch };
-            let head = logged.max(record.transcript_seq);
-            Ok(Owned { owner, record, head, reserved })
+            let head = logged.max(record.transcript_seq).max(floor);
+            Ok(Owned { owner, record, head })
         })
     }
 

@@ -1,5 +1,7 @@
 //! The transcript: messages and their parts, as far as the log has gone into them.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use proto::SessionId;
 use proto::socket::MessageSource;
@@ -16,7 +18,18 @@ use crate::{Owner, Store, StoreError};
 pub struct Transcript {
     /// The effects of all numbers up to this one are in it.
     pub seq: i64,
+    /// How many messages came before these.
+    pub earlier: u64,
     pub messages: Vec<StoredMessage>,
+}
+
+/// How far a transcript is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The effects of all numbers up to this one are in it.
+    pub seq: i64,
+    /// The messages that are complete in it.
+    pub complete: HashSet<String>,
 }
 
 /// A new message gets the next place; one that is there keeps its own.
@@ -70,19 +83,22 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("a part with the same id", "this message"))
     }
 
-    /// All messages of a session in order, and the number that they reach.
-    pub async fn transcript(&self, session: SessionId) -> Result<Transcript, StoreError> {
+    /// The newest messages of a session in order, as many as hold `max_bytes` together and at least one, and the number
+    /// that they reach.
+    pub async fn transcript(&self, session: SessionId, max_bytes: usize) -> Result<Transcript, StoreError> {
         // One statement, so that no save comes between. The content of a message stands in its first row only.
         const SQL: &str = "SELECT s.transcript_seq, m.id AS message_id, m.role,
             CASE WHEN COALESCE(p.position, 0) = 0 THEN m.content ELSE '' END AS content, m.is_complete,
             m.interrupted, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
             p.tool, p.args, p.result, p.status, p.started_at, p.completed_at
-            FROM sessions s LEFT JOIN messages m ON m.session_id = s.id
+            FROM sessions s LEFT JOIN messages m ON m.session_id = s.id AND m.position > $2
             LEFT JOIN parts p ON p.session_id = m.session_id AND p.message_id = m.id
             WHERE s.id = $1 ORDER BY m.position, p.position";
+        let (earlier, after) = self.beyond(session, max_bytes).await?;
         let session = session.uuid();
-        let rows: Vec<Row> = read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
-        let mut transcript = Transcript::default();
+        let rows: Vec<Row> =
+            read!(self, pool => sqlx::query_as(SQL).bind(session).bind(after).fetch_all(pool).await)?;
+        let mut transcript = Transcript { earlier, ..Transcript::default() };
         for row in rows {
             transcript.seq = row.seq;
             let Some(message) = row.message else { continue };
@@ -94,6 +110,40 @@ impl Store {
             }
         }
         Ok(transcript)
+    }
+
+    /// How many messages are too much for so many bytes, and the place of the last of them.
+    async fn beyond(&self, session: SessionId, max_bytes: usize) -> Result<(u64, i64), StoreError> {
+        // The text of a part is in the content of its message too.
+        const SQL: &str = "SELECT m.position, octet_length(m.content) + CAST(COALESCE((SELECT
+            sum(COALESCE(octet_length(p.image), 0) + COALESCE(octet_length(p.result), 0)
+            + COALESCE(octet_length(CAST(p.args AS TEXT)), 0))
+            FROM parts p WHERE p.session_id = m.session_id AND p.message_id = m.id), 0) AS BIGINT)
+            FROM messages m WHERE m.session_id = $1 ORDER BY m.position DESC";
+        let session = session.uuid();
+        let sizes: Vec<(i64, i64)> =
+            read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
+        let (mut bytes, mut kept) = (0_usize, 0);
+        for (_, size) in &sizes {
+            bytes = bytes.saturating_add(usize::try_from(*size).unwrap_or(usize::MAX));
+            if bytes > max_bytes && kept > 0 {
+                break;
+            }
+            kept += 1;
+        }
+        let beyond = &sizes[kept..];
+        Ok((beyond.len() as u64, beyond.first().map_or(0, |(position, _)| *position)))
+    }
+
+    /// How far the transcript is, without what is in it.
+    pub async fn transcript_reach(&self, session: SessionId) -> Result<Reach, StoreError> {
+        const SQL: &str = "SELECT s.transcript_seq, m.id FROM sessions s
+            LEFT JOIN messages m ON m.session_id = s.id AND m.is_complete WHERE s.id = $1";
+        let session = session.uuid();
+        let rows: Vec<(i64, Option<String>)> =
+            read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
+        let seq = rows.first().map_or(0, |(seq, _)| *seq);
+        Ok(Reach { seq, complete: rows.into_iter().filter_map(|(_, id)| id).collect() })
     }
 }
 

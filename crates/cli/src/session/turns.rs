@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn init(messages: Vec<Message>) -> Frame {
-        Frame::to_one(ServerMessage::Init { messages, config: None })
+        Frame::to_one(ServerMessage::Init { messages, earlier: 0, config: None })
     }
 
     fn end(outcome: TurnOutcome) -> Frame {

@@ -31,7 +31,8 @@ pub(super) async fn create(
     let (org, user) = whose(&app, &caller, &request).await?;
     check(&request)?;
     let body = request.clone();
-    let work = Box::pin(make(&app, org, user, request));
+    let ours = app.clone();
+    let work = Box::pin(async move { make(&ours, org, user, request).await });
     idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
 }
 

@@ -7,7 +7,8 @@ use proto::OrgId;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use store::{Begin, KeyedRequest};
+use store::{Begin, KeyedRequest, Reservation};
+use tracing::Instrument as _;
 
 use super::ApiError;
 use crate::app::AppState;
@@ -16,15 +17,16 @@ const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;
 
 /// Does `work` once for each key of an organisation and route; without a key, each time. `body` is what the request
-/// asks for: the same key for something else is refused.
-pub(super) async fn once<T: Serialize>(
+/// asks for: the same key for something else is refused. With a key the work goes on when the client hangs up, so that
+/// its repetition finds the answer and not a request that is in flight for ever.
+pub(super) async fn once<T: Serialize + Send + 'static>(
     app: &AppState,
     (org, route, headers): (OrgId, &str, &HeaderMap),
     body: &impl Serialize,
     success: StatusCode,
-    work: impl Future<Output = Result<T, ApiError>>,
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let Some(key) = key(headers)? else { return Ok((success, Json(work.await?)).into_response()) };
+    let Some(key) = key(headers)? else { return Ok((success, Json(Box::pin(work).await?)).into_response()) };
     let fingerprint = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
     let request = KeyedRequest {
         org_id: org,
@@ -41,12 +43,26 @@ pub(super) async fn once<T: Serialize>(
             return Ok((status, Json(body)).into_response());
         }
     };
+    let settling = settle(app.clone(), reservation, success, work).in_current_span();
+    // Boxed, since what is done for a key may be large.
+    let settled = tokio::spawn(Box::pin(settling)).await;
+    let body = settled.map_err(|error| ApiError::internal(error.to_string()))??;
+    Ok((success, Json(body)).into_response())
+}
+
+/// Does the work and settles its key: the answer is kept, or the key is free again.
+async fn settle<T: Serialize>(
+    app: AppState,
+    reservation: Reservation,
+    success: StatusCode,
+    work: impl Future<Output = Result<T, ApiError>>,
+) -> Result<Value, ApiError> {
     match work.await {
         Ok(done) => {
             let body: Value =
                 serde_json::to_value(done).map_err(|error| ApiError::internal(error.to_string()))?;
             app.store.finish_idempotent(reservation, success.as_u16(), body.clone(), app.clock.now()).await?;
-            Ok((success, Json(body)).into_response())
+            Ok(body)
         }
         Err(error) => {
             app.store.forget_idempotent(reservation).await?;

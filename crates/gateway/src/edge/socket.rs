@@ -7,7 +7,6 @@ use axum::extract::{FromRequestParts as _, Request};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
 use proto::http::ErrorBody;
-use proto::socket::CloseCode;
 use serde::Deserialize;
 
 use super::ApiError;
@@ -15,10 +14,12 @@ use super::auth::{Caller, SessionAccess, UrlCaller};
 use super::params::Query;
 use crate::app::AppState;
 use crate::server::ConnectionHeld;
-use watcher::Watcher;
+use watcher::Visitor;
 
 /// The largest frame of a client: a prompt with images.
 const MAX_MESSAGE: usize = 32 * 1024 * 1024;
+/// What is read of a client at once. Each connection holds as much, and each look for news clears it.
+const READ_BUFFER: usize = 1024;
 /// What is collected before it is written, and the most that may wait in one connection.
 const WRITE_BUFFER: usize = 64 * 1024;
 const MAX_WRITE_BUFFER: usize = 64 * 1024 * 1024;
@@ -55,20 +56,13 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE)
         .max_frame_size(MAX_MESSAGE)
+        .read_buffer_size(READ_BUFFER)
         .write_buffer_size(WRITE_BUFFER)
         .max_write_buffer_size(MAX_WRITE_BUFFER);
     Ok(upgrade.on_upgrade(move |socket: WebSocket| async move {
         let _held = held;
-        match app.hubs.open(&app, session.id).await {
-            Ok(hub) => {
-                let watcher = Watcher::new(app, hub, (session.id, session.created_by), user, socket);
-                watcher.run(cursor.since, passive).await;
-            }
-            Err(error) => {
-                tracing::warn!(session = %session.id, %error, "a session could not be opened");
-                watcher::turn_away(socket, CloseCode::SETUP_FAILED).await;
-            }
-        }
+        let visitor = Visitor { session: session.id, creator: session.created_by, user, passive };
+        watcher::serve(app, visitor, cursor.since, socket).await;
     }))
 }
 

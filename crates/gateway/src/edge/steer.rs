@@ -3,13 +3,14 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use proto::http::{ErrorBody, OkReply, PostMessage, RenameSession};
+use proto::BillingCode;
+use proto::http::{ErrorBody, OkReply, PostMessage, PromptReply, RenameSession};
 use proto::socket::MessageSource;
 
 use super::auth::{Caller, SessionAccess};
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
-use crate::hub::{Asked, Hub, HubError, Prompted};
+use crate::hub::{Asked, Hub, HubError, Prompted, Refusal};
 
 /// The most characters of a title.
 const MAX_TITLE: usize = 200;
@@ -17,8 +18,8 @@ const MAX_TITLE: usize = 200;
 /// Sends a prompt. It is kept when this answers, and becomes a turn in its order.
 #[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions", params(("id" = proto::SessionId, Path)),
     request_body = PostMessage,
-    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
+    responses((status = 200, body = PromptReply), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
 pub(super) async fn message(
     app: AppState,
     access: SessionAccess,
@@ -38,16 +39,20 @@ pub(super) async fn message(
     }
     let source = source.or(Some(MessageSource::Api));
     let (org, session) = (access.session.org_id, access.session.id);
-    let work = Box::pin(async {
-        let hub = open(&app, &access).await?;
-        match hub.prompt(Asked::new(content, images.unwrap_or_default(), Some(sender), source)).await {
-            Ok(Prompted::Queued) => Ok(OkReply::OK),
-            Ok(Prompted::Full) => {
-                Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
+    let asked = Asked::new(content, images.unwrap_or_default(), Some(sender), source);
+    let work = {
+        let app = app.clone();
+        async move {
+            let hub = app.hubs.open(&app, session).await.map_err(|error| gone(&error))?;
+            match hub.prompt(asked).await.map_err(|error| gone(&error))? {
+                Prompted::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
+                Prompted::Full => {
+                    Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
+                }
+                Prompted::Refused(refusal) => Err(refused(refusal)),
             }
-            Err(error) => Err(gone(&error)),
         }
-    });
+    };
     let route = format!("POST /proliferate/{session}/message");
     Box::pin(idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work)).await
 }
@@ -138,6 +143,14 @@ fn person(access: &SessionAccess) -> Result<String, ApiError> {
         Caller::Service { name, .. } => Ok(format!("service {name}")),
         Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
     }
+}
+
+fn refused(refusal: Refusal) -> ApiError {
+    let code = match refusal {
+        Refusal::Sessions { .. } => BillingCode::ConcurrentLimit,
+        Refusal::Budget => BillingCode::NoCredits,
+    };
+    ApiError::billing(code, &refusal.to_string())
 }
 
 fn gone(error: &HubError) -> ApiError {

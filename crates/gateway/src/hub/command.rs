@@ -19,8 +19,9 @@ pub(crate) enum Command {
     History {
         reply: oneshot::Sender<Option<(Utf8Bytes, i64)>>,
     },
+    /// Boxed, since every session holds room for commands.
     Prompt {
-        prompt: Asked,
+        prompt: Box<Asked>,
         reply: oneshot::Sender<Prompted>,
     },
     /// Ends the turn that runs, or everything that waits where none does.
@@ -46,6 +47,8 @@ pub(crate) enum Command {
         reply: oneshot::Sender<()>,
     },
     Titled(String),
+    /// Others need the room: to be left if nobody needs this session.
+    Rest,
     /// The model refuses: the session has spent what it may.
     OverBudget,
 }
@@ -86,8 +89,19 @@ pub(crate) struct Joined {
 
 /// What became of a prompt.
 pub(crate) enum Prompted {
-    /// It is kept, and will be a turn.
-    Queued,
+    /// It is kept under this id, and will be a turn.
+    Queued { id: String },
     /// So many wait already.
     Full,
+    /// The session cannot be woken for it, so it is not kept.
+    Refused(Refusal),
+}
+
+/// Why a session that sleeps cannot be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("{limit} sessions run already, which is the organisation's limit")]
+    Sessions { limit: i64 },
+    #[error("The organisation's budget is used up")]
+    Budget,
 }

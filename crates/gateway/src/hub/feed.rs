@@ -31,22 +31,20 @@ const STILL: Duration = Duration::from_millis(100);
 pub(crate) struct Batch {
     pub(crate) first: i64,
     pub(crate) frames: Vec<Utf8Bytes>,
+    bytes: usize,
     /// Bytes of the stream up to its end.
     end: u64,
 }
 
 impl Batch {
     pub(crate) fn new(first: i64, frames: Vec<Utf8Bytes>) -> Self {
-        Self { first, frames, end: 0 }
+        let bytes = frames.iter().map(|frame| frame.len()).sum();
+        Self { first, frames, bytes, end: 0 }
     }
 
     /// The number of its last frame.
     pub(crate) fn last(&self) -> i64 {
         self.first + i64::try_from(self.frames.len()).unwrap_or(i64::MAX) - 1
-    }
-
-    fn bytes(&self) -> usize {
-        self.frames.iter().map(|frame| frame.len()).sum()
     }
 }
 
@@ -142,8 +140,8 @@ impl Feed {
         let last = batch.last();
         {
             let mut ring = self.ring();
-            ring.bytes += batch.bytes();
-            ring.total += batch.bytes() as u64;
+            ring.bytes += batch.bytes;
+            ring.total += batch.bytes as u64;
             batch.end = ring.total;
             ring.batches.push_back(Arc::new(batch));
             ring.forget_beyond(MOST);
@@ -179,7 +177,7 @@ impl Feed {
         let batches: Vec<_> = following
             .take_while(|batch| {
                 let fits = taken < HELPING;
-                taken += batch.bytes();
+                taken += batch.bytes;
                 fits
             })
             .cloned()
@@ -202,7 +200,7 @@ impl Ring {
     fn forget_beyond(&mut self, most: usize) {
         while self.bytes > most && self.batches.len() > 1 {
             if let Some(old) = self.batches.pop_front() {
-                self.bytes -= old.bytes();
+                self.bytes -= old.bytes;
                 self.gone = old.last();
             }
         }
@@ -314,7 +312,7 @@ mod tests {
         }
         assert!(feed.ring().bytes <= MOST);
         let pinned: usize =
-            held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes()).sum();
+            held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes).sum();
         assert!(pinned > 0 && pinned + feed.ring().bytes <= 16 * 1024 * 1024, "{pinned}");
     }
 }

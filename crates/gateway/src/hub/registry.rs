@@ -1,10 +1,13 @@
 //! Where live sessions are found, and the only place where they come to life: once each, however many ask.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use proto::SessionId;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use store::StoreError;
@@ -12,12 +15,15 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use super::command::{Asked, Command, Joined, Prompted};
 use super::feed::Feed;
-use super::session::Session;
+use super::room::{Pulse, leaving};
+use super::session::{Left, Session};
 use crate::app::AppState;
 use crate::runtime::Inside;
 
 /// Commands that may wait for a session; whoever has more to say waits with them.
 const INBOX: usize = 256;
+/// How often a command is brought to a session that goes to rest at that moment.
+const ATTEMPTS: usize = 5;
 
 /// Why a session cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -29,19 +35,29 @@ pub enum HubError {
 }
 
 /// The live sessions of this instance.
-#[derive(Default)]
 pub struct Hubs {
     live: Mutex<HashMap<SessionId, Arc<OnceCell<Hub>>>>,
+    /// How many may be alive before those that nobody needs are let go.
+    most: usize,
+    /// Counts who is asked for.
+    uses: AtomicU64,
 }
 
 /// A live session.
 #[derive(Clone)]
 pub struct Hub {
+    app: AppState,
+    id: SessionId,
     commands: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed>,
+    pulse: Arc<Pulse>,
 }
 
 impl Hubs {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { live: Mutex::default(), most, uses: AtomicU64::new(0) }
+    }
+
     /// The live session, brought to life if it is not. The caller has checked that somebody may have it.
     pub(crate) async fn open(&self, app: &AppState, id: SessionId) -> Result<Hub, HubError> {
         loop {
@@ -55,6 +71,8 @@ impl Hubs {
                 }
             };
             if !hub.commands.is_closed() {
+                self.use_of(&hub);
+                self.make_room();
                 return Ok(hub);
             }
             // It ended a moment ago: the next one begins where it left off.
@@ -62,15 +80,62 @@ impl Hubs {
         }
     }
 
+    /// Begins to watch a session. One that goes to rest at this moment is woken again.
+    pub(crate) async fn join(
+        &self,
+        app: &AppState,
+        id: SessionId,
+        passive: bool,
+    ) -> Result<(Hub, Joined), HubError> {
+        for _ in 0..ATTEMPTS {
+            let hub = self.open(app, id).await?;
+            let (reply, answer) = oneshot::channel();
+            if hub.commands.send(Command::Join { passive, reply }).await.is_err() {
+                continue;
+            }
+            match tokio::time::timeout(PATIENCE, answer).await {
+                Ok(Ok(joined)) => return Ok((hub, joined)),
+                Ok(Err(_)) if hub.rests() => {}
+                Ok(Err(_)) => return Err(HubError::Gone),
+                Err(_) => {
+                    // It may still be counted.
+                    hub.leave();
+                    return Err(HubError::Gone);
+                }
+            }
+        }
+        Err(HubError::Gone)
+    }
+
     /// The live session, if it is alive here.
     pub(crate) fn get(&self, id: SessionId) -> Option<Hub> {
         let hub = self.live().get(&id).and_then(|cell| cell.get().cloned());
-        hub.filter(|hub| !hub.commands.is_closed())
+        hub.filter(|hub| !hub.commands.is_closed()).inspect(|hub| self.use_of(hub))
     }
 
     /// How many are alive.
     pub fn count(&self) -> usize {
         self.live().len()
+    }
+
+    fn use_of(&self, hub: &Hub) {
+        hub.pulse.used(self.uses.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// Asks those to rest that nobody needs and that were not asked for the longest, where there are too many.
+    fn make_room(&self) {
+        let (felt, inboxes): (Vec<_>, Vec<_>) = {
+            let live = self.live();
+            if live.len() <= self.most {
+                return;
+            }
+            let hubs = live.values().filter_map(|cell| cell.get());
+            hubs.map(|hub| (Pulse::felt(&hub.pulse), hub.commands.clone())).unzip()
+        };
+        for at in leaving(&felt, self.most) {
+            // One whose inbox is full is needed.
+            let _ = inboxes[at].try_send(Command::Rest);
+        }
     }
 
     fn forget(&self, id: SessionId, old: &Arc<OnceCell<Hub>>) {
@@ -89,27 +154,65 @@ async fn start(app: &AppState, id: SessionId) -> Result<Hub, StoreError> {
     let mut session = Session::load(app.clone(), id).await?;
     session.tidy().await?;
     let (commands, inbox) = mpsc::channel(INBOX);
-    let hub = Hub { commands, feed: session.feed().clone() };
-    let (app, last) = (app.clone(), LastWord(hub.feed.clone()));
-    tokio::spawn(async move {
-        let _last = last;
-        session.run(inbox).await;
+    let (feed, pulse) = (session.feed().clone(), session.pulse().clone());
+    let hub = Hub { app: app.clone(), id, commands, feed, pulse };
+    let last = LastWord(Some(hub.feed.clone()));
+    tokio::spawn(live(app.clone(), session, inbox, last));
+    Ok(hub)
+}
+
+/// Boxed, because what is left behind may bring the same session to life again.
+fn live(
+    app: AppState,
+    session: Session,
+    inbox: mpsc::Receiver<Command>,
+    last: LastWord,
+) -> BoxFuture<'static, ()> {
+    async move {
+        let id = session.id();
+        let left = session.run(inbox).await;
         let cell = app.hubs.live().get(&id).cloned();
         if let Some(cell) = cell
             && cell.get().is_some_and(|hub| hub.commands.is_closed())
         {
             app.hubs.forget(id, &cell);
         }
-    });
-    Ok(hub)
+        if let Left::ToRest(commands) = left {
+            // Nobody watches; those who are about to are told by this that they must ask again.
+            last.unsaid();
+            for command in commands {
+                if let Err(error) = hand_on(&app, id, command).await {
+                    tracing::error!(session = %id, %error, "a command to a session at rest was lost");
+                }
+            }
+        }
+    }
+    .boxed()
+}
+
+/// Brings a command to the session after the one that rests.
+async fn hand_on(app: &AppState, id: SessionId, command: Command) -> Result<(), HubError> {
+    match command {
+        // Who joins asks again, who left is not counted there, and rest is what it has.
+        Command::Join { .. } | Command::Leave | Command::Rest => Ok(()),
+        other => app.hubs.open(app, id).await?.tell(other).await,
+    }
 }
 
 /// However an actor ends, nobody goes on listening to it.
-struct LastWord(Arc<Feed>);
+struct LastWord(Option<Arc<Feed>>);
+
+impl LastWord {
+    fn unsaid(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for LastWord {
     fn drop(&mut self) {
-        self.0.close(CloseCode::SETUP_FAILED);
+        if let Some(feed) = &self.0 {
+            feed.close(CloseCode::SETUP_FAILED);
+        }
     }
 }
 
@@ -117,10 +220,6 @@ impl Drop for LastWord {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Hub {
-    pub(crate) async fn join(&self, passive: bool) -> Result<Joined, HubError> {
-        self.ask(|reply| Command::Join { passive, reply }).await
-    }
-
     pub(crate) fn leave(&self) {
         let commands = self.commands.clone();
         tokio::spawn(async move { commands.send(Command::Leave).await });
@@ -131,7 +230,7 @@ impl Hub {
     }
 
     pub(crate) async fn prompt(&self, prompt: Asked) -> Result<Prompted, HubError> {
-        self.ask(|reply| Command::Prompt { prompt, reply }).await
+        self.ask(|reply| Command::Prompt { prompt: Box::new(prompt), reply }).await
     }
 
     pub(crate) async fn state(&self) -> Result<(WireStatus, String), HubError> {
@@ -170,8 +269,22 @@ impl Hub {
         self.tell(Command::Say(Box::new(message))).await
     }
 
-    async fn tell(&self, command: Command) -> Result<(), HubError> {
-        self.commands.send(command).await.map_err(|_| HubError::Gone)
+    /// Whether it went to rest: nothing that was said to it since has been heard, and the next one can be asked.
+    fn rests(&self) -> bool {
+        self.commands.is_closed() && self.feed.closed().is_none()
+    }
+
+    async fn tell(&self, mut command: Command) -> Result<(), HubError> {
+        let mut hub = self.clone();
+        for _ in 0..ATTEMPTS {
+            match hub.commands.send(command).await {
+                Ok(()) => return Ok(()),
+                Err(mpsc::error::SendError(back)) if hub.rests() => command = back,
+                Err(_) => return Err(HubError::Gone),
+            }
+            hub = self.app.hubs.open(&self.app, self.id).await?;
+        }
+        Err(HubError::Gone)
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, HubError> {

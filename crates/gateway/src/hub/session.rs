@@ -2,7 +2,10 @@
 //! this loop, one thing after the other.
 
 mod agent;
+mod boot;
+mod ending;
 mod load;
+mod memory;
 mod speak;
 mod turns;
 
@@ -24,6 +27,7 @@ use tokio::time::Sleep;
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
+use super::room::Pulse;
 use super::telemetry::Telemetry;
 use super::transcript::Transcript;
 use crate::app::AppState;
@@ -63,6 +67,7 @@ pub(super) struct Session {
     owner: Owner,
     record: SessionRecord,
     feed: Arc<Feed>,
+    pulse: Arc<Pulse>,
     /// The last number that may be used before more are reserved.
     reserved: i64,
     transcript: Transcript,
@@ -96,6 +101,14 @@ pub(super) struct Session {
     idle_since: Duration,
 }
 
+/// What an actor leaves behind.
+pub(super) enum Left {
+    /// Nobody needs it in memory. These commands came too late, and were not looked at.
+    ToRest(Vec<Command>),
+    /// It was given up, and everyone was sent away.
+    GivenUp,
+}
+
 /// An agent that is being had.
 struct Boot {
     task: JoinHandle<Result<Agent, LaunchError>>,
@@ -104,7 +117,7 @@ struct Boot {
 
 impl Session {
     /// Runs until nobody needs it, or somebody else owns it.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) -> Left {
         let over = self.live(&mut inbox).await;
         let close = match &over {
             Over::Idle => None,
@@ -118,7 +131,14 @@ impl Session {
         }
         if let Some(close) = close {
             self.feed.close(close);
+            return Left::GivenUp;
         }
+        inbox.close();
+        let mut late = Vec::new();
+        while let Some(command) = inbox.recv().await {
+            late.push(command);
+        }
+        Left::ToRest(late)
     }
 
     async fn live(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Over {
@@ -133,7 +153,7 @@ impl Session {
                     self.agent_said(events).await
                 }
                 read = background(&mut self.reading, "read the history") => self.remembered(read).await,
-                news = agent::news(&mut self.boot) => self.boot_news(news).await,
+                news = boot::news(&mut self.boot) => self.boot_news(news).await,
                 sent = background(&mut self.dispatch, "send a prompt") => self.sent(sent).await,
                 told = background(&mut self.aborting, "cancel") => self.aborted(told).await,
                 () = settled(&mut self.settling) => self.settle().await,
@@ -142,7 +162,17 @@ impl Session {
             if let Err(over) = done {
                 return over;
             }
+            self.pulse.busy(self.is_busy());
         }
+    }
+
+    /// Whether it cannot rest: somebody watches, or there is something to do.
+    fn is_busy(&self) -> bool {
+        Pulse::is_held(&self.pulse)
+            || self.watchers > 0
+            || self.turn.is_some()
+            || self.boot.is_some()
+            || !self.queue.is_empty()
     }
 
     async fn obey(&mut self, command: Command) -> Result<(), Over> {
@@ -163,7 +193,7 @@ impl Session {
                 let _ = reply.send(self.history().await);
             }
             Command::Prompt { prompt, reply } => {
-                let prompted = self.prompt(prompt).await?;
+                let prompted = self.prompt(*prompt).await?;
                 let _ = reply.send(prompted);
             }
             Command::Cancel => self.cancel().await?,
@@ -179,6 +209,11 @@ impl Session {
                 let _ = reply.send(());
             }
             Command::OverBudget => self.over_budget().await?,
+            Command::Rest if self.is_busy() => {}
+            Command::Rest => {
+                self.flush().await?;
+                return Err(Over::Idle);
+            }
             Command::Delete { by, reply } => {
                 self.stop().await?;
                 let (org, id) = (self.record.org_id, self.record.id);
@@ -197,9 +232,8 @@ impl Session {
 
     async fn tick(&mut self) -> Result<(), Over> {
         self.flush().await?;
-        let busy = self.watchers > 0 || self.turn.is_some() || self.boot.is_some() || !self.queue.is_empty();
         let now = self.app.clock.elapsed();
-        if busy {
+        if self.is_busy() {
             self.idle_since = now;
         }
         if now.saturating_sub(self.idle_since) > IDLE { Err(Over::Idle) } else { Ok(()) }

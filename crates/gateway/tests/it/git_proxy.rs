@@ -3,7 +3,7 @@
 use proto::Role;
 use serde_json::{Value, json};
 
-use crate::live::{Live, id};
+use crate::live::{Live, On, id};
 use crate::people::{org, person, sandbox_token};
 
 /// A session that works on these repositories, and its sandbox's token.
@@ -26,7 +26,7 @@ async fn refs(live: &Live, token: Option<&str>, repository: &str) -> (u16, Strin
 
 #[tokio::test]
 async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let token = session_on(&live, &["http://127.0.0.1/ada/app"]).await;
     let repository = "http/127.0.0.1/ada/app";
     assert_eq!(refs(&live, None, repository).await.0, 401);
@@ -64,7 +64,7 @@ async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
 
 #[tokio::test]
 async fn the_gateway_goes_only_where_the_organisations_sandboxes_may() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let urls = ["http://127.0.0.1/ada/app", "http://localhost/ada/app", "https://example.com:8443/app"];
     let token = session_on(&live, &urls).await;
     let (status, why) = refs(&live, Some(&token), "http/127.0.0.1/ada/app").await;

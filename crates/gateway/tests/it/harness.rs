@@ -90,6 +90,11 @@ impl Setup {
         self
     }
 
+    /// Runs SQL on the database; only with PostgreSQL.
+    pub(crate) async fn sql(&self, text: &str) {
+        pgwire::run(&self.settings["DATABASE_URL"], text).await;
+    }
+
     pub(crate) fn clock(self, clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..self }
     }
@@ -151,7 +156,7 @@ impl TestGateway {
 
     /// Runs SQL beside the gateway; only with PostgreSQL.
     pub(crate) async fn sql(&self, text: &str) {
-        pgwire::run(&self.setup.settings["DATABASE_URL"], text).await;
+        self.setup.sql(text).await;
     }
 
     /// Ends it without having served; what it leaves can be started again.

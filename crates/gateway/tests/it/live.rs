@@ -6,7 +6,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use gateway::AppState;
 use proto::{Role, SessionId};
 use serde_json::{Value, json};
-use testkit::FakeAgent;
+use testkit::{FakeAgent, Turn};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
@@ -14,6 +14,41 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::harness::{Running, Setup, client, within};
 use crate::people::{Person, org, person};
+
+/// The database that a story is told on.
+#[derive(Clone, Copy)]
+pub(crate) enum On {
+    Sqlite,
+    Postgres,
+}
+
+impl On {
+    pub(crate) async fn setup(self) -> Setup {
+        match self {
+            Self::Sqlite => Setup::sqlite(),
+            Self::Postgres => Setup::postgres().await,
+        }
+    }
+}
+
+/// Makes two tests of each story in the module: `sqlite::…` and `postgres::…`.
+macro_rules! on_both {
+    ($($story:ident)+) => {
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $story() {
+                super::$story(crate::live::On::Sqlite).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test]
+            async fn $story() {
+                super::$story(crate::live::On::Postgres).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_both;
 
 /// A gateway on its port, its agent, and a member.
 pub(crate) struct Live {
@@ -24,30 +59,41 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) async fn start() -> Self {
+    pub(crate) async fn start(on: On) -> Self {
+        Self::with(on.setup().await).await
+    }
+
+    /// With settings of its own.
+    pub(crate) async fn with(setup: Setup) -> Self {
         let agent = FakeAgent::start().await.unwrap();
         let url = agent.url();
-        Self::at(agent, &url, Setup::sqlite()).await
+        Self::at(agent, &url, setup).await
+    }
+
+    /// With an agent that can never be reached: TLS is not spoken yet.
+    pub(crate) async fn unreachable(on: On) -> Self {
+        let agent = FakeAgent::start().await.unwrap();
+        Self::at(agent, "https://127.0.0.1:1/", on.setup().await).await
     }
 
     /// One whose agent answers everything by itself.
-    pub(crate) async fn echoing() -> Self {
-        let live = Self::start().await;
+    pub(crate) async fn echoing(on: On) -> Self {
+        let live = Self::start(on).await;
         live.agent.behave(|manner| manner.echoes = true);
         live
     }
 
     /// One that has sandboxes of its own, and an agent that nobody asks.
     pub(crate) async fn local(setup: Setup) -> Self {
-        Self::with(FakeAgent::start().await.unwrap(), setup).await
+        Self::around(FakeAgent::start().await.unwrap(), setup).await
     }
 
     /// With the agent at another address than its own.
     pub(crate) async fn at(agent: FakeAgent, url: &str, setup: Setup) -> Self {
-        Self::with(agent, setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url)).await
+        Self::around(agent, setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url)).await
     }
 
-    async fn with(agent: FakeAgent, setup: Setup) -> Self {
+    async fn around(agent: FakeAgent, setup: Setup) -> Self {
         let gateway = setup.start().await;
         let app = gateway.app.clone();
         let org = org(&app).await;
@@ -57,9 +103,38 @@ impl Live {
 
     /// The same after a restart of the gateway.
     pub(crate) async fn restarted(self) -> Self {
-        let gateway = self.gateway.stop().await.start().await;
+        self.restarted_after(&[]).await
+    }
+
+    /// The same after a restart, before which this SQL is run; only with PostgreSQL.
+    pub(crate) async fn restarted_after(self, sql: &[&str]) -> Self {
+        let setup = self.gateway.stop().await;
+        for text in sql {
+            setup.sql(text).await;
+        }
+        let gateway = setup.start().await;
         let app = gateway.app.clone();
         Self { gateway: gateway.serve(), app, ..self }
+    }
+
+    /// Asks as the member.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        self.ask("GET", path, Some(&self.ada.token), &json!(null), None).await.1
+    }
+
+    /// Whether a session goes on.
+    pub(crate) async fn status(&self, session: &str) -> Value {
+        self.get(&format!("/proliferate/sessions/{session}/status")).await
+    }
+
+    /// The conversation as somebody sees it who comes now.
+    pub(crate) async fn init(&self, session: &str) -> Value {
+        self.watch(session).await.until_type("init").await.pop().unwrap()
+    }
+
+    /// The turn that the agent gets next.
+    pub(crate) async fn next_turn(&self) -> Turn {
+        within(self.agent.next_turn()).await
     }
 
     /// Asks as the member, and expects a yes.
@@ -158,6 +233,30 @@ impl Live {
     }
 }
 
+/// A turn in which something was said, and one who has read it.
+pub(crate) struct Midway {
+    pub(crate) live: Live,
+    pub(crate) session: String,
+    pub(crate) socket: Socket,
+    pub(crate) turn: Turn,
+    /// Everything since the prompt.
+    pub(crate) frames: Vec<Value>,
+}
+
+impl Midway {
+    pub(crate) async fn start(on: On, said: &str) -> Self {
+        let live = Live::start(on).await;
+        let session = live.session().await;
+        let mut socket = live.running(&session).await;
+        socket.prompt("go").await;
+        let turn = live.next_turn().await;
+        turn.begin();
+        turn.say(said);
+        let frames = socket.until_type("token").await;
+        Self { live, session, socket, turn, frames }
+    }
+}
+
 pub(crate) fn id(session: &str) -> SessionId {
     session.parse().unwrap()
 }
@@ -222,6 +321,16 @@ impl Socket {
 
     pub(crate) async fn until_type(&mut self, kind: &str) -> Vec<Value> {
         self.until(|frame| frame["type"] == kind).await
+    }
+
+    /// All frames up to the end of so many turns.
+    pub(crate) async fn until_turns(&mut self, turns: usize) -> Vec<Value> {
+        let mut ended = 0;
+        let over = |frame: &Value| {
+            ended += usize::from(frame["type"] == "turn_complete");
+            ended == turns
+        };
+        self.until(over).await
     }
 
     /// What is said at once after a question: nothing else may come before the answer.

@@ -3,18 +3,22 @@
 use serde_json::json;
 
 use crate::harness::within;
-use crate::live::{Live, assert_unbroken, is_status, of_type, tokens};
+use crate::live::{Live, Midway, On, assert_unbroken, is_status, of_type, on_both, tokens};
 
-#[tokio::test]
-async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("one ");
-    let mut frames = socket.until_type("token").await;
+on_both! {
+    a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition
+    a_turn_that_ended_while_nobody_listened_is_ended
+    an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words
+    an_agent_that_dies_in_the_middle_keeps_what_was_said
+    garbage_endless_lines_and_forged_events_change_nothing
+    an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts
+    an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why
+    a_session_stays_in_hand_while_its_agent_does_not_answer
+    a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same
+}
+
+async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition(on: On) {
+    let Midway { live, mut socket, turn, mut frames, .. } = Midway::start(on, "one ").await;
     live.agent.cut();
     // Said while nobody listens.
     turn.say("two ");
@@ -28,16 +32,8 @@ async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition()
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
 }
 
-#[tokio::test]
-async fn a_turn_that_ended_while_nobody_listened_is_ended() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("one ");
-    socket.until_type("token").await;
+async fn a_turn_that_ended_while_nobody_listened_is_ended(on: On) {
+    let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
     live.agent.cut();
     turn.say("two");
     turn.end();
@@ -46,56 +42,32 @@ async fn a_turn_that_ended_while_nobody_listened_is_ended() {
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "ok");
 }
 
-#[tokio::test]
-async fn an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("partial");
-    socket.until_type("token").await;
+async fn an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words(on: On) {
+    let Midway { live, session, mut socket, .. } = Midway::start(on, "partial").await;
     live.agent.forget();
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
-    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let init = live.init(&session).await;
     let answer = &init["payload"]["messages"][1];
     assert_eq!((&answer["content"], &answer["interrupted"]), (&json!("partial"), &json!(true)));
     socket.prompt("again").await;
-    within(live.agent.next_turn()).await.answer("fresh");
+    live.next_turn().await.answer("fresh");
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "fresh");
 }
 
-#[tokio::test]
-async fn an_agent_that_dies_in_the_middle_keeps_what_was_said() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("partial");
-    socket.until_type("token").await;
+async fn an_agent_that_dies_in_the_middle_keeps_what_was_said(on: On) {
+    let Midway { live, session, mut socket, turn, .. } = Midway::start(on, "partial").await;
     turn.die();
     live.agent.cut();
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(of_type(&frames, "turn_complete")[0]["payload"]["outcome"], "error");
-    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let init = live.init(&session).await;
     let answer = &init["payload"]["messages"][1];
     assert_eq!((&answer["content"], &answer["interrupted"]), (&json!("partial"), &json!(true)));
 }
 
-#[tokio::test]
-async fn garbage_endless_lines_and_forged_events_change_nothing() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("before ");
-    let mut frames = socket.until_type("token").await;
+async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {
+    let Midway { live, mut socket, turn, mut frames, .. } = Midway::start(on, "before ").await;
     live.agent.send_raw(
         b"data: not json\n\ndata: [1,2\n\n: comment\n\nid: 7\nevent: x\ndata: {}\n\n\xff\xfe\x00\n\n",
     );
@@ -120,9 +92,8 @@ async fn garbage_endless_lines_and_forged_events_change_nothing() {
     assert_eq!(live.agent.asked("/event").len(), 1, "one bad event is no reason to leave");
 }
 
-#[tokio::test]
-async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
-    let live = Live::start().await;
+async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on: On) {
+    let live = Live::start(on).await;
     live.agent.behave(|manner| manner.drops_listeners = true);
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
@@ -131,15 +102,7 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
     assert!(reason.contains("lost") && reason.contains("ended its stream"), "{reason}");
     let attempts = live.agent.asked("/event").len();
     assert!((2..=8).contains(&attempts), "{attempts} attempts");
-    let (_, info) = live
-        .ask(
-            "GET",
-            &format!("/proliferate/sessions/{session}/status"),
-            Some(&live.ada.token),
-            &json!(null),
-            None,
-        )
-        .await;
+    let info = live.status(&session).await;
     assert_eq!(info["status"], "failed");
     assert_eq!(info["reason"], reason);
     // Who comes later is told as well, and nobody tries again unasked.
@@ -157,11 +120,8 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts() {
     assert_eq!(tokens(&late.until_type("turn_complete").await), "echo: try");
 }
 
-#[tokio::test]
-async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why() {
-    // TLS is not spoken yet, so this can never be reached.
-    let agent = testkit::FakeAgent::start().await.unwrap();
-    let live = Live::at(agent, "https://127.0.0.1:1/", crate::harness::Setup::sqlite()).await;
+async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why(on: On) {
+    let live = Live::unreachable(on).await;
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
     let frames = socket.until(|frame| is_status(frame, "error")).await;
@@ -176,16 +136,8 @@ async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_ev
     assert_eq!(tries, 2, "three attempts in all");
 }
 
-#[tokio::test]
-async fn a_session_stays_in_hand_while_its_agent_does_not_answer() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("x");
-    socket.until_type("token").await;
+async fn a_session_stays_in_hand_while_its_agent_does_not_answer(on: On) {
+    let Midway { live, session, mut socket, .. } = Midway::start(on, "x").await;
     live.agent.behave(|manner| manner.mute_history = true);
     live.agent.cut();
     socket.until(|frame| is_status(frame, "running")).await;
@@ -199,14 +151,13 @@ async fn a_session_stays_in_hand_while_its_agent_does_not_answer() {
     assert_eq!(of_type(&frames, "turn_complete").len(), 1);
 }
 
-#[tokio::test]
-async fn a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same() {
-    let live = Live::start().await;
+async fn a_cancel_to_a_deaf_agent_ends_the_turn_all_the_same(on: On) {
+    let live = Live::start(on).await;
     live.agent.behave(|manner| manner.abort = testkit::Abort::Deaf);
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("go").await;
-    within(live.agent.next_turn()).await.begin();
+    live.next_turn().await.begin();
     socket.until(|frame| frame["payload"]["role"] == "assistant").await;
     socket.send(&json!({"type": "cancel"})).await;
     let frames = socket.until_type("turn_complete").await;

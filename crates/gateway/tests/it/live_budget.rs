@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use proto::{PauseReason, SessionStatus};
 use serde_json::{Value, json};
-use testkit::FakeAgent;
 
 use crate::harness::{Setup, within};
 use crate::live::{Live, id, is_status, of_type, tokens};
@@ -12,11 +11,10 @@ use crate::people::sandbox_token;
 
 /// Any token costs more than the whole budget.
 async fn dear() -> Live {
-    let agent = FakeAgent::start().await.unwrap();
-    agent.behave(|manner| manner.echoes = true);
-    let url = agent.url();
     let setup = Setup::sqlite().set("MODEL_PRICES", "*=1000000/1000000").set("SESSION_BUDGET_DOLLARS", "0.5");
-    Live::at(agent, &url, setup).await
+    let live = Live::with(setup).await;
+    live.agent.behave(|manner| manner.echoes = true);
+    live
 }
 
 /// Asks the model as the session's agent does.

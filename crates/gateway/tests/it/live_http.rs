@@ -3,16 +3,30 @@
 use serde_json::{Value, json};
 
 use crate::harness::within;
-use crate::live::{Live, id, is_status, of_type, tokens};
+use crate::live::{Live, On, id, is_status, of_type, on_both, tokens};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
+
+on_both! {
+    a_stopped_session_is_readable_and_wakes_with_a_prompt_only
+    a_stop_in_the_middle_settles_the_turn_and_what_waited
+    a_stop_during_a_boot_ends_the_boot
+    a_name_is_told_to_everyone
+    a_deleted_session_is_gone_for_everyone_at_once
+    one_key_is_one_session_and_one_prompt
+    while_a_request_runs_its_key_is_taken
+    a_key_is_settled_although_its_client_hung_up
+    a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept
+    an_immediate_session_that_cannot_start_leaves_nothing_behind
+    every_route_knows_who_may_call_it
+    a_heartbeat_and_a_cancel_bring_nothing_to_life
+}
 
 fn new() -> Value {
     json!({"sessionType": "coding", "clientType": "web"})
 }
 
-#[tokio::test]
-async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only() {
-    let live = Live::echoing().await;
+async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("hello").await;
@@ -27,28 +41,12 @@ async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only() {
         assert_eq!(of_type(&frames, "init")[0]["payload"]["messages"][1]["content"], "echo: hello");
         late.nothing_but_pong().await;
         assert_eq!(live.agent.asked("/event").len(), listened, "it was woken by a look");
-        let (_, status) = live
-            .ask(
-                "GET",
-                &format!("/proliferate/sessions/{session}/status"),
-                Some(&live.ada.token),
-                &json!(null),
-                None,
-            )
-            .await;
+        let status = live.status(&session).await;
         assert_eq!((&status["state"], &status["status"]), (&json!("terminated"), &json!("stopped")));
         assert!(status["terminatedAt"].is_string());
         late.prompt("wake up").await;
         assert_eq!(tokens(&late.until_type("turn_complete").await), "echo: wake up");
-        let (_, status) = live
-            .ask(
-                "GET",
-                &format!("/proliferate/sessions/{session}/status"),
-                Some(&live.ada.token),
-                &json!(null),
-                None,
-            )
-            .await;
+        let status = live.status(&session).await;
         assert_eq!(
             (&status["state"], &status["status"], &status["terminatedAt"]),
             (&json!("running"), &json!("running"), &json!(null))
@@ -56,15 +54,14 @@ async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only() {
     }
 }
 
-#[tokio::test]
-async fn a_stop_in_the_middle_settles_the_turn_and_what_waited() {
-    let live = Live::start().await;
+async fn a_stop_in_the_middle_settles_the_turn_and_what_waited(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     for prompt in ["first", "second", "third"] {
         socket.prompt(prompt).await;
     }
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     turn.begin();
     turn.say("half");
     socket.until_type("token").await;
@@ -84,9 +81,8 @@ async fn a_stop_in_the_middle_settles_the_turn_and_what_waited() {
     assert_eq!(tokens(&frames), "echo: fresh", "what was stopped came back");
 }
 
-#[tokio::test]
-async fn a_stop_during_a_boot_ends_the_boot() {
-    let live = Live::echoing().await;
+async fn a_stop_during_a_boot_ends_the_boot(on: On) {
+    let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.healthy = false);
     let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
     let mut socket = live.watch(&session).await;
@@ -100,9 +96,8 @@ async fn a_stop_during_a_boot_ends_the_boot() {
     socket.nothing_but_pong().await;
 }
 
-#[tokio::test]
-async fn a_name_is_told_to_everyone() {
-    let live = Live::echoing().await;
+async fn a_name_is_told_to_everyone(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     let path = format!("/proliferate/{session}");
@@ -118,17 +113,16 @@ async fn a_name_is_told_to_everyone() {
     );
     let update = socket.frame().await;
     assert_eq!((&update["type"], &update["payload"]["title"]), (&json!("title_update"), &json!("A name")));
-    let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
+    let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"][0]["title"], "A name");
 }
 
-#[tokio::test]
-async fn a_deleted_session_is_gone_for_everyone_at_once() {
-    let live = Live::start().await;
+async fn a_deleted_session_is_gone_for_everyone_at_once(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("work").await;
-    within(live.agent.next_turn()).await.begin();
+    live.next_turn().await.begin();
     let path = format!("/proliferate/{session}");
     assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 200);
     assert_eq!(socket.closed().await, (1000, "Session deleted".to_owned()));
@@ -136,13 +130,12 @@ async fn a_deleted_session_is_gone_for_everyone_at_once() {
     assert_eq!(live.ask("DELETE", &path, Some(&live.ada.token), &json!(null), None).await.0, 404);
     assert_eq!(live.try_watch(&session, &live.ada.token, "").await.err(), Some(404));
     assert!(live.app.store.session_any(id(&session)).await.unwrap().is_none());
-    let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
+    let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"], json!([]));
 }
 
-#[tokio::test]
-async fn one_key_is_one_session_and_one_prompt() {
-    let live = Live::echoing().await;
+async fn one_key_is_one_session_and_one_prompt(on: On) {
+    let live = Live::echoing(on).await;
     let ask = async |path: &str, body: &Value, key: &str| {
         live.ask("POST", path, Some(&live.ada.token), body, Some(key)).await
     };
@@ -162,9 +155,11 @@ async fn one_key_is_one_session_and_one_prompt() {
     let mut statuses = [one.0, two.0];
     statuses.sort_unstable();
     assert!(statuses == [200, 200] || statuses == [200, 409], "{statuses:?}");
-    assert_eq!(ask(&path, &body, "k").await, (200, json!({"ok": true})));
+    let replayed = ask(&path, &body, "k").await;
+    assert_eq!((replayed.0, &replayed.1["ok"]), (200, &json!(true)));
     assert_eq!(ask(&path, &json!({"type": "prompt", "content": "twice"}), "k").await.0, 422);
-    socket.until_type("turn_complete").await;
+    let said = socket.until_type("turn_complete").await;
+    assert_eq!(replayed.1["messageId"], of_type(&said, "message")[0]["payload"]["id"]);
     socket.nothing_but_pong().await;
     assert_eq!(live.agent.asked("/prompt_async").len(), 1);
     for key in ["", &"x".repeat(256), "\u{e9}"] {
@@ -181,9 +176,8 @@ async fn one_key_is_one_session_and_one_prompt() {
     assert_eq!(live.agent.asked("/prompt_async").len(), 2, "keys of services count");
 }
 
-#[tokio::test]
-async fn while_a_request_runs_its_key_is_taken() {
-    let live = Live::echoing().await;
+async fn while_a_request_runs_its_key_is_taken(on: On) {
+    let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.healthy = false);
     let mut body = new();
     body["sandboxMode"] = json!("immediate");
@@ -215,22 +209,71 @@ async fn while_a_request_runs_its_key_is_taken() {
     );
 }
 
-#[tokio::test]
-async fn an_immediate_session_that_cannot_start_leaves_nothing_behind() {
-    let agent = testkit::FakeAgent::start().await.unwrap();
-    let live = Live::at(agent, "https://127.0.0.1:1/", crate::harness::Setup::sqlite()).await;
+async fn a_key_is_settled_although_its_client_hung_up(on: On) {
+    let live = Live::echoing(on).await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let mut body = new();
+    body["sandboxMode"] = json!("immediate");
+    let ask = || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k"));
+    tokio::select! {
+        early = ask() => panic!("{early:?}"),
+        () = within(live.agent.wait_for_asked("/global/health", 1)) => {}
+    }
+    live.agent.behave(|manner| manner.healthy = true);
+    let again = within(async {
+        loop {
+            let again = ask().await;
+            if again.0 != 409 {
+                return again;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!((again.0, &again.1["status"]), (201, &json!("running")), "{}", again.1);
+    let list = live.get("/proliferate/sessions").await;
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
+}
+
+async fn a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept(on: On) {
+    let live = Live::echoing(on).await;
+    let (one, two) = (live.session().await, live.session().await);
+    let mut socket = live.running(&one).await;
+    live.running(&two).await;
+    live.post(&format!("/proliferate/{one}/stop"), &json!({})).await;
+    socket.until(|frame| is_status(frame, "stopped")).await;
+    let prompt = json!({"type": "prompt", "content": "wake up"});
+    let ask = async || {
+        let path = format!("/proliferate/{one}/message");
+        let (status, answer) = live.ask("POST", &path, Some(&live.ada.token), &prompt, None).await;
+        (status, answer["details"]["billingCode"].clone())
+    };
+    for (budget, limit, code) in [(None, Some(1), "CONCURRENT_LIMIT"), (Some(0), None, "NO_CREDITS")] {
+        live.app.store.set_org_limits(live.ada.org, budget, limit).await.unwrap();
+        assert_eq!(ask().await, (402, json!(code)));
+        socket.prompt("wake up").await;
+        let refused = socket.frame().await;
+        assert_eq!((&refused["type"], &refused["seq"]), (&json!("error"), &json!(null)));
+    }
+    assert!(live.app.store.queued_prompts(id(&one)).await.unwrap().is_empty(), "a refused prompt waits");
+    live.app.store.set_org_limits(live.ada.org, None, Some(2)).await.unwrap();
+    assert_eq!(ask().await.0, 200);
+    assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: wake up");
+}
+
+async fn an_immediate_session_that_cannot_start_leaves_nothing_behind(on: On) {
+    let live = Live::unreachable(on).await;
     let mut body = new();
     body["sandboxMode"] = json!("immediate");
     let (status, answer) =
         live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k")).await;
     assert_eq!(status, 503, "{answer}");
-    let (_, list) = live.ask("GET", "/proliferate/sessions", Some(&live.ada.token), &json!(null), None).await;
+    let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"], json!([]));
 }
 
-#[tokio::test]
-async fn every_route_knows_who_may_call_it() {
-    let live = Live::echoing().await;
+async fn every_route_knows_who_may_call_it(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     live.running(&session).await;
     let stranger = person(&live.app, org(&live.app).await, proto::Role::Owner).await.token;
@@ -285,9 +328,8 @@ async fn every_route_knows_who_may_call_it() {
     );
 }
 
-#[tokio::test]
-async fn a_heartbeat_and_a_cancel_bring_nothing_to_life() {
-    let live = Live::echoing().await;
+async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let heartbeat = live
         .ask("POST", &format!("/proliferate/{session}/heartbeat"), Some(&live.ada.token), &json!({}), None)
@@ -313,7 +355,7 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life() {
 
 #[tokio::test]
 async fn a_new_managed_configuration_is_set_up_by_a_session_of_its_own_once() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     for name in ["app", "library"] {
         live.post("/v1/repos", &json!({"url": format!("https://example.com/{name}.git")})).await;
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::Turn;
 
-use crate::harness::within;
-use crate::live::{Live, Socket, assert_unbroken, numbers, tokens};
+use crate::live::{Live, On, Socket, assert_unbroken, numbers, tokens};
 
 /// Reads to the end of the turn, however often it is sent away: all frames, or those before a gap and the whole
 /// conversation after it.
@@ -56,11 +55,11 @@ fn talk(turn: &Turn, steps: usize) {
 
 #[tokio::test]
 async fn a_burst_to_a_reader_that_stalls_loses_nothing() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("burst").await;
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     turn.begin();
     let mut said = String::new();
     for number in 0..20_000 {
@@ -80,11 +79,11 @@ async fn a_burst_to_a_reader_that_stalls_loses_nothing() {
 
 #[tokio::test]
 async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_whole() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let (mut socket, mut stalled) = (live.running(&session).await, live.watch_narrowly(&session).await);
     stalled.prompt("much").await;
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     turn.begin();
     stalled.until_type("message").await;
     talk(&turn, 8);
@@ -93,7 +92,7 @@ async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_wh
     assert_unbroken(&frames);
     assert_eq!(tokens(&frames).len(), 8 * STEP);
     socket.prompt("again").await;
-    within(live.agent.next_turn()).await.answer("yes");
+    live.next_turn().await.answer("yes");
     socket.until_type("turn_complete").await;
     let (frames, whole) = read_all(&live, &session, stalled).await;
     assert_unbroken(&frames);
@@ -106,7 +105,7 @@ async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_wh
 
 #[tokio::test]
 async fn many_readers_that_stand_still_leave_the_others_alone() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     let mut stalled = Vec::new();
@@ -114,7 +113,7 @@ async fn many_readers_that_stand_still_leave_the_others_alone() {
         stalled.push(live.watch(&session).await);
     }
     socket.prompt("talk").await;
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     turn.begin();
     talk(&turn, 8);
     let frames = socket.until_type("turn_complete").await;

@@ -2,11 +2,25 @@
 
 use serde_json::json;
 
-use crate::live::{Live, assert_unbroken, id, is_status, numbers, of_type, tokens};
+use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, numbers, of_type, on_both, tokens};
 
-#[tokio::test]
-async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one() {
-    let live = Live::echoing().await;
+on_both! {
+    the_first_frames_are_status_init_and_state_and_numbers_rise_by_one
+    two_clients_see_the_same_bytes
+    a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice
+    a_client_that_comes_back_late_gets_what_it_missed_from_the_log
+    a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation
+    numbers_go_on_after_a_restart_and_are_never_used_twice
+    who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing
+    unknown_paths_below_a_session_are_404_and_wake_nothing
+    a_ping_is_answered_while_the_agent_boots
+    to_look_at_a_session_does_not_wake_it
+    what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on
+    a_service_may_listen_and_not_speak
+}
+
+async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
     let first = socket.frame().await;
@@ -42,15 +56,14 @@ async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one() {
     assert_eq!(kinds[kinds.len() - 2..], ["message_complete", "turn_complete"]);
 }
 
-#[tokio::test]
-async fn two_clients_see_the_same_bytes() {
-    let live = Live::start().await;
+async fn two_clients_see_the_same_bytes(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let (mut one, mut two) = (live.running(&session).await, live.watch(&session).await);
     // The second one is there when it has its state.
     two.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running").await;
     one.prompt("count").await;
-    let turn = live.agent.next_turn().await;
+    let turn = live.next_turn().await;
     turn.begin();
     for number in 0..50 {
         turn.say(&format!("{number} "));
@@ -68,35 +81,26 @@ async fn two_clients_see_the_same_bytes() {
     assert_eq!(first, second);
 }
 
-#[tokio::test]
-async fn a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = live.agent.next_turn().await;
-    turn.begin();
-    turn.say("one ");
-    let mut frames = socket.until_type("token").await;
+async fn a_client_that_comes_back_gets_what_it_missed_from_memory_and_nothing_twice(on: On) {
+    let Midway { live, session, socket, turn, mut frames } = Midway::start(on, "one ").await;
     let place = numbers(&frames).pop().unwrap();
     drop(socket);
     turn.say("two ");
     let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
     assert_eq!(socket.frame().await["payload"]["status"], "resuming");
+    let mut more = socket.until(|frame| frame["type"] == "status" && frame["seq"].is_null()).await;
+    assert_eq!(more.last().unwrap()["payload"]["status"], "running");
     turn.say("three");
     turn.end();
-    let more = socket.until_type("turn_complete").await;
+    more.extend(socket.until_type("turn_complete").await);
     assert!(of_type(&more, "init").is_empty() && of_type(&more, "gap").is_empty(), "{more:?}");
-    let state = more.iter().find(|frame| frame["type"] == "status" && frame["seq"].is_null()).unwrap();
-    assert_eq!(state["payload"]["status"], "running");
     frames.extend(more);
     assert_unbroken(&frames);
     assert_eq!(tokens(&frames), "one two three");
 }
 
-#[tokio::test]
-async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log() {
-    let live = Live::echoing().await;
+async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     let place = {
@@ -113,22 +117,15 @@ async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log() {
     }
     let live = live.restarted().await;
     let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
-    let mut turns = 0;
-    let frames = socket
-        .until(|frame| {
-            turns += u32::from(frame["type"] == "turn_complete");
-            turns == 3
-        })
-        .await;
+    let frames = socket.until_turns(3).await;
     assert!(of_type(&frames, "init").is_empty() && of_type(&frames, "gap").is_empty());
     assert_unbroken(&frames);
     assert_eq!(numbers(&frames)[0], place + 1);
     assert_eq!(tokens(&frames), format!("echo: {long}").repeat(3));
 }
 
-#[tokio::test]
-async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation() {
-    let live = Live::echoing().await;
+async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversation(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("hello").await;
@@ -148,7 +145,7 @@ async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversati
     // Much was said since, and the log keeps only the end of it.
     live.agent.behave(|manner| manner.echoes = false);
     socket.prompt("talk").await;
-    let turn = live.agent.next_turn().await;
+    let turn = live.next_turn().await;
     turn.begin();
     for _ in 0..6000 {
         turn.say("word ");
@@ -156,7 +153,7 @@ async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversati
     turn.end();
     let now = numbers(&socket.until_type("turn_complete").await).pop().unwrap();
     socket.prompt("again").await;
-    live.agent.next_turn().await.answer("yes");
+    live.next_turn().await.answer("yes");
     socket.until_type("turn_complete").await;
     let mut late = live.watch_with(&session, &format!("&since={head}")).await;
     late.frame().await;
@@ -167,9 +164,8 @@ async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversati
     assert_eq!(init["payload"]["messages"].as_array().unwrap().len(), 6);
 }
 
-#[tokio::test]
-async fn numbers_go_on_after_a_restart_and_are_never_used_twice() {
-    let mut live = Live::echoing().await;
+async fn numbers_go_on_after_a_restart_and_are_never_used_twice(on: On) {
+    let mut live = Live::echoing(on).await;
     let session = live.session().await;
     let mut all = Vec::new();
     let mut epochs = Vec::new();
@@ -186,9 +182,8 @@ async fn numbers_go_on_after_a_restart_and_are_never_used_twice() {
     assert!(epochs.is_sorted_by(|one, next| one < next), "{epochs:?}");
 }
 
-#[tokio::test]
-async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing() {
-    let live = Live::echoing().await;
+async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let refused =
         async |session: &str, token: &str, more: &str| live.try_watch(session, token, more).await.err();
@@ -217,9 +212,8 @@ async fn who_may_not_watch_is_refused_before_the_upgrade_and_learns_nothing() {
     assert_eq!(live.app.hubs.count(), 0);
 }
 
-#[tokio::test]
-async fn unknown_paths_below_a_session_are_404_and_wake_nothing() {
-    let live = Live::echoing().await;
+async fn unknown_paths_below_a_session_are_404_and_wake_nothing(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     for path in ["nothing", "actions/grants", "message/x", "tools", "../x", "%2e%2e"] {
         for method in ["GET", "POST", "PUT", "DELETE"] {
@@ -233,9 +227,8 @@ async fn unknown_paths_below_a_session_are_404_and_wake_nothing() {
     assert_eq!(live.app.hubs.count(), 0);
 }
 
-#[tokio::test]
-async fn a_ping_is_answered_while_the_agent_boots() {
-    let live = Live::start().await;
+async fn a_ping_is_answered_while_the_agent_boots(on: On) {
+    let live = Live::start(on).await;
     live.agent.behave(|manner| manner.healthy = false);
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
@@ -252,9 +245,8 @@ async fn a_ping_is_answered_while_the_agent_boots() {
     socket.until(|frame| is_status(frame, "running")).await;
 }
 
-#[tokio::test]
-async fn to_look_at_a_session_does_not_wake_it() {
-    let live = Live::echoing().await;
+async fn to_look_at_a_session_does_not_wake_it(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
     let mut socket = live.watch_with(&session, "&passive=1").await;
     let frames =
@@ -268,9 +260,8 @@ async fn to_look_at_a_session_does_not_wake_it() {
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: hello", "who looks on sees it all");
 }
 
-#[tokio::test]
-async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on() {
-    let live = Live::echoing().await;
+async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     for text in [
@@ -296,9 +287,8 @@ async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on()
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: still there");
 }
 
-#[tokio::test]
-async fn a_service_may_listen_and_not_speak() {
-    let live = Live::echoing().await;
+async fn a_service_may_listen_and_not_speak(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let token = crate::people::service_token(&live.app, None);
     let mut socket = live.try_watch(&session, &token, "").await.unwrap();
@@ -309,4 +299,33 @@ async fn a_service_may_listen_and_not_speak() {
     }
     live.prompt(&session, "by a person").await;
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: by a person");
+}
+
+/// After a power cut the reservations are there and the end of the log is not. Whoever has seen it must not take other
+/// words for it.
+#[tokio::test]
+async fn after_a_crash_of_the_database_no_number_is_used_again() {
+    let Midway { live, session, mut socket, turn, frames } = Midway::start(On::Postgres, "kept ").await;
+    let kept = numbers(&frames).pop().unwrap();
+    turn.say("lost");
+    let lost = numbers(&socket.until_type("token").await).pop().unwrap();
+    drop(socket);
+    let cut = format!("DELETE FROM events WHERE last_seq > {kept}");
+    let live = live.restarted_after(&["UPDATE sessions SET seq_life = 'the one before'", &cut]).await;
+    for since in [kept, lost] {
+        let mut back = live.watch_with(&session, &format!("&since={since}")).await;
+        let frames = back.until_type("init").await;
+        let gap = &of_type(&frames, "gap")[0]["payload"];
+        assert_eq!(gap["from"], since + 1);
+        assert!(gap["to"].as_i64() >= Some(lost), "{gap}");
+        assert!(numbers(&frames).is_empty(), "what is left of the log is in the conversation");
+        assert!(frames.last().unwrap()["seq"].as_i64() >= gap["to"].as_i64());
+    }
+    let mut back = live.running(&session).await;
+    turn.say(" and on");
+    turn.end();
+    let frames = back.until_type("turn_complete").await;
+    assert!(numbers(&frames).iter().all(|number| *number > lost));
+    let init = live.init(&session).await;
+    assert_eq!(init["payload"]["messages"][1]["content"], "kept lost and on");
 }

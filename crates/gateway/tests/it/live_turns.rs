@@ -6,7 +6,24 @@ use store::NewPrompt;
 use testkit::Abort;
 
 use crate::harness::within;
-use crate::live::{Live, a_while, assert_unbroken, id, is_status, of_type, tokens};
+use crate::live::{Live, Midway, On, a_while, assert_unbroken, id, is_status, of_type, on_both, tokens};
+
+on_both! {
+    prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order
+    a_prompt_is_shown_under_the_id_that_the_agent_and_the_history_know
+    the_queue_has_an_end
+    a_cancel_ends_the_turn_and_keeps_what_was_said
+    a_cancel_never_hits_the_prompt_after_it
+    a_cancel_that_comes_before_the_agent_has_begun_still_counts
+    a_cancel_without_a_turn_clears_the_queue
+    the_initial_prompt_is_sent_once_however_many_come
+    the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
+    a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once
+    a_prompt_whose_reply_is_lost_is_one_turn
+    a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard
+    an_error_of_the_model_is_shown_and_ends_the_turn
+    a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition
+}
 
 fn users(frames: &[Value]) -> Vec<&str> {
     let spoken = of_type(frames, "message").into_iter().filter(|frame| frame["payload"]["role"] == "user");
@@ -20,32 +37,23 @@ fn outcomes(frames: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-#[tokio::test]
-async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order() {
-    let live = Live::start().await;
+async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     for prompt in ["a", "b", "c"] {
         socket.prompt(prompt).await;
     }
-    let first = within(live.agent.next_turn()).await;
+    let first = live.next_turn().await;
     first.begin();
     let mut frames = socket.until(|frame| frame["type"] == "queue" && frame["payload"]["length"] == 2).await;
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the agent got a prompt while it was busy");
     first.say("1");
     first.end();
     for answer in ["2", "3"] {
-        within(live.agent.next_turn()).await.answer(answer);
+        live.next_turn().await.answer(answer);
     }
-    let mut turns = 0;
-    frames.extend(
-        socket
-            .until(|frame| {
-                turns += u32::from(frame["type"] == "turn_complete");
-                turns == 3
-            })
-            .await,
-    );
+    frames.extend(socket.until_turns(3).await);
     assert_unbroken(&frames);
     assert_eq!((users(&frames), tokens(&frames).as_str()), (vec!["a", "b", "c"], "123"));
     let sent = live.agent.asked("/prompt_async");
@@ -53,24 +61,22 @@ async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order() 
     assert_eq!(texts, ["a", "b", "c"]);
 }
 
-#[tokio::test]
-async fn a_prompt_is_shown_under_the_id_that_the_agent_and_the_history_know() {
-    let live = Live::echoing().await;
+async fn a_prompt_is_shown_under_the_id_that_the_agent_and_the_history_know(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("hello").await;
     let frames = socket.until_type("turn_complete").await;
     let id = of_type(&frames, "message")[0]["payload"]["id"].clone();
     assert_eq!(live.agent.asked("/prompt_async")[0].body["messageID"], id);
-    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let init = live.init(&session).await;
     assert_eq!(init["payload"]["messages"][0]["id"], id);
     assert_eq!(init["payload"]["messages"][0]["senderId"], live.ada.id.to_string());
     assert_eq!(init["payload"]["messages"][0]["source"], "web");
 }
 
-#[tokio::test]
-async fn the_queue_has_an_end() {
-    let live = Live::start().await;
+async fn the_queue_has_an_end(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     for _ in 0..101 {
@@ -84,37 +90,28 @@ async fn the_queue_has_an_end() {
     assert!(refused["seq"].is_null(), "only the one who asked is told");
 }
 
-#[tokio::test]
-async fn a_cancel_ends_the_turn_and_keeps_what_was_said() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("write a book").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("Once upon");
-    socket.until_type("token").await;
+async fn a_cancel_ends_the_turn_and_keeps_what_was_said(on: On) {
+    let Midway { live, session, mut socket, .. } = Midway::start(on, "Once upon").await;
     socket.send(&json!({"type": "cancel"})).await;
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(outcomes(&frames), ["cancelled"]);
     let cancelled = of_type(&frames, "message_cancelled");
     assert_eq!(cancelled.len(), 1);
     assert!(cancelled[0]["payload"]["messageId"].is_string());
-    let init = live.watch(&session).await.until_type("init").await.pop().unwrap();
+    let init = live.init(&session).await;
     assert_eq!(init["payload"]["messages"][1]["content"], "Once upon");
     socket.prompt("and now").await;
-    within(live.agent.next_turn()).await.answer("fine");
+    live.next_turn().await.answer("fine");
     assert_eq!(outcomes(&socket.until_type("turn_complete").await), ["ok"]);
 }
 
-#[tokio::test]
-async fn a_cancel_never_hits_the_prompt_after_it() {
-    let live = Live::start().await;
+async fn a_cancel_never_hits_the_prompt_after_it(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     live.agent.behave(|manner| manner.abort = Abort::Late);
     socket.prompt("first").await;
-    let first = within(live.agent.next_turn()).await;
+    let first = live.next_turn().await;
     first.begin();
     socket.until(|frame| frame["type"] == "message" && frame["payload"]["role"] == "assistant").await;
     socket.send(&json!({"type": "cancel"})).await;
@@ -127,19 +124,18 @@ async fn a_cancel_never_hits_the_prompt_after_it() {
     a_while().await;
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the next prompt was sent into the cancel");
     live.agent.behave(|manner| manner.abort = Abort::Honest);
-    let second = within(live.agent.next_turn()).await;
+    let second = live.next_turn().await;
     second.answer("untouched");
     let frames = socket.until_type("turn_complete").await;
     assert_eq!((outcomes(&frames), tokens(&frames).as_str()), (vec!["ok"], "untouched"));
 }
 
-#[tokio::test]
-async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts() {
-    let live = Live::start().await;
+async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("first").await;
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     // An agent that is not at work yet has nothing to cancel, and says yes.
     socket.send(&json!({"type": "cancel"})).await;
     within(live.agent.wait_for_asked("/abort", 1)).await;
@@ -149,9 +145,8 @@ async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts() {
     assert_eq!(outcomes(&frames), ["cancelled"]);
 }
 
-#[tokio::test]
-async fn a_cancel_without_a_turn_clears_the_queue() {
-    let live = Live::start().await;
+async fn a_cancel_without_a_turn_clears_the_queue(on: On) {
+    let live = Live::start(on).await;
     live.agent.behave(|manner| manner.healthy = false);
     let session = live.session().await;
     let mut socket = live.watch(&session).await;
@@ -166,9 +161,8 @@ async fn a_cancel_without_a_turn_clears_the_queue() {
     assert!(live.agent.asked("/prompt_async").is_empty());
 }
 
-#[tokio::test]
-async fn the_initial_prompt_is_sent_once_however_many_come() {
-    let live = Live::echoing().await;
+async fn the_initial_prompt_is_sent_once_however_many_come(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
     let (mut one, mut two) = tokio::join!(live.watch(&session), live.watch(&session));
     live.post(&format!("/proliferate/{session}/eager-start"), &json!({})).await;
@@ -181,18 +175,16 @@ async fn the_initial_prompt_is_sent_once_however_many_come() {
     assert_eq!(live.agent.asked("/prompt_async").len(), 1);
 }
 
-#[tokio::test]
-async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart() {
-    let live = Live::echoing().await;
+async fn the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
     let live = live.restarted().await;
     let mut socket = live.watch(&session).await;
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: begin");
 }
 
-#[tokio::test]
-async fn a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once() {
-    let live = Live::echoing().await;
+async fn a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once(on: On) {
+    let live = Live::echoing(on).await;
     let session = live.session().await;
     let store = &live.app.store;
     let dead = store.own_session(id(&session), "an instance that died").await.unwrap().owner;
@@ -212,15 +204,14 @@ async fn a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_s
     assert_eq!(live.agent.asked("/prompt_async").len(), 1);
 }
 
-#[tokio::test]
-async fn a_prompt_whose_reply_is_lost_is_one_turn() {
-    let live = Live::start().await;
+async fn a_prompt_whose_reply_is_lost_is_one_turn(on: On) {
+    let live = Live::start(on).await;
     live.agent.behave(|manner| manner.lost_replies = 2);
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("once").await;
     within(live.agent.wait_for_asked("/prompt_async", 3)).await;
-    within(live.agent.next_turn()).await.answer("done");
+    live.next_turn().await.answer("done");
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(
         (users(&frames), tokens(&frames).as_str(), outcomes(&frames)),
@@ -232,9 +223,8 @@ async fn a_prompt_whose_reply_is_lost_is_one_turn() {
     socket.nothing_but_pong().await;
 }
 
-#[tokio::test]
-async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard() {
-    let live = Live::echoing().await;
+async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard(on: On) {
+    let live = Live::echoing(on).await;
     live.agent.behave(|manner| manner.refusals = 4);
     let session = live.session().await;
     let mut socket = live.running(&session).await;
@@ -246,13 +236,12 @@ async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_h
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: found");
 }
 
-#[tokio::test]
-async fn an_error_of_the_model_is_shown_and_ends_the_turn() {
-    let live = Live::start().await;
+async fn an_error_of_the_model_is_shown_and_ends_the_turn(on: On) {
+    let live = Live::start(on).await;
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     socket.prompt("x").await;
-    let turn = within(live.agent.next_turn()).await;
+    let turn = live.next_turn().await;
     turn.begin();
     turn.fail("the model is overloaded");
     let frames = socket.until_type("turn_complete").await;
@@ -260,16 +249,8 @@ async fn an_error_of_the_model_is_shown_and_ends_the_turn() {
     assert_eq!(outcomes(&frames), ["error"]);
 }
 
-#[tokio::test]
-async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition() {
-    let live = Live::start().await;
-    let session = live.session().await;
-    let mut socket = live.running(&session).await;
-    socket.prompt("go").await;
-    let turn = within(live.agent.next_turn()).await;
-    turn.begin();
-    turn.say("before ");
-    let mut frames = socket.until_type("token").await;
+async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition(on: On) {
+    let Midway { live, session, turn, mut frames, .. } = Midway::start(on, "before ").await;
     let place = crate::live::numbers(&frames).pop().unwrap();
     let live = live.restarted().await;
     turn.say("between ");

@@ -33,7 +33,9 @@ mod model_proxy;
 // The live session.
 mod live_agent;
 mod live_budget;
+mod live_crash;
 mod live_http;
+mod live_rest;
 mod live_slow;
 mod live_stream;
 mod live_turns;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use store::{NewSession, NewSnapshot, SessionFilter};
 
 use crate::harness::Setup;
-use crate::live::{Live, is_status};
+use crate::live::{Live, On, is_status};
 use crate::people::{org, person};
 
 /// A session of an organisation with a snapshot of it.
@@ -29,7 +29,7 @@ fn from(snapshot: &str) -> Value {
 
 #[tokio::test]
 async fn a_snapshot_of_another_organisation_and_one_that_is_not_there_answer_alike() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let other = org(&live.app).await;
     with_snapshot(&live, other, "theirs").await;
     with_snapshot(&live, live.ada.org, "ours").await;
@@ -81,7 +81,7 @@ async fn a_session_that_names_anothers_snapshot_does_not_boot() {
 
 #[tokio::test]
 async fn a_snapshot_needs_a_member_who_may_change_the_session_and_a_provider_that_can() {
-    let live = Live::start().await;
+    let live = Live::start(On::Sqlite).await;
     let session = live.session().await;
     let bob = person(&live.app, live.ada.org, proto::Role::Member).await;
     let mut theirs = live.try_watch(&session, &bob.token, "").await.unwrap();

@@ -21,3 +21,11 @@ pub enum PostMessage {
         images: Option<Vec<String>>,
     },
 }
+
+/// The answer to a prompt: it is kept, and will be the message of this id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PromptReply {
+    pub ok: bool,
+    pub message_id: String,
+}

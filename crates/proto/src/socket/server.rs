@@ -12,9 +12,12 @@ use crate::{InvocationId, InvocationStatus, JsonObject, Risk, UserId, iso};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "payload", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum ServerMessage {
-    /// The whole conversation; replaces all that a client has.
+    /// The whole conversation, or its end; replaces all that a client has.
     Init {
         messages: Vec<Message>,
+        /// How many messages came before these and are too much for one frame.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        earlier: u64,
         /// Absent when there is no preview.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         config: Option<InitConfig>,
@@ -248,6 +251,11 @@ pub struct AutoStartEntry {
 pub enum ActionOutcome {
     Completed { result: Value },
     Failed { error: String },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn never_empty<S: Serializer>(result: &str, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,8 +7,9 @@ use proto::http::{
     ActionCatalog, ActionGuide, ActionInfo, ActionSource, AgentConfig, CliConfiguration, ConfigurationChoice,
     CreateSession, CreateSessionError, CreatedSandbox, CreatedSession, ErrorBody, Health, Invocation,
     InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
-    Liveness, ManagedConfiguration, Me, MediaFile, MediaFiles, MediaUrl, OkReply, PostMessage, ProxyHealth,
-    RunState, SessionInfo, SessionStatusReply, SshOptions, TokenSource, ToolCallback, ToolCallbackReply,
+    Liveness, ManagedConfiguration, Me, MediaFile, MediaFiles, MediaUrl, OkReply, PostMessage, PromptReply,
+    ProxyHealth, RunState, SessionInfo, SessionStatusReply, SshOptions, TokenSource, ToolCallback,
+    ToolCallbackReply,
 };
 use proto::socket::MessageSource;
 use proto::{
@@ -269,6 +270,7 @@ fn prompts() {
 fn small_bodies() {
     check(r#"{"status":"ok"}"#, &Health::ok());
     check(r#"{"ok":true}"#, &OkReply::OK);
+    check(r#"{"ok":true,"messageId":"msg_1"}"#, &PromptReply { ok: true, message_id: s("msg_1") });
     check(r#"{"ready":true,"status":200}"#, &ProxyHealth { ready: true, status: 200 });
     check(r#"{"url":"https://u"}"#, &MediaUrl { url: s("https://u") });
     let file = MediaFile {

@@ -51,6 +51,10 @@ fn message(id: &str, role: MessageRole, content: &str, created_at: i64) -> Messa
     }
 }
 
+fn nothing_said() -> ServerMessage {
+    ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None }
+}
+
 fn conversation() -> Vec<Golden> {
     let call = ToolCall {
         id: s("c"),
@@ -85,10 +89,11 @@ fn conversation() -> Vec<Golden> {
                 "createdAt":2,"interrupted":true,
                 "toolCalls":[{"id":"c","tool":"bash","args":{"command":"ls"},"status":"running","startedAt":1771581600000}],
                 "parts":[{"type":"tool","toolCallId":"c","toolName":"bash","args":{"command":"ls"},"status":"running"}]}],
-                "config":{"previewTunnelUrl":"https://p"}},"seq":41,"epoch":3}"#,
+                "earlier":7,"config":{"previewTunnelUrl":"https://p"}},"seq":41,"epoch":3}"#,
             Frame {
                 message: ServerMessage::Init {
                     messages: vec![interrupted],
+                    earlier: 7,
                     config: Some(InitConfig { preview_tunnel_url: s("https://p") }),
                 },
                 seq: Some(41),
@@ -96,10 +101,7 @@ fn conversation() -> Vec<Golden> {
                 epoch: Some(3),
             },
         ),
-        one(
-            r#"{"type":"init","payload":{"messages":[]}}"#,
-            ServerMessage::Init { messages: vec![], config: None },
-        ),
+        one(r#"{"type":"init","payload":{"messages":[]}}"#, nothing_said()),
         numbered(
             r#"{"type":"message","payload":{"id":"m1","role":"user","content":"hi","isComplete":true,"createdAt":1,
                 "senderId":"u","source":"slack","parts":[{"type":"image","image":"https://h/i.png"},

@@ -10,7 +10,8 @@ on_both! {
     a_number_is_used_once_and_only_when_it_is_reserved
     a_read_stops_at_its_limit_and_goes_on_from_there
     only_what_the_transcript_has_is_pruned_and_the_head_stays
-    a_new_owner_learns_the_head_and_what_is_reserved
+    a_new_owner_learns_the_head
+    after_a_crash_of_the_database_numbers_go_on_behind_what_was_reserved
 }
 
 async fn owner(b: &Backend) -> Owner {
@@ -22,7 +23,7 @@ async fn owner(b: &Backend) -> Owner {
 
 async fn append(b: &Backend, owner: &Owner, first: i64, last: i64) -> Result<(), StoreError> {
     let frames: Vec<String> = (first..=last).map(|seq| format!("{{\"seq\":{seq}}}")).collect();
-    b.store.append_events(owner, first, last, frames.join("\n"), at(1)).await
+    b.store.append_events(owner, first, last, &frames.join("\n"), at(1)).await
 }
 
 async fn what_was_appended_is_read_back_from_any_cursor(b: &Backend) {
@@ -40,8 +41,12 @@ async fn what_was_appended_is_read_back_from_any_cursor(b: &Backend) {
     );
     assert_eq!(b.store.events_after(id(40), 3, 1_000).await.unwrap(), all[1..]);
     assert!(b.store.events_after(id(40), 4, 1_000).await.unwrap().is_empty());
+    append(b, &owner, 6, 9).await.unwrap();
+    for (cursor, whole) in [(0, false), (4, false), (5, true), (7, true), (9, false), (i64::MAX, false)] {
+        assert_eq!(b.store.is_logged_after(id(40), cursor).await.unwrap(), whole, "{cursor}");
+    }
     assert!(b.store.events_after(id(41), 0, 1_000).await.unwrap().is_empty(), "another session");
-    assert_eq!(b.store.head(id(40)).await.unwrap(), Some(4));
+    assert_eq!(b.store.head(id(40)).await.unwrap(), Some(9));
     assert_eq!(b.store.head(id(41)).await.unwrap(), None);
 }
 
@@ -100,15 +105,36 @@ async fn only_what_the_transcript_has_is_pruned_and_the_head_stays(b: &Backend) 
     assert_eq!(b.store.head(id(40)).await.unwrap(), Some(30));
 }
 
-async fn a_new_owner_learns_the_head_and_what_is_reserved(b: &Backend) {
+async fn a_new_owner_learns_the_head(b: &Backend) {
     let first = owner(b).await;
     let found = b.store.own_session(id(40), "two").await.unwrap();
-    assert_eq!((found.head, found.reserved, found.owner.epoch()), (0, 1_000, first.epoch() + 1));
+    assert_eq!((found.head, found.owner.epoch()), (0, first.epoch() + 1));
     append(b, &found.owner, 1, 7).await.unwrap();
     let found = b.store.own_session(id(40), "three").await.unwrap();
-    assert_eq!((found.head, found.reserved, found.record.transcript_seq), (7, 1_000, 0));
+    assert_eq!((found.head, found.record.transcript_seq), (7, 0));
     b.store.save_messages(&found.owner, 7, Vec::new()).await.unwrap();
     b.store.prune_events(&found.owner, 7).await.unwrap();
     let found = b.store.own_session(id(40), "four").await.unwrap();
     assert_eq!((found.head, found.record.transcript_seq), (7, 7));
+}
+
+/// What a power cut leaves: reservations and messages, but not the end of the log.
+async fn after_a_crash_of_the_database_numbers_go_on_behind_what_was_reserved(b: &Backend) {
+    let owner = owner(b).await;
+    append(b, &owner, 1, 10).await.unwrap();
+    append(b, &owner, 11, 20).await.unwrap();
+    for (other, reserved) in [("'another life'", 1_000), ("NULL", 2_000)] {
+        let cut = format!("UPDATE sessions SET seq_life = {other}; DELETE FROM events WHERE last_seq > 10");
+        b.raw().await.execute(&cut).await.unwrap();
+        let found = b.store.own_session(id(40), "two").await.unwrap();
+        assert_eq!(found.head, reserved, "what was reserved may have been seen by somebody");
+        b.store.reserve_numbers(&found.owner, reserved + 1_000).await.unwrap();
+        let low = append(b, &found.owner, 11, 12).await;
+        assert!(matches!(low, Err(StoreError::Refused(_))), "{low:?}");
+        let found = b.store.own_session(id(40), "three").await.unwrap();
+        assert_eq!(found.head, reserved, "of the new block nothing was used");
+        append(b, &found.owner, reserved + 1, reserved + 2).await.unwrap();
+        let found = b.store.own_session(id(40), "four").await.unwrap();
+        assert_eq!(found.head, reserved + 2, "the log is whole since then");
+    }
 }

@@ -53,7 +53,7 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "mark_initial_prompt" => store.mark_initial_prompt(owner, at(74)).await.map(drop),
         "touch" => store.touch(owner, at(75)).await,
         "flush_telemetry" => store.flush_telemetry(owner, task).await,
-        "append_events" => store.append_events(owner, 11, 12, "{}\n{}".to_owned(), at(76)).await,
+        "append_events" => store.append_events(owner, 11, 12, "{}\n{}", at(76)).await,
         "prune_events" => store.prune_events(owner, 10).await,
         "save_messages" => store.save_messages(owner, 12, vec![message("m2")]).await,
         "queue_prompt" => store.queue_prompt(owner, prompt("p2")).await.map(drop),
@@ -85,7 +85,7 @@ fn prompt(id: &str) -> NewPrompt {
 async fn busy(b: &Backend, number: u8) -> Owner {
     let owner = own(&b.store, session(&b.store, id(1), number).await).await;
     b.store.reserve_numbers(&owner, 100).await.unwrap();
-    b.store.append_events(&owner, 1, 10, "{}".to_owned(), at(1)).await.unwrap();
+    b.store.append_events(&owner, 1, 10, "{}", at(1)).await.unwrap();
     b.store.save_messages(&owner, 10, vec![message("m1")]).await.unwrap();
     b.store.queue_prompt(&owner, prompt("p1")).await.unwrap();
     owner
@@ -96,7 +96,7 @@ async fn everything(b: &Backend, owner: &Owner) -> String {
     let session = owner.session();
     let record = b.store.session_any(session).await.unwrap();
     let log = b.store.events_after(session, 0, usize::MAX).await.unwrap();
-    let said = b.store.transcript(session).await.unwrap();
+    let said = b.store.transcript(session, usize::MAX).await.unwrap();
     let prompts = b.store.queued_prompts(session).await.unwrap();
     let number = session.uuid().as_u128();
     let reserved =
@@ -148,8 +148,7 @@ async fn an_append_waits_for_a_grant_under_way() {
     let grant = "BEGIN; UPDATE sessions SET owner_epoch = owner_epoch + 1 WHERE id = #40";
     granting.execute(grant).await.unwrap();
     let store = b.store.clone();
-    let append =
-        tokio::spawn(async move { store.append_events(&former, 11, 12, "{}\n{}".to_owned(), at(2)).await });
+    let append = tokio::spawn(async move { store.append_events(&former, 11, 12, "{}\n{}", at(2)).await });
     let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
     while !append.is_finished() && b.raw().await.number(waiting).await == 0 {
         tokio::task::yield_now().await;
@@ -173,7 +172,7 @@ async fn a_new_owner_finds_all_that_the_former_one_was_told_is_kept(b: &Backend)
                 return (owned, kept);
             }
             while next < owned.head + 50 {
-                match store.append_events(&owned.owner, next, next + 1, "{}\n{}".to_owned(), at(1)).await {
+                match store.append_events(&owned.owner, next, next + 1, "{}\n{}", at(1)).await {
                     Ok(()) => kept.extend([next, next + 1]),
                     Err(StoreError::Fenced) => break,
                     Err(other) => panic!("{other:?}"),

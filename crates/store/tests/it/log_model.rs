@@ -1,13 +1,12 @@
-//! Ownership and the log against a model of them: whatever owners, former owners and takeovers do in whatever order,
-//! each number is used once, nothing unsaved is pruned, and the head is known.
+//! Ownership and the log against a model of them: whatever owners, former owners, takeovers and crashes of the database
+//! do in whatever order, each number is used once, nothing unsaved is pruned, and the head is known.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use store::{NewSession, Owner, Store, StoreError};
-use uuid::Uuid;
 
-use crate::backend::{Backend, on_both};
-use crate::world::{at, new_session, org};
+use crate::backend::{Backend, Raw, on_both};
+use crate::world::{at, id, new_session, org};
 
 on_both! { the_log_does_what_its_model_does }
 
@@ -16,9 +15,14 @@ on_both! { the_log_does_what_its_model_does }
 enum Act {
     Own,
     Reserve(i64),
-    Append { first: i64, more: i64 },
+    Append {
+        first: i64,
+        more: i64,
+    },
     Save(i64),
     Prune(i64),
+    /// The database loses so many batches, and everyone who was an owner is gone.
+    Crash(usize),
 }
 
 /// What a caller sees.
@@ -37,6 +41,11 @@ struct Model {
     saved: i64,
     head: i64,
     log: Vec<(i64, i64)>,
+    /// Nothing was lost since there was an owner.
+    whole: bool,
+    floor: i64,
+    /// The highest number that anybody was told.
+    used: i64,
 }
 
 impl Model {
@@ -45,14 +54,15 @@ impl Model {
             return Seen::Fenced;
         }
         match act {
-            Act::Own => unreachable!("needs no epoch"),
+            Act::Own | Act::Crash(_) => unreachable!("needs no epoch"),
             Act::Reserve(up_to) => self.reserved = self.reserved.max(up_to),
             Act::Append { first, more } => {
-                if first <= self.head || first + more > self.reserved {
+                if first <= self.head.max(self.floor) || first + more > self.reserved {
                     return Seen::Refused;
                 }
                 self.log.push((first, first + more));
                 self.head = first + more;
+                self.used = self.used.max(self.head);
             }
             Act::Save(seq) => {
                 self.saved = self.saved.max(seq);
@@ -65,15 +75,29 @@ impl Model {
         }
         Seen::Done
     }
+
+    /// What the log has after a crash that takes its last batches.
+    fn crash(&mut self, batches: usize) {
+        self.log.truncate(self.log.len().saturating_sub(batches));
+        self.head = self.log.last().map_or(0, |(_, last)| *last).max(self.saved);
+        self.whole = false;
+    }
+
+    /// Where a new owner goes on.
+    fn own(&mut self) -> i64 {
+        self.epoch += 1;
+        if !std::mem::replace(&mut self.whole, true) {
+            self.floor = self.reserved;
+        }
+        self.head.max(self.floor)
+    }
 }
 
 async fn act(store: &Store, owner: &Owner, act: Act) -> Seen {
     let done = match act {
-        Act::Own => unreachable!("needs no owner"),
+        Act::Own | Act::Crash(_) => unreachable!("needs no owner"),
         Act::Reserve(up_to) => store.reserve_numbers(owner, up_to).await,
-        Act::Append { first, more } => {
-            store.append_events(owner, first, first + more, "{}".to_owned(), at(1)).await
-        }
+        Act::Append { first, more } => store.append_events(owner, first, first + more, "{}", at(1)).await,
         Act::Save(seq) => store.save_messages(owner, seq, Vec::new()).await,
         Act::Prune(up_to) => store.prune_events(owner, up_to).await,
     };
@@ -85,20 +109,30 @@ async fn act(store: &Store, owner: &Owner, act: Act) -> Seen {
     }
 }
 
-async fn follow(store: &Store, number: u128, acts: Vec<(usize, Act)>) {
-    let id = Uuid::from_u128(1_000 + number).into();
-    store.create_session(NewSession { id, ..new_session(Uuid::from_u128(1).into(), 40) }).await.unwrap();
+async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)>) {
+    let id = id(number);
+    store.create_session(NewSession { id, ..new_session(crate::world::id(1), 40) }).await.unwrap();
     let mut model = Model::default();
     let mut owners: [Option<Owner>; 3] = [None; 3];
     for (instance, next) in acts {
         match (next, owners[instance]) {
             (Act::Own, _) => {
                 let owned = store.own_session(id, "instance").await.unwrap();
-                model.epoch += 1;
-                assert_eq!(owned.owner.epoch(), model.epoch);
-                assert_eq!((owned.head, owned.reserved), (model.head, model.reserved));
+                let head = model.own();
+                assert_eq!((owned.owner.epoch(), owned.head), (model.epoch, head));
+                assert!(owned.head >= model.used, "{} was used and may be used again", model.used);
                 assert_eq!(owned.record.transcript_seq, model.saved);
                 owners[instance] = Some(owned.owner);
+            }
+            (Act::Crash(batches), _) => {
+                model.crash(batches);
+                let cut = model.log.last().map_or(0, |(_, last)| *last);
+                let sql = format!(
+                    "UPDATE sessions SET seq_life = 'another' WHERE id = #{number};
+                    DELETE FROM events WHERE session_id = #{number} AND last_seq > {cut}"
+                );
+                raw.execute(&sql).await.unwrap();
+                owners = [None; 3];
             }
             (_, None) => {}
             (next, Some(owner)) => {
@@ -119,20 +153,22 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
         8 => (1..50_i64, 0..6_i64).prop_map(|(first, more)| Act::Append { first, more }),
         2 => (0..50_i64).prop_map(Act::Save),
         2 => (0..60_i64).prop_map(Act::Prune),
+        1 => (0..3_usize).prop_map(Act::Crash),
     ];
     prop::collection::vec((0..3_usize, one), 1..40)
 }
 
 async fn the_log_does_what_its_model_does(b: &Backend) {
     org(&b.store, 1).await;
-    let store = b.store.clone();
+    let (store, mut raw) = (b.store.clone(), b.raw().await);
     let runtime = tokio::runtime::Handle::current();
     let work = move || {
         let config = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
-        let number = std::cell::Cell::new(0);
+        let state = std::cell::RefCell::new((40, &mut raw));
         TestRunner::new(config).run(&acts(), |acts| {
-            number.set(number.get() + 1);
-            runtime.block_on(follow(&store, number.get(), acts));
+            let (number, raw) = &mut *state.borrow_mut();
+            *number += 1;
+            runtime.block_on(follow(&store, raw, *number, acts));
             Ok(())
         })
     };

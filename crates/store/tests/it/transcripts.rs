@@ -11,6 +11,7 @@ on_both! {
     a_later_save_replaces_the_parts_and_keeps_the_place
     a_save_that_fails_leaves_all_as_it_was
     what_postgres_cannot_hold_is_replaced
+    of_a_long_transcript_the_newest_messages_come_that_fit
 }
 
 fn answer() -> Message {
@@ -76,12 +77,12 @@ fn ids() -> impl Iterator<Item = String> {
 async fn a_message_comes_back_as_it_was_sent(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
-    let none = b.store.transcript(id(40)).await.unwrap();
+    let none = b.store.transcript(id(40), usize::MAX).await.unwrap();
     assert_eq!((none.seq, none.messages.len()), (0, 0));
     let saved =
         vec![StoredMessage::from_message(question(), []), StoredMessage::from_message(answer(), ids())];
     b.store.save_messages(&owner, 17, saved.clone()).await.unwrap();
-    let kept = b.store.transcript(id(40)).await.unwrap();
+    let kept = b.store.transcript(id(40), usize::MAX).await.unwrap();
     assert_eq!((kept.seq, &kept.messages), (17, &saved));
     assert_eq!(
         kept.messages[1].parts.iter().map(|part| part.id.as_str()).collect::<Vec<_>>(),
@@ -89,7 +90,7 @@ async fn a_message_comes_back_as_it_was_sent(b: &Backend) {
     );
     let wire: Vec<Message> = kept.messages.into_iter().map(Message::from).collect();
     assert_eq!(wire, [question(), answer()]);
-    assert!(b.store.transcript(id(41)).await.unwrap().messages.is_empty(), "another session");
+    assert!(b.store.transcript(id(41), usize::MAX).await.unwrap().messages.is_empty(), "another session");
 }
 
 async fn a_later_save_replaces_the_parts_and_keeps_the_place(b: &Backend) {
@@ -103,7 +104,7 @@ async fn a_later_save_replaces_the_parts_and_keeps_the_place(b: &Backend) {
     later.parts.push(StoredPart { id: "prt_new".to_owned(), body: PartBody::Text("!".to_owned()) });
     (later.is_complete, later.interrupted, later.content) = (true, false, "Hello, world!".to_owned());
     b.store.save_messages(&owner, 16, vec![later.clone()]).await.unwrap();
-    let kept = b.store.transcript(id(40)).await.unwrap();
+    let kept = b.store.transcript(id(40), usize::MAX).await.unwrap();
     assert_eq!(kept.seq, 18, "an older number does not take it back");
     assert_eq!(kept.messages, [later, StoredMessage::from_message(question(), [])]);
 }
@@ -112,12 +113,12 @@ async fn a_save_that_fails_leaves_all_as_it_was(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.save_messages(&owner, 5, vec![StoredMessage::from_message(question(), [])]).await.unwrap();
-    let before = b.store.transcript(id(40)).await.unwrap();
+    let before = b.store.transcript(id(40), usize::MAX).await.unwrap();
     let mut twice = StoredMessage::from_message(answer(), ids());
     "prt_z".clone_into(&mut twice.parts[1].id);
     let refused = b.store.save_messages(&owner, 9, vec![twice]).await;
     assert!(matches!(refused, Err(StoreError::Taken("a part with the same id"))), "{refused:?}");
-    assert_eq!(b.store.transcript(id(40)).await.unwrap(), before);
+    assert_eq!(b.store.transcript(id(40), usize::MAX).await.unwrap(), before);
 }
 
 async fn what_postgres_cannot_hold_is_replaced(b: &Backend) {
@@ -133,9 +134,30 @@ async fn what_postgres_cannot_hold_is_replaced(b: &Backend) {
     *args = object.into();
     *result = Some("\0".to_owned());
     b.store.save_messages(&owner, 1, vec![StoredMessage::from_message(message, ids())]).await.unwrap();
-    let kept = b.store.transcript(id(40)).await.unwrap().messages.remove(0);
+    let kept = b.store.transcript(id(40), usize::MAX).await.unwrap().messages.remove(0);
     assert_eq!((kept.content.as_str(), kept.created_at.timestamp()), ("H\u{fffd}ello, world", 0));
     let PartBody::Tool(tool) = &kept.parts[1].body else { panic!("a tool") };
     assert_eq!(tool.args["k\u{fffd}"][0], "v\u{fffd}");
     assert_eq!((tool.result.as_deref(), tool.completed_at.unwrap() > at(0)), (Some("\u{fffd}"), true));
+}
+
+async fn of_a_long_transcript_the_newest_messages_come_that_fit(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, one, 40).await).await;
+    let numbered = |number: usize| Message { id: format!("msg_{number}"), ..question() };
+    let mut saved: Vec<_> = (0..10).map(|number| StoredMessage::from_message(numbered(number), [])).collect();
+    saved[9].is_complete = false;
+    let large = Part::Image { image: "x".repeat(1_000) };
+    saved[5] = StoredMessage::from_message(Message { parts: vec![large], ..numbered(5) }, []);
+    b.store.save_messages(&owner, 7, saved).await.unwrap();
+    // "Hi" is two bytes, and the image is a thousand.
+    for (max_bytes, earlier) in [(0, 9), (2, 9), (5, 8), (8, 6), (1_009, 6), (1_010, 5), (usize::MAX, 0)] {
+        let kept = b.store.transcript(id(40), max_bytes).await.unwrap();
+        assert_eq!((kept.seq, kept.earlier), (7, earlier), "{max_bytes}");
+        let ids: Vec<_> = kept.messages.into_iter().map(|message| message.id).collect();
+        assert_eq!(ids, (earlier..10).map(|number| format!("msg_{number}")).collect::<Vec<_>>());
+    }
+    let reach = b.store.transcript_reach(id(40)).await.unwrap();
+    assert_eq!((reach.seq, reach.complete.len(), reach.complete.contains("msg_9")), (7, 9, false));
+    assert_eq!(b.store.transcript_reach(id(41)).await.unwrap(), store::Reach::default());
 }

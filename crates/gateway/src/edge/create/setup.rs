@@ -56,8 +56,8 @@ async fn begin(
         .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
     let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
     match hub.prompt(asked).await {
-        Ok(Prompted::Queued) => Ok(id),
-        Ok(Prompted::Full) | Err(_) => Err(StoreError::Missing("this session").into()),
+        Ok(Prompted::Queued { .. }) => Ok(id),
+        Ok(Prompted::Full | Prompted::Refused(_)) | Err(_) => Err(StoreError::Missing("this session").into()),
     }
 }
 

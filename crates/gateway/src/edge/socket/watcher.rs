@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
-use crate::hub::{After, Asked, Hub, Listener, Prompted, to_one};
+use crate::hub::{After, Asked, Hub, Joined, Listener, Prompted, to_one};
 use crate::runtime::git_failed;
 
 /// How long a client may take nothing of what it is sent.
@@ -36,26 +36,31 @@ const WORK_WAITING: usize = 8;
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
 const PAGE: usize = 128 * 1024;
 
+/// Who comes to watch what.
+pub(super) struct Visitor {
+    pub(super) session: SessionId,
+    /// Who made the session, and may change its files.
+    pub(super) creator: Option<UserId>,
+    pub(super) user: Option<UserId>,
+    /// Does not wake it.
+    pub(super) passive: bool,
+}
+
 /// A client that watches.
-pub(super) struct Watcher {
+struct Watcher {
     app: AppState,
     hub: Hub,
-    session: SessionId,
-    user: Option<UserId>,
+    visitor: Visitor,
     out: SplitSink<WebSocket, Message>,
     from: SplitStream<WebSocket>,
     /// The number of the last frame that the client has.
     place: i64,
     listener: Arc<Listener>,
-    /// Answers that take a while, for this client alone.
-    answers: (mpsc::Sender<ServerMessage>, mpsc::Receiver<ServerMessage>),
-    /// Who made the session, and may change its files.
-    creator: Option<UserId>,
+    /// Answers that take a while, for this client alone. As text, since every client holds room for them.
+    answers: (mpsc::Sender<Utf8Bytes>, mpsc::Receiver<Utf8Bytes>),
     /// What waits to be done in the sandbox, and what is next: a lock lets in those who asked first.
     work_places: Arc<Semaphore>,
     work_line: Arc<Mutex<()>>,
-    /// The session counts it.
-    joined: bool,
 }
 
 /// Why a connection ends.
@@ -66,55 +71,56 @@ enum End {
     Away(CloseCode),
 }
 
-impl Watcher {
-    pub(super) fn new(
-        app: AppState,
-        hub: Hub,
-        (session, creator): (SessionId, Option<UserId>),
-        user: Option<UserId>,
-        socket: WebSocket,
-    ) -> Self {
-        let (place, listener) = (hub.feed.head(), hub.feed.listener());
-        let (out, from) = socket.split();
-        Self {
-            app,
-            hub,
-            session,
-            user,
-            out,
-            from,
-            place,
-            listener,
-            answers: mpsc::channel(ANSWERS),
-            creator,
-            work_places: Arc::new(Semaphore::new(WORK_WAITING)),
-            work_line: Arc::default(),
-            joined: false,
-        }
-    }
-
-    /// Serves the client until one side has enough.
-    pub(super) async fn run(mut self, since: Option<i64>, passive: bool) {
-        let end = match self.greet(since, passive).await {
-            Ok(()) => match self.watch().await {
-                Ok(never) => match never {},
-                Err(end) => end,
-            },
+/// Serves a client until one side has enough.
+pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, socket: WebSocket) {
+    let (mut out, mut from) = socket.split();
+    let (hub, joined) = match enter(&app, &visitor, &mut out).await {
+        Ok(entered) => entered,
+        Err(End::Gone) => return,
+        Err(End::Away(code)) => return farewell(&mut out, &mut from, code).await,
+    };
+    let mut watcher = Watcher {
+        place: hub.feed.head(),
+        listener: hub.feed.listener(),
+        answers: mpsc::channel(ANSWERS),
+        work_places: Arc::new(Semaphore::new(WORK_WAITING)),
+        work_line: Arc::default(),
+        app,
+        hub,
+        visitor,
+        out,
+        from,
+    };
+    let end = match watcher.greet(since, joined).await {
+        Ok(()) => match watcher.watch().await {
+            Ok(never) => match never {},
             Err(end) => end,
-        };
-        if self.joined {
-            self.hub.leave();
-        }
-        if let End::Away(code) = end {
-            farewell(&mut self.out, &mut self.from, code).await;
-        }
+        },
+        Err(end) => end,
+    };
+    watcher.hub.leave();
+    if let End::Away(code) = end {
+        farewell(&mut watcher.out, &mut watcher.from, code).await;
     }
+}
 
-    async fn greet(&mut self, since: Option<i64>, passive: bool) -> Result<(), End> {
-        let message = "Connecting to coding agent...".to_owned();
-        self.tell(&ServerMessage::Status { status: WireStatus::Resuming, message }).await?;
-        self.joined = true;
-        let joined = self.hub.join(passive).await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
+/// Tells the client that it is heard, and brings it to the session.
+async fn enter(
+    app: &AppState,
+    visitor: &Visitor,
+    out: &mut SplitSink<WebSocket, Message>,
+) -> Result<(Hub, Joined), End> {
+    let message = "Connecting to coding agent...".to_owned();
+    let hello = to_one(&ServerMessage::Status { status: WireStatus::Resuming, message });
+    in_time(out.send(Message::Text(hello))).await?;
+    app.hubs.join(app, visitor.session, visitor.passive).await.map_err(|error| {
+        tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
+        End::Away(CloseCode::SETUP_FAILED)
+    })
+}
+
+impl Watcher {
+    async fn greet(&mut self, since: Option<i64>, joined: Joined) -> Result<(), End> {
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
             Some(since) => self.go_on(since).await?,
@@ -135,6 +141,12 @@ impl Watcher {
         if since < 0 || since > self.hub.feed.head() {
             return Ok(false);
         }
+        let missing = matches!(self.hub.feed.after(since), After::Gone);
+        let store = &self.app.store;
+        let away = |_| End::Away(CloseCode::SETUP_FAILED);
+        if missing && !store.is_logged_after(self.visitor.session, since).await.map_err(away)? {
+            return Ok(false);
+        }
         self.place = since;
         while matches!(self.hub.feed.after(self.place), After::Gone) {
             if !self.send_logged().await? {
@@ -147,7 +159,7 @@ impl Watcher {
 
     /// Sends a page of the log; `false` when it no longer has what comes next.
     async fn send_logged(&mut self) -> Result<bool, End> {
-        let batches = self.app.store.events_after(self.session, self.place, PAGE).await;
+        let batches = self.app.store.events_after(self.visitor.session, self.place, PAGE).await;
         let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
         if batches.is_empty() {
             return Ok(false);
@@ -186,7 +198,7 @@ impl Watcher {
                         Some(Ok(_)) => {}
                     }
                 }
-                Some(answer) = self.answers.1.recv() => self.tell(&answer).await?,
+                Some(answer) = self.answers.1.recv() => self.send(answer).await?,
                 _ = ping.tick() => {
                     if self.app.clock.elapsed().saturating_sub(heard) > SILENT {
                         return Err(End::Gone);
@@ -243,7 +255,7 @@ impl Watcher {
             ClientMessage::Prompt { content, images } => {
                 self.prompt(content, images.unwrap_or_default()).await
             }
-            ClientMessage::Cancel if self.user.is_none() => self.error("Unauthorized").await,
+            ClientMessage::Cancel if self.visitor.user.is_none() => self.error("Unauthorized").await,
             ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
             ClientMessage::GetStatus => {
                 let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
@@ -268,13 +280,14 @@ impl Watcher {
     }
 
     async fn prompt(&mut self, content: String, images: Vec<String>) -> Result<(), End> {
-        let Some(user) = self.user else { return self.error("Unauthorized").await };
+        let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
         if content.trim().is_empty() {
             return self.error("A prompt needs content").await;
         }
         let asked = Asked::new(content, images, Some(user.to_string()), Some(MessageSource::Web));
         match self.hub.prompt(asked).await {
-            Ok(Prompted::Queued) => Ok(()),
+            Ok(Prompted::Queued { .. }) => Ok(()),
+            Ok(Prompted::Refused(refusal)) => self.error(&refusal.to_string()).await,
             Ok(Prompted::Full) => self.error("Too many prompts wait: let some be answered first").await,
             Err(_) => self.error("Failed to send prompt").await,
         }
@@ -295,7 +308,7 @@ impl Watcher {
             let _in_line = (place, line.lock().await);
             for answer in git::answer(&app, &hub, action, message).await {
                 // A client that is gone needs no answer.
-                if answers.send(answer).await.is_err() {
+                if answers.send(to_one(&answer)).await.is_err() {
                     return;
                 }
             }
@@ -336,12 +349,6 @@ async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Resu
         Ok(Err(_)) => Err(End::Gone),
         Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
     }
-}
-
-/// Sends a client away before it has watched anything.
-pub(super) async fn turn_away(socket: WebSocket, code: CloseCode) {
-    let (mut out, mut from) = socket.split();
-    farewell(&mut out, &mut from, code).await;
 }
 
 /// Says why, and reads until the client has closed too, or it may never see it.

@@ -5,25 +5,27 @@ use std::sync::Arc;
 use opencode::translate::Translator;
 use proto::socket::{Frame, ServerMessage};
 use proto::{PromptState, SessionId};
-use store::{Owned, QueuedPrompt, Store, StoreError};
+use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
 
 use super::super::feed::Feed;
+use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
 use super::super::transcript::Transcript;
 use super::{Over, Session, millis};
 use crate::app::AppState;
 
-/// What is read of the log to find out what a turn has said; longer turns go on from the agent's memory alone.
-const LOG: usize = 64 * 1024 * 1024;
+/// What is read of the log at once.
+const PAGE: usize = 1024 * 1024;
 
 impl Session {
     /// Becomes the owner. From now on nobody else's writes to this session count.
     pub(in crate::hub) async fn load(app: AppState, id: SessionId) -> Result<Self, StoreError> {
-        let Owned { owner, record, head, reserved: _ } = app.store.own_session(id, &app.instance).await?;
+        let Owned { owner, record, head } = app.store.own_session(id, &app.instance).await?;
         let prompts = app.store.queued_prompts(id).await?;
         let mut session = Self {
             feed: Arc::new(Feed::new(head, app.clock.clone())),
-            // The next words reserve anew: what the last owner had reserved and used may not all be known.
+            pulse: Arc::default(),
+            // The next words reserve anew.
             reserved: head,
             transcript: Transcript::default(),
             telemetry: Telemetry::default(),
@@ -51,45 +53,51 @@ impl Session {
         Ok(session)
     }
 
+    pub(in crate::hub) fn id(&self) -> SessionId {
+        self.record.id
+    }
+
     pub(in crate::hub) fn feed(&self) -> &Arc<Feed> {
         &self.feed
+    }
+
+    pub(in crate::hub) fn pulse(&self) -> &Arc<Pulse> {
+        &self.pulse
     }
 
     /// Puts what the log says and the transcript does not have yet back into memory: open messages, and the words of
     /// a turn that ran.
     async fn replay(&mut self) -> Result<(), StoreError> {
-        let stored = self.app.store.transcript(self.record.id).await?;
-        let done: std::collections::HashSet<String> = stored
-            .messages
-            .into_iter()
-            .filter(|message| message.is_complete)
-            .map(|message| message.id)
-            .collect();
-        let said = logged(&self.app.store, self.record.id).await?;
-        let now = millis(&self.app);
-        for (seq, message) in &said {
-            let known = about(message).is_some_and(|id| done.contains(id));
-            if *seq > stored.seq && !known {
-                self.transcript.apply(message, *seq, now);
+        let Reach { seq: reached, complete } = self.app.store.transcript_reach(self.record.id).await?;
+        let sent = |prompt: &&QueuedPrompt| prompt.state == PromptState::Dispatched;
+        let sent: Vec<String> = self.queue.iter().filter(sent).map(|prompt| prompt.id.clone()).collect();
+        // One that was marked and never said was never sent: it is the next one.
+        let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
+        let (mut place, mut words, now) = (0, None, millis(&self.app));
+        loop {
+            let page = self.app.store.events_after(self.record.id, place, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            place = last.last_seq;
+            for (seq, message) in page.iter().flat_map(spoken) {
+                if seq > reached && about(&message).is_none_or(|id| !complete.contains(id)) {
+                    self.transcript.apply(&message, seq, now);
+                }
+                if let Some(begun) = about(&message).and_then(|id| sent.iter().find(|sent| *sent == id)) {
+                    turn = Some(begun.clone());
+                    words = Some(Words::default());
+                } else if let Some(words) = &mut words {
+                    words.add(message);
+                }
             }
         }
-        // One that was marked and never said was never sent: it is the next one.
-        let was_said = |id: &str| {
-            done.contains(id)
-                || said.iter().any(|(_, message)| matches!(message, ServerMessage::Message(m) if m.id == id))
-        };
-        let runs = |prompt: &QueuedPrompt| prompt.state == PromptState::Dispatched && was_said(&prompt.id);
-        self.turn = self.queue.iter().find(|prompt| runs(prompt)).map(|prompt| prompt.id.clone());
-        if let Some(turn) = &self.turn {
+        if let Some(turn) = &turn {
             self.app.gate.begin_turn(&self.record, turn).await?;
         }
-        self.queue.retain(|prompt| !runs(prompt));
-        if let (Some(turn), Some(agent)) = (&self.turn, &self.record.agent_session_id) {
-            let of_turn = said.iter().map(|(_, message)| message).skip_while(
-                |message| !matches!(message, ServerMessage::Message(message) if message.id == *turn),
-            );
-            self.translator = Some(Translator::resume(agent, turn, of_turn));
+        self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
+        if let (Some(turn), Some(agent)) = (&turn, &self.record.agent_session_id) {
+            self.translator = Some(Translator::resume(agent, turn, &words.unwrap_or_default().0));
         }
+        self.turn = turn;
         Ok(())
     }
 
@@ -106,18 +114,30 @@ impl Session {
     }
 }
 
-/// Everything that is in the log, with its numbers.
-async fn logged(store: &Store, session: SessionId) -> Result<Vec<(i64, ServerMessage)>, StoreError> {
-    let mut said = Vec::new();
-    for batch in store.events_after(session, 0, LOG).await? {
-        for (seq, line) in (batch.first_seq..).zip(batch.frames.lines()) {
-            // A frame of a later version says nothing to this one.
-            if let Ok(frame) = Frame::parse(line) {
-                said.push((seq, frame.message));
-            }
+/// What a turn has said, with tokens that follow each other joined: a long turn is many of them.
+#[derive(Default)]
+struct Words(Vec<ServerMessage>);
+
+impl Words {
+    fn add(&mut self, message: ServerMessage) {
+        if let (
+            Some(ServerMessage::Token { message_id, part_id, token }),
+            ServerMessage::Token { message_id: of, part_id: part, token: more },
+        ) = (self.0.last_mut(), &message)
+            && message_id == of
+            && part_id == part
+        {
+            token.push_str(more);
+            return;
         }
+        self.0.push(message);
     }
-    Ok(said)
+}
+
+/// What a batch of the log says, with its numbers. A frame of a later version says nothing to this one.
+fn spoken(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
+    let numbered = (batch.first_seq..).zip(batch.frames.lines());
+    numbered.filter_map(|(seq, line)| Some((seq, Frame::parse(line).ok()?.message)))
 }
 
 /// The message that something is said of.

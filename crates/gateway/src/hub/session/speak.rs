@@ -6,8 +6,11 @@ use proto::socket::{Message, ServerMessage, WireStatus};
 use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
 
-/// Numbers are reserved in blocks on disk: after a crash of the machine the next owner goes on behind the block.
+/// Numbers are reserved in blocks on disk: after a crash of the database, which may cost the end of the log, the next
+/// owner goes on behind the block.
 const BLOCK: i64 = 100_000;
+/// What of a conversation is told at once; of a longer one the end.
+const WHOLE: usize = 16 * 1024 * 1024;
 /// Frames that stay in the log behind the last turn, for clients that come back.
 const KEPT: i64 = 5_000;
 
@@ -23,11 +26,10 @@ impl Session {
             self.app.store.reserve_numbers(&self.owner, last + BLOCK).await?;
             self.reserved = last + BLOCK;
         }
-        let frames: Vec<String> =
-            (first..).zip(&messages).map(|(seq, message)| frame::numbered(message, seq)).collect();
+        let (text, frames) = frame::numbered(&messages, first);
         let now = self.app.clock.now();
-        self.app.store.append_events(&self.owner, first, last, frames.join("\n"), now).await?;
-        self.feed.publish(first, frames.into_iter().map(Utf8Bytes::from).collect());
+        self.app.store.append_events(&self.owner, first, last, &text, now).await?;
+        self.feed.publish(first, frames);
         self.keep(first, &messages).await
     }
 
@@ -68,17 +70,17 @@ impl Session {
 
     /// The conversation up to now; nothing when the store does not answer.
     pub(super) async fn history(&self) -> Option<(Utf8Bytes, i64)> {
-        let stored = match self.app.store.transcript(self.record.id).await {
-            Ok(transcript) => transcript.messages,
+        let stored = match self.app.store.transcript(self.record.id, WHOLE).await {
+            Ok(transcript) => transcript,
             Err(error) => {
                 tracing::error!(session = %self.record.id, %error, "the transcript cannot be read");
                 return None;
             }
         };
-        let mut messages: Vec<Message> = stored.into_iter().map(Message::from).collect();
+        let mut messages: Vec<Message> = stored.messages.into_iter().map(Message::from).collect();
         messages.extend(self.transcript.open().iter().map(Held::shown));
         let seq = self.feed.head();
-        let init = ServerMessage::Init { messages, config: None };
+        let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))
     }
 }

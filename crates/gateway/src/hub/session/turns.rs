@@ -29,14 +29,16 @@ impl Session {
         if self.queue.len() >= WAITING {
             return Ok(Prompted::Full);
         }
-        let ids = PromptIds::new(millis(&self.app), 0, &self.app.rng);
-        self.queue_up(ids.message, asked).await?;
-        self.wake().await?;
+        if let Err(refusal) = self.try_wake().await? {
+            return Ok(Prompted::Refused(refusal));
+        }
+        let id = PromptIds::new(millis(&self.app), 0, &self.app.rng).message;
+        self.queue_up(id.clone(), asked).await?;
         self.next_turn().await?;
         if !self.queue.is_empty() {
             self.tell_queue().await?;
         }
-        Ok(Prompted::Queued)
+        Ok(Prompted::Queued { id })
     }
 
     /// Puts a prompt at the end of the queue, unless one of this id was ever there.

@@ -11,11 +11,11 @@ const MAX_RUN_ID: usize = 200;
 impl Watcher {
     /// Whether this client may change the session's files; told why if not.
     pub(super) async fn may_change(&mut self) -> Result<bool, End> {
-        if self.user.is_none() {
+        if self.visitor.user.is_none() {
             self.error("Unauthorized").await?;
             return Ok(false);
         }
-        if self.creator.is_some() && self.creator != self.user {
+        if self.visitor.creator.is_some() && self.visitor.creator != self.visitor.user {
             self.error("Not authorized to modify this session").await?;
             return Ok(false);
         }
@@ -29,7 +29,7 @@ impl Watcher {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             return self.error("The sandbox still works on what was asked before").await;
         };
-        let (app, session) = (self.app.clone(), self.session);
+        let (app, session) = (self.app.clone(), self.visitor.session);
         self.beside(place, async move {
             match snapshot(&app, session).await {
                 Ok(saved) => ServerMessage::SnapshotResult {
@@ -56,7 +56,7 @@ impl Watcher {
         mode: AutoStartMode,
         sent: Vec<AutoStartCommand>,
     ) -> Result<(), End> {
-        if self.user.is_none() {
+        if self.visitor.user.is_none() {
             return self.error("Unauthorized").await;
         }
         if run_id.len() > MAX_RUN_ID {
@@ -66,7 +66,7 @@ impl Watcher {
             let entries = auto_start::failed("The sandbox still works on what was asked before");
             return self.tell(&ServerMessage::AutoStartOutput { run_id, entries }).await;
         };
-        let (app, hub, session) = (self.app.clone(), self.hub.clone(), self.session);
+        let (app, hub, session) = (self.app.clone(), self.hub.clone(), self.visitor.session);
         self.beside(place, async move {
             let running = async {
                 let inside = hub.inside().await.map_err(|error| error.to_string())??;
@@ -88,7 +88,7 @@ impl Watcher {
         place: OwnedSemaphorePermit,
         work: impl Future<Output = ServerMessage> + Send + 'static,
     ) {
-        let (hub, line, session) = (self.hub.clone(), self.work_line.clone(), self.session);
+        let (hub, line, session) = (self.hub.clone(), self.work_line.clone(), self.visitor.session);
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
             if let Err(error) = hub.say(work.await).await {

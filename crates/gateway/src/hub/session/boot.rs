@@ -1,0 +1,136 @@
+//! Having an agent: woken, booted, tried again, and given up on after a few attempts.
+
+use std::time::Duration;
+
+use opencode::translate::Translator;
+use proto::SessionStatus;
+use proto::socket::{ServerMessage, WireStatus};
+use store::StoreError;
+use tokio::sync::mpsc;
+
+use super::super::command::Refusal;
+use super::{Boot, Over, Session};
+use crate::runtime::{Agent, Launch, LaunchError};
+
+/// Boots that may fail one after the other before the session is given up.
+const BOOTS: u32 = 3;
+const STAGES: usize = 8;
+
+impl Session {
+    /// Makes sure that there is an agent, or will be. Where there is no room for one, everyone is told: it can be tried
+    /// again when another one has ended, and nobody has to be sent away.
+    pub(super) async fn wake(&mut self) -> Result<(), Over> {
+        match self.try_wake().await? {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.say(vec![ServerMessage::Error { message: refusal.to_string() }]).await,
+        }
+    }
+
+    pub(super) async fn try_wake(&mut self) -> Result<Result<(), Refusal>, Over> {
+        if self.agent.is_some() || self.boot.is_some() {
+            return Ok(Ok(()));
+        }
+        if matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting) {
+            self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+        } else {
+            if self.app.store.org_budget(self.record.org_id).await?.is_exhausted() {
+                return Ok(Err(Refusal::Budget));
+            }
+            match self.app.store.start_session(&self.owner, self.app.clock.now()).await {
+                Err(StoreError::SessionLimit { limit }) => return Ok(Err(Refusal::Sessions { limit })),
+                started => started?,
+            }
+            (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
+        }
+        self.launch(Duration::ZERO);
+        let (status, _) = self.state();
+        self.say_status(status, "").await?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn launch(&mut self, pause: Duration) {
+        let (tell, stages) = mpsc::channel(STAGES);
+        let launch = Launch::new(self.app.clone(), self.owner, self.record.clone(), tell);
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            launch.run().await
+        });
+        self.boot = Some(Boot { task, stages });
+    }
+
+    pub(super) async fn boot_news(&mut self, news: News) -> Result<(), Over> {
+        let booted = match news {
+            News::Stage(stage) => {
+                let (status, _) = self.state();
+                return self.say_status(status, stage).await;
+            }
+            News::Booted(booted) => *booted,
+        };
+        self.boot = None;
+        match booted {
+            Ok(agent) => self.have(agent).await,
+            Err(LaunchError::Store(error)) => Err(error.into()),
+            Err(error) => self.have_not(&error.to_string()).await,
+        }
+    }
+
+    async fn have(&mut self, agent: Agent) -> Result<(), Over> {
+        let now = self.app.clock.now();
+        (self.failures, self.had_at) = (0, self.app.clock.elapsed());
+        self.record.status = SessionStatus::Running;
+        self.record.sandbox_id = Some(agent.sandbox.to_string());
+        self.record.agent_session_id = Some(agent.session.clone());
+        let lost = self.turn.is_some() && !agent.remembers;
+        let mut unsent = None;
+        if self.translator.is_none() || !agent.remembers {
+            let old = self.translator.replace(Translator::new(&agent.session));
+            match (&self.turn, old) {
+                // The agent that had the turn is gone, with all that it had not said.
+                (Some(_), Some(mut old)) if lost => {
+                    let out =
+                        old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
+                    self.take(out).await?;
+                }
+                // It was said, and there was no agent that it could have been sent to.
+                (Some(turn), None) if lost => unsent = self.unsettled(turn).await?,
+                _ => {}
+            }
+        }
+        self.agent = Some(agent);
+        if let Some(prompt) = unsent {
+            self.hand_over(prompt);
+        }
+        self.catch_up();
+        self.abort();
+        self.say_status(WireStatus::Running, "").await?;
+        self.initial_prompt().await?;
+        self.after_turn().await
+    }
+
+    async fn have_not(&mut self, reason: &str) -> Result<(), Over> {
+        self.failures += 1;
+        tracing::warn!(session = %self.record.id, reason, attempt = self.failures, "no agent");
+        if self.failures < BOOTS && (self.watchers > 0 || !self.queue.is_empty() || self.turn.is_some()) {
+            self.say_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
+            self.launch(Duration::ZERO);
+            return Ok(());
+        }
+        self.fail(reason).await
+    }
+}
+
+/// How far a boot is.
+pub(super) enum News {
+    Stage(&'static str),
+    Booted(Box<Result<Agent, LaunchError>>),
+}
+
+/// What happens to a boot, if there is one.
+pub(super) async fn news(boot: &mut Option<Boot>) -> News {
+    let Some(Boot { task, stages }) = boot else { return std::future::pending().await };
+    tokio::select! {
+        biased;
+        Some(stage) = stages.recv() => News::Stage(stage),
+        booted = task => News::Booted(Box::new(booted.unwrap_or_else(|error| Err(LaunchError::Broken(error.to_string()))))),
+    }
+}

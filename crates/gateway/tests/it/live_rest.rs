@@ -1,0 +1,96 @@
+//! Sessions that nobody needs rest, and whoever asks for one at that very moment is heard all the same.
+
+use serde_json::json;
+
+use crate::harness::within;
+use crate::live::{Live, On, a_while};
+
+/// A gateway that keeps one session in memory.
+async fn small() -> Live {
+    let live = Live::with(On::Sqlite.setup().await.set("PROLIFERATE_MAX_LIVE_SESSIONS", "1")).await;
+    live.agent.behave(|manner| manner.echoes = true);
+    live
+}
+
+#[tokio::test]
+async fn those_that_nobody_needs_make_room_and_come_back_as_they_were() {
+    let live = small().await;
+    let (one, two) = (live.session().await, live.session().await);
+    let mut first = live.running(&one).await;
+    first.prompt("hello").await;
+    first.until_type("turn_complete").await;
+    let mut second = live.running(&two).await;
+    a_while().await;
+    assert_eq!(live.app.hubs.count(), 2, "both are watched");
+    drop(first);
+    second.prompt("and here").await;
+    second.until_type("turn_complete").await;
+    // Who left is seen to have left, and the next one who is asked for makes room.
+    within(async {
+        while live.app.hubs.count() > 1 {
+            live.post(&format!("/proliferate/{two}/cancel"), &json!({})).await;
+            live.init(&two).await;
+        }
+    })
+    .await;
+    let init = live.init(&one).await;
+    assert_eq!(init["payload"]["messages"][1]["content"], "echo: hello");
+}
+
+#[tokio::test]
+async fn a_session_with_a_turn_stays() {
+    let live = small().await;
+    live.agent.behave(|manner| manner.echoes = false);
+    let (one, two) = (live.session().await, live.session().await);
+    let mut socket = live.running(&one).await;
+    socket.prompt("work").await;
+    let turn = live.next_turn().await;
+    turn.begin();
+    socket.until(|frame| frame["payload"]["role"] == "assistant").await;
+    drop(socket);
+    for _ in 0..20 {
+        live.init(&two).await;
+    }
+    let listened = live.agent.asked("/event").len();
+    turn.say("done");
+    turn.end();
+    within(async { while live.init(&one).await["payload"]["messages"][1]["content"] != "done" {} }).await;
+    assert_eq!(live.agent.asked("/event").len(), listened, "it was left and had again");
+}
+
+/// Every command is answered, however often the session is sent to rest between.
+#[tokio::test]
+async fn no_command_is_lost_to_a_session_that_goes_to_rest() {
+    let live = small().await;
+    let (one, two) = (live.session().await, live.session().await);
+    for session in [&one, &two] {
+        drop(live.running(session).await);
+    }
+    let paths = [&one, &two].map(|session| format!("/proliferate/{session}"));
+    let rounds = 15;
+    let steer = async |path: &str| {
+        for round in 0..rounds {
+            let title = json!({"title": format!("{round}")});
+            let named = live.ask("PATCH", path, Some(&live.ada.token), &title, None).await;
+            let woken = live
+                .ask("POST", &format!("{path}/eager-start"), Some(&live.ada.token), &json!({}), None)
+                .await;
+            assert_eq!((named.0, woken.0), (200, 202), "{round}: {} {}", named.1, woken.1);
+        }
+    };
+    let look = async |session: &str| {
+        for _ in 0..rounds {
+            live.init(session).await;
+        }
+    };
+    tokio::join!(steer(&paths[0]), steer(&paths[1]), look(&one), look(&two));
+    for session in [&one, &two] {
+        live.prompt(session, "last").await;
+    }
+    for session in [&one, &two] {
+        within(async {
+            while live.init(session).await["payload"]["messages"][1]["content"] != "echo: last" {}
+        })
+        .await;
+    }
+}
