@@ -51,7 +51,10 @@ impl Checkpoints {
         rng: &Rng,
     ) -> Result<Self, SigningKeyError> {
         let seed = read_or_make(&config.audit_key_file(), rng)?;
-        Self::with_seed(config, store, clock, &seed)
+        let checkpoints = Self::with_seed(config, store, clock, &seed)?;
+        let path = checkpoints.file.clone();
+        mend(&path).map_err(|source| SigningKeyError::Folder { path, source })?;
+        Ok(checkpoints)
     }
 
     fn with_seed(
@@ -98,7 +101,12 @@ impl Checkpoints {
                 break;
             }
         }
-        if tree.0.size() == tree.1 {
+        if tree.1 == 0 {
+            // What was signed before the last start need not be signed again.
+            let last = self.store.checkpoints().await?.last().map_or(0, |last| last.size);
+            tree.1 = u64::try_from(last).unwrap_or_default();
+        }
+        if tree.0.size() <= tree.1 {
             return Ok(());
         }
         if key_in_force(&self.store).await?.is_some_and(|in_force| in_force != *key.public()) {
@@ -190,6 +198,32 @@ fn checkpoint_file(config: &Config) -> PathBuf {
     config.checkpoint_dir().join("checkpoints.txt")
 }
 
+/// Takes off what a power cut left of a checkpoint: it was told to nobody, and nothing after it could be read.
+fn mend(file: &Path) -> io::Result<()> {
+    let bytes = match fs::read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        bytes => bytes?,
+    };
+    // The cut may have gone through a letter.
+    let text = String::from_utf8_lossy(&bytes);
+    let whole = |text: &str| matches!(Checkpoint::parse_all(text), Ok(_) | Err(CheckpointError::Empty));
+    if whole(&text) {
+        // The next one begins on a line of its own.
+        return if text.is_empty() || text.ends_with('\n') { Ok(()) } else { append(file, "\n") };
+    }
+    // Only the last one can be broken so, and it has no end. Anything else was done by somebody, and is left for
+    // `audit verify` to say.
+    let torn = |tail: &str| !(tail.contains("\n— ") && tail.ends_with('\n'));
+    let mut ends = text.rmatch_indices("\n\n").map(|(place, end)| place + end.len()).chain([0]);
+    let Some(kept) = ends.find(|end| whole(&text[..*end])).filter(|end| torn(&text[*end..])) else {
+        return Ok(());
+    };
+    tracing::warn!(file = %file.display(), lost = bytes.len() - kept, "an unfinished checkpoint was taken off");
+    let file = OpenOptions::new().write(true).open(file)?;
+    file.set_len(kept as u64)?;
+    file.sync_all()
+}
+
 fn append(file: &Path, text: &str) -> io::Result<()> {
     let mut out = OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
     out.write_all(text.as_bytes())?;
@@ -236,6 +270,29 @@ pub(super) fn make(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_checkpoint_that_a_power_cut_left_unfinished_is_taken_off_and_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("checkpoints.txt");
+        mend(&file).unwrap();
+        let checkpoint = format!("{}\n", Checkpoint::sign(&signing_key(&[7; 32]), &Tree::default()));
+        let whole = checkpoint.repeat(2);
+        for cut in 0..=checkpoint.len() {
+            let torn = [whole.as_bytes(), &checkpoint.as_bytes()[..cut]].concat();
+            fs::write(&file, &torn).unwrap();
+            mend(&file).unwrap();
+            append(&file, &checkpoint).unwrap();
+            let left = fs::read_to_string(&file).unwrap();
+            let read = Checkpoint::parse_all(&left).unwrap();
+            assert_eq!(read.len(), if cut + 2 >= checkpoint.len() { 4 } else { 3 }, "cut at {cut}: {left}");
+        }
+        // What is wrong elsewhere is not ours to take away.
+        let forged = whole.replacen("proliferate", "", 1);
+        fs::write(&file, &forged).unwrap();
+        mend(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), forged);
+    }
 
     #[test]
     fn a_key_is_made_once_and_kept_from_others() {
