@@ -17,7 +17,7 @@ async fn see(handle: &mut ExecHandle, wanted: &str) -> String {
             seen.push_str(&String::from_utf8_lossy(&bytes));
         }
     };
-    let _ = timeout(Duration::from_secs(10), reading).await;
+    let _ = timeout(Duration::from_mins(1), reading).await;
     assert!(seen.contains(wanted), "{wanted:?} not in {seen:?}");
     seen
 }
