@@ -124,10 +124,9 @@ async fn whoever_loses_interest_ends_the_program() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn somebody_left_behind_does_not_hold_the_answer_up() {
     let sandbox = start().await;
-    let clock = Clock::system();
-    let done = sh(&sandbox.client, "sleep 3 & echo started").await;
+    let run = sh(&sandbox.client, "sleep 1000 & echo started");
+    let done = tokio::time::timeout(Duration::from_mins(1), run).await.unwrap();
     assert_eq!((&*done.stdout, done.done.detached), (&b"started\n"[..], true));
-    assert!(clock.elapsed() < Duration::from_secs(2), "{:?}", clock.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
