@@ -207,8 +207,7 @@ impl From<StartError> for Failure {
             StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
             StartError::Gate(error) => Self::usage(error.to_string()),
-            StartError::Listen { .. } | StartError::Tools(_) => Self::missing(error.to_string()),
-            StartError::Forge(_) => Self::failed(error.to_string()),
+            StartError::Listen { .. } => Self::missing(error.to_string()),
         }
     }
 }

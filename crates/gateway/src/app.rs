@@ -19,8 +19,8 @@ use crate::gate::SharedGate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
-use crate::runtime::{Forge, Networks, Pool, Sandboxes};
-use crate::sources::Sources;
+use crate::outbound::Outbound;
+use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -49,12 +49,10 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
-    pub forge: Forge,
+    pub outbound: Outbound,
     pub llm: Llm,
     /// The one door for side effects.
     pub gate: SharedGate,
-    /// What is behind it.
-    pub(crate) sources: Sources,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,
     /// Absent when something else in this process counts.

@@ -23,9 +23,9 @@ use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError};
-use crate::runtime::{Forge, Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
+use crate::outbound::Outbound;
+use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
-use crate::sources::{HttpClient, Sources};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
@@ -68,10 +68,6 @@ pub enum StartError {
     Sandboxes(#[from] SandboxesError),
     #[error(transparent)]
     Gate(#[from] GateError),
-    #[error("cannot make an HTTP client for tools: {0}")]
-    Tools(reqwest::Error),
-    #[error("cannot make a client for forges: {0}")]
-    Forge(reqwest::Error),
 }
 
 impl Gateway {
@@ -93,7 +89,6 @@ impl Gateway {
         let networks =
             Networks::start(store.clone(), config.egress_allowed_hosts.clone(), clock.clone(), rng.clone());
         let pool = Pool::of(&config.sandboxes);
-        let forge = Forge::open().map_err(StartError::Forge)?;
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
         // Our own pages come from here whatever else is allowed.
@@ -102,7 +97,6 @@ impl Gateway {
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
         let gate = Arc::new(Gate::open(&config, &store, &clock, &rng, &instance).await?);
-        let sources = Sources::new(HttpClient::new(config.allowed_hosts.clone()).map_err(StartError::Tools)?);
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
         let app = App {
@@ -122,10 +116,9 @@ impl Gateway {
             sandboxes,
             networks,
             pool,
-            forge,
+            outbound: Outbound::default(),
             llm,
             gate,
-            sources,
             model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,
         };

@@ -14,6 +14,7 @@ pub mod hub;
 pub mod runtime;
 // The one door for side effects, and what is behind it.
 pub mod gate;
+mod outbound;
 mod sources;
 // The agent's model.
 pub mod llm;

@@ -15,7 +15,6 @@ mod sandboxes;
 mod snapshot;
 
 pub use agent::{Agent, Door};
-pub use forge::Forge;
 pub(crate) use forge::{Access, ForgeError, access, place};
 pub use git::Git;
 pub(crate) use git::{Pull, create_pull, failed as git_failed};

@@ -19,7 +19,6 @@ use crate::app::AppState;
 use crate::gate::{Call, Permit};
 
 pub(crate) use export::NAME as EXPORT;
-pub(crate) use http_tool::HttpClient;
 pub(crate) use platform::{PLATFORM_TOOLS, offered};
 
 /// One thing that can be executed.
@@ -77,27 +76,16 @@ pub(crate) enum Failure {
     Down(String),
 }
 
-/// Everything that is registered.
-pub(crate) struct Sources {
-    http: Arc<HttpClient>,
-}
-
-impl Sources {
-    pub(crate) fn new(http: HttpClient) -> Self {
-        Self { http: Arc::new(http) }
+/// The tool of this name and operation, if there is one.
+pub(crate) fn find(policy: &Policy, name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
+    if let Some(tool) = platform::find(name) {
+        return Some(Arc::new(tool));
     }
-
-    /// The tool of this name and operation, if there is one.
-    pub(crate) fn find(&self, policy: &Policy, name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
-        if let Some(tool) = platform::find(name) {
-            return Some(Arc::new(tool));
-        }
-        if [name, operation].contains(&EXPORT) {
-            return Some(Arc::new(export::Export));
-        }
-        // A file names its tools in full: `transcription.run` is asked for as such, or as `transcription` and `run`.
-        let whole = [operation.to_owned(), format!("{name}.{operation}"), name.to_owned()];
-        let tool = whole.iter().find_map(|name| policy.tool(name))?;
-        Some(Arc::new(http_tool::HttpSource::new(self.http.clone(), tool.clone())))
+    if [name, operation].contains(&EXPORT) {
+        return Some(Arc::new(export::Export));
     }
+    // A file names its tools in full: `transcription.run` is asked for as such, or as `transcription` and `run`.
+    let whole = [operation.to_owned(), format!("{name}.{operation}"), name.to_owned()];
+    let tool = whole.iter().find_map(|name| policy.tool(name))?;
+    Some(Arc::new(http_tool::HttpSource::new(tool.clone())))
 }

@@ -13,6 +13,7 @@ use store::{Change, GateWrite, Run, StoreError, Written};
 use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
 use super::{DEAD_AFTER, Gate, pipeline};
 use crate::app::AppState;
+use crate::sources;
 
 /// Between two looks at a call that another instance executes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -110,7 +111,7 @@ impl Gate {
 
     /// Executes what a dead instance left behind, if that cannot harm; else nobody knows, and that is the answer.
     async fn take_over(&self, app: &AppState, call: &Call, run: Run) -> Known {
-        let tool = app.sources.find(&self.rules.policy(), &call.tool, &call.operation);
+        let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
         let Some(tool) = tool.filter(|tool| tool.replay_safe()) else {
             return match self.give_up(&run).await {
                 Ok(()) => self.again(call).await,
@@ -160,7 +161,7 @@ impl Gate {
 
     /// Another instance, or a settling of ours, is at it: its answer is ours too.
     fn wait_for<'a>(&'a self, app: &'a AppState, call: &'a Call) -> BoxFuture<'a, Known> {
-        let tool = app.sources.find(&self.rules.policy(), &call.tool, &call.operation);
+        let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
         let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
         async move {
             let waiting = async {

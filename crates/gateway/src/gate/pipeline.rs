@@ -15,7 +15,7 @@ use super::known::Known;
 use super::question::Question;
 use super::{Gate, Permit, artifacts};
 use crate::app::AppState;
-use crate::sources::{Failure, Output, Tool};
+use crate::sources::{self, Failure, Output, Tool};
 
 /// So often a call is decided about anew because its parent ended in between: it ends once.
 const LOOKS: u32 = 3;
@@ -94,7 +94,7 @@ async fn perform(app: &AppState, call: Call) -> Answered {
 async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store::StoreError> {
     let gate = &app.gate;
     let policy = gate.rules.policy();
-    let tool = app.sources.find(&policy, &call.tool, &call.operation);
+    let tool = sources::find(&policy, &call.tool, &call.operation);
     let question = gate.question(call, tool.as_deref()).await?;
     // A child is of its parent's case, also where it does not say so.
     if call.case.is_none() {

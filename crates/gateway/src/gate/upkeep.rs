@@ -13,6 +13,7 @@ use tokio::time::MissedTickBehavior;
 use super::{DEAD_AFTER, Gate};
 use crate::app::AppState;
 use crate::config::{Config, Database};
+use crate::sources;
 
 /// What an operator changes counts within a second.
 const TICK: Duration = Duration::from_millis(500);
@@ -46,7 +47,7 @@ async fn tend(app: &AppState, count: u64) -> Result<(), StoreError> {
     gate.notice_changes().await?;
     if count.is_multiple_of(ALIVE) {
         gate.store.see_instance(&gate.instance, gate.clock.now()).await?;
-        gate.bury(app).await?;
+        gate.bury().await?;
     }
     let due = gate.checkpoints.due().await?;
     let sign = due >= SIGN_EVENTS || (due > 0 && count.is_multiple_of(SIGN));
@@ -118,13 +119,13 @@ impl Gate {
     }
 
     /// Gives up calls of dead instances. One that may be repeated is left a while for its caller to ask again.
-    async fn bury(&self, app: &AppState) -> Result<(), StoreError> {
+    async fn bury(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         let delta = |time| TimeDelta::from_std(time).unwrap_or_default();
         for run in self.store.orphaned_calls(now - delta(DEAD_AFTER), ORPHANS).await? {
             let name = run.tool.as_deref().unwrap_or_default();
             let operation = run.operation.as_deref().unwrap_or_default();
-            let tool = app.sources.find(&self.rules.policy(), name, operation);
+            let tool = sources::find(&self.rules.policy(), name, operation);
             let may_come_back = tool.is_some_and(|tool| tool.replay_safe());
             if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
             {

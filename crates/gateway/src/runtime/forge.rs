@@ -3,13 +3,8 @@
 
 mod pulls;
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use egress::{AddressClass, Denial, Host, Target, classify};
 use proto::OrgId;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect::Policy;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{Repo, Scope, StoreError};
 use url::{Origin, Url};
@@ -19,9 +14,6 @@ use crate::vault::VaultError;
 
 pub(crate) use pulls::{NewPull, PullError, open_pull};
 
-/// To begin a connection, and between two pieces of an answer.
-const CONNECTING: Duration = Duration::from_secs(10);
-const SILENT: Duration = Duration::from_mins(2);
 /// A secret of one repository, for any forge.
 const REPO_SECRET: &str = "GIT_TOKEN";
 /// A secret of the organisation, for GitHub.
@@ -42,14 +34,8 @@ pub(crate) enum ForgeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Vault(#[from] VaultError),
-}
-
-/// Asks forges.
-pub struct Forge {
-    /// Reaches the public internet only, whatever a name resolves to.
-    public: reqwest::Client,
-    /// For hosts that the operator has named.
-    named: reqwest::Client,
+    #[error("the gateway cannot go out: {0}")]
+    Outbound(#[from] reqwest::Error),
 }
 
 /// A repository that may be asked.
@@ -58,19 +44,6 @@ pub(crate) struct Access<'a> {
     /// Without `/` or `.git` at its end.
     pub(crate) url: Url,
     token: Option<SecretString>,
-}
-
-impl Forge {
-    pub fn open() -> reqwest::Result<Self> {
-        let client = || {
-            reqwest::Client::builder()
-                .no_proxy()
-                .redirect(Policy::none())
-                .connect_timeout(CONNECTING)
-                .read_timeout(SILENT)
-        };
-        Ok(Self { public: client().dns_resolver(PublicOnly).build()?, named: client().build()? })
-    }
 }
 
 impl Access<'_> {
@@ -108,11 +81,11 @@ async fn allowed<'a>(
         decided => decided?,
     }
     match target.host {
-        _ if named => Ok(&app.forge.named),
+        _ if named => Ok(app.outbound.named()?),
         Host::Address(address) if classify(address) != AddressClass::Public => {
             Err(ForgeError::Private(name.to_owned()))
         }
-        Host::Address(_) | Host::Name(_) => Ok(&app.forge.public),
+        Host::Address(_) | Host::Name(_) => Ok(app.outbound.public()?),
     }
 }
 
@@ -149,23 +122,6 @@ pub(crate) fn one_form(text: &str) -> Option<Url> {
     url.set_path(&path);
     url.set_query(None);
     Some(url)
-}
-
-/// Gives only addresses of the public internet, so that no name leads us into our own network.
-struct PublicOnly;
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let public: Vec<SocketAddr> =
-                found.filter(|address| classify(address.ip()) == AddressClass::Public).collect();
-            if public.is_empty() {
-                return Err("the name leads to no public address".into());
-            }
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
-    }
 }
 
 #[cfg(test)]

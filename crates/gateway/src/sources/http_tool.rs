@@ -1,7 +1,6 @@
 //! Tools that a team describes in `tools.yaml`: a URL, a credential from the vault, a schema. No code.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{AddressClass, classify};
@@ -9,7 +8,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use policy::{Auth, HttpTool, Method, Risk};
 use proto::JsonObject;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use store::Scope;
@@ -19,79 +17,52 @@ use super::{Failure, Output, Tool};
 use crate::app::AppState;
 use crate::gate::{Call, LARGEST, Permit};
 
-const CONNECT: Duration = Duration::from_secs(10);
 /// What tells the other side that a second request is the first one again.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Two ways out: to the public internet, and to the private addresses that the operator named.
-pub(crate) struct HttpClient {
-    public: reqwest::Client,
-    named: reqwest::Client,
-    allowed: Vec<String>,
-}
-
-/// Resolves once and passes on public addresses only: what was checked is what is connected to.
-struct PublicOnly;
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let public: Vec<_> =
-                found.filter(|address| classify(address.ip()) == AddressClass::Public).collect();
-            if public.is_empty() {
-                return Err("this name leads to no public address".into());
-            }
-            Ok(Box::new(public.into_iter()) as Addrs)
-        })
+/// The client that may go to this URL. Private addresses are gone to only where the operator named them.
+fn way<'a>(app: &'a AppState, url: &Url) -> Option<reqwest::Result<&'a reqwest::Client>> {
+    match reach(&app.config.allowed_hosts, url)? {
+        Reach::Public => Some(app.outbound.public()),
+        Reach::Named => Some(app.outbound.named()),
     }
 }
 
-impl HttpClient {
-    /// `allowed` are private addresses, `host:port`.
-    pub(crate) fn new(allowed: Vec<String>) -> reqwest::Result<Self> {
-        // A redirect would carry the credential to wherever it points, and past the check of the address.
-        let base = || {
-            reqwest::Client::builder()
-                .connect_timeout(CONNECT)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-        };
-        Ok(Self { public: base().dns_resolver(PublicOnly).build()?, named: base().build()?, allowed })
-    }
+#[derive(Debug, PartialEq, Eq)]
+enum Reach {
+    Public,
+    Named,
+}
 
-    /// The client that may go to this URL, if any.
-    fn way(&self, url: &Url) -> Option<&reqwest::Client> {
-        let place = format!("{}:{}", url.host_str()?, url.port_or_known_default()?);
-        if self.allowed.contains(&place) {
-            return Some(&self.named);
-        }
-        let literal = match url.host()? {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some(IpAddr::from(address)),
-            Host::Ipv6(address) => Some(IpAddr::from(address)),
-        };
-        literal.is_none_or(|address| classify(address) == AddressClass::Public).then_some(&self.public)
+fn reach(allowed: &[String], url: &Url) -> Option<Reach> {
+    let place = format!("{}:{}", url.host_str()?, url.port_or_known_default()?);
+    if allowed.contains(&place) {
+        return Some(Reach::Named);
     }
+    let literal = match url.host()? {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some(IpAddr::from(address)),
+        Host::Ipv6(address) => Some(IpAddr::from(address)),
+    };
+    literal.is_none_or(|address| classify(address) == AddressClass::Public).then_some(Reach::Public)
 }
 
 /// One tool of the file.
 pub(super) struct HttpSource {
-    client: Arc<HttpClient>,
     tool: HttpTool,
 }
 
 impl HttpSource {
-    pub(super) fn new(client: Arc<HttpClient>, tool: HttpTool) -> Self {
-        Self { client, tool }
+    pub(super) fn new(tool: HttpTool) -> Self {
+        Self { tool }
     }
 
     async fn send(&self, app: &AppState, permit: &Permit, call: &Call) -> Result<Output, Failure> {
         let url =
             Url::parse(&self.tool.url).map_err(|_| Failure::Down("the tool's URL is none".to_owned()))?;
-        let client = self.client.way(&url).ok_or_else(|| {
-            Failure::Down("the tool's address is private: name it in CONNECTOR_ALLOWED_HOSTS".to_owned())
-        })?;
+        let private = || "the tool's address is private: name it in CONNECTOR_ALLOWED_HOSTS".to_owned();
+        let client = way(app, &url).ok_or_else(|| Failure::Down(private()))?;
+        let client = client.map_err(|error| failure(&error))?;
         let method = match self.tool.method {
             Method::Get => reqwest::Method::GET,
             Method::Post => reqwest::Method::POST,
@@ -218,9 +189,8 @@ mod tests {
 
     #[test]
     fn only_public_addresses_and_named_private_ones_are_gone_to() {
-        let client =
-            HttpClient::new(vec!["127.0.0.1:9000".to_owned(), "tools.internal:80".to_owned()]).unwrap();
-        let way = |url: &str| client.way(&Url::parse(url).unwrap()).is_some();
+        let allowed = ["127.0.0.1:9000".to_owned(), "tools.internal:80".to_owned()];
+        let way = |url: &str| reach(&allowed, &Url::parse(url).unwrap()).is_some();
         assert!(
             way("http://127.0.0.1:9000/x") && way("http://tools.internal/x") && way("https://example.com/")
         );
@@ -235,11 +205,5 @@ mod tests {
         ] {
             assert!(!way(refused), "{refused}");
         }
-    }
-
-    #[tokio::test]
-    async fn a_name_that_leads_to_a_private_address_resolves_to_nothing() {
-        let found = PublicOnly.resolve("localhost".parse().unwrap()).await;
-        assert!(found.is_err());
     }
 }
