@@ -163,9 +163,14 @@ async fn a_cancel_without_a_turn_clears_the_queue(on: On) {
 
 async fn the_initial_prompt_is_sent_once_however_many_come(on: On) {
     let live = Live::echoing(on).await;
+    // Nothing begins before both are there, or one of them would find it in its `init`.
+    live.agent.behave(|manner| manner.healthy = false);
     let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
     let (mut one, mut two) = tokio::join!(live.watch(&session), live.watch(&session));
+    one.until_type("init").await;
+    two.until_type("init").await;
     live.post(&format!("/proliferate/{session}/eager-start"), &json!({})).await;
+    live.agent.behave(|manner| manner.healthy = true);
     let first = one.until_type("turn_complete").await;
     assert_eq!((users(&first), tokens(&first).as_str()), (vec!["begin"], "echo: begin"));
     assert_eq!(users(&two.until_type("turn_complete").await), ["begin"]);
