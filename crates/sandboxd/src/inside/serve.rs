@@ -66,6 +66,7 @@ pub struct Worker {
 impl Worker {
     /// Binds first: nobody else can have the port then, since nothing else runs yet.
     pub async fn bind(options: &Options, key: Key, clock: Clock, rng: Rng) -> io::Result<Self> {
+        shield_programs()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let port = listener.local_addr()?.port();
         let roots = Arc::new(Roots::open(&options.home, &options.workspace)?);
@@ -129,4 +130,14 @@ async fn serve(inside: Arc<Inside>, mut incoming: channel::Incoming, driver: cha
         }
     };
     let _ = tokio::join!(driver.run(), taking);
+}
+
+/// Programs inherit what their starter ignores, and a gateway may have been started by `nohup`: then Ctrl-C would stop
+/// nothing in any terminal. What has a handler is not inherited, so these have one, which does nothing.
+fn shield_programs() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    for kind in [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup()] {
+        drop(signal(kind)?);
+    }
+    Ok(())
 }

@@ -72,3 +72,15 @@ async fn the_end_of_input_ends_a_reader_and_dropping_ends_all() {
     let pid = std::fs::read_to_string(sandbox.workspace().join("pid")).unwrap();
     crate::common::until("the terminal's program ends", || !crate::common::lives(&pid)).await;
 }
+
+/// What is started by `nohup … &` ignores these, and so would everything that it starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn control_c_works_although_the_supervisor_was_started_without_it() {
+    let this = std::env::current_exe().unwrap();
+    let again = "trap '' INT QUIT HUP; exec \"$0\" --exact terminal::control_c_reaches_the_foreground_job_and_the_shell_goes_on";
+    let mut shell = tokio::process::Command::new("bash");
+    let ran =
+        timeout(Duration::from_mins(3), shell.args(["-c", again]).arg(this).output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
