@@ -36,15 +36,8 @@ pub(super) enum Known {
 }
 
 impl Gate {
-    /// Looks for the call here, then in the database.
+    /// Looks for the call in the database.
     pub(super) async fn known(&self, app: &AppState, call: &Call) -> Known {
-        let here = self.work().get(&(call.org, call.run_id.clone())).map(|at| (at.request, at.work.clone()));
-        if let Some((request, work)) = here {
-            if request == call.request_hash {
-                return Known::Answer(work.await);
-            }
-            return self.conflict(call).await;
-        }
         match self.store.run(call.org, &call.run_id).await {
             Ok(None) => Known::Nothing,
             Ok(Some(run)) => self.judge_known(app, call, run).await,
@@ -80,7 +73,7 @@ impl Gate {
     }
 
     /// The refusal is recorded in the caller's chain; the run that has the id is not touched.
-    async fn conflict(&self, call: &Call) -> Known {
+    pub(super) async fn conflict(&self, call: &Call) -> Known {
         let answered = Answered::conflict(call);
         let versions = self.rules.policy().pins().versions();
         let verdict = policy::Verdict {

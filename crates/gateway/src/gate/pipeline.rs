@@ -1,12 +1,13 @@
 //! One call, from the question to the answer.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use ledger::{ActionType, ArtifactRef, Artifacts, payload_hash};
 use policy::{Verdict, Versions, decide};
-use proto::{RunKind, RunStatus, ToolErrorCode};
+use proto::{OrgId, RunKind, RunStatus, ToolErrorCode};
 use serde_json::{Value, json};
 use store::{Called, Change, Ended, GateWrite, NewRun, Written};
 
@@ -26,23 +27,45 @@ impl Gate {
     /// Does a call, or gives the answer that it was given before. It goes on when whoever asked goes away.
     pub(crate) async fn call(app: &AppState, call: Call) -> Answered {
         let gate = app.gate.clone();
-        match gate.known(app, &call).await {
-            Known::Answer(answered) => return answered,
-            Known::Down(error) => return down(&call, &error),
-            Known::Nothing => {}
-        }
-        let (app, lost) = (app.clone(), call.clone());
-        let work = async move { perform(&app, call).await }.boxed().shared();
-        let key = (lost.org, lost.run_id.clone());
-        // Between the look above and here, the same call may have come to work: then that one counts.
-        let Some(work) = gate.join(&key, lost.request_hash, work) else { return Answered::conflict(&lost) };
-        let running = work.clone();
+        let key = (call.org, call.run_id.clone());
+        let (inside, asked) = (app.clone(), call.clone());
+        let work = async move { answer(&inside, asked).await }.boxed().shared();
+        let Some(work) = gate.join(&key, call.request_hash, work) else {
+            return told(&call, gate.conflict(&call).await);
+        };
+        // From the first look on, or a caller that hangs up would leave a call that nobody executes.
         let done = tokio::spawn(async move {
-            let answered = running.await;
-            gate.work().remove(&key);
-            answered
+            let _at_work = AtWork { gate, key };
+            work.await
         });
-        done.await.unwrap_or_else(|_| Answered::unrecorded(&lost, Refusal::unknown()))
+        done.await.unwrap_or_else(|_| Answered::unrecorded(&call, Refusal::unknown()))
+    }
+}
+
+/// A call is at work until this is dropped, however it ends.
+struct AtWork {
+    gate: Arc<Gate>,
+    key: (OrgId, String),
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        self.gate.work().remove(&self.key);
+    }
+}
+
+async fn answer(app: &AppState, call: Call) -> Answered {
+    match app.gate.known(app, &call).await {
+        Known::Nothing => perform(app, call).await,
+        known => told(&call, known),
+    }
+}
+
+fn told(call: &Call, known: Known) -> Answered {
+    match known {
+        Known::Answer(answered) => answered,
+        Known::Down(error) => down(call, &error),
+        Known::Nothing => Answered::unrecorded(call, Refusal::unknown()),
     }
 }
 
@@ -68,11 +91,8 @@ async fn perform(app: &AppState, call: Call) -> Answered {
             // No audit, no effect.
             (Err(error), _, _) => return down(&call, &error),
             (Ok(Written::Known(run)), _, _) => {
-                return match gate.judge_known(app, &call, *run).await {
-                    Known::Answer(answered) => answered,
-                    Known::Down(error) => down(&call, &error),
-                    Known::Nothing => Answered::unrecorded(&call, Refusal::unknown()),
-                };
+                let known = gate.judge_known(app, &call, *run).await;
+                return told(&call, known);
             }
             // The parent ended after it was looked at: look again.
             (Ok(Written::ParentInactive | Written::NotYours), _, _) => {}
@@ -116,12 +136,15 @@ fn refused(call: &Call, decided: &Decided) -> Option<Refusal> {
 /// Executes a claimed call, and writes down what came of it before anybody is told.
 pub(super) async fn execute(app: &AppState, call: &Call, tool: &dyn Tool, versions: &Versions) -> Answered {
     let permit = Permit::new(call.org, &call.run_id);
-    let result = tokio::time::timeout(tool.timeout(), tool.execute(app, &permit, call)).await;
+    let executing = AssertUnwindSafe(tool.execute(app, &permit, call)).catch_unwind();
+    let result = tokio::time::timeout(tool.timeout(), executing).await;
     drop(permit);
     crash_point("gate-executed");
     let result = match result {
-        Ok(Ok(output)) => Ok(output),
-        Ok(Err(failure)) => Err(refusal_of(failure)),
+        Ok(Ok(Ok(output))) => Ok(output),
+        Ok(Ok(Err(failure))) => Err(refusal_of(failure)),
+        // It fell over, perhaps after its effect.
+        Ok(Err(_)) => Err(Refusal::unknown()),
         Err(_) => Err(Refusal::new(ToolErrorCode::ToolTimeout, "the tool did not answer in time")),
     };
     let (write, answered) = app.gate.outcome(call, &app.gate.instance, result, versions);

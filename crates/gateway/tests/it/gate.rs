@@ -491,3 +491,19 @@ async fn a_tool_that_the_provider_cannot_serve_says_which_capability_is_missing(
     let runs = world.gateway.get("/v1/runs").bearer(world.team.token(Role::Owner)).send().await.json();
     assert_eq!(runs["runs"][0]["status"], "failed");
 }
+
+#[tokio::test]
+async fn a_call_goes_on_when_its_caller_hangs_up() {
+    for world in World::both().await {
+        let slow = std::time::Duration::from_millis(300);
+        world.effects.plan_always(testkit::Plan { delay: slow, ..testkit::Plan::default() });
+        let call = write_call("run-00000001");
+        tokio::select! {
+            _ = world.call(&call) => panic!("it was to be slow"),
+            () = world.effects.wait_for_effects(1) => {}
+        }
+        let answer = world.call(&write_call("run-00000001")).await;
+        assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
+        assert_eq!(world.run("run-00000001").await["status"], "completed");
+    }
+}
