@@ -13,6 +13,7 @@ mod known;
 mod permit;
 mod pipeline;
 mod question;
+mod record;
 mod rules;
 mod runs;
 mod scribe;

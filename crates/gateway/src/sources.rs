@@ -1,5 +1,5 @@
-//! What can be executed behind the gate: the platform's own tools, exports, and HTTP tools from a file. A source does
-//! its work only with a [`Permit`].
+//! What can be executed behind the gate: the platform's own tools, exports, and HTTP tools from a file. What is done
+//! outside of our database is done only with a [`Permit`].
 
 mod export;
 mod http_tool;
@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use policy::{Policy, Risk};
 use proto::JsonObject;
 use serde_json::{Value, json};
+use store::Effect;
 
 use crate::app::AppState;
 use crate::gate::{Call, Permit};
@@ -25,10 +26,6 @@ pub(crate) use platform::{PLATFORM_TOOLS, offered};
 pub(crate) trait Tool: Send + Sync {
     fn risk(&self) -> Risk;
 
-    /// Whether executing it twice does what executing it once does. Only then is a call whose instance died in the
-    /// middle executed again.
-    fn replay_safe(&self) -> bool;
-
     fn timeout(&self) -> Duration;
 
     /// What it does beyond its own case, by the names that lanes prohibit or permit.
@@ -38,6 +35,39 @@ pub(crate) trait Tool: Send + Sync {
 
     /// What is wrong with the parameters: each field and limit, in words for whoever sent them.
     fn check(&self, parameters: &Value) -> Result<(), String>;
+
+    fn work(&self) -> Work<'_>;
+}
+
+/// How a tool does what it does.
+pub(crate) enum Work<'a> {
+    Within(&'a dyn Within),
+    Outside(&'a dyn Outside),
+}
+
+impl Work<'_> {
+    /// Whether a call that was left behind may be executed again. One within is never left behind.
+    pub(crate) fn replay_safe(&self) -> bool {
+        matches!(self, Self::Outside(outside) if outside.replay_safe())
+    }
+}
+
+/// A tool whose whole effect is a change of our own database. Its claim, its effect and its outcome are one
+/// transaction, so none of them is ever there alone.
+pub(crate) trait Within: Send + Sync {
+    /// What it would give and change. Changes nothing itself.
+    fn prepare<'a>(
+        &'a self,
+        app: &'a AppState,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<(Output, Effect), Failure>>;
+}
+
+/// A tool whose effect is where no transaction of ours reaches: claimed before, told of after.
+pub(crate) trait Outside: Send + Sync {
+    /// Whether executing it twice does what executing it once does. Only then is a call whose instance died in the
+    /// middle executed again.
+    fn replay_safe(&self) -> bool;
 
     fn execute<'a>(
         &'a self,

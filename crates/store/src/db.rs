@@ -14,12 +14,13 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
 };
 use sqlx::{Connection as _, raw_sql};
-use tokio::sync::mpsc;
 
 use crate::appender::Appender;
+use crate::gate::Line;
+use crate::near::Near;
 pub use crate::writer::Durability;
 use crate::writer::Writer;
-use crate::{StoreError, gate, migrate};
+use crate::{StoreError, migrate};
 
 /// How long a connection may take, and how long SQLite waits for another process that writes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,12 +35,12 @@ const POSTGRES_CONNECTIONS: u32 = 16;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Db,
-    pub(crate) gate: mpsc::Sender<gate::Job>,
+    pub(crate) gate: Line,
 }
 
 #[derive(Clone)]
 pub(crate) enum Db {
-    Sqlite { readers: SqlitePool, writer: Writer, appender: Appender },
+    Sqlite { readers: SqlitePool, near: Near, writer: Writer, appender: Appender },
     Postgres(PgPool),
 }
 
@@ -73,7 +74,25 @@ macro_rules! write {
         }
     };
 }
-pub(crate) use {read, write};
+
+/// Finds one row by its key: on SQLite without leaving this thread, if that is possible now.
+macro_rules! find {
+    ($store:expr, $sql:expr $(, $value:expr)* $(,)?) => {
+        match &$store.db {
+            $crate::db::Db::Sqlite { readers, near, .. } => {
+                let found = near.find($sql, &[$(&$value),*]);
+                match found {
+                    Some(found) => Ok(found),
+                    None => sqlx::query_as($sql)$(.bind($value))*.fetch_optional(readers).await,
+                }
+            }
+            $crate::db::Db::Postgres(pool) => {
+                $crate::db::in_time(sqlx::query_as($sql)$(.bind($value))*.fetch_optional(pool)).await
+            }
+        }
+    };
+}
+pub(crate) use {find, read, write};
 
 impl Store {
     /// Opens the SQLite database in `file`, making it when it is not there, and brings it up to date.
@@ -97,8 +116,9 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
-        let (writer, appender) = (Writer::start(connection), Appender::new(file));
-        Self::of(Db::Sqlite { readers, writer, appender })
+        let (writer, appender, near) = (Writer::start(connection), Appender::new(file), Near::new(file));
+        let gate = Line::sqlite(file, writer.turn());
+        Self { gate, db: Db::Sqlite { readers, near, writer, appender } }
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
@@ -116,19 +136,17 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(options);
-        Self::of(Db::Postgres(pool))
-    }
-
-    fn of(db: Db) -> Self {
-        Self { gate: gate::start(db.clone()), db }
+        Self { gate: Line::postgres(pool.clone()), db: Db::Postgres(pool) }
     }
 
     /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds
     /// everything alone; a later write is told that the writer has stopped.
     pub async fn close(self) {
+        self.gate.close().await;
         match self.db {
-            Db::Sqlite { readers, writer, appender } => {
+            Db::Sqlite { readers, near, writer, appender } => {
                 appender.close();
+                near.close();
                 // SQLite folds the log into the file when the last connection closes: that must be the writer's,
                 // for only its end is waited for.
                 readers.close().await;

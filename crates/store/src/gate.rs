@@ -1,35 +1,49 @@
 //! The one way to write runs and the ledger: whatever waits goes into one transaction, as rows and not as calls.
 //!
 //! A ledger has one end, so its writers stand in line on any database. Here the line is a queue: a call costs a
-//! share of a commit and a share of a statement. What belongs together (a claim and the event that allows it, an
-//! outcome and the event that tells it) is one [`GateWrite`], and is kept whole or not at all.
+//! share of a commit. What belongs together (a claim and the event that allows it, an outcome and the event that
+//! tells it, an effect on our own rows) is one [`GateWrite`], and is kept whole or not at all.
 
-mod batch;
+mod plan;
+mod postgres;
+mod rows;
+mod sqlite;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use ledger::{Chain, Event};
-use proto::OrgId;
+use proto::{ConfigurationId, OrgId};
+use sqlx::PgPool;
+use sqlx::types::JsonValue;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::db::{Db, Durability, transaction};
+use crate::writer::Turn;
 use crate::{Ended, NewArtifact, NewRun, OverrideGrant, Run, SafetyLock, Store, StoreError};
 
 /// More than this waits at its sender.
 const QUEUE: usize = 1024;
-/// More than this goes into the next transaction. Bounded by what PostgreSQL takes as parameters of one statement.
+/// More than this goes into the next transaction, so that the first one is not kept waiting.
 const BATCH: usize = 128;
 
 /// What is written together.
 #[derive(Clone, Debug)]
 pub struct GateWrite {
     pub change: Change,
+    /// Happens only if the change is made.
+    pub effect: Option<Effect>,
     /// Kept only if the change is made. One that is there already stays as it is.
     pub artifacts: Vec<NewArtifact>,
     /// Appended only if the change is made.
     pub events: Vec<NewEvent>,
+}
+
+impl GateWrite {
+    /// A change and what is told of it.
+    pub fn new(change: Change, events: Vec<NewEvent>) -> Self {
+        Self { change, effect: None, artifacts: Vec::new(), events }
+    }
 }
 
 /// An event and the chain it goes to: an organisation's, or the system's.
@@ -37,6 +51,18 @@ pub struct GateWrite {
 pub struct NewEvent {
     pub org: Option<OrgId>,
     pub event: Event,
+}
+
+/// What a tool does to rows of ours. It happens together with its claim and its outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    SaveServiceCommands {
+        org: OrgId,
+        configuration: ConfigurationId,
+        commands: JsonValue,
+        by: String,
+        at: DateTime<Utc>,
+    },
 }
 
 /// What happens to runs and to what governs them.
@@ -71,20 +97,80 @@ pub enum Written {
     Known(Box<Run>),
     /// The parent is not under way; nothing was written.
     ParentInactive,
+    /// What the effect is for does not exist; nothing was written.
+    Gone,
     /// The run is not under way, or another instance executes it; nothing was written.
     NotYours,
 }
 
-pub(crate) struct Job {
+/// A write, and who waits for it.
+struct Job {
     write: GateWrite,
-    done: oneshot::Sender<Result<Written, StoreError>>,
+    done: Waiting,
 }
 
-/// Starts the line in front of a database. It ends with the last handle to it.
-pub(crate) fn start(db: Db) -> mpsc::Sender<Job> {
-    let (sender, queue) = mpsc::channel(QUEUE);
-    tokio::spawn(work(db, queue));
-    sender
+type Waiting = oneshot::Sender<Result<Written, StoreError>>;
+
+enum Asked {
+    Write(Box<Job>),
+    Close(oneshot::Sender<()>),
+}
+
+/// The line in front of a database. It ends when it is closed or the last handle is gone.
+#[derive(Clone)]
+pub(crate) struct Line(mpsc::Sender<Asked>);
+
+impl Line {
+    /// Starts the line in front of a file, whose other writer takes turns with it.
+    pub(crate) fn sqlite(file: &Path, turn: Turn) -> Self {
+        let (line, queue) = mpsc::channel(QUEUE);
+        let file = file.to_owned();
+        std::thread::spawn(move || sqlite::work(&file, &turn, Inbox { queue, closers: Vec::new() }));
+        Self(line)
+    }
+
+    /// Starts the line in front of a server.
+    pub(crate) fn postgres(pool: PgPool) -> Self {
+        let (line, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(postgres::work(pool, Inbox { queue, closers: Vec::new() }));
+        Self(line)
+    }
+
+    /// Takes no more writes, does those that wait, and returns when the line has ended.
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        // Either may fail only because the line has ended already, and then there is nothing to wait for.
+        if self.0.send(Asked::Close(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+/// What the line is asked. Whoever closes it is told when this is dropped, which is the last thing that it does.
+struct Inbox {
+    queue: mpsc::Receiver<Asked>,
+    closers: Vec<oneshot::Sender<()>>,
+}
+
+impl Inbox {
+    /// Adds whatever else has come by now.
+    fn add_waiting(&mut self, jobs: &mut Vec<Job>) {
+        while jobs.len() < BATCH
+            && let Ok(asked) = self.queue.try_recv()
+        {
+            self.sort(asked, jobs);
+        }
+    }
+
+    fn sort(&mut self, asked: Asked, jobs: &mut Vec<Job>) {
+        match asked {
+            Asked::Write(job) => jobs.push(*job),
+            Asked::Close(closer) => {
+                self.queue.close();
+                self.closers.push(closer);
+            }
+        }
+    }
 }
 
 impl Store {
@@ -92,7 +178,7 @@ impl Store {
     pub async fn gate_write(&self, write: GateWrite) -> Result<Written, StoreError> {
         let stopped = || StoreError::NotCommitted("the gate's writer has stopped".to_owned());
         let (done, answer) = oneshot::channel();
-        self.gate.send(Job { write, done }).await.map_err(|_| stopped())?;
+        self.gate.0.send(Asked::Write(Box::new(Job { write, done }))).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 }
@@ -101,6 +187,14 @@ impl NewEvent {
     pub(crate) fn chain(&self) -> Result<Chain, StoreError> {
         let name = self.org.map_or_else(|| "system".to_owned(), |org| org.uuid().to_string());
         Chain::new(name).map_err(|error| StoreError::NotCommitted(error.to_string()))
+    }
+}
+
+impl Effect {
+    /// What it changes.
+    fn key(&self) -> (OrgId, ConfigurationId) {
+        let Self::SaveServiceCommands { org, configuration, .. } = self;
+        (*org, *configuration)
     }
 }
 
@@ -115,23 +209,6 @@ impl Change {
     }
 }
 
-async fn work(db: Db, mut queue: mpsc::Receiver<Job>) {
-    let mut waiting = Vec::new();
-    loop {
-        if waiting.is_empty() && queue.recv_many(&mut waiting, BATCH).await == 0 {
-            return;
-        }
-        while waiting.len() < BATCH
-            && let Ok(job) = queue.try_recv()
-        {
-            waiting.push(job);
-        }
-        let (now, later) = apart(std::mem::take(&mut waiting));
-        waiting = later;
-        commit(&db, now).await;
-    }
-}
-
 /// The jobs that can go together, and those that must come after them.
 fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
@@ -139,56 +216,29 @@ fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
         .partition(|job| job.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned()))))
 }
 
-/// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
-/// others nothing.
-async fn commit(db: &Db, jobs: Vec<Job>) {
-    let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
-    let writes = Arc::new(writes);
-    match attempt(db, writes.clone()).await {
-        Ok(results) => answer(waiting, results.into_iter().map(Ok)),
-        Err(error) if writes.len() == 1 => answer(waiting, [Err(error)]),
-        Err(error) if error.is_unavailable() => {
-            answer(waiting, (0..writes.len()).map(|_| Err(StoreError::NotCommitted(error.to_string()))));
+/// Tells all what became of their transaction.
+fn answer(waiting: Vec<Waiting>, result: Result<Vec<Written>, StoreError>) {
+    match result {
+        Err(error) if waiting.len() > 1 => {
+            let lost = || Err(StoreError::NotCommitted(error.to_string()));
+            tell(waiting.into_iter().map(|done| (done, lost())));
         }
-        Err(_) => {
-            for (write, done) in writes.iter().zip(waiting) {
-                let result = attempt(db, Arc::new(vec![write.clone()])).await;
-                answer(
-                    vec![done],
-                    result
-                        .map(Vec::into_iter)
-                        .map_or_else(|error| vec![Err(error)], |results| results.map(Ok).collect()),
-                );
-            }
-        }
+        result => answer_each(waiting, result),
     }
 }
 
-fn answer(
-    waiting: Vec<oneshot::Sender<Result<Written, StoreError>>>,
-    results: impl IntoIterator<Item = Result<Written, StoreError>>,
-) {
-    for (done, result) in waiting.into_iter().zip(results) {
+/// Tells each what became of its own write; a failure is told to the one who waits.
+fn answer_each(waiting: impl IntoIterator<Item = Waiting>, result: Result<Vec<Written>, StoreError>) {
+    match result {
+        Ok(results) => tell(waiting.into_iter().zip(results.into_iter().map(Ok))),
+        Err(error) => tell(waiting.into_iter().zip([Err(error)])),
+    }
+}
+
+fn tell(answers: impl IntoIterator<Item = (Waiting, Result<Written, StoreError>)>) {
+    for (done, result) in answers {
         // Whoever asked may have gone away; what is written stands.
         let _ = done.send(result);
-    }
-}
-
-async fn attempt(db: &Db, writes: Arc<Vec<GateWrite>>) -> Result<Vec<Written>, StoreError> {
-    match db {
-        Db::Sqlite { writer, .. } => {
-            writer
-                .write(Durability::Disk, move |tx| {
-                    Box::pin(async move { batch::sqlite::run(tx, &writes).await })
-                })
-                .await
-        }
-        Db::Postgres(pool) => {
-            transaction(pool, Durability::Disk, move |tx| {
-                Box::pin(async move { batch::postgres::run(tx, &writes).await })
-            })
-            .await
-        }
     }
 }
 

@@ -2,8 +2,17 @@
 
 use sqlx::types::JsonValue;
 
-/// Implements `FromRow` for the rows of both databases by the same expression.
+/// Implements `FromRow` for the rows of both databases by the same expression; with `near` also for rows that are found
+/// without leaving a thread.
 macro_rules! from_row {
+    (near $type:ty, $row:ident => $value:expr) => {
+        impl $crate::near::FromNear for $type {
+            fn from_near($row: &$crate::near::NearRow<'_>) -> sqlx::Result<Self> {
+                Ok($value)
+            }
+        }
+        $crate::row::from_row!($type, $row => $value);
+    };
     ($type:ty, $row:ident => $value:expr) => {
         impl sqlx::FromRow<'_, sqlx::sqlite::SqliteRow> for $type {
             fn from_row($row: &sqlx::sqlite::SqliteRow) -> sqlx::Result<Self> {
@@ -40,6 +49,12 @@ where
 /// PostgreSQL refuses U+0000 in a text. An agent may print one, and that must not lose the rest of its answer.
 pub(crate) fn storable(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
+}
+
+/// A JSON value as a text that both databases can hold.
+pub(crate) fn json_text(value: &JsonValue) -> String {
+    let text = value.to_string();
+    if text.contains("\\u0000") { storable_json(value.clone()).to_string() } else { text }
 }
 
 /// The same for every text inside a JSON value, keys included.

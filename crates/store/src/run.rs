@@ -5,7 +5,7 @@ use proto::{OrgId, RunKind, RunStatus, SessionId};
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
-use crate::db::read;
+use crate::db::{find, read};
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
@@ -127,7 +127,10 @@ macro_rules! runs {
 }
 pub(crate) use runs;
 
-from_row!(Run, row => Run {
+/// One run by its key.
+pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
+
+from_row!(near Run, row => Run {
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     run_id: row.try_get("run_id")?,
     kind: word(row.try_get("run_kind")?)?,
@@ -167,9 +170,8 @@ from_row!(RecordedDecision, row => RecordedDecision {
 impl Store {
     /// A run of an organisation; one of another does not exist here.
     pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
-        const SQL: &str = runs!("WHERE org_id = $1 AND run_id = $2");
         let org = org.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(run_id).fetch_optional(pool).await)?)
+        Ok(find!(self, RUN, org, run_id)?)
     }
 
     pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {

@@ -48,12 +48,6 @@ from_row!(OverrideGrant, row => OverrideGrant {
     valid_until: row.try_get("valid_until")?,
 });
 
-pub(crate) const SET_LOCK: &str = "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at)
-    VALUES (1, $1, $2, $3, $4) ON CONFLICT (id) DO UPDATE SET locked = excluded.locked,
-    changed_by = excluded.changed_by, reason = excluded.reason, changed_at = excluded.changed_at";
-pub(crate) const GRANT: &str = "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by,
-    valid_from, valid_until) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
-
 impl Store {
     /// The lock; absent when it was never touched.
     pub async fn safety_lock(&self) -> Result<Option<SafetyLock>, StoreError> {

@@ -2,10 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use proto::{ClientType, OrgId, SessionId, SessionType};
-use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::db::{read, write};
+use crate::db::{find, read, write};
+use crate::row::{from_row, word};
 use crate::{Store, StoreError, TokenHash};
 
 /// A token to be stored, for the present sandbox of a session.
@@ -16,16 +16,20 @@ pub struct NewSandboxToken {
 }
 
 /// The session a sandbox token stands for, and what decides its role.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug)]
 pub struct SandboxOwner {
-    #[sqlx(try_from = "Uuid")]
     pub session_id: SessionId,
-    #[sqlx(try_from = "Uuid")]
     pub org_id: OrgId,
-    #[sqlx(try_from = "String")]
     pub session_type: SessionType,
     client_type: Option<String>,
 }
+
+from_row!(near SandboxOwner, row => SandboxOwner {
+    session_id: row.try_get::<Uuid, _>("session_id")?.into(),
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    session_type: word(row.try_get("session_type")?)?,
+    client_type: row.try_get("client_type")?,
+});
 
 impl SandboxOwner {
     /// Whether an automation started the session, which gives its agent another role.
@@ -52,7 +56,7 @@ impl Store {
             FROM sandbox_tokens t JOIN sessions s ON s.id = t.session_id AND s.sandbox_generation = t.generation
             WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND s.ended_at IS NULL";
         let hash = hash.as_slice();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, hash)?)
     }
 
     /// Whether any session has this sandbox.
@@ -66,6 +70,6 @@ impl Store {
         const SQL: &str = "SELECT id AS session_id, org_id, session_type, client_type FROM sessions
             WHERE id = $1 AND ended_at IS NULL";
         let id = id.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, id)?)
     }
 }

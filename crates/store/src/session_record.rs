@@ -9,7 +9,7 @@ use proto::{
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::db::read;
+use crate::db::find;
 use crate::row::{from_row, optional_word, word};
 use crate::{Store, StoreError};
 
@@ -99,7 +99,7 @@ macro_rules! optional_json {
     };
 }
 
-from_row!(SessionRecord, row => SessionRecord {
+from_row!(near SessionRecord, row => SessionRecord {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     created_by: optional_id!(row, "created_by"),
@@ -152,7 +152,7 @@ impl Store {
     pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.org_id = $1 AND s.id = $2");
         let (org, id) = (org.uuid(), id.uuid());
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, org, id)?)
     }
 
     /// A session by its id alone, for services and for the check of who may see it. Whoever asks must compare the
@@ -160,6 +160,6 @@ impl Store {
     pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(id).fetch_optional(pool).await)?)
+        Ok(find!(self, SQL, id)?)
     }
 }

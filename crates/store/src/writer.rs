@@ -4,12 +4,13 @@
 //! one, and a write can never fail because another one of ours holds the lock.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::StoreError;
 
@@ -46,15 +47,26 @@ struct Job {
 pub(crate) struct Writer {
     jobs: mpsc::Sender<Job>,
     stop: mpsc::Sender<oneshot::Sender<()>>,
+    turn: Turn,
 }
+
+/// Whoever holds it writes. SQLite itself would let one of two writers sleep and look again, which takes longer than
+/// the writing.
+pub(crate) type Turn = Arc<Mutex<()>>;
 
 impl Writer {
     /// Starts the writer on its own connection.
     pub(crate) fn start(connection: SqliteConnection) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let (stop, stops) = mpsc::channel(1);
-        tokio::spawn(work(connection, queue, stops));
-        Self { jobs, stop }
+        let turn = Turn::default();
+        tokio::spawn(work(connection, queue, stops, turn.clone()));
+        Self { jobs, stop, turn }
+    }
+
+    /// For another writer of the same file.
+    pub(crate) fn turn(&self) -> Turn {
+        self.turn.clone()
     }
 
     /// Takes no more writes, does those that wait, and returns when the connection is closed.
@@ -123,6 +135,7 @@ async fn work(
     mut connection: SqliteConnection,
     mut queue: mpsc::Receiver<Job>,
     mut stops: mpsc::Receiver<oneshot::Sender<()>>,
+    turn: Turn,
 ) {
     let mut synchronous = None;
     let mut batch = Vec::with_capacity(BATCH);
@@ -134,6 +147,7 @@ async fn work(
                 if taken == 0 {
                     break;
                 }
+                let _turn = turn.lock().await;
                 let wanted = batch.iter().map(|job| job.durability).max();
                 let ready = set_synchronous(&mut connection, &mut synchronous, wanted).await;
                 match batch.pop_if(|job| taken == 1 && job.single && ready.is_ok()) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use bytes::Bytes;
 use serde::Serialize;
@@ -72,7 +72,7 @@ impl EffectRecorder {
     pub async fn start() -> io::Result<Self> {
         let state = Arc::new(Shared { ledger: Mutex::default(), total: watch::Sender::new(0) });
         let router = Router::new()
-            .route("/effects/{key}", post(effect))
+            .route("/effects/{key}", any(effect))
             .route("/effects", get(list))
             .layer(DefaultBodyLimit::max(MAX_BODY))
             .with_state(Arc::clone(&state));

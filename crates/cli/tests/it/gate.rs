@@ -13,14 +13,17 @@ use crate::live::{Real, tokens};
 /// reply.
 const POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
 
-/// A machine whose one tool counts its effects elsewhere.
+/// A machine whose tools count their effects elsewhere.
 fn machine(effects: &EffectRecorder) -> Machine {
     let machine = Machine::new();
     let folder = machine.file("policy");
     std::fs::create_dir(&folder).unwrap();
     let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
-    let tool = format!("- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write}}\n");
-    std::fs::write(folder.join("tools.yaml"), tool).unwrap();
+    let tools = format!(
+        "- {{name: effect.write, method: POST, url: '{url}/effects/write', risk: write}}\n\
+         - {{name: effect.read, method: GET, url: '{url}/effects/read', risk: read}}\n"
+    );
+    std::fs::write(folder.join("tools.yaml"), tools).unwrap();
     machine
         .with("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
         .with("CONNECTOR_ALLOWED_HOSTS", address.trim_end_matches('/'))
@@ -80,8 +83,36 @@ fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
 }
 
 #[test]
-fn a_tool_that_may_be_repeated_is_done_in_the_end_wherever_the_gateway_dies() {
+fn a_tool_that_only_asks_is_asked_again_wherever_the_gateway_dies() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     for point in POINTS {
+        let effects = runtime.block_on(EffectRecorder::start()).unwrap();
+        let machine = machine(&effects);
+        let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let token = machine.run(&["token", "service", "--name", "worker"]).out.trim().to_owned();
+        let org = machine.json(&["orgs", "ls"])[0]["id"].as_str().unwrap().to_owned();
+        let call = json!({
+            "tool_name": "effect", "operation": "effect.read", "lane_id": "actions.read",
+            "actor": {"actor_type": "system", "actor_id": "worker"}, "case_id": "case-1",
+            "run_id": "run-00000001", "scope": {"organization_id": org},
+        });
+        assert!(post(&dying, "/v1/tool-calls", &token, &call).is_err(), "{point}: it was to die");
+        dead(dying);
+
+        let server = machine.serve();
+        let (status, first) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
+        assert_eq!((status, &first["outcome"]), (200, &json!("success")), "{point}: {first}");
+        assert_eq!(post(&server, "/v1/tool-calls", &token, &call).unwrap(), (200, first), "{point}");
+        let asked = effects.all().len();
+        assert_eq!(asked, if point == "gate-executed" { 2 } else { 1 }, "{point}");
+        assert_eq!(server.stop(), 0);
+    }
+}
+
+/// Nothing of such a call is ever there alone: it dies whole, or it is done.
+#[test]
+fn a_change_of_our_own_is_done_once_wherever_the_gateway_dies() {
+    for point in ["gate-decided", "gate-settled"] {
         let machine = Machine::new();
         let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
         let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();
@@ -99,12 +130,21 @@ fn a_tool_that_may_be_repeated_is_done_in_the_end_wherever_the_gateway_dies() {
         dead(dying);
 
         let server = machine.serve();
+        let runs = format!("/v1/runs?case_id={session}&run_kind=tool_gateway");
+        let changed = || {
+            let listed = server.get("/v1/configurations", &key).1["configurations"][0].clone();
+            listed["updatedAt"] != listed["createdAt"]
+        };
+        let kept = server.get(&runs, &key).1["runs"].as_array().unwrap().len();
+        let done = point == "gate-settled";
+        assert_eq!((kept, changed()), (usize::from(done), done), "{point}");
         let (status, first) = post(&server, &path, &token, &body).unwrap();
         assert_eq!((status, &first["success"]), (200, &json!(true)), "{point}: {first}");
         assert_eq!(post(&server, &path, &token, &body).unwrap(), (200, first), "{point}");
         let other =
             json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "walk"}]}});
         assert_eq!(post(&server, &path, &token, &other).unwrap().0, 409, "{point}");
+        assert!(changed(), "{point}");
         assert_eq!(server.stop(), 0);
     }
 }
@@ -119,7 +159,7 @@ fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between()
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
     drop(socket);
 
-    real.restart_with(&[("FAILPOINTS", "gate-executed=return")]);
+    real.restart_with(&[("FAILPOINTS", "gate-settled=return")]);
     let mut socket = real.watch("");
     socket.prompt("please save the commands");
     dead(real.server.take().unwrap());

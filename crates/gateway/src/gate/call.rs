@@ -86,6 +86,15 @@ pub(crate) struct Refusal {
     pub(crate) retryable: bool,
 }
 
+impl Result {
+    pub(super) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Done(..) => Outcome::Success,
+            Self::Refused(refusal) => Outcome::Failed(refusal.code),
+        }
+    }
+}
+
 impl Refusal {
     pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: code.retryable() }

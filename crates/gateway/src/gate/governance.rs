@@ -186,7 +186,7 @@ impl Governance<'_> {
 
     async fn write(&self, change: Change, org: Option<OrgId>, event: Event) -> Result<(), GovernanceError> {
         let events = vec![NewEvent { org, event }];
-        self.store.gate_write(GateWrite { change, artifacts: Vec::new(), events }).await?;
+        self.store.gate_write(GateWrite::new(change, events)).await?;
         Ok(())
     }
 }

@@ -13,19 +13,19 @@ use store::{Change, GateWrite, Run, StoreError, Written};
 use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
 use super::{DEAD_AFTER, Gate, pipeline};
 use crate::app::AppState;
-use crate::sources;
+use crate::sources::{self, Work};
 
 /// Between two looks at a call that another instance executes.
 const LOOK: Duration = Duration::from_millis(100);
 /// How much longer than the tool itself may take one waits for another instance.
 const MARGIN: Duration = Duration::from_secs(10);
 
-type Work = Shared<BoxFuture<'static, Answered>>;
+type Underway = Shared<BoxFuture<'static, Answered>>;
 
 /// A call at work: its content, and where its answer will be.
 pub(super) struct InFlight {
     request: Hash,
-    work: Work,
+    work: Underway,
 }
 
 /// What is known of a call before anything is done.
@@ -46,7 +46,7 @@ impl Gate {
     }
 
     /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
-    pub(super) fn join(&self, key: &(OrgId, String), request: Hash, work: Work) -> Option<Work> {
+    pub(super) fn join(&self, key: &(OrgId, String), request: Hash, work: Underway) -> Option<Underway> {
         let mut at_work = self.work();
         match at_work.get(key) {
             Some(found) if found.request != request => None,
@@ -86,7 +86,7 @@ impl Gate {
             self.scribe.decision(call, &verdict, &versions),
             self.scribe.outcome(call, ledger::ActionType::ToolCall, Some(&refusal), &versions),
         ];
-        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events };
+        let write = GateWrite::new(Change::Nothing, events);
         match self.store.gate_write(write).await {
             Ok(_) => Known::Answer(answered),
             Err(error) => Known::Down(error),
@@ -105,7 +105,8 @@ impl Gate {
     /// Executes what a dead instance left behind, if that cannot harm; else nobody knows, and that is the answer.
     async fn take_over(&self, app: &AppState, call: &Call, run: Run) -> Known {
         let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
-        let Some(tool) = tool.filter(|tool| tool.replay_safe()) else {
+        let work = tool.as_ref().map(|tool| (tool.as_ref(), tool.work()));
+        let Some((tool, Work::Outside(outside))) = work.filter(|(_, work)| work.replay_safe()) else {
             return match self.give_up(&run).await {
                 Ok(()) => self.again(call).await,
                 Err(error) => Known::Down(error),
@@ -117,11 +118,11 @@ impl Gate {
             from: run.instance.clone().unwrap_or_default(),
             to: self.instance.clone(),
         };
-        let taken = GateWrite { change, artifacts: Vec::new(), events: Vec::new() };
+        let taken = GateWrite::new(change, Vec::new());
         match self.store.gate_write(taken).await {
             Ok(Written::Done) => {
                 let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
-                Known::Answer(pipeline::execute(app, call, tool.as_ref(), &versions).await)
+                Known::Answer(pipeline::execute(app, call, (tool, outside), &versions).await)
             }
             // Somebody was faster.
             Ok(_) => self.wait_for(app, call).await,

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use ledger::{ActionType, ArtifactRef, Artifacts, payload_hash};
 use policy::{Verdict, Versions, decide};
-use proto::{OrgId, RunKind, RunStatus, ToolErrorCode};
-use serde_json::{Value, json};
-use store::{Called, Change, Ended, GateWrite, NewRun, Written};
+use proto::{OrgId, ToolErrorCode};
+use store::{GateWrite, Written};
 
-use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
+use super::call::{Answered, Call, Refusal};
 use super::known::Known;
 use super::question::Question;
-use super::{Gate, Permit, artifacts};
+use super::record::Prepared;
+use super::{Gate, Permit};
 use crate::app::AppState;
-use crate::sources::{self, Failure, Output, Tool};
+use crate::sources::{self, Failure, Outside, Tool, Within, Work};
 
 /// So often a call is decided about anew because its parent ended in between: it ends once.
 const LOOKS: u32 = 3;
@@ -70,45 +69,111 @@ fn told(call: &Call, known: Known) -> Answered {
 }
 
 /// What is decided about a call before it is claimed.
-struct Decided {
-    question: Question,
-    verdict: Verdict,
-    versions: Versions,
+pub(super) struct Decided {
+    pub(super) question: Question,
+    pub(super) verdict: Verdict,
+    pub(super) versions: Versions,
     tool: Option<Arc<dyn Tool>>,
 }
 
 async fn perform(app: &AppState, call: Call) -> Answered {
-    let gate = &app.gate;
     let mut call = call;
     for _ in 0..LOOKS {
         let decided = match decide_about(app, &mut call).await {
             Ok(decided) => decided,
             Err(error) => return down(&call, &error),
         };
-        let refusal = refused(&call, &decided);
-        let written = gate.store.gate_write(gate.claim(&call, &decided, refusal.as_ref())).await;
-        match (written, refusal, decided.tool) {
-            // No audit, no effect.
-            (Err(error), _, _) => return down(&call, &error),
-            (Ok(Written::Known(run)), _, _) => {
-                let known = gate.judge_known(app, &call, *run).await;
-                return told(&call, known);
-            }
-            // The parent ended after it was looked at: look again.
-            (Ok(Written::ParentInactive | Written::NotYours), _, _) => {}
-            (Ok(Written::Done), Some(refusal), _) => {
-                let outcome = Outcome::Failed(refusal.code);
-                return Answered { outcome, body: call.body(&CallResult::Refused(refusal)) };
-            }
-            (Ok(Written::Done), None, Some(tool)) => {
-                crash_point("gate-claimed");
-                return execute(app, &call, tool.as_ref(), &decided.versions).await;
-            }
-            (Ok(Written::Done), None, None) => return Answered::unrecorded(&call, Refusal::unknown()),
+        crash_point("gate-decided");
+        if let Some(answered) = act(app, &call, &decided).await {
+            return answered;
         }
     }
     let changing = "the run that the call belongs to changes all the time";
     Answered::unrecorded(&call, Refusal::new(ToolErrorCode::DependencyDown, changing))
+}
+
+/// Does what was decided. `None`: what it was decided by has changed in between.
+async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered> {
+    let gate = &app.gate;
+    let claim = match (refused(call, decided), decided.tool.as_deref()) {
+        (Some(refusal), _) => gate.claim_ended(call, decided, Err(refusal)),
+        (None, None) => return Some(Answered::unrecorded(call, Refusal::unknown())),
+        (None, Some(tool)) => match tool.work() {
+            Work::Outside(outside) => {
+                let written = gate.store.gate_write(gate.claim(call, decided)).await;
+                return match claimed(app, call, written).await {
+                    Claimed::Ours => Some(execute(app, call, (tool, outside), &decided.versions).await),
+                    Claimed::Answered(answered) => Some(answered),
+                    Claimed::Not => None,
+                };
+            }
+            Work::Within(within) => gate.claim_ended(call, decided, prepare(app, call, (tool, within)).await),
+        },
+    };
+    write_ended(app, call, decided, claim).await
+}
+
+/// What a tool within would do. It has changed nothing yet, so if it fails nothing has happened.
+async fn prepare(app: &AppState, call: &Call, (tool, within): (&dyn Tool, &dyn Within)) -> Prepared {
+    let preparing = AssertUnwindSafe(within.prepare(app, call)).catch_unwind();
+    match tokio::time::timeout(tool.timeout(), preparing).await {
+        Ok(Ok(Ok((output, effect)))) => Ok((output, Some(effect))),
+        Ok(Ok(Err(failure))) => Err(refusal_of(failure)),
+        Ok(Err(_)) => Err(Refusal::new(ToolErrorCode::ToolError, "the tool fell over; nothing was done")),
+        Err(_) => Err(refusal_of(Failure::Timeout)),
+    }
+}
+
+/// Writes a call that is claimed, decided, done and told in one transaction.
+async fn write_ended(
+    app: &AppState,
+    call: &Call,
+    decided: &Decided,
+    (write, answered): (GateWrite, Answered),
+) -> Option<Answered> {
+    let written = app.gate.store.gate_write(write).await;
+    let (write, answered) = if matches!(written, Ok(Written::Gone)) {
+        let gone = "What this would change does not exist any more.";
+        app.gate.claim_ended(call, decided, Err(Refusal::new(ToolErrorCode::ToolError, gone)))
+    } else {
+        return ended(app, call, written, answered).await;
+    };
+    let written = app.gate.store.gate_write(write).await;
+    ended(app, call, written, answered).await
+}
+
+async fn ended(
+    app: &AppState,
+    call: &Call,
+    written: Result<Written, store::StoreError>,
+    answered: Answered,
+) -> Option<Answered> {
+    match claimed(app, call, written).await {
+        Claimed::Ours => {
+            crash_point("gate-settled");
+            Some(answered)
+        }
+        Claimed::Answered(answered) => Some(answered),
+        Claimed::Not => None,
+    }
+}
+
+/// What a claim came to.
+enum Claimed {
+    Ours,
+    Answered(Answered),
+    Not,
+}
+
+async fn claimed(app: &AppState, call: &Call, written: Result<Written, store::StoreError>) -> Claimed {
+    match written {
+        Ok(Written::Done) => Claimed::Ours,
+        Ok(Written::Known(run)) => Claimed::Answered(told(call, app.gate.judge_known(app, call, *run).await)),
+        // The parent ended after it was looked at: look again.
+        Ok(Written::ParentInactive | Written::NotYours | Written::Gone) => Claimed::Not,
+        // No audit, no effect.
+        Err(error) => Claimed::Answered(down(call, &error)),
+    }
 }
 
 async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store::StoreError> {
@@ -134,9 +199,15 @@ fn refused(call: &Call, decided: &Decided) -> Option<Refusal> {
 }
 
 /// Executes a claimed call, and writes down what came of it before anybody is told.
-pub(super) async fn execute(app: &AppState, call: &Call, tool: &dyn Tool, versions: &Versions) -> Answered {
+pub(super) async fn execute(
+    app: &AppState,
+    call: &Call,
+    (tool, outside): (&dyn Tool, &dyn Outside),
+    versions: &Versions,
+) -> Answered {
+    crash_point("gate-claimed");
     let permit = Permit::new(call.org, &call.run_id);
-    let executing = AssertUnwindSafe(tool.execute(app, &permit, call)).catch_unwind();
+    let executing = AssertUnwindSafe(outside.execute(app, &permit, call)).catch_unwind();
     let result = tokio::time::timeout(tool.timeout(), executing).await;
     drop(permit);
     crash_point("gate-executed");
@@ -195,154 +266,4 @@ fn down(call: &Call, error: &store::StoreError) -> Answered {
 /// Where tests let the process die. Nothing in a build that is not for tests.
 fn crash_point(name: &str) {
     fail::fail_point!(name, |_| std::process::abort());
-}
-
-impl Gate {
-    /// The claim of a call with the decision about it; for one that is refused, also its end.
-    fn claim(&self, call: &Call, decided: &Decided, refusal: Option<&Refusal>) -> GateWrite {
-        let versions = &decided.versions;
-        let now = self.scribe.now();
-        let input = artifacts::input(call, now);
-        let mut events = vec![self.scribe.decision(call, &decided.verdict, versions)];
-        let end = refusal.map(|refusal| {
-            events.push(self.scribe.outcome(call, ActionType::ToolCall, Some(refusal), versions));
-            let denied = refusal.code == ToolErrorCode::PolicyDenied;
-            let status = if denied { RunStatus::Denied } else { RunStatus::Failed };
-            self.ended(status, &CallResult::Refused(refusal.clone()), call, None)
-        });
-        // What is refused is not kept: its content was never accepted.
-        let artifacts = input.into_iter().filter(|_| end.is_none()).collect();
-        let run = self.new_run(call, decided, end);
-        GateWrite { change: Change::Begin(Box::new(run)), artifacts, events }
-    }
-
-    fn new_run(&self, call: &Call, decided: &Decided, end: Option<Ended>) -> NewRun {
-        let Question { request, parent, retried } = &decided.question;
-        let above = retried.as_ref().or(parent.as_ref());
-        NewRun {
-            org_id: call.org,
-            run_id: call.run_id.clone(),
-            kind: call.kind(),
-            status: RunStatus::Running,
-            lanes_version: decided.versions.lanes.clone(),
-            roles_version: decided.versions.roles.clone(),
-            // A parent that does not count is not recorded: it may be somebody else's.
-            parent_run_id: above.map(|run| run.run_id.clone()),
-            root_run_id: above.map_or_else(|| call.run_id.clone(), |run| run.root_run_id.clone()),
-            run_name: None,
-            case_id: call.case.clone(),
-            session_id: call.session,
-            correlation_id: call.correlation.clone(),
-            actor: json!(call.actor),
-            role_id: call.role.to_owned(),
-            lane_id: Some(call.lane.clone()),
-            call: Some(Called {
-                tool: call.tool.clone(),
-                operation: call.operation.clone(),
-                request_hash: call.request_hash.to_string(),
-                decision: json!({"request": request, "outcome": decided.verdict.outcome}),
-                instance: self.instance.clone(),
-            }),
-            inputs: json!({
-                "artifact_refs": call.input_artifacts,
-                "parameters_hash_sha256": self.parameters_hash(&call.parameters).map(|hash| hash.to_string()),
-            }),
-            retry_count: retried.as_ref().map_or(0, |run| run.retry_count + 1),
-            retry_reason: call.retry_of.as_ref().map(|(_, reason)| reason.clone()),
-            created_at: self.scribe.now(),
-            end,
-        }
-    }
-
-    /// What is written when a call has ended, and what its caller is told.
-    pub(super) fn outcome(
-        &self,
-        call: &Call,
-        instance: &str,
-        result: Result<Output, Refusal>,
-        versions: &Versions,
-    ) -> (GateWrite, Answered) {
-        let now = self.scribe.now();
-        let refused = result.as_ref().err().cloned();
-        let mut event = self.scribe.outcome(call, ActionType::ToolCall, refused.as_ref(), versions);
-        let (status, kept, result) = match result {
-            Ok(output) => {
-                let kept = artifacts::output(call, &output.content(), now);
-                let references: Vec<ArtifactRef> = artifacts::new_reference(&kept).into_iter().collect();
-                (RunStatus::Completed, Some(kept), CallResult::Done(output, references))
-            }
-            Err(refusal) => (RunStatus::Failed, None, CallResult::Refused(refusal)),
-        };
-        let outcome = match &result {
-            CallResult::Done(..) => Outcome::Success,
-            CallResult::Refused(refusal) => Outcome::Failed(refusal.code),
-        };
-        if let CallResult::Done(_, references) = &result {
-            event.event.output_artifacts = Artifacts::try_from(references.clone()).unwrap_or_default();
-        }
-        let mut body = call.body(&result);
-        let hash = payload_hash(&body).ok();
-        event.event.response_hash_sha256 = hash;
-        if let (Some(hash), Some(Value::Null)) = (hash, body.get("response_hash_sha256")) {
-            body["response_hash_sha256"] = json!(hash.to_string());
-        }
-        let answered = Answered { outcome, body };
-        let mut ended = self.ended(status, &result, call, hash);
-        ended.answer = serde_json::to_value(&answered).ok();
-        let change = Change::End {
-            org: call.org,
-            run_id: call.run_id.clone(),
-            instance: Some(instance.to_owned()),
-            ended: Box::new(ended),
-        };
-        let also = also(call).map(|action| self.scribe.outcome(call, action, refused.as_ref(), versions));
-        let events = [event].into_iter().chain(also).collect();
-        (GateWrite { change, artifacts: kept.into_iter().collect(), events }, answered)
-    }
-
-    fn ended(
-        &self,
-        status: RunStatus,
-        result: &CallResult,
-        call: &Call,
-        response_hash: Option<ledger::Hash>,
-    ) -> Ended {
-        let (outcome, error, outputs, code) = match result {
-            CallResult::Done(_, references) => {
-                ("success".to_owned(), None, json!(references), Outcome::Success)
-            }
-            CallResult::Refused(refusal) => {
-                let error = json!({
-                    "error_code": refusal.code,
-                    "message": refusal.message,
-                    "retryable": refusal.retryable,
-                });
-                (
-                    refusal.message.chars().take(200).collect(),
-                    Some(error),
-                    json!([]),
-                    Outcome::Failed(refusal.code),
-                )
-            }
-        };
-        let answered = Answered { outcome: code, body: call.body(result) };
-        Ended {
-            status,
-            outcome,
-            error,
-            answer: serde_json::to_value(&answered).ok(),
-            response_hash: response_hash.map(|hash| hash.to_string()),
-            outputs: json!({"artifact_refs": outputs}),
-            at: self.scribe.now(),
-        }
-    }
-}
-
-/// What else a call is, beside a call of a tool.
-fn also(call: &Call) -> Option<ActionType> {
-    match call.kind() {
-        RunKind::Export => Some(ActionType::Export),
-        RunKind::Override => Some(ActionType::Override),
-        _ => None,
-    }
 }

@@ -162,11 +162,13 @@ impl Gate {
             end: None,
         };
         let change = Change::Begin(Box::new(run));
-        let write = GateWrite { change, artifacts: Vec::new(), events: vec![allowed, started] };
+        let write = GateWrite::new(change, vec![allowed, started]);
         match self.store.gate_write(write).await? {
             Written::Done => {}
             Written::Known(_) => return Err(RunRefusal::Taken),
-            Written::ParentInactive | Written::NotYours => return Err(RunRefusal::ParentInactive),
+            Written::ParentInactive | Written::NotYours | Written::Gone => {
+                return Err(RunRefusal::ParentInactive);
+            }
         }
         self.store.run(org, &run_id).await?.ok_or(RunRefusal::NotActive)
     }
@@ -206,7 +208,7 @@ impl Gate {
             instance: None,
             ended: Box::new(ended),
         };
-        match self.store.gate_write(GateWrite { change, artifacts: Vec::new(), events: vec![event] }).await? {
+        match self.store.gate_write(GateWrite::new(change, vec![event])).await? {
             Written::Done => Ok(()),
             _ => Err(RunRefusal::NotActive),
         }
@@ -251,7 +253,7 @@ impl Gate {
             new.event.outcome_reason = Some(Text::cut(problem));
             new
         });
-        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: events.into() };
+        let write = GateWrite::new(Change::Nothing, events.into());
         self.store.gate_write(write).await.map(drop)
     }
 
@@ -278,7 +280,7 @@ impl Gate {
             operation: Some(Text::cut("read")),
             target_type: TargetType::Artifact,
         });
-        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![new] };
+        let write = GateWrite::new(Change::Nothing, vec![new]);
         self.store.gate_write(write).await.map(drop)
     }
 }

@@ -114,7 +114,7 @@ impl Gate {
             "sha256 lanes {} roles {} tools {}",
             pins.lanes.sha256, pins.roles.sha256, pins.tools.sha256
         )));
-        let write = GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![new] };
+        let write = GateWrite::new(Change::Nothing, vec![new]);
         self.store.gate_write(write).await.map(drop)
     }
 
@@ -126,7 +126,7 @@ impl Gate {
             let name = run.tool.as_deref().unwrap_or_default();
             let operation = run.operation.as_deref().unwrap_or_default();
             let tool = sources::find(&self.rules.policy(), name, operation);
-            let may_come_back = tool.is_some_and(|tool| tool.replay_safe());
+            let may_come_back = tool.is_some_and(|tool| tool.work().replay_safe());
             if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
             {
                 self.give_up(&run).await?;

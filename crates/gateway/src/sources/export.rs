@@ -10,7 +10,7 @@ use proto::JsonObject;
 use serde_json::{Value, json};
 
 use super::save_service_commands::store_failure;
-use super::{Failure, Output, Tool};
+use super::{Failure, Output, Outside, Tool, Work};
 use crate::app::AppState;
 use crate::gate::{Call, Permit, reference};
 
@@ -23,10 +23,6 @@ pub(super) struct Export;
 impl Tool for Export {
     fn risk(&self) -> Risk {
         Risk::Danger
-    }
-
-    fn replay_safe(&self) -> bool {
-        true
     }
 
     fn timeout(&self) -> Duration {
@@ -42,6 +38,16 @@ impl Tool for Export {
             Some(object) if object.is_empty() => Ok(()),
             _ => Err("parameters: none are known to this tool".to_owned()),
         }
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work::Outside(self)
+    }
+}
+
+impl Outside for Export {
+    fn replay_safe(&self) -> bool {
+        true
     }
 
     fn execute<'a>(

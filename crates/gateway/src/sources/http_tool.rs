@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use store::Scope;
 use url::{Host, Url};
 
-use super::{Failure, Output, Tool};
+use super::{Failure, Output, Outside, Tool, Work};
 use crate::app::AppState;
 use crate::gate::{Call, LARGEST, Permit};
 
@@ -142,11 +142,6 @@ impl Tool for HttpSource {
         self.tool.risk
     }
 
-    /// Nobody knows what a second request does.
-    fn replay_safe(&self) -> bool {
-        false
-    }
-
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.tool.timeout_ms)
     }
@@ -160,6 +155,17 @@ impl Tool for HttpSource {
             .map(|error| format!("{}: {}", place(&error.instance_path().to_string()), keyword(&error)))
             .collect();
         if places.is_empty() { Ok(()) } else { Err(format!("parameters do not fit: {}", places.join(", "))) }
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work::Outside(self)
+    }
+}
+
+impl Outside for HttpSource {
+    /// A GET asks and changes nothing; what another request does a second time nobody knows.
+    fn replay_safe(&self) -> bool {
+        self.tool.method == Method::Get
     }
 
     fn execute<'a>(

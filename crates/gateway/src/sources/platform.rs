@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use policy::Risk;
 use proto::SessionType;
 use serde_json::Value;
 use store::SessionRecord;
 
-use super::{Failure, Output, Tool, save_service_commands, save_snapshot};
+use super::{Failure, Tool, Work, save_service_commands, save_snapshot};
 use crate::app::AppState;
-use crate::gate::{Call, Permit};
+use crate::gate::Call;
 
 /// One tool of ours: what the agent is told, what is checked and what is done. All there is to know about it.
 #[derive(Clone, Copy)]
@@ -21,11 +20,9 @@ pub(crate) struct PlatformTool {
     /// The JSON schema of its arguments, for the model.
     pub(crate) schema: fn() -> Value,
     pub(crate) only_setup: bool,
-    pub(crate) replay_safe: bool,
     pub(crate) timeout: Duration,
     pub(crate) check: fn(&Value) -> Result<(), String>,
-    pub(crate) execute:
-        for<'a> fn(&'a AppState, &'a Permit, &'a Call) -> BoxFuture<'a, Result<Output, Failure>>,
+    pub(super) work: fn() -> Work<'static>,
 }
 
 /// All of them. A new tool is an entry here.
@@ -45,10 +42,6 @@ impl Tool for PlatformTool {
         Risk::Write
     }
 
-    fn replay_safe(&self) -> bool {
-        self.replay_safe
-    }
-
     fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -57,13 +50,8 @@ impl Tool for PlatformTool {
         (self.check)(parameters)
     }
 
-    fn execute<'a>(
-        &'a self,
-        app: &'a AppState,
-        permit: &'a Permit,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Output, Failure>> {
-        (self.execute)(app, permit, call)
+    fn work(&self) -> Work<'_> {
+        (self.work)()
     }
 }
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use proto::{JsonObject, SessionType};
+use proto::{ConfigurationId, JsonObject, SessionType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use store::{ConfigurationChange, StoreError};
+use store::{Effect, StoreError};
 
 use super::platform::{PlatformTool, session_of};
-use super::{Failure, Output};
+use super::{Failure, Output, Within, Work};
 use crate::app::AppState;
-use crate::gate::{Call, Permit};
+use crate::gate::Call;
 
 const NAME: &str = "save_service_commands";
 const MOST: usize = 10;
@@ -24,12 +24,12 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
         what was saved before.",
     schema,
     only_setup: true,
-    // It replaces the whole list: twice is once.
-    replay_safe: true,
     timeout: Duration::from_secs(30),
     check,
-    execute,
+    work: || Work::Within(&Save),
 };
+
+struct Save;
 
 /// One command, as it is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -111,44 +111,44 @@ fn check(parameters: &Value) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(format!("Invalid arguments: {}", problems.join(", "))) }
 }
 
-fn execute<'a>(
-    app: &'a AppState,
-    permit: &'a Permit,
-    call: &'a Call,
-) -> BoxFuture<'a, Result<Output, Failure>> {
-    async move {
-        let session = session_of(app, call).await?;
-        if session.session_type != SessionType::Setup {
-            return Err(Failure::Refused(format!("{NAME} is only available in setup sessions.")));
+impl Within for Save {
+    fn prepare<'a>(
+        &'a self,
+        app: &'a AppState,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<(Output, Effect), Failure>> {
+        async move {
+            let session = session_of(app, call).await?;
+            if session.session_type != SessionType::Setup {
+                return Err(Failure::Refused(format!("{NAME} is only available in setup sessions.")));
+            }
+            let Some(configuration) = session.configuration_id else {
+                let none = "This session has no configuration to save commands to.";
+                return Err(Failure::Refused(none.to_owned()));
+            };
+            let invalid =
+                |_| Failure::Invalid("Invalid arguments: commands are not of the expected form".to_owned());
+            let Arguments { commands } = Arguments::deserialize(&call.parameters).map_err(invalid)?;
+            let effect = Effect::SaveServiceCommands {
+                org: call.org,
+                configuration,
+                commands: json!(commands),
+                by: session.created_by.map_or_else(|| "agent".to_owned(), |user| user.to_string()),
+                at: app.clock.now(),
+            };
+            Ok((told(configuration, &commands), effect))
         }
-        let Some(configuration) = session.configuration_id else {
-            return Err(Failure::Refused(
-                "This session has no configuration to save commands to.".to_owned(),
-            ));
-        };
-        let invalid =
-            |_| Failure::Invalid("Invalid arguments: commands are not of the expected form".to_owned());
-        let Arguments { commands } = serde_json::from_value(call.parameters.clone()).map_err(invalid)?;
-        let by = session.created_by.map_or_else(|| "agent".to_owned(), |user| user.to_string());
-        let change = ConfigurationChange {
-            service_commands: Some(json!(commands)),
-            by: Some(by),
-            ..ConfigurationChange::default()
-        };
-        app.store
-            .update_configuration(permit.org(), configuration, change, app.clock.now())
-            .await
-            .map_err(|error| store_failure(&error))?;
-        let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();
-        let mut data = JsonObject::new();
-        data.insert("configurationId".to_owned(), json!(configuration));
-        data.insert("commandCount".to_owned(), json!(commands.len()));
-        Ok(Output {
-            text: format!("Saved {} service commands: {}", names.len(), names.join(", ")),
-            data: Some(data),
-        })
+        .boxed()
     }
-    .boxed()
+}
+
+fn told(configuration: ConfigurationId, commands: &[Service]) -> Output {
+    let names: Vec<_> = commands.iter().map(|command| command.name.as_str()).collect();
+    let mut data = JsonObject::new();
+    data.insert("configurationId".to_owned(), json!(configuration));
+    data.insert("commandCount".to_owned(), json!(commands.len()));
+    let text = format!("Saved {} service commands: {}", names.len(), names.join(", "));
+    Output { text, data: Some(data) }
 }
 
 /// The database's own words are for logs.

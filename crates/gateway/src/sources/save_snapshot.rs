@@ -9,7 +9,7 @@ use proto::JsonObject;
 use serde_json::{Value, json};
 
 use super::platform::{PlatformTool, session_of};
-use super::{Failure, Output};
+use super::{Failure, Output, Outside, Work};
 use crate::app::AppState;
 use crate::gate::{Call, Permit};
 use crate::runtime::{self, SnapshotError};
@@ -22,12 +22,12 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
         sessions start from it. Call it when the work is in a state worth coming back to.",
     schema,
     only_setup: false,
-    // A second copy is a second snapshot, and nobody would know the first.
-    replay_safe: false,
     timeout: Duration::from_secs(110),
     check,
-    execute,
+    work: || Work::Outside(&Save),
 };
+
+struct Save;
 
 fn schema() -> Value {
     json!({
@@ -48,17 +48,29 @@ fn check(parameters: &Value) -> Result<(), String> {
     }
 }
 
-fn execute<'a>(app: &'a AppState, _: &'a Permit, call: &'a Call) -> BoxFuture<'a, Result<Output, Failure>> {
-    async move {
-        let session = session_of(app, call).await?;
-        let saved = runtime::snapshot(app, session.id).await.map_err(|error| failed(&error))?;
-        let target = saved.target.as_str();
-        let mut data = JsonObject::new();
-        data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));
-        data.insert("target".to_owned(), json!(target));
-        Ok(Output { text: format!("Snapshot saved to {target}: {}", saved.id), data: Some(data) })
+impl Outside for Save {
+    /// A second copy is a second snapshot, and nobody would know the first.
+    fn replay_safe(&self) -> bool {
+        false
     }
-    .boxed()
+
+    fn execute<'a>(
+        &'a self,
+        app: &'a AppState,
+        _: &'a Permit,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let session = session_of(app, call).await?;
+            let saved = runtime::snapshot(app, session.id).await.map_err(|error| failed(&error))?;
+            let target = saved.target.as_str();
+            let mut data = JsonObject::new();
+            data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));
+            data.insert("target".to_owned(), json!(target));
+            Ok(Output { text: format!("Snapshot saved to {target}: {}", saved.id), data: Some(data) })
+        }
+        .boxed()
+    }
 }
 
 fn failed(error: &SnapshotError) -> Failure {

@@ -8,7 +8,10 @@ use ledger::{
 };
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
-use store::{Called, Change, Ended, EventFilter, GateWrite, NewArtifact, NewEvent, NewRun, Store, Written};
+use store::{
+    Called, Change, Effect, Ended, EventFilter, GateWrite, NewArtifact, NewConfiguration, NewEvent, NewOrg,
+    NewRun, Store, Written,
+};
 
 use crate::backend::{Backend, on_both};
 
@@ -17,6 +20,7 @@ on_both! {
     a_run_ends_once_and_stays_as_it_ended
     a_call_needs_a_parent_at_work
     what_is_refused_leaves_no_event
+    an_effect_comes_with_its_claim_or_not_at_all
     many_writers_make_one_ledger
     one_bad_write_costs_the_others_nothing
     a_call_of_a_dead_instance_is_found_and_taken
@@ -81,7 +85,7 @@ fn run(id: &str) -> NewRun {
 }
 
 fn begin(run: NewRun, events: Vec<NewEvent>) -> GateWrite {
-    GateWrite { change: Change::Begin(Box::new(run)), artifacts: Vec::new(), events }
+    GateWrite::new(Change::Begin(Box::new(run)), events)
 }
 
 fn ended(outcome: &str) -> Box<Ended> {
@@ -99,7 +103,7 @@ fn ended(outcome: &str) -> Box<Ended> {
 fn end(id: &str, instance: &str, outcome: &str) -> GateWrite {
     let instance = Some(instance.to_owned());
     let change = Change::End { org: org(), run_id: id.to_owned(), instance, ended: ended(outcome) };
-    GateWrite { change, artifacts: Vec::new(), events: vec![event(&format!("end-of-{id}"), id)] }
+    GateWrite::new(change, vec![event(&format!("end-of-{id}"), id)])
 }
 
 async fn done(store: &Store, write: GateWrite) {
@@ -199,6 +203,62 @@ async fn what_is_refused_leaves_no_event(backend: &Backend) {
     assert_eq!(verified(store).await, 1);
 }
 
+async fn an_effect_comes_with_its_claim_or_not_at_all(backend: &Backend) {
+    let store = &backend.store;
+    let configuration: proto::ConfigurationId = uuid::Uuid::from_u128(0x2000).into();
+    let saved = async || store.configuration(org(), configuration).await.unwrap().unwrap().service_commands;
+    let write = |id: &str, command: &str, configuration| {
+        let mut whole = run(id);
+        whole.end = Some(*ended("done"));
+        let effect = Effect::SaveServiceCommands {
+            org: org(),
+            configuration,
+            commands: json!([{"name": "web", "command": command}]),
+            by: "ada".to_owned(),
+            at: now(),
+        };
+        let events = vec![event(&format!("said-of-{id}"), id)];
+        GateWrite { effect: Some(effect), ..begin(whole, events) }
+    };
+    let gone = store.gate_write(write("run-0001", "walk", configuration)).await.unwrap();
+    assert!(matches!(gone, Written::Gone), "{gone:?}");
+    assert_eq!(verified(store).await, 0, "what could not be done is not told");
+
+    store.create_org(NewOrg { id: org(), name: "org".to_owned(), at: now() }).await.unwrap();
+    let new = NewConfiguration {
+        id: configuration,
+        org_id: org(),
+        name: "app".to_owned(),
+        sandbox_provider: "local".to_owned(),
+        repos: Vec::new(),
+        created_by: None,
+        at: now(),
+    };
+    store.create_configuration(new).await.unwrap();
+    done(store, write("run-0001", "run\0", configuration)).await;
+    assert_eq!(saved().await, Some(json!([{"name": "web", "command": "run\u{fffd}"}])));
+    let known = store.gate_write(write("run-0001", "again", configuration)).await.unwrap();
+    assert!(matches!(known, Written::Known(_)), "{known:?}");
+    assert_eq!(saved().await, Some(json!([{"name": "web", "command": "run\u{fffd}"}])));
+    let mut orphan = write("run-0002", "orphan", configuration);
+    if let Change::Begin(run) = &mut orphan.change {
+        run.parent_run_id = Some("run-0001".to_owned());
+    }
+    let inactive = store.gate_write(orphan).await.unwrap();
+    assert!(matches!(inactive, Written::ParentInactive), "{inactive:?}");
+
+    // Of many that come together, the last one stays, as if they had come one by one.
+    let together = (3..40).map(|number| {
+        let (store, write) = (store.clone(), write(&format!("run-{number:04}"), "many", configuration));
+        tokio::spawn(async move { store.gate_write(write).await.unwrap() })
+    });
+    for written in together.collect::<Vec<_>>() {
+        assert!(matches!(written.await.unwrap(), Written::Done));
+    }
+    assert_eq!(saved().await, Some(json!([{"name": "web", "command": "many"}])));
+    assert_eq!(verified(store).await, 38);
+}
+
 async fn many_writers_make_one_ledger(backend: &Backend) {
     let other = backend.reopen().await.unwrap();
     let writing = (0..200).map(|number| {
@@ -256,15 +316,9 @@ async fn a_call_of_a_dead_instance_is_found_and_taken(backend: &Backend) {
     store.see_instance("there", now()).await.unwrap();
     store.forget_other_instances("there").await.unwrap();
     assert_eq!(orphans(now()).await, 1);
-    let take = |from: &str| GateWrite {
-        change: Change::Take {
-            org: org(),
-            run_id: "run-0001".to_owned(),
-            from: from.to_owned(),
-            to: "there".to_owned(),
-        },
-        artifacts: Vec::new(),
-        events: Vec::new(),
+    let take = |from: &str| {
+        let (run_id, from) = ("run-0001".to_owned(), from.to_owned());
+        GateWrite::new(Change::Take { org: org(), run_id, from, to: "there".to_owned() }, Vec::new())
     };
     assert!(matches!(store.gate_write(take("nobody")).await.unwrap(), Written::NotYours));
     done(store, take("here")).await;
@@ -283,10 +337,8 @@ async fn a_lock_and_its_event_come_together(backend: &Backend) {
         reason: "an incident".to_owned(),
         changed_at: now(),
     };
-    let write = |locked, id: &str| GateWrite {
-        change: Change::Lock(lock(locked)),
-        artifacts: Vec::new(),
-        events: vec![NewEvent { org: None, ..event(id, "run-0001") }],
+    let write = |locked, id: &str| {
+        GateWrite::new(Change::Lock(lock(locked)), vec![NewEvent { org: None, ..event(id, "run-0001") }])
     };
     done(store, write(true, "event-001")).await;
     assert_eq!(store.safety_lock().await.unwrap(), Some(lock(true)));
@@ -308,7 +360,7 @@ async fn events_and_decisions_are_found_by_what_an_operator_names(backend: &Back
         operation: Some(text(operation)),
         target_type: TargetType::System,
     });
-    done(store, GateWrite { change: Change::Nothing, artifacts: Vec::new(), events: vec![change] }).await;
+    done(store, GateWrite::new(Change::Nothing, vec![change])).await;
     done(store, end("run-0001", "here", "fine")).await;
     done(store, begin(run("run-0002"), vec![event("event-003", "run-0002")])).await;
 

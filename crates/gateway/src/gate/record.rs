@@ -1,0 +1,183 @@
+//! What is written of a call, in all the places where it is told: its run, its events, its artifacts, its answer.
+
+use ledger::{ActionType, ArtifactRef, Artifacts, payload_hash};
+use policy::Versions;
+use proto::{RunKind, RunStatus, ToolErrorCode};
+use serde_json::{Value, json};
+use store::{Called, Change, Effect, Ended, GateWrite, NewArtifact, NewEvent, NewRun};
+
+use super::call::{Answered, Call, Refusal, Result as CallResult};
+use super::pipeline::Decided;
+use super::question::Question;
+use super::{Gate, artifacts};
+use crate::sources::Output;
+
+/// What a call within comes to: what it gives and changes, or why not.
+pub(super) type Prepared = Result<(Output, Option<Effect>), Refusal>;
+
+impl Gate {
+    /// The claim of a call with the decision about it.
+    pub(super) fn claim(&self, call: &Call, decided: &Decided) -> GateWrite {
+        let input = artifacts::input(call, self.scribe.now());
+        let events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions)];
+        let run = self.new_run(call, decided, None);
+        GateWrite {
+            change: Change::Begin(Box::new(run)),
+            effect: None,
+            artifacts: input.into_iter().collect(),
+            events,
+        }
+    }
+
+    /// The same for a call that ends with its claim: it is refused, or its effect is in our own database.
+    pub(super) fn claim_ended(
+        &self,
+        call: &Call,
+        decided: &Decided,
+        prepared: Prepared,
+    ) -> (GateWrite, Answered) {
+        let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
+        let (result, effect) = match prepared {
+            Ok((output, effect)) => (Ok(output), effect),
+            Err(refusal) => (Err(refusal), None),
+        };
+        let end = self.finish(call, result, &decided.versions);
+        let status = if denied { RunStatus::Denied } else { end.ended.status };
+        let run = self.new_run(call, decided, Some(Ended { status, ..end.ended }));
+        let mut events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions)];
+        events.extend(end.events);
+        // What is refused is not kept: its content was never accepted.
+        let input = effect.as_ref().and_then(|_| artifacts::input(call, self.scribe.now()));
+        let artifacts = input.into_iter().chain(end.artifact).collect();
+        (GateWrite { change: Change::Begin(Box::new(run)), effect, artifacts, events }, end.answered)
+    }
+
+    fn new_run(&self, call: &Call, decided: &Decided, end: Option<Ended>) -> NewRun {
+        let Question { request, parent, retried } = &decided.question;
+        let above = retried.as_ref().or(parent.as_ref());
+        NewRun {
+            org_id: call.org,
+            run_id: call.run_id.clone(),
+            kind: call.kind(),
+            status: RunStatus::Running,
+            lanes_version: decided.versions.lanes.clone(),
+            roles_version: decided.versions.roles.clone(),
+            // A parent that does not count is not recorded: it may be somebody else's.
+            parent_run_id: above.map(|run| run.run_id.clone()),
+            root_run_id: above.map_or_else(|| call.run_id.clone(), |run| run.root_run_id.clone()),
+            run_name: None,
+            case_id: call.case.clone(),
+            session_id: call.session,
+            correlation_id: call.correlation.clone(),
+            actor: json!(call.actor),
+            role_id: call.role.to_owned(),
+            lane_id: Some(call.lane.clone()),
+            call: Some(Called {
+                tool: call.tool.clone(),
+                operation: call.operation.clone(),
+                request_hash: call.request_hash.to_string(),
+                decision: json!({"request": request, "outcome": decided.verdict.outcome}),
+                instance: self.instance.clone(),
+            }),
+            inputs: json!({
+                "artifact_refs": call.input_artifacts,
+                "parameters_hash_sha256": self.parameters_hash(&call.parameters).map(|hash| hash.to_string()),
+            }),
+            retry_count: retried.as_ref().map_or(0, |run| run.retry_count + 1),
+            retry_reason: call.retry_of.as_ref().map(|(_, reason)| reason.clone()),
+            created_at: self.scribe.now(),
+            end,
+        }
+    }
+
+    /// What is written when a claimed call has ended, and what its caller is told.
+    pub(super) fn outcome(
+        &self,
+        call: &Call,
+        instance: &str,
+        result: Result<Output, Refusal>,
+        versions: &Versions,
+    ) -> (GateWrite, Answered) {
+        let end = self.finish(call, result, versions);
+        let change = Change::End {
+            org: call.org,
+            run_id: call.run_id.clone(),
+            instance: Some(instance.to_owned()),
+            ended: Box::new(end.ended),
+        };
+        let artifacts = end.artifact.into_iter().collect();
+        (GateWrite { change, effect: None, artifacts, events: end.events }, end.answered)
+    }
+
+    /// The end of a call, in all the places where it is told.
+    fn finish(&self, call: &Call, result: Result<Output, Refusal>, versions: &Versions) -> Finished {
+        let refused = result.as_ref().err().cloned();
+        let mut event = self.scribe.outcome(call, ActionType::ToolCall, refused.as_ref(), versions);
+        let (status, artifact, result) = match result {
+            Ok(output) => {
+                let kept = artifacts::output(call, &output.content(), self.scribe.now());
+                let references: Vec<ArtifactRef> = artifacts::new_reference(&kept).into_iter().collect();
+                event.event.output_artifacts = Artifacts::try_from(references.clone()).unwrap_or_default();
+                (RunStatus::Completed, Some(kept), CallResult::Done(output, references))
+            }
+            Err(refusal) => (RunStatus::Failed, None, CallResult::Refused(refusal)),
+        };
+        let mut body = call.body(&result);
+        let hash = payload_hash(&body).ok();
+        event.event.response_hash_sha256 = hash;
+        if let (Some(hash), Some(Value::Null)) = (hash, body.get("response_hash_sha256")) {
+            body["response_hash_sha256"] = json!(hash.to_string());
+        }
+        let answered = Answered { outcome: result.outcome(), body };
+        let ended = self.ended(status, &result, &answered, hash);
+        let also = also(call).map(|action| self.scribe.outcome(call, action, refused.as_ref(), versions));
+        let events = [event].into_iter().chain(also).collect();
+        Finished { ended, artifact, events, answered }
+    }
+
+    fn ended(
+        &self,
+        status: RunStatus,
+        result: &CallResult,
+        answered: &Answered,
+        response_hash: Option<ledger::Hash>,
+    ) -> Ended {
+        let (outcome, error, outputs) = match result {
+            CallResult::Done(_, references) => ("success".to_owned(), None, json!(references)),
+            CallResult::Refused(refusal) => {
+                let error = json!({
+                    "error_code": refusal.code,
+                    "message": refusal.message,
+                    "retryable": refusal.retryable,
+                });
+                (refusal.message.chars().take(200).collect(), Some(error), json!([]))
+            }
+        };
+        Ended {
+            status,
+            outcome,
+            error,
+            answer: serde_json::to_value(answered).ok(),
+            response_hash: response_hash.map(|hash| hash.to_string()),
+            outputs: json!({"artifact_refs": outputs}),
+            at: self.scribe.now(),
+        }
+    }
+}
+
+/// A call that has ended: what is kept of it, and what its caller is told.
+struct Finished {
+    ended: Ended,
+    artifact: Option<NewArtifact>,
+    events: Vec<NewEvent>,
+    answered: Answered,
+}
+
+/// What else a call is, beside a call of a tool.
+fn also(call: &Call) -> Option<ActionType> {
+    match call.kind() {
+        RunKind::Export => Some(ActionType::Export),
+        RunKind::Override => Some(ActionType::Override),
+        _ => None,
+    }
+}

@@ -1,0 +1,144 @@
+//! What a transaction of the gate does, decided from what was there before it. Nothing here asks a database.
+
+use std::collections::{HashMap, HashSet};
+
+use ledger::{AppendError, Entry, Head};
+use proto::{ConfigurationId, OrgId, RunStatus};
+
+use super::{Change, Effect, GateWrite, NewEvent, Written};
+use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
+
+/// What was there before, of all that decides about these writes.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) runs: HashMap<(OrgId, String), Run>,
+    pub(super) configurations: HashSet<(OrgId, ConfigurationId)>,
+}
+
+/// What there is to do.
+#[derive(Default)]
+pub(super) struct Plan<'a> {
+    pub(super) results: Vec<Written>,
+    pub(super) begins: Vec<&'a NewRun>,
+    pub(super) ends: Vec<(OrgId, &'a str, &'a Ended)>,
+    pub(super) takes: Vec<(OrgId, &'a str, &'a str)>,
+    pub(super) governing: Vec<&'a Change>,
+    pub(super) effects: Vec<&'a Effect>,
+    pub(super) artifacts: Vec<&'a NewArtifact>,
+    pub(super) events: Vec<&'a NewEvent>,
+}
+
+/// The runs that must be looked at.
+pub(super) fn run_keys(writes: &[GateWrite]) -> Vec<(OrgId, &str)> {
+    let mut keys: Vec<_> = writes.iter().filter_map(|write| write.change.run()).collect();
+    keys.extend(writes.iter().filter_map(|write| match &write.change {
+        Change::Begin(run) => run.parent_run_id.as_deref().map(|parent| (run.org_id, parent)),
+        _ => None,
+    }));
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// The configurations that must be looked at.
+pub(super) fn configuration_keys(writes: &[GateWrite]) -> Vec<(OrgId, ConfigurationId)> {
+    let mut keys: Vec<_> = writes.iter().filter_map(|write| write.effect.as_ref()).map(Effect::key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// Decides about each write by what was found.
+pub(super) fn plan<'a>(writes: &'a [GateWrite], found: &Found) -> Plan<'a> {
+    let mut plan = Plan::default();
+    for write in writes {
+        let result = judge(&mut plan, write, found);
+        if matches!(result, Written::Done) {
+            plan.artifacts.extend(&write.artifacts);
+            plan.events.extend(&write.events);
+            if let Some(effect) = &write.effect {
+                // Of two, the later one is what stays.
+                plan.effects.retain(|earlier| earlier.key() != effect.key());
+                plan.effects.push(effect);
+            }
+        }
+        plan.results.push(result);
+    }
+    plan
+}
+
+fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found) -> Written {
+    let find = |org: OrgId, run: &str| found.runs.get(&(org, run.to_owned()));
+    match &write.change {
+        Change::Begin(run) => {
+            if let Some(known) = find(run.org_id, &run.run_id) {
+                return Written::Known(Box::new(known.clone()));
+            }
+            // A retry belongs to the run that it tries again, which has ended.
+            let fits = |parent: &Run| {
+                if run.retry_count > 0 {
+                    parent.status.is_terminal()
+                } else {
+                    parent.status == RunStatus::Running
+                }
+            };
+            let active = |parent: &String| find(run.org_id, parent).is_some_and(fits);
+            // A run that is only told of needs no parent at work: it does nothing.
+            let acts = run.end.is_none() || write.effect.is_some();
+            if acts && !run.parent_run_id.as_ref().is_none_or(active) {
+                return Written::ParentInactive;
+            }
+            if write.effect.as_ref().is_some_and(|effect| !found.configurations.contains(&effect.key())) {
+                return Written::Gone;
+            }
+            plan.begins.push(run);
+        }
+        Change::End { org, run_id, instance, ended } => {
+            let yours = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
+            if !find(*org, run_id).is_some_and(yours) {
+                return Written::NotYours;
+            }
+            plan.ends.push((*org, run_id, ended));
+        }
+        Change::Take { org, run_id, from, to } => {
+            let theirs =
+                |run: &Run| run.status == RunStatus::Running && run.instance.as_deref() == Some(from);
+            if !find(*org, run_id).is_some_and(theirs) {
+                return Written::NotYours;
+            }
+            plan.takes.push((*org, run_id, to));
+        }
+        change @ (Change::Lock(_) | Change::Grant(_)) => plan.governing.push(change),
+        Change::Nothing => {}
+    }
+    Written::Done
+}
+
+/// The chains that events go to.
+pub(super) fn chain_names(events: &[&NewEvent]) -> Result<Vec<String>, StoreError> {
+    let mut names = Vec::with_capacity(events.len());
+    for event in events {
+        names.push(event.chain()?.as_str().to_owned());
+    }
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// The links of all events, and where each chain ends after them.
+pub(super) fn link(
+    events: &[&NewEvent],
+    mut heads: HashMap<String, Head>,
+    size: u64,
+) -> Result<(Vec<Entry>, HashMap<String, Head>), StoreError> {
+    let failed = |error: AppendError| StoreError::NotCommitted(error.to_string());
+    let mut entries = Vec::with_capacity(events.len());
+    for (position, event) in (size..).zip(events) {
+        let chain = event.chain()?;
+        let head = heads.get(chain.as_str()).copied();
+        let entry = Entry::append(&chain, head, position, &event.event).map_err(failed)?;
+        heads.insert(chain.as_str().to_owned(), entry.head());
+        entries.push(entry);
+    }
+    Ok((entries, heads))
+}

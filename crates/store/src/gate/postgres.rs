@@ -1,0 +1,177 @@
+//! The gate's line in front of PostgreSQL: rows go as arrays, so that a statement is one text however many there are.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use ledger::Head;
+use proto::{ConfigurationId, OrgId};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _};
+use uuid::Uuid;
+
+use super::plan::{Found, chain_names, configuration_keys, link, plan, run_keys};
+use super::rows::{Cell, Rows, of_ledger, of_plan};
+use super::{GateWrite, Inbox, Job, Written, answer, answer_each, apart};
+use crate::db::{Durability, transaction};
+use crate::ledger_event::{hash, whole};
+use crate::{Run, StoreError};
+
+/// Works until the line is closed. Whatever waits becomes one transaction.
+pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
+    let mut waiting = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            let Some(asked) = inbox.queue.recv().await else { return };
+            inbox.sort(asked, &mut waiting);
+        }
+        inbox.add_waiting(&mut waiting);
+        let (now, later) = apart(std::mem::take(&mut waiting));
+        waiting = later;
+        if !now.is_empty() {
+            commit(&pool, now).await;
+        }
+    }
+}
+
+/// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
+/// others nothing.
+async fn commit(pool: &PgPool, jobs: Vec<Job>) {
+    let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
+    let writes = Arc::new(writes);
+    match attempt(pool, writes.clone()).await {
+        Err(error) if writes.len() > 1 && !error.is_unavailable() => {
+            for (write, done) in writes.iter().zip(waiting) {
+                let result = attempt(pool, Arc::new(vec![write.clone()])).await;
+                answer_each([done], result);
+            }
+        }
+        result => answer(waiting, result),
+    }
+}
+
+async fn attempt(pool: &PgPool, writes: Arc<Vec<GateWrite>>) -> Result<Vec<Written>, StoreError> {
+    transaction(pool, Durability::Disk, move |tx| Box::pin(async move { run(tx, &writes).await })).await
+}
+
+async fn run(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+    // First of all: whoever changes this row writes alone.
+    const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
+    let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
+    let found = look(tx, writes).await?;
+    let plan = plan(writes, &found);
+    for rows in of_plan(&plan) {
+        execute(tx, &rows).await?;
+    }
+    if !plan.events.is_empty() {
+        append(tx, &plan.events, whole(size)?).await?;
+    }
+    Ok(plan.results)
+}
+
+async fn look(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Found, StoreError> {
+    const RUNS: &str =
+        crate::run::runs!("WHERE (org_id, run_id) IN (SELECT * FROM UNNEST($1::uuid[], $2::text[]))");
+    // Locked, so that what is found is there when it is changed.
+    const CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
+        WHERE (org_id, id) IN (SELECT * FROM UNNEST($1::uuid[], $2::uuid[])) FOR UPDATE";
+    let mut found = Found::default();
+    let (orgs, ids): (Vec<Uuid>, Vec<&str>) =
+        run_keys(writes).into_iter().map(|(org, run)| (org.uuid(), run)).unzip();
+    let runs: Vec<Run> = sqlx::query_as(RUNS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
+    found.runs.extend(runs.into_iter().map(|run| ((run.org_id, run.run_id.clone()), run)));
+    let (orgs, ids): (Vec<Uuid>, Vec<Uuid>) =
+        configuration_keys(writes).into_iter().map(|(org, id)| (org.uuid(), id.uuid())).unzip();
+    if !ids.is_empty() {
+        let rows: Vec<(Uuid, Uuid)> =
+            sqlx::query_as(CONFIGURATIONS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
+        let key = |(org, id)| (OrgId::from(org), ConfigurationId::from(id));
+        found.configurations.extend(rows.into_iter().map(key));
+    }
+    Ok(found)
+}
+
+/// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
+async fn append(tx: &mut PgConnection, events: &[&super::NewEvent], size: u64) -> Result<(), StoreError> {
+    const HEADS: &str = "SELECT chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)";
+    let rows = sqlx::query(HEADS).bind(chain_names(events)?).fetch_all(&mut *tx).await?;
+    let mut heads = HashMap::new();
+    for row in rows {
+        let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
+        heads.insert(row.try_get("chain")?, head);
+    }
+    let (entries, heads) = link(events, heads, size)?;
+    for rows in of_ledger(events, &entries, &heads, size)? {
+        execute(tx, &rows).await?;
+    }
+    Ok(())
+}
+
+/// All rows as one array for each column.
+async fn execute(tx: &mut PgConnection, rows: &Rows<'_>) -> sqlx::Result<()> {
+    let Some(first) = rows.rows.first() else { return Ok(()) };
+    let mut query = sqlx::query(AssertSqlSafe(text(rows, first)));
+    for (index, kind) in first.iter().enumerate() {
+        let column = || rows.rows.iter().filter_map(move |row| row.get(index));
+        query = match kind {
+            Cell::Text(_) | Cell::Json(_) => query.bind(column().map(as_text).collect::<Vec<_>>()),
+            Cell::Number(_) => query.bind(column().map(as_number).collect::<Vec<_>>()),
+            Cell::Flag(_) => query.bind(column().map(as_flag).collect::<Vec<_>>()),
+            Cell::Id(_) => query.bind(column().map(as_id).collect::<Vec<_>>()),
+            Cell::Time(_) => query.bind(column().map(as_time).collect::<Vec<_>>()),
+            Cell::Bytes(_) => query.bind(column().map(as_bytes).collect::<Vec<_>>()),
+        };
+    }
+    query.execute(&mut *tx).await.map(drop)
+}
+
+/// The statement. The columns are named as SQLite names those of `VALUES`.
+fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
+    let (mut columns, mut arrays, mut names) = (String::new(), String::new(), String::new());
+    for (index, cell) in (1..).zip(first) {
+        let (array, cast) = match cell {
+            Cell::Text(_) => ("text", ""),
+            Cell::Json(_) => ("text", "::jsonb"),
+            Cell::Number(_) => ("bigint", ""),
+            Cell::Flag(_) => ("boolean", ""),
+            Cell::Id(_) => ("uuid", ""),
+            Cell::Time(_) => ("timestamptz", ""),
+            Cell::Bytes(_) => ("bytea", ""),
+        };
+        let comma = if index == 1 { "" } else { ", " };
+        // A String takes whatever is written to it.
+        let _ = write!(columns, "{comma}u.c{index}{cast} AS column{index}");
+        let _ = write!(arrays, "{comma}${index}::{array}[]");
+        let _ = write!(names, "{comma}c{index}");
+    }
+    let (before, after) = (rows.before, rows.after);
+    format!("{before}SELECT {columns} FROM UNNEST({arrays}) AS u({names}){after}")
+}
+
+fn as_text<'a>(cell: &'a Cell<'_>) -> Option<&'a str> {
+    match cell {
+        Cell::Text(text) => text.as_deref(),
+        Cell::Json(text) => text.as_deref(),
+        _ => None,
+    }
+}
+
+fn as_number(cell: &Cell<'_>) -> Option<i64> {
+    if let Cell::Number(number) = cell { Some(*number) } else { None }
+}
+
+fn as_flag(cell: &Cell<'_>) -> Option<bool> {
+    if let Cell::Flag(flag) = cell { Some(*flag) } else { None }
+}
+
+fn as_id(cell: &Cell<'_>) -> Option<Uuid> {
+    if let Cell::Id(id) = cell { *id } else { None }
+}
+
+fn as_time(cell: &Cell<'_>) -> Option<DateTime<Utc>> {
+    if let Cell::Time(at) = cell { *at } else { None }
+}
+
+fn as_bytes<'a>(cell: &'a Cell<'_>) -> Option<&'a [u8]> {
+    if let Cell::Bytes(bytes) = cell { Some(bytes) } else { None }
+}

@@ -1,0 +1,197 @@
+//! The gate's line in front of SQLite: a thread with its own connection, on which a row costs microseconds.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ledger::Head;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
+
+use super::plan::{Found, chain_names, configuration_keys, link, plan, run_keys};
+use super::rows::{Cell, Rows, of_ledger, of_plan};
+use super::{GateWrite, Inbox, Job, Written, answer, answer_each, apart};
+use crate::ledger_event::{hash, whole};
+use crate::near::{FromNear, NearRow, find, time_text};
+use crate::run::RUN;
+use crate::writer::Turn;
+use crate::{Run, StoreError};
+
+/// How long another process may hold the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The log is folded into the file after so many pages, a few times a second under load.
+const UNFOLDED: u32 = 4000;
+
+/// Works until the line is closed. Whatever waits becomes one transaction.
+pub(super) fn work(file: &Path, turn: &Turn, mut inbox: Inbox) {
+    let mut line = Line { file: file.to_owned(), connection: None };
+    let mut waiting = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            let Some(asked) = inbox.queue.blocking_recv() else { break };
+            inbox.sort(asked, &mut waiting);
+        }
+        let _turn = turn.blocking_lock();
+        inbox.add_waiting(&mut waiting);
+        let (now, later) = apart(std::mem::take(&mut waiting));
+        waiting = later;
+        if !now.is_empty() {
+            line.commit(now);
+        }
+    }
+    // Before those are told who closed it: the file may be copied away then.
+    drop(line);
+}
+
+struct Line {
+    file: PathBuf,
+    /// Opened when it is first needed, and anew after a failure that left it in the middle of something.
+    connection: Option<Connection>,
+}
+
+impl Line {
+    /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs
+    /// the others nothing.
+    fn commit(&mut self, jobs: Vec<Job>) {
+        let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
+        match self.attempt(&writes) {
+            Err(error) if writes.len() > 1 && !error.is_unavailable() => {
+                for (write, done) in writes.iter().zip(waiting) {
+                    let result = self.attempt(std::slice::from_ref(write));
+                    answer_each([done], result);
+                }
+            }
+            result => answer(waiting, result),
+        }
+    }
+
+    fn attempt(&mut self, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => open(&self.file).map_err(failed)?,
+        };
+        let done = catch_unwind(AssertUnwindSafe(|| run(&mut connection, writes)))
+            .unwrap_or_else(|_| Err(StoreError::NotCommitted("the gate's writer fell over".to_owned())));
+        self.connection = Some(connection).filter(Connection::is_autocommit);
+        done
+    }
+}
+
+fn open(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    connection.execute_batch(&format!(
+        "PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {UNFOLDED};
+        PRAGMA cache_size = -4096"
+    ))?;
+    Ok(connection)
+}
+
+fn run(connection: &mut Connection, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let Number(size) =
+        find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
+    let found = look(&tx, writes)?;
+    let plan = plan(writes, &found);
+    for rows in of_plan(&plan) {
+        execute(&tx, &rows).map_err(failed)?;
+    }
+    if !plan.events.is_empty() {
+        append(&tx, &plan.events, whole(size)?)?;
+    }
+    tx.commit().map_err(|error| StoreError::NotCommitted(error.to_string()))?;
+    Ok(plan.results)
+}
+
+fn look(tx: &Connection, writes: &[GateWrite]) -> Result<Found, StoreError> {
+    const CONFIGURATION: &str = "SELECT 1 AS number FROM configurations WHERE org_id = $1 AND id = $2";
+    let mut found = Found::default();
+    for (org, run) in run_keys(writes) {
+        if let Some(known) = find::<Run>(tx, RUN, &[&org.uuid(), &run])? {
+            found.runs.insert((org, run.to_owned()), known);
+        }
+    }
+    for (org, id) in configuration_keys(writes) {
+        if find::<Number>(tx, CONFIGURATION, &[&org.uuid(), &id.uuid()])?.is_some() {
+            found.configurations.insert((org, id));
+        }
+    }
+    Ok(found)
+}
+
+/// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
+fn append(tx: &Connection, events: &[&super::NewEvent], size: u64) -> Result<(), StoreError> {
+    const HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
+    let mut heads = std::collections::HashMap::new();
+    for chain in chain_names(events)? {
+        if let Some(FoundHead(head)) = find(tx, HEAD, &[&chain])? {
+            heads.insert(chain, head);
+        }
+    }
+    let (entries, heads) = link(events, heads, size)?;
+    for rows in of_ledger(events, &entries, &heads, size)? {
+        execute(tx, &rows).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// One row after the other, by a statement that is prepared once.
+fn execute(tx: &Connection, rows: &Rows<'_>) -> rusqlite::Result<()> {
+    let Some(first) = rows.rows.first() else { return Ok(()) };
+    let places = vec!["?"; first.len()].join(",");
+    let sql = format!("{}VALUES ({places}){}", rows.before, rows.after);
+    let mut statement = tx.prepare_cached(&sql)?;
+    for row in &rows.rows {
+        for (index, cell) in (1..).zip(row) {
+            statement.raw_bind_parameter(index, cell)?;
+        }
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+impl ToSql for Cell<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Cell::Text(Some(value)) => ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes())),
+            Cell::Json(Some(value)) => ToSqlOutput::Borrowed(ValueRef::Text(value.as_bytes())),
+            Cell::Number(number) => ToSqlOutput::from(*number),
+            Cell::Flag(flag) => ToSqlOutput::from(*flag),
+            Cell::Id(Some(id)) => ToSqlOutput::Borrowed(ValueRef::Blob(id.as_bytes())),
+            Cell::Time(Some(at)) => ToSqlOutput::from(time_text(*at)),
+            Cell::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
+            Cell::Text(None) | Cell::Json(None) | Cell::Id(None) | Cell::Time(None) => {
+                ToSqlOutput::from(rusqlite::types::Null)
+            }
+        })
+    }
+}
+
+/// What the file cannot take now is unavailable; what it says no to is a fault of ours.
+fn failed(error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::ConstraintViolation) | None => {
+            StoreError::Failed(sqlx::Error::Protocol(error.to_string()))
+        }
+        Some(_) => StoreError::NotCommitted(error.to_string()),
+    }
+}
+
+struct Number(i64);
+
+impl FromNear for Number {
+    fn from_near(row: &NearRow<'_>) -> sqlx::Result<Self> {
+        row.try_get("number").map(Self)
+    }
+}
+
+struct FoundHead(Head);
+
+impl FromNear for FoundHead {
+    fn from_near(row: &NearRow<'_>) -> sqlx::Result<Self> {
+        let text: String = row.try_get("hash")?;
+        Ok(Self(Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(&text)? }))
+    }
+}
