@@ -15,6 +15,7 @@ mod lifecycle;
 mod live;
 mod live_forge;
 mod live_pool;
+mod live_push;
 mod live_workspace;
 mod policy;
 mod sandbox;
