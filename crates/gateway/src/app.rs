@@ -21,6 +21,7 @@ use crate::identity::Issuer;
 use crate::llm::Llm;
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
+use crate::sources::git::{Passes, Pushes};
 use crate::vault::Vault;
 
 /// The most requests to the model that are held in memory at a time.
@@ -50,6 +51,9 @@ pub struct App {
     pub networks: Arc<Networks>,
     pub pool: Pool,
     pub outbound: Outbound,
+    /// Pushes on their way through the gate, and who asked for which.
+    pub pushes: Pushes,
+    pub passes: Passes,
     pub llm: Llm,
     /// The one door for side effects.
     pub gate: SharedGate,

@@ -26,6 +26,7 @@ use crate::llm::{Llm, LlmError};
 use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
+use crate::sources::git::{Passes, Pushes};
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
@@ -117,6 +118,8 @@ impl Gateway {
             networks,
             pool,
             outbound: Outbound::default(),
+            pushes: Pushes::default(),
+            passes: Passes::default(),
             llm,
             gate,
             model_requests: Semaphore::new(MODEL_REQUESTS),

@@ -18,6 +18,7 @@ mod contract;
 mod create;
 mod egress;
 mod git_proxy;
+mod git_push;
 mod health;
 mod keys;
 mod login;

@@ -15,14 +15,20 @@ mod sandboxes;
 mod snapshot;
 
 pub use agent::{Agent, Door};
-pub(crate) use forge::{Access, ForgeError, access, place};
+#[cfg(test)]
+pub(crate) use forge::Update as PushUpdate;
+pub(crate) use forge::{
+    Access, AnswerReader, ForgeError, NewPull, PullError, Pushed, UpdatesReader, Wanted as PushWanted,
+    access, one_form, open_pull, place, rejection,
+};
 pub use git::Git;
-pub(crate) use git::{Pull, create_pull, failed as git_failed};
+pub(crate) use git::{Pull, create_pull, failed as git_failed, is_branch};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub use network::{Network, Networks, check_rules, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
+pub(crate) use room::PUSH_PASS;
 pub use room::{Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
 pub use snapshot::{Saved, SnapshotError, snapshot};

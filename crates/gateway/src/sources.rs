@@ -1,7 +1,8 @@
-//! What can be executed behind the gate: the platform's own tools, exports, and HTTP tools from a file. What is done
-//! outside of our database is done only with a [`Permit`].
+//! What can be executed behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from
+//! a file. What is done outside of our database is done only with a [`Permit`].
 
 mod export;
+pub(crate) mod git;
 mod http_tool;
 mod platform;
 mod save_service_commands;
@@ -110,6 +111,9 @@ pub(crate) enum Failure {
 pub(crate) fn find(policy: &Policy, name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
     if let Some(tool) = platform::find(name) {
         return Some(Arc::new(tool));
+    }
+    if let Some(tool) = git::find(name, operation) {
+        return Some(tool);
     }
     if [name, operation].contains(&EXPORT) {
         return Some(Arc::new(export::Export));

@@ -1,5 +1,7 @@
 //! Something that somebody else runs at a URL: the gateway only connects.
 
+mod tls;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +18,7 @@ use crate::provider::{
     ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
+use tls::Tls;
 
 const PLACE: &str = "{sessionId}";
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,6 +32,8 @@ pub enum PlainHttp {
 
 pub struct AttachProvider {
     template: String,
+    /// For an https URL.
+    tls: Option<Tls>,
     known: Mutex<BTreeSet<SandboxId>>,
 }
 
@@ -48,18 +53,18 @@ impl AttachProvider {
         if elsewhere.as_ref().map(Url::authority) != Some(url.authority()) {
             return Err(SandboxError::BadSpec("`{sessionId}` belongs into the path of the attach URL"));
         }
-        match url.scheme() {
-            "https" => {}
-            "http" if loopback || plain == PlainHttp::Anywhere => {}
+        let tls = match url.scheme() {
+            "https" => Some(Tls::new()?),
+            "http" if loopback || plain == PlainHttp::Anywhere => None,
             "http" => {
                 return Err(SandboxError::BadSpec("plain http goes to loopback only unless it is allowed"));
             }
             _ => return Err(SandboxError::BadSpec("the attach URL is http or https")),
-        }
+        };
         if !url.username().is_empty() || url.password().is_some() {
             return Err(SandboxError::BadSpec("the attach URL carries no credentials"));
         }
-        Ok(Self { template: template.into(), known: Mutex::default() })
+        Ok(Self { template: template.into(), tls, known: Mutex::default() })
     }
 
     /// Where the one for this id is.
@@ -125,7 +130,7 @@ impl Provider for AttachProvider {
         Ok(self.known().iter().map(listed).collect())
     }
 
-    /// Connects to the URL's host and port; a port inside has no meaning here. TLS is the caller's.
+    /// Connects to the URL's host and port; a port inside has no meaning here.
     async fn dial(&self, id: &SandboxId, _: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
         if !self.known().contains(id) {
             return Err(SandboxError::NotFound(id.clone()));
@@ -134,11 +139,15 @@ impl Provider for AttachProvider {
         let port = url.port_or_known_default().unwrap_or_default();
         let refused = |kind| SandboxError::Refused { port, kind };
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        match timeout(CONNECT, TcpStream::connect((host, port))).await {
-            Err(_) => Err(refused(io::ErrorKind::TimedOut)),
-            Ok(Err(error)) => Err(refused(error.kind())),
-            Ok(Ok(stream)) => Ok(Box::new(stream)),
-        }
+        let connecting = async {
+            let stream = TcpStream::connect((host.as_str(), port)).await;
+            let stream = stream.map_err(|error| refused(error.kind()))?;
+            Ok(match &self.tls {
+                None => Box::new(stream) as Box<dyn ByteStream>,
+                Some(tls) => Box::new(tls.speak(&host, port, stream).await?),
+            })
+        };
+        timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(refused(io::ErrorKind::TimedOut)))
     }
 
     async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {

@@ -57,6 +57,12 @@ pub enum SandboxError {
     Timeout(&'static str),
     #[error("nothing accepts connections on port {port} inside: {kind}")]
     Refused { port: u16, kind: io::ErrorKind },
+    #[error("the other side is not trusted ({0}): name the file of its authority in SSL_CERT_FILE")]
+    Tls(String),
+    #[error(
+        "an https attach URL needs authorities to trust, and none were found: install `ca-certificates`, or name a file in SSL_CERT_FILE"
+    )]
+    NoAuthorities,
     #[error("port {0} inside is taken by another program: end the sandbox and start it again")]
     PortTaken(u16),
     #[error("the socket broker of the sandbox died: try again, a new one is started")]

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, Request, State};
-use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
 use axum::{Json, Router};
@@ -31,6 +32,7 @@ pub struct Forge {
 struct Shared {
     root: PathBuf,
     pulls: Mutex<Vec<Value>>,
+    posted: Mutex<Vec<String>>,
 }
 
 impl Forge {
@@ -40,10 +42,12 @@ impl Forge {
     pub const BASIC: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
 
     pub async fn start(root: &Path) -> io::Result<Self> {
-        let state = Arc::new(Shared { root: root.to_owned(), pulls: Mutex::default() });
+        let state =
+            Arc::new(Shared { root: root.to_owned(), pulls: Mutex::default(), posted: Mutex::default() });
         let router = Router::new()
             .route("/api/v3/repos/{owner}/{name}/pulls", post(pull))
             .fallback(git)
+            .layer(middleware::from_fn_with_state(state.clone(), note))
             .with_state(state.clone());
         Ok(Self { server: Server::start(router).await?, state })
     }
@@ -51,6 +55,11 @@ impl Forge {
     /// Without a slash at the end.
     pub fn url(&self) -> String {
         self.server.url()
+    }
+
+    /// The paths of everything that was sent here to change something, also of what was refused.
+    pub fn posted(&self) -> Vec<String> {
+        self.state.posted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The pull requests that were made.
@@ -63,6 +72,14 @@ impl Shared {
     fn pulls(&self) -> MutexGuard<'_, Vec<Value>> {
         self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn note(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    if request.method() == Method::POST && !path.ends_with("/git-upload-pack") {
+        state.posted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+    }
+    next.run(request).await
 }
 
 fn authorization(headers: &HeaderMap) -> &str {

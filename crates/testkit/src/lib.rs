@@ -12,9 +12,11 @@ pub mod fuzz;
 mod model;
 mod pump;
 mod serve;
+mod tls;
 
 pub use agent::{Abort, Asked, FakeAgent, Manner, Turn};
 pub use effects::{Effect, EffectRecorder, Plan};
 pub use fault::{Counts, Direction, FaultProxy};
 pub use forge::Forge;
 pub use model::{Recorded, ScriptedModel};
+pub use tls::TlsFront;

@@ -37,7 +37,7 @@ fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Resu
 }
 
 /// Waits for a server that has been told to die, and says that it did so by itself.
-fn dead(mut server: Server) {
+pub(crate) fn dead(mut server: Server) {
     let status = server.child.wait().unwrap();
     assert_eq!(status.signal(), Some(6), "{status:?}");
 }

@@ -12,14 +12,14 @@ use crate::live::{Real, Watching, tokens};
 use crate::live_pool::waiting;
 
 /// A forge with two repositories, and a session that works on one of them.
-struct Stage {
-    forge: Forge,
-    real: Real,
-    folder: tempfile::TempDir,
+pub(crate) struct Stage {
+    pub(crate) forge: Forge,
+    pub(crate) real: Real,
+    pub(crate) folder: tempfile::TempDir,
     _threads: Runtime,
 }
 
-fn git(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
     command
         .current_dir(folder)
@@ -42,10 +42,11 @@ fn repository(root: &Path, name: &str) {
 
 impl Stage {
     fn new() -> Self {
-        Self::with_pool("0")
+        Self::with(&[])
     }
 
-    fn with_pool(size: &str) -> Self {
+    /// A stage with more settings; without a pool if they do not name one.
+    pub(crate) fn with(more: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         repository(folder.path(), "app");
         repository(folder.path(), "other");
@@ -54,22 +55,23 @@ impl Stage {
         let forge = threads.block_on(Forge::start(folder.path())).unwrap();
         let host = forge.url().replace("http://", "");
         let root = folder.path().join("ada");
-        let settings = [
+        let url = forge.url();
+        let own = [
             ("CONNECTOR_ALLOWED_HOSTS", host.as_str()),
-            ("GITHUB_URL", &forge.url()),
+            ("GITHUB_URL", &url),
             ("WORKSPACE_LOCAL_ROOTS", root.to_str().unwrap()),
-            ("WARM_POOL_SIZE", size),
+            ("WARM_POOL_SIZE", "0"),
         ];
-        let real = Real::serving(&settings);
+        let real = Real::serving(&[&own, more].concat());
         Self { forge, real, folder, _threads: threads }
     }
 
-    fn set_token(&self, token: &str) {
+    pub(crate) fn set_token(&self, token: &str) {
         let set = self.real.machine.feed(&["secrets", "set", "GITHUB_TOKEN", "-"], token);
         assert_eq!(set.code, 0, "{}", set.err);
     }
 
-    fn work(&mut self) -> Watching {
+    pub(crate) fn work(&mut self) -> Watching {
         let url = format!("{}/ada/app.git", self.forge.url());
         self.work_on(&url)
     }
@@ -84,16 +86,16 @@ impl Stage {
         socket
     }
 
-    fn shell(&self, command: &str) -> String {
+    pub(crate) fn shell(&self, command: &str) -> String {
         self.real.shell(&self.real.session, command)
     }
 
-    fn pushed(&self, branch: &str) -> String {
+    pub(crate) fn pushed(&self, branch: &str) -> String {
         git(&self.folder.path().join("ada/app.git"), &["log", "--format=%s", "-1", branch])
     }
 }
 
-fn ask(socket: &mut Watching, message: &Value) -> Value {
+pub(crate) fn ask(socket: &mut Watching, message: &Value) -> Value {
     socket.say(message);
     socket.until_type("git_result").pop().unwrap()["payload"].clone()
 }
@@ -211,7 +213,7 @@ fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
 
 #[test]
 fn an_agent_of_the_pool_gets_the_repository_its_way_out_and_its_instructions() {
-    let mut stage = Stage::with_pool("1");
+    let mut stage = Stage::with(&[("WARM_POOL_SIZE", "1")]);
     stage.set_token(Forge::TOKEN);
     let sandbox = waiting(&stage.real);
     let alone =

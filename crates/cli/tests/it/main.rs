@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
+mod attach;
 mod audit;
 mod bad_starts;
 mod browser;
@@ -15,6 +16,7 @@ mod lifecycle;
 mod live;
 mod live_forge;
 mod live_pool;
+mod live_push;
 mod live_workspace;
 mod policy;
 mod sandbox;

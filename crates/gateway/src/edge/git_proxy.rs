@@ -8,18 +8,18 @@ use axum::extract::{OriginalUri, Request};
 use axum::http::{HeaderName, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse as _;
 use futures_util::{Stream, StreamExt as _};
-use store::{Repo, SandboxOwner};
+use store::Repo;
 use url::Url;
 
 use super::ApiError;
 use super::auth::Caller;
+use super::git_push;
 use crate::app::AppState;
 use crate::runtime::{Access, ForgeError, access, local_repo, place};
 
 const PREFIX: &str = "/git/";
-/// What goes through in one request: what is asked for, what is pushed, what is fetched.
+/// What goes through in one request: what is asked for, what is fetched.
 const MAX_QUESTION: u64 = 64 * 1024 * 1024;
-const MAX_PUSH: u64 = 2 * 1024 * 1024 * 1024;
 const MAX_ANSWER: u64 = 8 * 1024 * 1024 * 1024;
 const RECEIVE: &str = "git-receive-pack";
 const REQUEST_HEADERS: [HeaderName; 4] =
@@ -72,10 +72,12 @@ pub(super) async fn git(
     if let Some(url) = place(repo).filter(|url| url.scheme() == "file") {
         return read_folder(&app, &url, ask, request).await;
     }
-    let access = access(&app, repo).await.map_err(refusal)?;
     match ask {
-        Ask::Refs(_) | Ask::Fetch => pass(&access, ask, request, MAX_QUESTION).await,
-        Ask::Push => push(&access, repo, &owner, request).await,
+        Ask::Refs(_) | Ask::Fetch => {
+            let access = access(&app, repo).await.map_err(refusal)?;
+            pass(&access, ask, request).await
+        }
+        Ask::Push => git_push::push(&app, repo, &owner, request).await,
     }
 }
 
@@ -112,17 +114,6 @@ async fn read_folder(
     Ok((kind, Body::from_stream(answer.body)).into_response())
 }
 
-/// A push begins here, whoever started it: this is where it is decided whether it may.
-async fn push(
-    access: &Access<'_>,
-    repo: &Repo,
-    owner: &SandboxOwner,
-    request: Request,
-) -> Result<Response<Body>, ApiError> {
-    tracing::info!(session = %owner.session_id, repo = %repo.id, "push");
-    pass(access, Ask::Push, request, MAX_PUSH).await
-}
-
 /// What is asked of this repository. The text is compared as it came, so that no other spelling of a path passes.
 fn wanted(repo: &Repo, method: &Method, uri: &Uri) -> Option<Ask> {
     let url = place(repo)?;
@@ -134,12 +125,7 @@ fn wanted(repo: &Repo, method: &Method, uri: &Uri) -> Option<Ask> {
     asks.map(|(_, ask)| ask)
 }
 
-async fn pass(
-    access: &Access<'_>,
-    ask: Ask,
-    request: Request,
-    most: u64,
-) -> Result<Response<Body>, ApiError> {
+async fn pass(access: &Access<'_>, ask: Ask, request: Request) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();
     let mut asking = access.git(parts.method.clone(), &ask.rest());
     for name in REQUEST_HEADERS {
@@ -148,7 +134,7 @@ async fn pass(
         }
     }
     if parts.method == Method::POST {
-        asking = asking.body(reqwest::Body::wrap_stream(bounded(body.into_data_stream(), most)));
+        asking = asking.body(reqwest::Body::wrap_stream(bounded(body.into_data_stream(), MAX_QUESTION)));
     }
     let answer = asking
         .send()
@@ -174,7 +160,7 @@ async fn pass(
 }
 
 /// The same stream, broken off when it becomes too long. Its errors tell nothing of where it came from.
-fn bounded<E>(
+pub(super) fn bounded<E>(
     pieces: impl Stream<Item = Result<bytes::Bytes, E>> + Send + 'static,
     most: u64,
 ) -> impl Stream<Item = io::Result<bytes::Bytes>> + Send + 'static {

@@ -1,7 +1,10 @@
 //! Where repositories are hosted, reached by the gateway itself: with the organisation's credential, which no sandbox
 //! ever sees, and only where the organisation's sandboxes might go themselves.
 
+mod pkt;
 mod pulls;
+mod report;
+mod updates;
 
 use egress::{AddressClass, Denial, Host, Target, classify};
 use proto::OrgId;
@@ -12,7 +15,11 @@ use url::{Origin, Url};
 use crate::app::App;
 use crate::vault::VaultError;
 
-pub(crate) use pulls::{NewPull, PullError, open_pull};
+pub(crate) use pulls::{NewPull, PullError, open_pull, way_to_github};
+pub(crate) use report::{AnswerReader, Pushed, rejection};
+#[cfg(test)]
+pub(crate) use updates::Update;
+pub(crate) use updates::{UpdatesReader, Wanted};
 
 /// A secret of one repository, for any forge.
 const REPO_SECRET: &str = "GIT_TOKEN";

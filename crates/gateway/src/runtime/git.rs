@@ -6,9 +6,13 @@ mod state;
 
 use std::collections::BTreeMap;
 
+use proto::UserId;
 use proto::socket::{GitAction, GitCode, GitResult, GitState};
+use sandboxd::ClientError;
 use sandboxd::protocol::{Ended, Exec, Place};
-use sandboxd::{ClientError, Sandboxd};
+
+use super::room::{Inside, pass_variables};
+use crate::app::App;
 
 pub(crate) use pull::{Pull, create_pull};
 
@@ -20,10 +24,13 @@ const COMMIT_MS: u64 = 30_000;
 /// The longest message and the most files of one commit.
 const MAX_MESSAGE: usize = 64 * 1024;
 const MAX_FILES: usize = 1000;
+/// How what is said about a push begins when it is about who may.
+const DENIED: &str = "Denied by policy";
+const CREDENTIAL: &str = "refused the organisation's credential";
 
 /// The repository at a path of the workspace.
 pub struct Git {
-    inside: Sandboxd,
+    inside: Inside,
     path: String,
 }
 
@@ -38,7 +45,7 @@ type Outcome = Result<GitResult, ClientError>;
 
 impl Git {
     /// `None` for a path that leaves the workspace.
-    pub fn at(inside: Sandboxd, path: Option<&str>) -> Option<Self> {
+    pub fn at(inside: Inside, path: Option<&str>) -> Option<Self> {
         let path = path.unwrap_or_default().trim_matches('/');
         let path = if path == "." { "" } else { path };
         let fine = path.split('/').all(|part| part != ".." && part != ".") && !path.contains('\0');
@@ -68,7 +75,8 @@ impl Git {
             ("REBASE_HEAD", &mut state.rebase_in_progress),
             ("MERGE_HEAD", &mut state.merge_in_progress),
         ] {
-            let test = self.run(&["test", "-e", &format!("{folder}/{name}")], QUICK_MS, false).await?;
+            let test =
+                self.run(&["test", "-e", &format!("{folder}/{name}")], QUICK_MS, BTreeMap::new()).await?;
             *flag = test.code == 0;
         }
         Ok(state)
@@ -121,7 +129,8 @@ impl Git {
         })
     }
 
-    pub async fn push(&self) -> Outcome {
+    /// Pushes what is checked out, for somebody who asked for it.
+    pub async fn push(&self, app: &App, user: UserId) -> Outcome {
         let action = GitAction::Push;
         let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
         let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
@@ -130,7 +139,10 @@ impl Git {
         }
         let upstream =
             self.read(&["rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"]).await?;
+        let mut refs = vec![format!("refs/heads/{branch}")];
         let remote = if upstream.code == 0 {
+            let upstream = String::from_utf8_lossy(&upstream.out).trim().to_owned();
+            refs.extend(upstream.split_once('/').map(|(_, name)| format!("refs/heads/{name}")));
             None
         } else {
             let remotes = self.read(&["remote"]).await?;
@@ -152,15 +164,27 @@ impl Git {
             None => vec!["push"],
             Some(remote) => vec!["push", "-u", "--", remote, &branch],
         };
-        let mut pushed = self.write(&command, SLOW_MS).await?;
+        let mut pushed = self.push_for(app, user, &refs, &command).await?;
         if pushed.code != 0 && pushed.err.contains("shallow update not allowed") {
             self.write(&["fetch", "--deepen", "100"], COMMIT_MS).await?;
-            pushed = self.write(&command, SLOW_MS).await?;
+            pushed = self.push_for(app, user, &refs, &command).await?;
         }
         Ok(match pushed.code {
             0 => done(action, &format!("Pushed to {branch}")),
-            _ => failed(action, code_of(&pushed.err), &first_line(&pushed.err)),
+            _ => failed(action, code_of(&pushed.err), &reason(&pushed.err)),
         })
+    }
+
+    async fn push_for(
+        &self,
+        app: &App,
+        user: UserId,
+        refs: &[String],
+        command: &[&str],
+    ) -> Result<Ran, ClientError> {
+        let given = app.passes.give(&app.rng, self.inside.owner.session(), user, refs.to_vec());
+        let env = pass_variables(&self.inside.gateway_url, &given.word);
+        self.run(&[&["git"], command].concat(), SLOW_MS, env).await
     }
 
     /// The branch that is checked out, and where `origin` is; neither is what it says before somebody has checked it.
@@ -174,15 +198,21 @@ impl Git {
     }
 
     async fn read(&self, arguments: &[&str]) -> Result<Ran, ClientError> {
-        self.run(&[&["git"], arguments].concat(), QUICK_MS, false).await
+        let env = BTreeMap::from([("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned())]);
+        self.run(&[&["git"], arguments].concat(), QUICK_MS, env).await
     }
 
     async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, ClientError> {
-        self.run(&[&["git"], arguments].concat(), timeout_ms, true).await
+        self.run(&[&["git"], arguments].concat(), timeout_ms, BTreeMap::new()).await
     }
 
-    async fn run(&self, argv: &[&str], timeout_ms: u64, locks: bool) -> Result<Ran, ClientError> {
-        let mut env = BTreeMap::from(
+    async fn run(
+        &self,
+        argv: &[&str],
+        timeout_ms: u64,
+        mut env: BTreeMap<String, String>,
+    ) -> Result<Ran, ClientError> {
+        env.extend(
             [
                 ("GIT_TERMINAL_PROMPT", "0"),
                 ("GIT_ASKPASS", "/bin/false"),
@@ -191,9 +221,6 @@ impl Git {
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned())),
         );
-        if !locks {
-            env.insert("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned());
-        }
         let exec = Exec {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             cwd: Some(Place::workspace(self.path.clone())),
@@ -201,7 +228,7 @@ impl Git {
             env,
             ..Exec::default()
         };
-        let ran = self.inside.run(exec, "", OUTPUT).await?;
+        let ran = self.inside.supervisor.run(exec, "", OUTPUT).await?;
         if ran.done.truncated {
             return Err(ClientError::TooLarge(OUTPUT));
         }
@@ -214,7 +241,7 @@ impl Git {
 }
 
 /// A name that git takes and that is no option.
-pub(super) fn is_branch(name: &str) -> bool {
+pub(crate) fn is_branch(name: &str) -> bool {
     let forbidden = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     !name.is_empty()
         && name.len() <= 200
@@ -231,7 +258,14 @@ fn code_of(stderr: &str) -> GitCode {
         GitCode::RepoBusy
     } else if has(&["shallow update not allowed"]) {
         GitCode::ShallowPushFailed
-    } else if has(&["Authentication failed", "could not read Username", "Permission denied", "403"]) {
+    } else if has(&[
+        "Authentication failed",
+        "could not read Username",
+        "Permission denied",
+        "403",
+        DENIED,
+        CREDENTIAL,
+    ]) {
         GitCode::AuthFailed
     } else if has(&["conflict", "CONFLICT", "unmerged"]) {
         GitCode::MergeConflict
@@ -249,6 +283,12 @@ fn done(action: GitAction, message: &str) -> GitResult {
 /// A result for what was not done, also for those who have no sandbox to do it in.
 pub(crate) fn failed(action: GitAction, code: GitCode, message: &str) -> GitResult {
     GitResult { action, success: false, code, message: message.to_owned(), pr_url: None }
+}
+
+/// Why a push failed: what the other side says of it, if it says something.
+fn reason(stderr: &str) -> String {
+    let said = stderr.lines().find_map(|line| line.strip_prefix("remote: "));
+    first_line(said.unwrap_or(stderr))
 }
 
 fn first_line(text: &str) -> String {
@@ -280,6 +320,8 @@ mod tests {
             ("fatal: Authentication failed for 'https://x/'", GitCode::AuthFailed),
             ("error: shallow update not allowed", GitCode::ShallowPushFailed),
             ("fatal: not a git repository", GitCode::NotARepo),
+            ("remote: Denied by policy: the global safety lock is engaged", GitCode::AuthFailed),
+            ("remote: Not pushed: the forge refused the organisation's credential", GitCode::AuthFailed),
             ("something else", GitCode::UnknownError),
         ] {
             assert_eq!(code_of(text), code, "{text}");

@@ -36,6 +36,8 @@ const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
 /// Settings of git that are ours, in the home.
 pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
+/// Says who asked for a push; see [`Passes`](crate::sources::git::Passes).
+pub(crate) const PUSH_PASS: &str = "x-proliferate-push";
 /// Connections of one sandbox that are served at a time; the proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 
@@ -72,11 +74,14 @@ pub struct Inside {
     pub owner: Owner,
     pub sandbox: SandboxId,
     pub supervisor: Sandboxd,
+    /// Where programs inside find the gateway.
+    pub gateway_url: String,
 }
 
 impl Room {
     pub(crate) fn held_by(&self, owner: Owner) -> Inside {
-        Inside { owner, sandbox: self.id.clone(), supervisor: self.inside.clone() }
+        let (supervisor, gateway_url) = (self.inside.clone(), self.gateway_url.clone());
+        Inside { owner, sandbox: self.id.clone(), supervisor, gateway_url }
     }
 
     /// Gives connections that programs inside make from now on another way out.
@@ -259,6 +264,17 @@ fn git_variables(file: &Path) -> BTreeMap<String, String> {
         ("GIT_CONFIG_COUNT", "1".to_owned()),
         ("GIT_CONFIG_KEY_0", "include.path".to_owned()),
         ("GIT_CONFIG_VALUE_0", file),
+    ];
+    variables.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Makes one git say a word to the gateway beside the credential that all of them have.
+pub(super) fn pass_variables(gateway_url: &str, word: &str) -> BTreeMap<String, String> {
+    let variables = [
+        ("GIT_CONFIG_COUNT", "2".to_owned()),
+        // As near to the URL as the credential's header, or git would take only one of the two.
+        ("GIT_CONFIG_KEY_1", format!("http.{gateway_url}/git/.extraHeader")),
+        ("GIT_CONFIG_VALUE_1", format!("{PUSH_PASS}: {word}")),
     ];
     variables.map(|(name, value)| (name.to_owned(), value)).into()
 }

@@ -70,10 +70,11 @@ impl Live {
         Self::at(agent, &url, setup).await
     }
 
-    /// With an agent that can never be reached: TLS is not spoken yet.
+    /// With an agent that can never be reached: it does not speak the TLS that it is to speak.
     pub(crate) async fn unreachable(on: On) -> Self {
         let agent = FakeAgent::start().await.unwrap();
-        Self::at(agent, "https://127.0.0.1:1/", on.setup().await).await
+        let url = agent.url().replace("http://", "https://");
+        Self::at(agent, &url, on.setup().await).await
     }
 
     /// One whose agent answers everything by itself.

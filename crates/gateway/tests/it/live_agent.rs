@@ -126,7 +126,7 @@ async fn an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_ev
     let mut socket = live.watch(&session).await;
     let frames = socket.until(|frame| is_status(frame, "error")).await;
     let reason = frames.last().unwrap()["payload"]["message"].as_str().unwrap().to_owned();
-    assert!(reason.contains("http only"), "{reason}");
+    assert!(reason.contains("not trusted"), "{reason}");
     let error = socket.until_type("error").await.pop().unwrap();
     assert_eq!(error["payload"]["message"], format!("Failed to initialize session: {reason}"));
     let tries = of_type(&frames, "status")

@@ -302,11 +302,11 @@ impl Watcher {
             let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
             return self.tell(&ServerMessage::GitResult(busy)).await;
         };
-        let (app, hub) = (self.app.clone(), self.hub.clone());
+        let (app, hub, user) = (self.app.clone(), self.hub.clone(), self.visitor.user);
         let (answers, line) = (self.answers.0.clone(), self.work_line.clone());
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
-            for answer in git::answer(&app, &hub, action, message).await {
+            for answer in git::answer(&app, &hub, user, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(to_one(&answer)).await.is_err() {
                     return;

@@ -2,13 +2,13 @@
 
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, USER_AGENT};
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::json;
 use store::Repo;
 use url::Url;
 
-use super::{ForgeError, access, is_github};
+use super::{Access, ForgeError, access, is_github};
 use crate::app::App;
 
 /// What of an answer is read.
@@ -35,8 +35,10 @@ pub(crate) enum PullError {
     Credential,
     #[error("GitHub did not make it: {0}")]
     Refused(String),
-    #[error("GitHub cannot be reached or makes no sense: try again")]
+    #[error("GitHub cannot be reached: try again")]
     Unreachable,
+    #[error("GitHub gave no answer that makes sense: whether it made the pull request is unknown")]
+    Unknown,
     #[error(transparent)]
     Forge(#[from] ForgeError),
 }
@@ -59,13 +61,22 @@ struct Detail {
     message: Option<String>,
 }
 
-/// Makes a pull request, and gives the address of its page.
-pub(crate) async fn open_pull(app: &App, repo: &Repo, new: &NewPull<'_>) -> Result<String, PullError> {
+/// The way to a repository that can have pull requests, with the credential for them.
+pub(crate) async fn way_to_github<'a>(
+    app: &'a App,
+    repo: &Repo,
+) -> Result<(Access<'a>, SecretString), PullError> {
     let access = access(app, repo).await?;
     if !is_github(app, &access.url) {
         return Err(PullError::NotGithub);
     }
-    let token = access.token.as_ref().ok_or(PullError::NoCredential)?;
+    let token = access.token.clone().ok_or(PullError::NoCredential)?;
+    Ok((access, token))
+}
+
+/// Makes a pull request, and gives the address of its page.
+pub(crate) async fn open_pull(app: &App, repo: &Repo, new: &NewPull<'_>) -> Result<String, PullError> {
+    let (access, token) = way_to_github(app, repo).await?;
     let url = format!("{}/repos{}/pulls", api_of(&app.config.github_url), access.url.path());
     let pull = json!({ "title": new.title, "body": new.body, "head": new.head, "base": new.base });
     let request = access.client.post(url).bearer_auth(token.expose_secret()).json(&pull);
@@ -74,18 +85,19 @@ pub(crate) async fn open_pull(app: &App, repo: &Repo, new: &NewPull<'_>) -> Resu
         .header("x-github-api-version", VERSION)
         .header(USER_AGENT, "proliferate");
     let answer = request.send().await.map_err(|error| {
+        let sent = !error.is_connect();
         tracing::warn!(error = %error.without_url(), "the forge cannot be reached");
-        PullError::Unreachable
+        if sent { PullError::Unknown } else { PullError::Unreachable }
     })?;
     let status = answer.status();
     let body = read(answer).await?;
     match status {
         StatusCode::CREATED => {
-            let made: Made = serde_json::from_slice(&body).map_err(|_| PullError::Unreachable)?;
+            let made: Made = serde_json::from_slice(&body).map_err(|_| PullError::Unknown)?;
             // People click on it.
             let page =
                 Url::parse(&made.html_url).ok().filter(|page| matches!(page.scheme(), "https" | "http"));
-            page.map(Into::into).ok_or(PullError::Unreachable)
+            page.map(Into::into).ok_or(PullError::Unknown)
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(PullError::Credential),
         _ => Err(PullError::Refused(reason(&body, status))),
@@ -94,9 +106,9 @@ pub(crate) async fn open_pull(app: &App, repo: &Repo, new: &NewPull<'_>) -> Resu
 
 async fn read(mut answer: reqwest::Response) -> Result<Vec<u8>, PullError> {
     let mut body = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(|_| PullError::Unreachable)? {
+    while let Some(piece) = answer.chunk().await.map_err(|_| PullError::Unknown)? {
         if body.len() + piece.len() > MAX_ANSWER {
-            return Err(PullError::Unreachable);
+            return Err(PullError::Unknown);
         }
         body.extend_from_slice(&piece);
     }

@@ -1,16 +1,17 @@
-//! A pull request of what is checked out: pushed from inside, made by us at the forge.
+//! A pull request of what is checked out: pushed from inside, made by us at the forge. Each is a call of the gate.
 
 use proto::socket::{GitAction, GitCode, GitResult};
-use store::{Owner, Repo, StoreError, Telemetry};
+use proto::{ToolErrorCode, UserId};
+use serde_json::json;
+use store::{Repo, StoreError, Telemetry};
 
-use super::{Git, Outcome, done, failed, is_branch};
+use super::{Git, Outcome, done, failed};
 use crate::app::AppState;
-use crate::runtime::forge::{ForgeError, NewPull, PullError, one_form, open_pull, place};
+use crate::gate::{Answered, Gate, Outcome as CallOutcome};
+use crate::runtime::forge::{ForgeError, PullError, one_form, place, way_to_github};
+use crate::sources::git::{By, PULL_REQUEST, pull_request_problem, to_call};
 
 const ACTION: GitAction = GitAction::CreatePr;
-/// The longest title and text that GitHub takes.
-const MAX_TITLE: usize = 256;
-const MAX_BODY: usize = 65_536;
 
 /// What the client wants.
 pub(crate) struct Pull {
@@ -21,19 +22,11 @@ pub(crate) struct Pull {
 }
 
 /// Pushes, and makes the pull request. What the sandbox says of itself only chooses among the session's repositories.
-pub(crate) async fn create_pull(app: &AppState, owner: Owner, git: &Git, pull: &Pull) -> Outcome {
-    let fits = |text: &str, most| text.chars().count() <= most;
-    if pull.title.trim().is_empty() || !fits(&pull.title, MAX_TITLE) || !fits(&pull.body, MAX_BODY) {
-        let limits = "A pull request needs a title of at most 256 and a text of at most 65536 characters";
-        return Ok(failed(ACTION, GitCode::UnknownError, limits));
-    }
-    if pull.base.as_deref().is_some_and(|base| !is_branch(base)) {
-        return Ok(failed(ACTION, GitCode::UnknownError, "This is no name for a branch"));
-    }
+pub(crate) async fn create_pull(app: &AppState, user: UserId, git: &Git, pull: &Pull) -> Outcome {
     let Some((branch, remote)) = git.head().await? else {
         return Ok(failed(ACTION, GitCode::UnknownError, "Cannot push from detached HEAD"));
     };
-    let repo = match repo_at(app, owner, &remote).await {
+    let repo = match repo_at(app, git, &remote).await {
         Ok(Some(repo)) => repo,
         Ok(None) => {
             let why = "The remote `origin` is no repository of this session";
@@ -41,20 +34,43 @@ pub(crate) async fn create_pull(app: &AppState, owner: Owner, git: &Git, pull: &
         }
         Err(error) => return Ok(failed(ACTION, GitCode::UnknownError, &error.to_string())),
     };
-    let pushed = git.push().await?;
+    let parameters = json!({
+        "repository": place(&repo).map(String::from), "title": pull.title, "body": pull.body, "head": branch,
+        "base": pull.base.as_deref().unwrap_or(&repo.default_branch),
+    });
+    if let Some(problem) = pull_request_problem(&parameters) {
+        return Ok(failed(ACTION, GitCode::UnknownError, problem));
+    }
+    // Nothing is pushed for a pull request that cannot be.
+    if let Err(error) = way_to_github(app, &repo).await {
+        return Ok(failed(ACTION, code_of(&error), &error.to_string()));
+    }
+    let pushed = git.push(app, user).await?;
     if !pushed.success {
         return Ok(GitResult { action: ACTION, ..pushed });
     }
-    let base = pull.base.as_deref().unwrap_or(&repo.default_branch);
-    let new = NewPull { title: &pull.title, body: &pull.body, head: &branch, base };
-    made(app, owner, open_pull(app, &repo, &new).await).await
+    let owner = git.inside.owner;
+    let whose = (owner.org(), owner.session(), By::Person(user));
+    let call = match to_call(app, whose, PULL_REQUEST, &branch, parameters).await {
+        Ok(call) => call,
+        Err(error) => return Ok(failed(ACTION, GitCode::UnknownError, &error.to_string())),
+    };
+    made(app, git, Gate::call(app, call).await).await
 }
 
-async fn made(app: &AppState, owner: Owner, made: Result<String, PullError>) -> Outcome {
-    let url = match made {
-        Ok(url) => url,
-        Err(error) => return Ok(failed(ACTION, code_of(&error), &error.to_string())),
+async fn made(app: &AppState, git: &Git, answered: Answered) -> Outcome {
+    let said = answered.body["result"].as_str().unwrap_or_default();
+    let url = match (answered.outcome, answered.body["data"]["url"].as_str()) {
+        (CallOutcome::Success, Some(url)) => url.to_owned(),
+        (CallOutcome::Failed(ToolErrorCode::PolicyDenied), _) => {
+            return Ok(failed(ACTION, GitCode::AuthFailed, &format!("{}: {said}", super::DENIED)));
+        }
+        _ if said == PullError::Credential.to_string() => {
+            return Ok(failed(ACTION, GitCode::AuthFailed, said));
+        }
+        _ => return Ok(failed(ACTION, GitCode::UnknownError, said)),
     };
+    let owner = git.inside.owner;
     let told = Telemetry { new_pr_urls: vec![url.clone()], ..Telemetry::default() };
     if let Err(error) = app.store.flush_telemetry(&owner, told).await {
         tracing::warn!(session = %owner.session(), %error, "a pull request was made and not noted");
@@ -62,9 +78,9 @@ async fn made(app: &AppState, owner: Owner, made: Result<String, PullError>) -> 
     Ok(GitResult { pr_url: Some(url), ..done(ACTION, "Pull request created") })
 }
 
-async fn repo_at(app: &AppState, owner: Owner, remote: &str) -> Result<Option<Repo>, StoreError> {
+async fn repo_at(app: &AppState, git: &Git, remote: &str) -> Result<Option<Repo>, StoreError> {
     let Some(remote) = one_form(remote) else { return Ok(None) };
-    let repos = app.store.session_repos(owner.session()).await?;
+    let repos = app.store.session_repos(git.inside.owner.session()).await?;
     Ok(repos.into_iter().map(|placed| placed.repo).find(|repo| place(repo).as_ref() == Some(&remote)))
 }
 
@@ -75,6 +91,8 @@ fn code_of(error: &PullError) -> GitCode {
         PullError::Credential | PullError::Forge(ForgeError::Denied(_) | ForgeError::Private(_)) => {
             GitCode::AuthFailed
         }
-        PullError::Refused(_) | PullError::Unreachable | PullError::Forge(_) => GitCode::UnknownError,
+        PullError::Refused(_) | PullError::Unreachable | PullError::Unknown | PullError::Forge(_) => {
+            GitCode::UnknownError
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Git for a client: done beside the stream, and answered to the one who asked.
 
+use proto::UserId;
 use proto::socket::{ClientMessage, GitAction, GitCode, GitResult, ServerMessage};
 use sandboxd::ClientError;
 
@@ -23,6 +24,7 @@ pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
 pub(super) async fn answer(
     app: &AppState,
     hub: &Hub,
+    user: Option<UserId>,
     action: GitAction,
     message: ClientMessage,
 ) -> Vec<ServerMessage> {
@@ -31,19 +33,21 @@ pub(super) async fn answer(
         Ok(Err(reason)) => return vec![result(git_failed(action, GitCode::UnknownError, &reason))],
         Err(error) => return vec![result(git_failed(action, GitCode::UnknownError, &error.to_string()))],
     };
-    let owner = inside.owner;
-    let Some(git) = Git::at(inside.supervisor, path(&message)) else {
+    let Some(git) = Git::at(inside, path(&message)) else {
         return vec![result(git_failed(action, GitCode::UnknownError, "Invalid workspace path"))];
     };
-    let done = match message {
-        ClientMessage::GitCreateBranch { branch_name, .. } => git.create_branch(&branch_name).await,
-        ClientMessage::GitCommit { message, include_untracked, files, .. } => {
+    let done = match (message, user) {
+        (ClientMessage::GitCreateBranch { branch_name, .. }, _) => git.create_branch(&branch_name).await,
+        (ClientMessage::GitCommit { message, include_untracked, files, .. }, _) => {
             git.commit(&message, include_untracked, &files.unwrap_or_default()).await
         }
-        ClientMessage::GitPush { .. } => git.push().await,
-        ClientMessage::GitCreatePr { title, body, base_branch, .. } => {
+        (ClientMessage::GitPush { .. }, Some(user)) => git.push(app, user).await,
+        (ClientMessage::GitCreatePr { title, body, base_branch, .. }, Some(user)) => {
             let pull = Pull { title, body: body.unwrap_or_default(), base: base_branch };
-            create_pull(app, owner, &git, &pull).await
+            create_pull(app, user, &git, &pull).await
+        }
+        (ClientMessage::GitPush { .. } | ClientMessage::GitCreatePr { .. }, None) => {
+            Ok(git_failed(action, GitCode::AuthFailed, "Unauthorized"))
         }
         _ => return vec![status(&git).await],
     };

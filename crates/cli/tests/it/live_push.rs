@@ -1,0 +1,241 @@
+//! Pushes and pull requests are calls of the gate, whoever starts them: decided before the forge hears of them, recorded
+//! with what became of them, and refused so that git itself says why.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+use testkit::Forge;
+
+use crate::gate::dead;
+use crate::live::Watching;
+use crate::live_forge::{Stage, ask, git};
+
+const LANES: &str = include_str!("../../../../policy/lanes.yaml");
+const ROLES: &str = include_str!("../../../../policy/roles.yaml");
+const LOCKED: &str = "Denied by policy: the global safety lock is engaged";
+
+/// A session on a private repository, with a name to commit under.
+fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
+    let mut stage = Stage::with(more);
+    stage.set_token(Forge::TOKEN);
+    let socket = stage.work();
+    stage.shell("git config user.email a@example.com && git config user.name Ada");
+    (stage, socket)
+}
+
+impl Stage {
+    /// The calls of the session, oldest first.
+    fn calls(&self) -> Vec<Value> {
+        let path = format!("/v1/runs?case_id={}&run_kind=tool_gateway", self.real.session);
+        let mut runs = self.real.get(&path)["runs"].as_array().unwrap().clone();
+        runs.reverse();
+        runs
+    }
+
+    fn events(&self, run: &Value) -> Vec<Value> {
+        let path = format!("/v1/audit/events?run_id={}", run["run_id"].as_str().unwrap());
+        self.real.get(&path)["events"].as_array().unwrap().clone()
+    }
+
+    /// What a push from the agent's shell prints, however it ends.
+    fn push(&self, arguments: &str) -> String {
+        self.shell(&format!("git push {arguments} 2>&1 || echo FAILED"))
+    }
+
+    /// The forge takes nothing for this branch.
+    fn close_branch(&self, name: &str) {
+        let hook = self.folder.path().join("ada/app.git/hooks/update");
+        let text =
+            format!("#!/bin/sh\n[ $1 != refs/heads/{name} ] || {{ echo this branch is closed; exit 1; }}\n");
+        std::fs::write(&hook, text).unwrap();
+        std::fs::set_permissions(hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+        git(&self.folder.path().join("ada/app.git"), &["config", "receive.advertisePushOptions", "true"]);
+    }
+
+    fn commit(&self, message: &str) {
+        self.shell(&format!("git commit -q --allow-empty -m '{message}'"));
+    }
+
+    /// Meddles with the database beside the gateway.
+    fn sql(&self, statement: &'static str) {
+        let file = self.real.machine.data_dir().join("proliferate.db");
+        let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        threads.block_on(async {
+            let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
+            sqlx::query(statement).execute(&pool).await.unwrap();
+            pool.close().await;
+        });
+    }
+
+    fn verify(&self) {
+        let verified = self.real.machine.run(&["audit", "verify"]);
+        assert_eq!(verified.code, 0, "{} {}", verified.out, verified.err);
+    }
+}
+
+fn kinds(events: &[Value]) -> Vec<(&str, &str)> {
+    events.iter().map(|e| (e["action_type"].as_str().unwrap(), e["outcome"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge() {
+    let (stage, mut socket) = at_work(&[]);
+    stage.commit("second");
+    assert_eq!(ask(&mut socket, &json!({"type": "git_push"}))["code"], "SUCCESS");
+    stage.commit("third");
+    assert!(!stage.push("").contains("FAILED"));
+    assert_eq!(stage.pushed("main"), "third");
+
+    let calls = stage.calls();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    let commits = ["HEAD~1", "HEAD"].map(|name| stage.shell(&format!("git rev-parse {name}")));
+    let who = [("human", "ORG_ADMIN"), ("agent", "CODING_AGENT")];
+    for ((call, who), commit) in calls.iter().zip(who).zip(commits) {
+        assert_eq!((call["status"].as_str(), call["outcome"].as_str()), (Some("completed"), Some("success")));
+        assert_eq!(call["tool_versions"]["tool"], "git.push");
+        let actor =
+            (call["actor"]["actor_type"].as_str().unwrap(), call["actor"]["role_id"].as_str().unwrap());
+        assert_eq!((actor, &call["actor"]["lane_id"]), (who, &json!("git.publish")));
+        let events = stage.events(call);
+        assert_eq!(kinds(&events), [("authz_decision", "allow"), ("tool_call", "success")]);
+        assert!(events.iter().all(|event| event["correlation_id"] == "refs/heads/main"), "{events:?}");
+        // Which ref of which repository was what and became what is kept with the case.
+        let kept = events[1]["output_artifacts"][0]["artifact_id"].as_str().unwrap();
+        let path = format!("/v1/artifacts/{kept}/content?case_id={}", stage.real.session);
+        let data = stage.real.get(&path)["data"].clone();
+        assert_eq!(data["repository"], format!("{}/ada/app", stage.forge.url()));
+        let update = &data["updates"][0];
+        assert_eq!((&update["ref"], &update["new"]), (&json!("refs/heads/main"), &json!(commit)));
+    }
+    // More than git sends at once: it asks first, and then sends without a length.
+    stage.shell("head -c 3000000 /dev/urandom > large && git add large && git commit -qm large");
+    assert!(!stage.push("").contains("FAILED"));
+    assert_eq!((stage.pushed("main").as_str(), stage.calls().len()), ("large", 3));
+
+    // What the forge itself refuses reaches whoever pushed, and the record.
+    stage.close_branch("closed");
+    let said = stage.push("origin HEAD:refs/heads/closed HEAD:refs/heads/open");
+    assert!(said.contains("remote: this branch is closed") && said.contains("FAILED"), "{said}");
+    let call = stage.calls().pop().unwrap();
+    let told = (call["status"].as_str().unwrap(), call["error"]["message"].as_str().unwrap());
+    assert_eq!(told, ("failed", "the forge took 1 of 2 refs"));
+    assert_eq!(stage.pushed("open"), "large");
+    stage.commit("with options");
+    let said = stage.push("-o merge_request.create");
+    assert!(said.contains("remote: Push options are not supported"), "{said}");
+    assert_eq!(stage.pushed("main"), "large");
+
+    let machine = &stage.real.machine;
+    assert_eq!(machine.json(&["policy", "lock", "--reason", "a drill"])["locked"], true);
+    let locked = (0..100).any(|number| {
+        stage.commit(&format!("late {number}"));
+        stage.push("").contains(LOCKED)
+    });
+    assert!(locked, "a lock does not count");
+    let (posted, before) = (stage.forge.posted(), stage.pushed("main"));
+    stage.shell("head -c 3000000 /dev/urandom > large && git add large && git commit -qm larger");
+    let said = stage.push("");
+    assert!(said.contains(&format!("remote: {LOCKED}")) && said.contains("[remote rejected]"), "{said}");
+    let denied = ask(&mut socket, &json!({"type": "git_push"}));
+    assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
+    assert_eq!((stage.forge.posted(), stage.pushed("main")), (posted, before), "the forge heard of it");
+    let calls = stage.calls();
+    for call in &calls[calls.len() - 2..] {
+        assert_eq!(call["status"], "denied", "{call}");
+        assert_eq!(kinds(&stage.events(call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
+    }
+    assert_eq!(machine.json(&["policy", "unlock", "--reason", "over"])["locked"], false);
+    assert!((0..100).any(|_| !stage.push("").contains("FAILED")), "it stays locked");
+    assert_eq!(stage.pushed("main"), "larger");
+    nothing_is_pushed_unrecorded(&stage);
+    stage.verify();
+}
+
+fn nothing_is_pushed_unrecorded(stage: &Stage) {
+    stage.sql("CREATE TRIGGER deaf BEFORE INSERT ON ledger_events BEGIN SELECT RAISE(ABORT, 'deaf'); END");
+    stage.commit("unheard");
+    let posted = stage.forge.posted();
+    let said = stage.push("");
+    assert!(said.contains("remote: Not pushed: the call could not be recorded"), "{said}");
+    assert_eq!(stage.forge.posted(), posted);
+    stage.sql("DROP TRIGGER deaf");
+    assert!(!stage.push("").contains("FAILED"));
+    assert_eq!(stage.pushed("main"), "unheard");
+}
+
+#[test]
+fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let agents = "roles: [SETUP_AGENT, CODING_AGENT, AUTOMATION_AGENT, OPERATOR, ORG_ADMIN]";
+    let example = "        - {role: CODING_AGENT, tool: git.push, risk: write, scope: [case_id, run_id]}\n";
+    assert!(LANES.contains(agents) && LANES.contains(example));
+    let lanes = LANES.replace(agents, "roles: [OPERATOR, ORG_ADMIN]").replacen(example, "", 1);
+    std::fs::write(folder.path().join("lanes.yaml"), lanes).unwrap();
+    let roles = ROLES.lines().map(|line| {
+        if line.contains("platform.") { line.replace("git.publish, ", "") } else { line.to_owned() }
+    });
+    std::fs::write(folder.path().join("roles.yaml"), roles.collect::<Vec<_>>().join("\n")).unwrap();
+    let (stage, mut socket) = at_work(&[("PROLIFERATE_POLICY_DIR", folder.path().to_str().unwrap())]);
+
+    stage.shell("git checkout -q -b work && git commit -q --allow-empty -m change");
+    let said = stage.push("origin work");
+    assert!(said.contains("remote: Denied by policy: the lane is not open to the caller's role"), "{said}");
+    assert_eq!(stage.forge.posted(), [""; 0]);
+    let made = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change", "body": "why"}));
+    assert_eq!(made["code"], "SUCCESS", "{made}");
+    assert_eq!(stage.pushed("work"), "change");
+    let calls = stage.calls();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let all: Vec<_> = calls
+        .iter()
+        .map(|call| text(&call["tool_versions"]["tool"]) + " " + &text(&call["status"]))
+        .collect();
+    assert_eq!(all, ["git.push denied", "git.push completed", "git.create_pull_request completed"]);
+    assert_eq!(kinds(&stage.events(&calls[2])), [("authz_decision", "allow"), ("tool_call", "success")]);
+    assert_eq!(calls[2]["correlation_id"], "work");
+
+    // A word that lets a person push is no help for anything else, and cannot be had in another lane.
+    let token = stage.shell("echo $SANDBOX_MCP_AUTH_TOKEN");
+    let call = |tool: &str, lane: &str| {
+        json!({
+            "tool_name": tool, "operation": tool, "lane_id": lane, "case_id": stage.real.session,
+            "actor": {"actor_type": "agent", "actor_id": stage.real.session}, "run_id": format!("by-hand-{lane}"),
+            "parameters": {"repository": format!("{}/ada/app", stage.forge.url()), "title": "t", "body": "", "head": "work", "base": "main"},
+        })
+    };
+    for lane in ["git.publish", "actions.write", "platform.coding"] {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let request = client.post(stage.real.server().url("/v1/tool-calls")).bearer_auth(&token);
+        let body = call("git.create_pull_request", lane).to_string();
+        let answer = request.header("content-type", "application/json").body(body).send().unwrap();
+        assert_eq!(answer.status().as_u16(), 403, "{lane}");
+    }
+    assert_eq!(stage.forge.pulls().len(), 1);
+    stage.verify();
+}
+
+#[test]
+fn a_push_that_the_gateway_died_in_is_unknown_and_is_not_done_again() {
+    let (mut stage, socket) = at_work(&[]);
+    drop(socket);
+    for (point, reached) in [("gate-claimed", false), ("gate-executed", true)] {
+        stage.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let mut socket = stage.real.watch("");
+        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        stage.commit(point);
+        let posted = stage.forge.posted().len();
+        assert!(stage.push("").contains("FAILED"));
+        dead(stage.real.server.take().unwrap());
+        stage.real.server = Some(stage.real.machine.serve());
+        assert_eq!(stage.pushed("main") == point, reached, "{point}");
+        let last = || stage.calls().pop().unwrap();
+        let given_up = (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            last()["outcome"] == "unknown"
+        });
+        assert!(given_up, "{point}: {}", last());
+        assert_eq!(kinds(&stage.events(&last())), [("authz_decision", "allow"), ("tool_call", "failure")]);
+        assert_eq!(stage.forge.posted().len() - posted, usize::from(reached), "{point}: it was done again");
+    }
+    stage.verify();
+}
