@@ -5,6 +5,7 @@
 # PROLIFERATE and LOADGEN name other binaries than the built ones.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/scripts/postgres.sh"
 proliferate=${PROLIFERATE:-$root/target/release/proliferate}
 loadgen=${LOADGEN:-$root/bench/loadgen/target/release/loadgen}
 SANDBOXES=20 COLD_RUNS=10 IDLE_RUNS=3 IDLE_REST=5 GET_RUNS=3 GET_SECS=3 CONCURRENCY=16
@@ -27,18 +28,10 @@ need_binaries() {
   cargo build --release --locked --manifest-path "$root/bench/loadgen/Cargo.toml" --target-dir "$root/bench/loadgen/target"
 }
 
-free_port() { # below the ports that connections leave from, so that polling a closed port cannot meet itself
-  local port
-  while :; do
-    port=$((20000 + RANDOM % 12000))
-    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port"; return; }
-  done
-}
-
 command_of() { # command_of SIDE ; sets `words` to what starts its server
   case $1 in
     proliferate) words=("$proliferate" serve --listen "${address[$1]}" --data-dir "$work/data") ;;
-    ceiling) words=("$loadgen" ceiling --listen "${address[$1]}" --db "$work/ceiling.db") ;;
+    ceiling) words=("$loadgen" ceiling --listen "${address[$1]}" --db "$ceiling_db") ;;
   esac
 }
 
@@ -89,18 +82,20 @@ stop_servers() {
 
 clean_up() {
   stop_servers
+  stop_postgres "$work/pg"
   rm -rf "$work"
 }
 
 FAKE=127.0.0.1:58800 # where the generator's agent listens and its rows point to
 STREAMS=("1 1000" "1 10000" "1 0" "10 0" "100 0") # clients and deltas a second; 0 is as fast as it goes
 
-start_stream() { # both servers anew, with the generator's agent behind them
+start_stream() { # start_stream [DATABASE_URL] ; both servers anew, with the generator's agent behind them
   "${bare[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
   server[fake]=$!
   clean=("${bare[@]}" SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
     GATEWAY_JWT_SECRET=loadgen-user-jwt-secret-0123456789abcdef
     SERVICE_TO_SERVICE_AUTH_TOKEN=loadgen-service-secret-0123456789abcdef)
+  [ $# = 0 ] || clean+=("DATABASE_URL=$1" "USER_SECRETS_ENCRYPTION_KEY=$(printf '%064d' 7)")
   rm -rf "$work/data"
   "${clean[@]}" "$proliferate" --data-dir "$work/data" db migrate >>"$work/proliferate.log"
   "${clean[@]}" "$proliferate" --data-dir "$work/data" db seed bench >>"$work/proliferate.log"
@@ -118,7 +113,21 @@ stream() { # stream ITEM SIDE CLIENTS RATE
 }
 
 tools() { # tools ITEM SIDE [--dup] ; each call is a claim, two events, an effect of its own and an outcome, all on disk
-  measure "$1" "$2" tools --conc 64 --secs $GET_SECS --pids "gw=${server[$2]}" "${@:3}"
+  measure "$1" "$2" tools --conc 64 --secs $GET_SECS --pids "gw=${server[$2]}$postgres_pid" "${@:3}"
+}
+
+measure_tools() { # measure_tools SUFFIX ; calls that were never made, and such that were
+  in_turn $GET_RUNS tools "tools$1"
+  in_turn $GET_RUNS tools "dup$1" --dup
+}
+
+start_on_postgres() { # both sides on one private PostgreSQL that waits for the disk, a database for each
+  chmod 755 "$work"
+  start_postgres "$work/pg" on
+  postgres_pid=,pg=$(head -1 "$work/pg/data/postmaster.pid")
+  for side in "${sides[@]}"; do "$pg_bin/createdb" -h 127.0.0.1 -p "$pg_port" -U test "$side"; done
+  ceiling_db=postgres://test@127.0.0.1:$pg_port/ceiling
+  start_stream "postgres://test@127.0.0.1:$pg_port/proliferate"
 }
 
 get() { # get ITEM SIDE
@@ -140,15 +149,15 @@ row() { # row ITEM TEXT UNIT FORMAT median|max SCALE KEY [TARGET] ; TARGET: the 
     verdict=$(awk -v a="$ours" -v t="$target" 'BEGIN { print a < t ? "ok" : "over" }')
     [ $verdict = ok ] || over=$((over + 1))
   fi
-  printf "| %-34s | %13s | %13s | %5s | %-8s | %-7s |\n" "$text" "$(printf "$format" "$ours") $unit" \
+  printf "| %-40s | %13s | %13s | %5s | %-8s | %-7s |\n" "$text" "$(printf "$format" "$ours") $unit" \
     "$(printf "$format" "$theirs") $unit" "$ratio" "${target:+< $target $unit}" "$verdict"
   printf '{"cmd":"bench","item":"%s","unit":"%s","proliferate":%s,"ceiling":%s,"ratio":%s,"target":%s,"verdict":"%s"}\n' \
     "$text" "$unit" "$ours" "$theirs" "$ratio" "${target:-null}" "$verdict" >>"$results.jsonl"
 }
 
 table() {
-  printf "| %-34s | %13s | %13s | %5s | %-8s | %-7s |\n" item proliferate ceiling ratio target verdict
-  echo "|------------------------------------|---------------|---------------|-------|----------|---------|"
+  printf "| %-40s | %13s | %13s | %5s | %-8s | %-7s |\n" item proliferate ceiling ratio target verdict
+  echo "|------------------------------------------|---------------|---------------|-------|----------|---------|"
   row cold "cold start, median of $COLD_RUNS" ms %.1f median 1 ready_ms 50
   row cold "cold start, max of $COLD_RUNS" ms %.1f max 1 ready_ms 50
   row idle "idle memory, median of $IDLE_RUNS" MiB %.1f median 0.0009765625 rss_kib_idle 25
@@ -157,6 +166,8 @@ table() {
   row get "GET /health, p99" ms %.3f median 1 p99_ms
   row tools "tool calls, 64 at once" req/s %.0f median 1 req_per_s
   row dup "tool calls again, 64 at once" req/s %.0f median 1 req_per_s
+  row tools-pg "tool calls, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
+  row dup-pg "tool calls again, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
   for kind in "${STREAMS[@]}"; do
     read -r clients rate <<<"$kind"
     if [ "$rate" = 0 ]; then
@@ -203,6 +214,19 @@ sandbox_table() { # what `sandbox bench` measured
   within "sandbox: memory of the supervisor's own" "$(json supervisorPrivateMib)" MiB 10 below
 }
 
+gate_table() { # a call through the gate against one bare durable insert, and a call that was made before against one that was not
+  local name suffix
+  for name in SQLite PostgreSQL; do
+    if [ $name = SQLite ]; then suffix=; else suffix=-pg; fi
+    within "gate, $name: calls over bare inserts" "$(times "tools$suffix.proliferate" "tools$suffix.ceiling")" x 0.4 above
+    within "gate, $name: calls again over first calls" "$(times "dup$suffix.proliferate" "tools$suffix.proliferate")" x 5 above
+  done
+}
+
+times() { # times FILE FILE ; the requests a second of one over those of the other
+  awk -v a="$(figure median 1 req_per_s "$work/$1")" -v b="$(figure median 1 req_per_s "$work/$2")" 'BEGIN { print a / b }'
+}
+
 json() { # json KEY [KEY] ; a number of the sandbox figures
   if [ $# = 2 ]; then grep -o "\"$1\":{[^}]*}" "$work/sandbox" | grep -o "\"$2\":[0-9.e+-]*" | cut -d: -f2
   else grep -o "\"$1\":[0-9.e+-]*" "$work/sandbox" | cut -d: -f2; fi
@@ -213,6 +237,7 @@ mkdir -p "$root/bench/results" "$root/target"
 work=$(mktemp -d "$root/target/bench.XXXXXX") # the data dir lies on the disk of the project, like the ceiling's
 bare=(env -i PATH="$PATH" HOME="$work") # nothing that this shell inherited becomes a setting of what is measured
 clean=("${bare[@]}") # and what the servers are told
+ceiling_db=$work/ceiling.db postgres_pid=""
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 for side in "${sides[@]}"; do address[$side]=127.0.0.1:$(free_port); done
@@ -236,18 +261,22 @@ for kind in "${STREAMS[@]}"; do
   in_turn $GET_RUNS stream "stream-$clients-$rate" "$clients" "$rate"
 done
 say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many of calls that were made before"
-in_turn $GET_RUNS tools tools
-in_turn $GET_RUNS tools dup --dup
+measure_tools ""
 stop_servers
 say "$HELD live sessions, in servers that have done nothing else"
 start_stream
 in_turn 1 hold hold
+stop_servers
+say "the tool calls once more, both sides on one PostgreSQL"
+start_on_postgres
+measure_tools -pg
 stop_servers
 for item in cold idle get stream tools dup hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo
 sandbox_table
+gate_table
 echo
 remarks
 say "results: ${results#"$root/"}.jsonl, and every run in ${results#"$root/"}.runs.jsonl"

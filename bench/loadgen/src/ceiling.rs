@@ -8,9 +8,11 @@ mod database;
 mod event;
 mod frame;
 mod keys;
+mod postgres;
 mod router;
 mod session;
 mod socket;
+mod sqlite;
 mod tool;
 
 use std::collections::HashMap;
@@ -46,7 +48,7 @@ pub struct Options {
     /// host:port of the fake agent and MCP server
     #[arg(long, default_value = "127.0.0.1:58800")]
     agent: String,
-    /// SQLite file (WAL, synchronous=FULL)
+    /// SQLite file (WAL, synchronous=FULL), or postgres://… (fsync and synchronous_commit on)
     #[arg(long, default_value = "ceiling.db")]
     db: String,
 }
@@ -66,10 +68,10 @@ struct App {
 }
 
 impl App {
-    fn open(options: &Options, common: &Common) -> Result<Self> {
+    async fn open(options: &Options, common: &Common) -> Result<Self> {
         let integration = format!("connector:{}", common.connector);
         Ok(Self {
-            database: Database::open(&options.db)?,
+            database: Database::open(&options.db).await?,
             keys: Keys::new(&common.jwt_secret, &common.service_secret),
             sessions: RwLock::default(),
             idle: Mutex::default(),
@@ -102,7 +104,7 @@ impl App {
 }
 
 pub async fn serve(options: Options, common: &Common) -> Result<()> {
-    let app = Arc::new(App::open(&options, common)?);
+    let app = Arc::new(App::open(&options, common).await?);
     let listener = listen(&options.listen)?;
     eprintln!("ceiling on http://{}", options.listen);
     loop {

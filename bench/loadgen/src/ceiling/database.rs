@@ -1,22 +1,16 @@
-//! Durable rows: SQLite with one writer thread, so that rows which wait together share one fsync.
+//! Durable rows, in SQLite or PostgreSQL. Each has one writer, so that rows which wait together share one fsync.
 
 use std::sync::mpsc;
 
 use bytes::Bytes;
-use rusqlite::Connection;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::{postgres, sqlite};
 use crate::Result;
 
 /// Rows in one transaction, at most.
-const BATCH: usize = 1024;
-
-const SCHEMA: &str = "pragma journal_mode=wal; pragma synchronous=full;
-    create table if not exists session(id text primary key, org text, config text, kind text) without rowid;
-    create table if not exists tool_call(session text, tool text, call text, result blob,
-        primary key(session, tool, call)) without rowid;
-    create table if not exists invocation(id text primary key, session text, action text, params text,
-        status text, result text) without rowid;";
+pub const BATCH: usize = 1024;
 
 pub enum Row {
     Session { id: String, org: String, config: String, kind: String },
@@ -26,64 +20,30 @@ pub enum Row {
 }
 
 /// A row, and who waits for it.
-type Write = (Row, oneshot::Sender<bool>);
+pub type Write = (Row, oneshot::Sender<bool>);
 
-pub struct Database(mpsc::Sender<Write>);
+pub enum Database {
+    Sqlite(mpsc::Sender<Write>),
+    Postgres(UnboundedSender<Write>),
+}
 
 impl Database {
-    pub fn open(path: &str) -> Result<Self> {
-        let connection = Connection::open(path)?;
-        connection.execute_batch(SCHEMA)?;
-        let (sender, receiver) = mpsc::channel();
-        std::thread::spawn(move || write_for_ever(&connection, &receiver));
-        Ok(Self(sender))
+    /// A file, or the URL of a PostgreSQL database.
+    pub async fn open(place: &str) -> Result<Self> {
+        if place.starts_with("postgres://") {
+            Ok(Self::Postgres(postgres::open(place).await?))
+        } else {
+            Ok(Self::Sqlite(sqlite::open(place)?))
+        }
     }
 
     /// Whether the row is on the disk.
     pub async fn put(&self, row: Row) -> bool {
         let (sender, receiver) = oneshot::channel();
-        self.0.send((row, sender)).is_ok() && receiver.await.unwrap_or(false)
-    }
-}
-
-/// Takes everything that waits, one transaction, one fsync, then answers all.
-fn write_for_ever(connection: &Connection, receiver: &mpsc::Receiver<Write>) {
-    let mut batch: Vec<Write> = Vec::new();
-    while let Ok(first) = receiver.recv() {
-        batch.push(first);
-        batch.extend(receiver.try_iter().take(BATCH - 1));
-        let written = write(connection, &batch).is_ok();
-        if !written {
-            let _ = connection.execute_batch("rollback");
-        }
-        for (_, done) in batch.drain(..) {
-            let _ = done.send(written);
-        }
-    }
-}
-
-fn write(connection: &Connection, batch: &[Write]) -> rusqlite::Result<()> {
-    let prepare = |sql| connection.prepare_cached(sql);
-    prepare("begin immediate")?.execute([])?;
-    for (row, _) in batch {
-        match row {
-            Row::Session { id, org, config, kind } => {
-                prepare("insert into session values(?,?,?,?)")?.execute((id, org, config, kind))?
-            }
-            Row::Tool { session, tool, call, result } => prepare(
-                "insert or ignore into tool_call values(?,?,?,?)",
-            )?
-            .execute((session, tool, call, &result[..]))?,
-            Row::Invocation { id, session, action, params, status } => {
-                prepare("insert into invocation values(?,?,?,?,?,null)")?
-                    .execute((id, session, action, params, status))?
-            }
-            Row::Done { id, result } => {
-                prepare("update invocation set status='completed', result=? where id=?")?
-                    .execute((result, id))?
-            }
+        let sent = match self {
+            Self::Sqlite(writer) => writer.send((row, sender)).is_ok(),
+            Self::Postgres(writer) => writer.send((row, sender)).is_ok(),
         };
+        sent && receiver.await.unwrap_or(false)
     }
-    prepare("commit")?.execute([])?;
-    Ok(())
 }
