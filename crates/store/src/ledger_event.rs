@@ -77,12 +77,24 @@ impl Store {
         chain: &Chain,
         filter: &EventFilter,
     ) -> Result<Vec<ListedEvent>, StoreError> {
-        const SQL: &str =
+        // With `|| ''` the chain is compared and not looked for: a run or a case has few events, a chain has all.
+        const OF_RUN: &str = "SELECT chain, sequence, record FROM ledger_events WHERE run_id = $4
+            AND chain || '' = $1 AND sequence > $2 AND ($5 IS NULL OR case_id = $5) ORDER BY sequence LIMIT $3";
+        const OF_CASE: &str = "SELECT chain, sequence, record FROM ledger_events WHERE case_id = $4
+            AND chain || '' = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
+        const ALL: &str =
             "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
-            AND ($3 IS NULL OR run_id = $3) AND ($4 IS NULL OR case_id = $4) ORDER BY sequence LIMIT $5";
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(chain.as_str()).bind(filter.after)
-            .bind(filter.run_id.as_deref()).bind(filter.case_id.as_deref()).bind(filter.limit)
-            .fetch_all(pool).await)?)
+            ORDER BY sequence LIMIT $3";
+        let (chain, after, limit) = (chain.as_str(), filter.after, filter.limit);
+        let found = match (filter.run_id.as_deref(), filter.case_id.as_deref()) {
+            (Some(run), case) => read!(self, pool => sqlx::query_as(OF_RUN)
+                .bind(chain).bind(after).bind(limit).bind(run).bind(case).fetch_all(pool).await),
+            (None, Some(case)) => read!(self, pool => sqlx::query_as(OF_CASE)
+                .bind(chain).bind(after).bind(limit).bind(case).fetch_all(pool).await),
+            (None, None) => read!(self, pool => sqlx::query_as(ALL)
+                .bind(chain).bind(after).bind(limit).fetch_all(pool).await),
+        };
+        Ok(found?)
     }
 
     /// Entries of all chains from a position on, in the order of positions.

@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -34,6 +34,7 @@ impl Migration {
         Self { version: 8, name: "hub", text: include_str!("../migrations/0008_hub.sql") },
         Self { version: 9, name: "snapshots", text: include_str!("../migrations/0009_snapshots.sql") },
         Self { version: 10, name: "gate", text: include_str!("../migrations/0010_gate.sql") },
+        Self { version: 11, name: "gate_indexes", text: include_str!("../migrations/0011_gate_indexes.sql") },
     ];
 
     /// The schema version of this program.

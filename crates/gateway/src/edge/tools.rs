@@ -1,6 +1,7 @@
 //! `POST /proliferate/{id}/tools/{tool}`: a tool inside the sandbox asks for its work to be done.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -9,6 +10,7 @@ use ledger::payload_hash;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
 use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
+use store::SessionRecord;
 
 use super::auth::{Caller, SessionAccess};
 use super::params::Path;
@@ -41,7 +43,7 @@ pub(super) async fn callback(
     if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
         return Err(ApiError::not_found("Unknown tool"));
     }
-    let call = to_call(&app, &access, &tool, request)?;
+    let call = to_call(&app, &Arc::new(access.session), &tool, request)?;
     let answered = Gate::call(&app, call).await;
     match answered.outcome {
         Outcome::Conflict => Err(ApiError::conflict(
@@ -57,11 +59,10 @@ pub(super) async fn callback(
 
 fn to_call(
     app: &AppState,
-    access: &SessionAccess,
+    session: &Arc<SessionRecord>,
     tool: &str,
     request: ToolCallback,
 ) -> Result<Call, ApiError> {
-    let session = &access.session;
     let (role, lane) = gate::agent_role(session.session_type, session.automation_id.is_some());
     let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
     let hash = payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
@@ -70,6 +71,7 @@ fn to_call(
         door: Door::Callback,
         org: session.org_id,
         session: Some(session.id),
+        record: Some(session.clone()),
         actor: gate::agent(session.id),
         claimed: None,
         agent_name: Some("opencode".to_owned()),

@@ -1,6 +1,7 @@
 //! A call as the front doors hand it in, and what they get back. The doors differ in their bodies, not in what happens.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ledger::ArtifactRef;
 use policy::{Claim, Versions};
@@ -8,6 +9,7 @@ use proto::http::{ToolCallReply, ToolCallbackReply};
 use proto::{OrgId, RunKind, SessionId, ToolErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use store::SessionRecord;
 
 use crate::sources::Output;
 
@@ -17,6 +19,8 @@ pub(crate) struct Call {
     pub(crate) door: Door,
     pub(crate) org: OrgId,
     pub(crate) session: Option<SessionId>,
+    /// The session as it was found when the caller was let in.
+    pub(crate) record: Option<Arc<SessionRecord>>,
     /// Whom the credential belongs to.
     pub(crate) actor: Claim,
     /// Whom the body names.
@@ -190,6 +194,7 @@ impl Call {
             door: if run.run_id.starts_with(CALLBACK) { Door::Callback } else { Door::ToolCalls },
             org: run.org_id,
             session: run.session_id,
+            record: None,
             actor,
             claimed: None,
             agent_name: None,

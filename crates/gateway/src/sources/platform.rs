@@ -1,5 +1,6 @@
 //! The platform's own tools: one table that the callback route, the agent's files and the API's description are made of.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use policy::Risk;
@@ -56,10 +57,13 @@ impl Tool for PlatformTool {
 }
 
 /// The session that a call is about: the caller's own, or the one that is the case.
-pub(super) async fn session_of(app: &AppState, call: &Call) -> Result<SessionRecord, Failure> {
+pub(super) async fn session_of(app: &AppState, call: &Call) -> Result<Arc<SessionRecord>, Failure> {
+    if let Some(record) = &call.record {
+        return Ok(record.clone());
+    }
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
     let gone = || Failure::Refused("There is no such session.".to_owned());
     let id = call.session.or_else(named).ok_or_else(gone)?;
     let found = app.store.session(call.org, id).await;
-    found.map_err(|error| save_service_commands::store_failure(&error))?.ok_or_else(gone)
+    found.map_err(|error| save_service_commands::store_failure(&error))?.map(Arc::new).ok_or_else(gone)
 }

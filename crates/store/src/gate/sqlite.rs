@@ -19,8 +19,9 @@ use crate::{Run, StoreError};
 
 /// How long another process may hold the file.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The log is folded into the file after so many pages, a few times a second under load.
-const UNFOLDED: u32 = 4000;
+/// The log is folded into the file after so many pages (64 MiB): pages of indexes are written again and again, and
+/// folding takes each of them once.
+const UNFOLDED: u32 = 16_384;
 
 /// Works until the line is closed. Whatever waits becomes one transaction.
 pub(super) fn work(file: &Path, turn: &Turn, mut inbox: Inbox) {
@@ -84,7 +85,7 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
     connection.set_prepared_statement_cache_capacity(32);
     connection.execute_batch(&format!(
         "PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {UNFOLDED};
-        PRAGMA cache_size = -4096"
+        PRAGMA cache_size = -4096; PRAGMA temp_store = MEMORY"
     ))?;
     Ok(connection)
 }
