@@ -3,14 +3,17 @@
 use std::collections::BTreeSet;
 
 use axum::Json;
+use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use ledger::payload_hash;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
 use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
+use store::SessionRecord;
 
-use super::auth::{Caller, SessionAccess};
+use super::auth::{Caller, SessionAttempt};
+use super::contract::identity;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -27,21 +30,15 @@ const LONGEST_ID: usize = 200;
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn callback(
     app: AppState,
-    access: SessionAccess,
-    Path((_, tool)): Path<(String, String)>,
-    Body(request): Body<ToolCallback>,
+    attempt: SessionAttempt,
+    path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let id = &request.tool_call_id;
-    if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
-        return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
-    }
-    let Caller::Sandbox(_) = access.caller else {
-        return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
+    let SessionAttempt { caller, session } = attempt;
+    let call = match read(&app, &caller, session, path, request).await {
+        Ok(call) => call,
+        Err(refusal) => return Err(record(&app, &caller, refusal).await),
     };
-    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
-        return Err(ApiError::not_found("Unknown tool"));
-    }
-    let call = to_call(&app, &access, &tool, request)?;
     let answered = Gate::call(&app, call).await;
     match answered.outcome {
         Outcome::Conflict => Err(ApiError::conflict(
@@ -55,13 +52,51 @@ pub(super) async fn callback(
     }
 }
 
+/// From a request to a call.
+async fn read(
+    app: &AppState,
+    caller: &Caller,
+    session: Result<SessionRecord, ApiError>,
+    path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
+) -> Result<Call, ApiError> {
+    let session = session?;
+    let Path((_, tool)) = path?;
+    let Body(request) = Body::<ToolCallback>::from_request(request, app).await?;
+    let id = &request.tool_call_id;
+    if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
+        return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
+    }
+    let Caller::Sandbox(_) = caller else {
+        return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
+    };
+    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
+        return Err(ApiError::not_found("Unknown tool"));
+    }
+    to_call(app, &session, &tool, request)
+}
+
+/// Every attempt is recorded, also one that is no call. Where that is not possible the caller may try again.
+async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError {
+    let (status, problem) = refusal.told();
+    if status.is_server_error() {
+        return refusal;
+    }
+    let denied = status == StatusCode::FORBIDDEN;
+    let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
+    let whose = identity(app, caller).await.ok().map(Into::into);
+    match app.gate.refuse_unreadable(whose, came_to, problem).await {
+        Ok(()) => refusal,
+        Err(error) => error.into(),
+    }
+}
+
 fn to_call(
     app: &AppState,
-    access: &SessionAccess,
+    session: &SessionRecord,
     tool: &str,
     request: ToolCallback,
 ) -> Result<Call, ApiError> {
-    let session = &access.session;
     let (role, lane) = gate::agent_role(session.session_type, session.automation_id.is_some());
     let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
     let hash = payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
@@ -85,6 +120,7 @@ fn to_call(
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
         ticket: None,
         demanded: None,
+        writes: None,
         denial: (!of_this_mode).then(|| format!("{tool} is only available in setup sessions.")),
         input_artifacts: Vec::new(),
         parameters: Value::Object(request.args),

@@ -131,7 +131,9 @@ impl Gate {
 
     /// Writes down that nobody knows what became of a call.
     pub(super) async fn give_up(&self, run: &Run) -> Result<(), StoreError> {
-        let Some(call) = Call::of_run(run) else { return Ok(()) };
+        let Some(mut call) = Call::of_run(run) else { return Ok(()) };
+        let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
+        call.writes = tool.and_then(|tool| tool.writes().cloned());
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
         let instance = run.instance.clone().unwrap_or_default();
         let (mut write, _) = self.outcome(&call, &instance, Err(Refusal::unknown()), &versions);

@@ -116,6 +116,10 @@ async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store:
     let policy = gate.rules.policy();
     let tool = sources::find(&policy, &call.tool, &call.operation);
     let question = gate.question(call, tool.as_deref()).await?;
+    call.writes = tool.as_ref().and_then(|tool| tool.writes().cloned());
+    // Only in a lane that breaks the glass is a ticket one.
+    let breaks = policy.lane(&call.lane).is_some_and(|lane| lane.override_minutes.is_some());
+    call.ticket = call.ticket.take().filter(|_| breaks);
     // A child is of its parent's case, also where it does not say so.
     if call.case.is_none() {
         call.case = question.parent.as_ref().and_then(|parent| parent.case_id.clone());
@@ -343,6 +347,7 @@ fn also(call: &Call) -> Option<ActionType> {
     match call.kind() {
         RunKind::Export => Some(ActionType::Export),
         RunKind::Override => Some(ActionType::Override),
+        RunKind::DbWrite => Some(ActionType::DbWrite),
         _ => None,
     }
 }

@@ -236,16 +236,18 @@ fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind,
 }
 
 impl Gate {
-    /// Records that somebody sent something that is no call: in their organisation's chain, or in the system's.
+    /// Records that somebody sent something that is no call (a failure), or a call where they may make none (denied): in
+    /// their organisation's chain, or in the system's.
     pub(crate) async fn refuse_unreadable(
         &self,
         whose: Option<(Option<OrgId>, Claim)>,
+        came_to: Outcome,
         problem: &str,
     ) -> Result<(), StoreError> {
         let nobody = || Claim { actor_type: ActorClass::System, actor_id: "unknown".to_owned() };
         let (org, actor) = whose.unwrap_or_else(|| (None, nobody()));
         let versions = self.rules.policy().pins().versions();
-        let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, Outcome::Failure)];
+        let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, came_to)];
         let events = events.map(|(action, outcome)| {
             let mut new = self.scribe.event(org, action, outcome, &actor, &versions);
             new.event.outcome_reason = Some(Text::cut(problem));
