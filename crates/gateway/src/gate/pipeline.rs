@@ -30,7 +30,7 @@ impl Gate {
         let key = (call.org, call.run_id.clone());
         let (inside, asked) = (app.clone(), call.clone());
         let work = async move { answer(&inside, asked).await }.boxed().shared();
-        let Some(work) = gate.join(&key, call.request_hash, work) else {
+        let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
         // From the first look on, or a caller that hangs up would leave a call that nobody executes.

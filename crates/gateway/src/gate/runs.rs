@@ -123,7 +123,12 @@ impl Gate {
             None => None,
             Some(id) => {
                 let found = self.store.run(new.org, id).await?;
-                Some(found.filter(|run| run.status == RunStatus::Running).ok_or(RunRefusal::ParentInactive)?)
+                // A child belongs to its parent's case.
+                let fits = |run: &Run| {
+                    let same = run.case_id.is_none() || new.case.is_none() || run.case_id == new.case;
+                    run.status == RunStatus::Running && same
+                };
+                Some(found.filter(fits).ok_or(RunRefusal::ParentInactive)?)
             }
         };
         let versions = self.rules.policy().pins().versions();

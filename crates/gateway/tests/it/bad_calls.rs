@@ -308,6 +308,13 @@ async fn what_is_elsewhere_and_what_is_nowhere_are_refused_alike() {
             assert!(shown.iter().all(|answer| *answer == shown[0]), "{field}: {shown:?}");
         }
         assert_eq!(world.effects(), effects);
+        let mut shown = Vec::new();
+        for parent in [foreign["run_id"].clone(), sibling["run_id"].clone(), json!("run-never-was")] {
+            let start = json!({"run_kind": "agent", "case_id": "case-1", "parent_run_id": parent});
+            shown.push(world.gateway.post("/v1/runs", &start).bearer(&world.token).send().await.shown());
+        }
+        assert_eq!(shown[0].0, 409, "{shown:?}");
+        assert!(shown.iter().all(|answer| *answer == shown[0]), "{shown:?}");
         for (elsewhere, nowhere) in [
             ("/v1/runs/run-theirs", "/v1/runs/run-never-was"),
             ("/v1/audit/events?run_id=run-theirs", "/v1/audit/events?run_id=run-never-was"),

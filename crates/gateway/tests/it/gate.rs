@@ -184,6 +184,14 @@ pub(crate) async fn the_same_id_is_the_same_call_and_other_content_is_refused(wo
     // The refusal is told; the run that has the id stays as it is.
     assert_eq!(world.events("run-00000001").await.len(), 4);
     assert_eq!(world.run("run-00000001").await["status"], "completed");
+    // Somebody else's words are another call, be they the same: the answer is for whoever asked first.
+    let body = write_call("run-00000001");
+    for person in [Role::Owner, Role::Member] {
+        let answer =
+            world.gateway.post("/v1/tool-calls", &body).bearer(world.team.token(person)).send().await;
+        assert_eq!((answer.status, world.effects()), (409, 1), "{}", answer.text());
+        assert_eq!(answer.json()["output_artifacts"], json!([]));
+    }
     // The same id in another organisation is another run.
     let elsewhere = OrgOf3::new(&world.gateway.app).await;
     let token = service_token(&world.gateway.app, Some(elsewhere.org));
