@@ -75,6 +75,11 @@ pub(super) async fn a_run_record_is_whole(world: World) {
         let parameters = record["inputs"]["parameters_hash_sha256"].as_str().unwrap();
         assert_eq!(parameters.len(), 64);
     }
+    let under_way = world.start_run(&json!({"run_kind": "agent"})).await;
+    assert_eq!(
+        (&under_way["inputs"], &under_way["outputs"]),
+        (&json!({"artifact_refs": []}), &json!({"artifact_refs": []}))
+    );
     let (done, failed) = (world.run("run-00000001").await, world.run("run-00000002").await);
     assert_eq!(done["outputs"]["artifact_refs"].as_array().unwrap().len(), 1);
     assert_eq!((&done["error"], &failed["error"]["error_code"]), (&Value::Null, &json!("TOOL_ERROR")));
