@@ -4,11 +4,11 @@
 # `make mutants` calls it; it needs the services that `make test` starts.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-# A target of its own, kept between runs, as is the copy: a break then costs the crates that it touches.
-export CARGO_TARGET_DIR=${MUTANTS_TARGET:-$root/target/mutants}
-tree=$CARGO_TARGET_DIR/tree
+# The target of `make test`, whose dependencies are built, and a copy that is kept: a break costs the crates that it touches.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
+tree=$CARGO_TARGET_DIR/mutants
 log=$CARGO_TARGET_DIR/mutants.log
-BUILD=1500 TEST=120 # seconds; the first build is that of all dependencies
+BUILD=900 TEST=120 # seconds
 
 copy() { # files that are the same keep their time, or everything would be built anew
   [ -d "$tree/.git" ] || git clone -q "$root" "$tree"
@@ -16,10 +16,10 @@ copy() { # files that are the same keep their time, or everything would be built
   git -C "$tree" reset -q --hard FETCH_HEAD
 }
 
-tests() { # tests NAME ; runs one test of the gateway
-  timeout $BUILD cargo test --manifest-path "$tree/Cargo.toml" --locked -q -p gateway --test it --no-run >"$log" 2>&1 ||
-    { tail -40 "$log" >&2; echo "it does not build" >&2; exit 1; }
-  timeout $TEST cargo test --manifest-path "$tree/Cargo.toml" --locked -q -p gateway --test it -- --exact "$1" >"$log" 2>&1
+tests() { # tests NAME ; runs one test of the gateway. --workspace, so that dependencies are those of `make test`
+  local test=(cargo test --manifest-path "$tree/Cargo.toml" --workspace --locked --test it)
+  timeout $BUILD "${test[@]}" --no-run >"$log" 2>&1 || { tail -40 "$log" >&2; echo "it does not build" >&2; exit 1; }
+  timeout $TEST "${test[@]}" --no-fail-fast -- --exact "$1" >"$log" 2>&1
 }
 
 mutant() { # mutant NAME FILE PATTERN REPLACEMENT TEST REASON ; PATTERN is Python's and must fit exactly once
@@ -39,7 +39,7 @@ PY
     echo "$name: NOBODY NOTICED ($test)" >&2
     exit 1
   fi
-  grep -q "$test .*FAILED\|^test result: FAILED" "$log" && grep -qF "$reason" "$log" ||
+  grep -q "^test $test .*FAILED$" "$log" && grep -qF "$reason" "$log" ||
     { tail -20 "$log" >&2; echo "$name: noticed for another reason than: $reason" >&2; exit 1; }
   echo "  noticed by $test: $reason"
 }
@@ -47,7 +47,7 @@ PY
 copy
 echo "· unbroken, to know that the tests can pass"
 for test in gate::without_a_ledger_nothing_is_executed contract::sqlite::a_call_under_other_pins_is_denied; do
-  tests $test && grep -q "1 passed" "$log" || { tail -20 "$log" >&2; echo "$test does not pass" >&2; exit 1; }
+  tests $test && grep -q "^test $test .*ok$" "$log" || { tail -20 "$log" >&2; echo "$test does not pass" >&2; exit 1; }
 done
 
 mutant "the audit is written when there is time" crates/store/src/gate.rs \
