@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use policy::{Policy, Risk};
+use policy::{Policy, Risk, Write, full_name};
 use proto::JsonObject;
 use serde_json::{Value, json};
 use store::Effect;
@@ -32,6 +32,11 @@ pub(crate) trait Tool: Send + Sync {
     /// What it does beyond its own case, by the names that lanes prohibit or permit.
     fn flags(&self) -> &[&'static str] {
         &[]
+    }
+
+    /// The table that it writes to, where writing is what it does.
+    fn writes(&self) -> Option<&Write> {
+        None
     }
 
     /// What is wrong with the parameters: each field and limit, in words for whoever sent them.
@@ -115,11 +120,12 @@ pub(crate) fn find(policy: &Policy, name: &str, operation: &str) -> Option<Arc<d
     if let Some(tool) = git::find(name, operation) {
         return Some(tool);
     }
-    if [name, operation].contains(&EXPORT) {
+    // A tool is known by the names that policy decides about, and by no other: `transcription.run` is asked for as such,
+    // or as `transcription` and `run`.
+    let whole = full_name(name, operation);
+    if [name, &whole].contains(&EXPORT) {
         return Some(Arc::new(export::Export));
     }
-    // A file names its tools in full: `transcription.run` is asked for as such, or as `transcription` and `run`.
-    let whole = [operation.to_owned(), format!("{name}.{operation}"), name.to_owned()];
-    let tool = whole.iter().find_map(|name| policy.tool(name))?;
+    let tool = policy.tool(&whole).or_else(|| policy.tool(name))?;
     Some(Arc::new(http_tool::HttpSource::new(tool.clone())))
 }

@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             operation: "create_issue".to_owned(),
             risk: Risk::Write,
             registered: true,
+            writes: None,
         },
         scope: ["case_id", "run_id"].map(String::from).into(),
         flags: [].into(),

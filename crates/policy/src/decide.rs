@@ -173,11 +173,18 @@ fn is_unregistered(action: &Action) -> bool {
 }
 
 fn action<'a>(lane: &Lane, request: &Request) -> Checked<'a> {
+    let write = match &request.action {
+        Action::Write { table, mode } => Some((table, *mode)),
+        Action::Tool { writes, .. } => writes.as_ref().map(|write| (&write.table, write.mode)),
+    };
+    if let Some((table, mode)) = write {
+        let listed = lane.writes.iter().any(|write| write.table == *table && write.mode == mode);
+        Denial::when(!listed, "lane prohibits requested write")?;
+    }
     match (&request.action, request.action.names()) {
-        (Action::Write { table, mode }, _) => {
-            let listed = lane.writes.iter().any(|write| write.table == *table && write.mode == *mode);
-            Denial::when(!listed, "lane prohibits requested write")
-        }
+        (Action::Write { .. }, _) => Ok(()),
+        // A lane that lists writes and no tools is a write lane: the write is what it allows, whichever tool does it.
+        _ if write.is_some() && lane.tools.is_empty() => Ok(()),
         (_, Some((tool, operation))) => {
             let listed =
                 lane.tools.iter().any(|pattern| pattern.matches(tool) || pattern.matches(&operation));

@@ -113,5 +113,5 @@ fn action(fields: &mut Fields) -> Result<Action, Mistake> {
         Some(found) => word(&found, "risk", &Risk::WORDS)?,
         None => Risk::Read,
     };
-    Ok(Action::Tool { tool_name: tool.clone(), operation: tool, risk, registered: true })
+    Ok(Action::Tool { tool_name: tool.clone(), operation: tool, risk, registered: true, writes: None })
 }

@@ -37,7 +37,9 @@ pub struct Lane {
     pub(crate) examples: Vec<Example>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A table and what may happen to its rows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Write {
     pub table: String,
     pub mode: WriteMode,
@@ -167,7 +169,7 @@ fn texts(fields: &mut Fields, key: &str) -> Result<BTreeSet<String>, Mistake> {
     Ok(fields.names(key)?.into_iter().map(|name| name.text).collect())
 }
 
-fn write(node: Node) -> Result<Write, Mistake> {
+pub(crate) fn write(node: Node) -> Result<Write, Mistake> {
     let mut fields = Fields::of(node, "a write")?;
     let table = fields.name("table")?.text;
     let mode = word(
@@ -177,6 +179,15 @@ fn write(node: Node) -> Result<Write, Mistake> {
     )?;
     fields.end()?;
     Ok(Write { table, mode })
+}
+
+impl WriteMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Upsert => "upsert",
+        }
+    }
 }
 
 fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {

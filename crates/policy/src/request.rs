@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lanes::WriteMode;
+use crate::lanes::{Write, WriteMode};
 use crate::modes::Risk;
 use crate::pin::Versions;
 
@@ -54,9 +54,16 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// `registered`: there is such a tool, and it is enabled.
-    Tool { tool_name: String, operation: String, risk: Risk, registered: bool },
-    /// A run of kind `db_write`.
+    /// `registered`: there is such a tool, and it is enabled. `writes`: what it does is a write, a run of kind `db_write`.
+    Tool {
+        tool_name: String,
+        operation: String,
+        risk: Risk,
+        registered: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        writes: Option<Write>,
+    },
+    /// A write alone, whichever tool does it.
     Write { table: String, mode: WriteMode },
 }
 
@@ -112,11 +119,16 @@ impl Action {
     /// The names by which a lane may list a tool: `transcription` and `transcription.run`.
     pub(crate) fn names(&self) -> Option<(&str, String)> {
         let Self::Tool { tool_name, operation, .. } = self else { return None };
-        let full = operation == tool_name
-            || operation.strip_prefix(tool_name.as_str()).is_some_and(|rest| rest.starts_with('.'));
-        let operation = if full { operation.clone() } else { format!("{tool_name}.{operation}") };
-        Some((tool_name, operation))
+        Some((tool_name, full_name(tool_name, operation)))
     }
+}
+
+/// The whole name of an operation. Whoever looks for the tool must use it too, or what is decided about is not what is
+/// executed.
+pub fn full_name(tool_name: &str, operation: &str) -> String {
+    let full =
+        operation == tool_name || operation.strip_prefix(tool_name).is_some_and(|rest| rest.starts_with('.'));
+    if full { operation.to_owned() } else { format!("{tool_name}.{operation}") }
 }
 
 /// The flag for a call in `case_id` that touches things of these cases; things of no case are shared.

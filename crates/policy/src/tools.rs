@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::error::Mistake;
 use crate::fields::{Fields, Located, items, word};
-use crate::lanes::once;
+use crate::lanes::{Write, once, write};
 use crate::modes::Risk;
 use crate::yaml::{Kind, Node};
 
@@ -18,6 +18,8 @@ pub struct HttpTool {
     /// The JSON schema of the parameters; an empty object accepts anything.
     pub schema: Value,
     pub risk: Risk,
+    /// What it does is a write to this table; lanes must list it.
+    pub writes: Option<Write>,
     pub(crate) line: usize,
 }
 
@@ -79,8 +81,9 @@ fn tool(node: Node) -> Result<HttpTool, Mistake> {
         Some(found) => word(&found, "risk", &Risk::WORDS)?,
         None => Risk::Write,
     };
+    let writes = fields.take("writes").map(write).transpose()?;
     fields.end()?;
-    Ok(HttpTool { name: name.text, method, url, timeout_ms, auth, schema, risk, line })
+    Ok(HttpTool { name: name.text, method, url, timeout_ms, auth, schema, risk, writes, line })
 }
 
 /// Only the obvious is checked here; where it may lead is decided when it is called.

@@ -1,8 +1,9 @@
-//! Keeps `docs/faults.md` whole: a row for every known fault, and every test it names exists.
+//! Keeps `docs/faults.md` whole: a row for every known fault, and every test it names exists; also those that
+//! `docs/contract.md` names for attacks.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const FAULTS: u32 = 105;
 
@@ -42,15 +43,28 @@ fn missing_tests(name: &str, tests: &str, exists: &dyn Fn(&str, &str) -> bool) -
     named.into_iter().filter(is_missing).map(|test| format!("{name}: there is no test {test}")).collect()
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn exists(file: &str, function: &str) -> bool {
+    fs::read_to_string(root().join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
+}
+
 #[test]
 fn every_fault_has_a_row_and_every_named_test_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let table = fs::read_to_string(root.join("docs/faults.md")).unwrap();
-    let exists = |file: &str, function: &str| {
-        fs::read_to_string(root.join(file)).is_ok_and(|text| text.contains(&format!("fn {function}(")))
-    };
+    let table = fs::read_to_string(root().join("docs/faults.md")).unwrap();
     let wrong = problems(&table, &exists);
     assert!(wrong.is_empty(), "docs/faults.md:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn every_test_against_an_attack_exists() {
+    let document = fs::read_to_string(root().join("docs/contract.md")).unwrap();
+    let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| T-")).collect();
+    assert!(rows.len() >= 20, "the attacks are not read any more");
+    let wrong: Vec<_> = rows.iter().flat_map(|row| missing_tests(&row[2..6], row, &exists)).collect();
+    assert!(wrong.is_empty(), "docs/contract.md:\n  {}", wrong.join("\n  "));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use policy::{
     Action, ActorClass, Claim, Explanation, Flag, Grant, Outcome, Policy, Request, Risk, RunState, WriteMode,
+    full_name,
 };
 use serde_json::json;
 
@@ -86,5 +87,6 @@ fn action(policy: &Policy, args: &ExplainArgs) -> Action {
         None => policy.tool(&tool_name).map_or(Risk::Danger, |tool| tool.risk),
     };
     let operation = args.operation.clone().unwrap_or_else(|| tool_name.clone());
-    Action::Tool { tool_name, operation, risk, registered: true }
+    let writes = policy.tool(&full_name(&tool_name, &operation)).and_then(|tool| tool.writes.clone());
+    Action::Tool { tool_name, operation, risk, registered: true, writes }
 }

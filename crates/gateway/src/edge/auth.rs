@@ -17,8 +17,8 @@ use crate::app::AppState;
 pub(super) use caller::from_allowed_origin;
 pub use caller::{Admin, Caller, User, authenticate};
 pub use model::{ModelCaller, ModelRefusal};
-pub use session::SessionAccess;
 pub(super) use session::admit;
+pub use session::{SessionAccess, SessionAttempt};
 pub use ticket::UrlCaller;
 
 /// The session id of a route with `{id}` in its path, as the client wrote it.

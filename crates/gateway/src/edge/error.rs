@@ -149,6 +149,11 @@ impl From<VaultError> for ApiError {
 }
 
 impl ApiError {
+    /// What the client is told, while it can still become something else.
+    pub(super) fn told(&self) -> (StatusCode, &str) {
+        (self.status, &self.body.error)
+    }
+
     /// Tells the log what happened, and gives what the client is told.
     pub(super) fn tell(self) -> (StatusCode, ErrorBody) {
         if let Some(cause) = &self.cause {

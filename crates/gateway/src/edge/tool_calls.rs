@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use ledger::Outcome::Failure;
 use ledger::{ArtifactRef, Hash, MAX_ARTIFACTS, payload_hash};
 use policy::{ActorClass, Claim, Versions};
 use proto::http::{ToolCall, ToolCallReply};
@@ -71,7 +72,7 @@ fn answer(answered: Answered) -> Response {
 /// A body that is no call is refused, and the refusal is recorded, without a run: there is no id to trust.
 async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem: &str) -> Response {
     let identity = identity(app, caller).await.ok();
-    let code = match app.gate.refuse_unreadable(identity.map(Into::into), problem).await {
+    let code = match app.gate.refuse_unreadable(identity.map(Into::into), Failure, problem).await {
         Ok(()) => ToolErrorCode::InvalidRequest,
         Err(_) => ToolErrorCode::DependencyDown,
     };
@@ -224,6 +225,7 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         scope,
         ticket,
         demanded: request.policy_versions.map(|pins| Versions { lanes: pins.lanes, roles: pins.roles }),
+        writes: None,
         denial: None,
         input_artifacts: artifacts,
         parameters: Value::Object(request.parameters),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use ledger::payload_hash;
@@ -12,7 +13,8 @@ use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::SessionRecord;
 
-use super::auth::{Caller, SessionAccess};
+use super::auth::{Caller, SessionAttempt};
+use super::contract::identity;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -29,21 +31,15 @@ const LONGEST_ID: usize = 200;
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn callback(
     app: AppState,
-    access: SessionAccess,
-    Path((_, tool)): Path<(String, String)>,
-    Body(request): Body<ToolCallback>,
+    attempt: SessionAttempt,
+    path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let id = &request.tool_call_id;
-    if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
-        return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
-    }
-    let Caller::Sandbox(_) = access.caller else {
-        return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
+    let SessionAttempt { caller, session } = attempt;
+    let call = match read(&app, &caller, session, path, request).await {
+        Ok(call) => call,
+        Err(refusal) => return Err(record(&app, &caller, refusal).await),
     };
-    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
-        return Err(ApiError::not_found("Unknown tool"));
-    }
-    let call = to_call(&app, &Arc::new(access.session), &tool, request)?;
     let answered = Gate::call(&app, call).await;
     match answered.outcome {
         Outcome::Conflict => Err(ApiError::conflict(
@@ -54,6 +50,45 @@ pub(super) async fn callback(
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
         _ => Ok((StatusCode::OK, Json(answered.body)).into_response()),
+    }
+}
+
+/// From a request to a call.
+async fn read(
+    app: &AppState,
+    caller: &Caller,
+    session: Result<SessionRecord, ApiError>,
+    path: Result<Path<(String, String)>, ApiError>,
+    request: Request,
+) -> Result<Call, ApiError> {
+    let session = session?;
+    let Path((_, tool)) = path?;
+    let Body(request) = Body::<ToolCallback>::from_request(request, app).await?;
+    let id = &request.tool_call_id;
+    if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
+        return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
+    }
+    let Caller::Sandbox(_) = caller else {
+        return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
+    };
+    if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
+        return Err(ApiError::not_found("Unknown tool"));
+    }
+    to_call(app, &Arc::new(session), &tool, request)
+}
+
+/// Every attempt is recorded, also one that is no call. Where that is not possible the caller may try again.
+async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError {
+    let (status, problem) = refusal.told();
+    if status.is_server_error() {
+        return refusal;
+    }
+    let denied = status == StatusCode::FORBIDDEN;
+    let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
+    let whose = identity(app, caller).await.ok().map(Into::into);
+    match app.gate.refuse_unreadable(whose, came_to, problem).await {
+        Ok(()) => refusal,
+        Err(error) => error.into(),
     }
 }
 
@@ -87,6 +122,7 @@ fn to_call(
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
         ticket: None,
         demanded: None,
+        writes: None,
         denial: (!of_this_mode).then(|| format!("{tool} is only available in setup sessions.")),
         input_artifacts: Vec::new(),
         parameters: Value::Object(request.args),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledger::ArtifactRef;
-use policy::{Claim, Versions};
+use policy::{Claim, Versions, Write, full_name};
 use proto::http::{ToolCallReply, ToolCallbackReply};
 use proto::{OrgId, RunKind, SessionId, ToolErrorCode};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,8 @@ pub(crate) struct Call {
     /// The ticket of a break-glass grant.
     pub(crate) ticket: Option<String>,
     pub(crate) demanded: Option<Versions>,
+    /// What it writes to, as far as that was decided about.
+    pub(crate) writes: Option<Write>,
     /// What the caller is told instead of policy's own words, should policy say no.
     pub(crate) denial: Option<String>,
     pub(crate) input_artifacts: Vec<ArtifactRef>,
@@ -113,9 +115,10 @@ impl Refusal {
 
 impl Call {
     pub(super) fn kind(&self) -> RunKind {
-        match self.tool.as_str() {
-            _ if self.ticket.is_some() => RunKind::Override,
+        match full_name(&self.tool, &self.operation).as_str() {
             crate::sources::EXPORT => RunKind::Export,
+            _ if self.writes.is_some() => RunKind::DbWrite,
+            _ if self.ticket.is_some() => RunKind::Override,
             _ => RunKind::ToolGateway,
         }
     }
@@ -210,6 +213,7 @@ impl Call {
             scope: BTreeSet::new(),
             ticket: (run.kind == RunKind::Override).then(String::new),
             demanded: None,
+            writes: None,
             denial: None,
             input_artifacts: Vec::new(),
             parameters: Value::Null,

@@ -6,8 +6,9 @@ use chrono::TimeDelta;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use ledger::Hash;
-use policy::Versions;
+use policy::{Claim, Versions};
 use proto::{OrgId, RunStatus, ToolErrorCode};
+use serde_json::json;
 use store::{Change, GateWrite, Run, StoreError, Written};
 
 use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
@@ -22,9 +23,10 @@ const MARGIN: Duration = Duration::from_secs(10);
 
 type Underway = Shared<BoxFuture<'static, Answered>>;
 
-/// A call at work: its content, and where its answer will be.
+/// A call at work: its content, whose it is, and where its answer will be.
 pub(super) struct InFlight {
     request: Hash,
+    actor: Claim,
     work: Underway,
 }
 
@@ -46,20 +48,22 @@ impl Gate {
     }
 
     /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
-    pub(super) fn join(&self, key: &(OrgId, String), request: Hash, work: Underway) -> Option<Underway> {
+    pub(super) fn join(&self, key: &(OrgId, String), call: &Call, work: Underway) -> Option<Underway> {
         let mut at_work = self.work();
         match at_work.get(key) {
-            Some(found) if found.request != request => None,
+            Some(found) if found.request != call.request_hash || found.actor != call.actor => None,
             Some(found) => Some(found.work.clone()),
             None => {
-                at_work.insert(key.clone(), InFlight { request, work: work.clone() });
+                let (request, actor) = (call.request_hash, call.actor.clone());
+                at_work.insert(key.clone(), InFlight { request, actor, work: work.clone() });
                 Some(work)
             }
         }
     }
 
     pub(super) async fn judge_known(&self, app: &AppState, call: &Call, run: Run) -> Known {
-        if run.request_hash != Some(call.request_hash.to_string()) {
+        // An answer is for whoever asked first: the same words from somebody else are another call.
+        if run.request_hash != Some(call.request_hash.to_string()) || run.actor != json!(call.actor) {
             return self.conflict(call).await;
         }
         if run.status.is_terminal() {
@@ -132,7 +136,9 @@ impl Gate {
 
     /// Writes down that nobody knows what became of a call.
     pub(super) async fn give_up(&self, run: &Run) -> Result<(), StoreError> {
-        let Some(call) = Call::of_run(run) else { return Ok(()) };
+        let Some(mut call) = Call::of_run(run) else { return Ok(()) };
+        let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
+        call.writes = tool.and_then(|tool| tool.writes().cloned());
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
         let instance = run.instance.clone().unwrap_or_default();
         let (mut write, _) = self.outcome(&call, &instance, Err(Refusal::unknown()), &versions);

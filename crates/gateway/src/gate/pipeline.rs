@@ -29,7 +29,7 @@ impl Gate {
         let key = (call.org, call.run_id.clone());
         let (inside, asked) = (app.clone(), call.clone());
         let work = async move { answer(&inside, asked).await }.boxed().shared();
-        let Some(work) = gate.join(&key, call.request_hash, work) else {
+        let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
         // From the first look on, or a caller that hangs up would leave a call that nobody executes.
@@ -181,6 +181,10 @@ async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store:
     let policy = gate.rules.policy();
     let tool = sources::find(&policy, &call.tool, &call.operation);
     let question = gate.question(call, tool.as_deref()).await?;
+    call.writes = tool.as_ref().and_then(|tool| tool.writes().cloned());
+    // Only in a lane that breaks the glass is a ticket one.
+    let breaks = policy.lane(&call.lane).is_some_and(|lane| lane.override_minutes.is_some());
+    call.ticket = call.ticket.take().filter(|_| breaks);
     // A child is of its parent's case, also where it does not say so.
     if call.case.is_none() {
         call.case = question.parent.as_ref().and_then(|parent| parent.case_id.clone());

@@ -42,6 +42,7 @@ impl Gate {
                 operation: call.operation.clone(),
                 risk: tool.map_or(Risk::Danger, Tool::risk),
                 registered: tool.is_some(),
+                writes: tool.and_then(Tool::writes).cloned(),
             },
             scope: call.scope.clone(),
             flags: self.flags(call, tool).await?,
@@ -77,6 +78,10 @@ impl Gate {
     ) -> Result<std::collections::BTreeSet<Flag>, StoreError> {
         let mut flags: std::collections::BTreeSet<Flag> =
             tool.into_iter().flat_map(|tool| tool.flags().iter().map(|name| Flag::new(*name))).collect();
+        // A sandbox's case is its session; saying another one is a look into that.
+        if call.session.is_some_and(|own| call.case.as_deref() != Some(own.to_string().as_str())) {
+            flags.insert(Flag::cross_case_lookup());
+        }
         for given in &call.input_artifacts {
             let found = self.store.artifact(call.org, given.artifact_id.as_str()).await?;
             let own = found.is_some_and(|found| {

@@ -178,6 +178,7 @@ fn also(call: &Call) -> Option<ActionType> {
     match call.kind() {
         RunKind::Export => Some(ActionType::Export),
         RunKind::Override => Some(ActionType::Override),
+        RunKind::DbWrite => Some(ActionType::DbWrite),
         _ => None,
     }
 }

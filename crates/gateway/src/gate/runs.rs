@@ -123,7 +123,12 @@ impl Gate {
             None => None,
             Some(id) => {
                 let found = self.store.run(new.org, id).await?;
-                Some(found.filter(|run| run.status == RunStatus::Running).ok_or(RunRefusal::ParentInactive)?)
+                // A child belongs to its parent's case.
+                let fits = |run: &Run| {
+                    let same = run.case_id.is_none() || new.case.is_none() || run.case_id == new.case;
+                    run.status == RunStatus::Running && same
+                };
+                Some(found.filter(fits).ok_or(RunRefusal::ParentInactive)?)
             }
         };
         let versions = self.rules.policy().pins().versions();
@@ -238,16 +243,18 @@ fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind,
 }
 
 impl Gate {
-    /// Records that somebody sent something that is no call: in their organisation's chain, or in the system's.
+    /// Records that somebody sent something that is no call (a failure), or a call where they may make none (denied): in
+    /// their organisation's chain, or in the system's.
     pub(crate) async fn refuse_unreadable(
         &self,
         whose: Option<(Option<OrgId>, Claim)>,
+        came_to: Outcome,
         problem: &str,
     ) -> Result<(), StoreError> {
         let nobody = || Claim { actor_type: ActorClass::System, actor_id: "unknown".to_owned() };
         let (org, actor) = whose.unwrap_or_else(|| (None, nobody()));
         let versions = self.rules.policy().pins().versions();
-        let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, Outcome::Failure)];
+        let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, came_to)];
         let events = events.map(|(action, outcome)| {
             let mut new = self.scribe.event(org, action, outcome, &actor, &versions);
             new.event.outcome_reason = Some(Text::cut(problem));

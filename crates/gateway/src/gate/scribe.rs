@@ -101,11 +101,17 @@ impl Scribe {
         event.role_id = Some(Text::cut(call.role));
         event.request_hash_sha256 = Some(call.request_hash);
         event.input_artifacts = Artifacts::try_from(call.input_artifacts.clone()).unwrap_or_default();
+        let (target_type, name, operation) = match &call.writes {
+            Some(write) if action == ActionType::DbWrite => {
+                (TargetType::Table, write.table.as_str(), write.mode.as_str())
+            }
+            _ => (TargetType::Tool, call.tool.as_str(), call.operation.as_str()),
+        };
         event.target = Some(Target {
             artifact_ref: None,
-            name: Text::cut(&call.tool),
-            operation: Some(Text::cut(&call.operation)),
-            target_type: TargetType::Tool,
+            name: Text::cut(name),
+            operation: Some(Text::cut(operation)),
+            target_type,
         });
         new
     }

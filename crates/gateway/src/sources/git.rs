@@ -88,6 +88,7 @@ pub(crate) async fn to_call(
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
         ticket: None,
         demanded: None,
+        writes: None,
         denial: None,
         input_artifacts: Vec::new(),
         parameters,

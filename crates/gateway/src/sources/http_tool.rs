@@ -6,7 +6,7 @@ use std::time::Duration;
 use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use policy::{Auth, HttpTool, Method, Risk};
+use policy::{Auth, HttpTool, Method, Risk, Write};
 use proto::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -144,6 +144,10 @@ impl Tool for HttpSource {
 
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.tool.timeout_ms)
+    }
+
+    fn writes(&self) -> Option<&Write> {
+        self.tool.writes.as_ref()
     }
 
     fn check(&self, parameters: &Value) -> Result<(), String> {

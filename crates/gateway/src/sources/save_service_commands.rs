@@ -102,7 +102,10 @@ fn check(parameters: &Value) -> Result<(), String> {
         }
         for field in ["cwd", "workspacePath"] {
             let path = command.get(field).and_then(Value::as_str).unwrap_or_default();
-            if path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
+            if path.starts_with('/')
+                || path.split('/').any(|part| part == "..")
+                || path.contains(['\0', '\\'])
+            {
                 problems.push(format!("commands[{index}].{field} must be a path inside the workspace"));
             }
         }

@@ -1,5 +1,6 @@
-//! The Tool Gateway Contract against the HTTP API: what it says MUST be, each by its name.
+//! What happens to a call at the gate: checks that `contract` runs on both databases, and a world to make them in.
 
+use gateway::gate::Governance;
 use proto::Role;
 use serde_json::{Value, json};
 use testkit::EffectRecorder;
@@ -8,7 +9,7 @@ use crate::call::Answer;
 use crate::harness::{Setup, TestGateway};
 use crate::people::{OrgOf3, sandbox_token, service_token, session, some_uuid};
 
-/// A gateway with two tools that count what they do.
+/// A gateway with tools that count what they do; two of them write to a table.
 pub(crate) struct World {
     pub(crate) effects: EffectRecorder,
     pub(crate) gateway: TestGateway,
@@ -22,7 +23,11 @@ pub(crate) fn tools(address: &str) -> String {
         "- {{name: effect.write, method: POST, url: 'http://{address}/effects/write', timeout_ms: 2000, risk: write,\n   \
          schema: {{type: object, properties: {{note: {{type: string, maxLength: 20}}}}, additionalProperties: false}}}}\n\
          - {{name: effect.read, method: POST, url: 'http://{address}/effects/read', timeout_ms: 2000, risk: read}}\n\
-         - {{name: effect.private, method: POST, url: 'http://127.0.0.1:1/', risk: read}}\n"
+         - {{name: effect.private, method: POST, url: 'http://127.0.0.1:1/', risk: read}}\n\
+         - {{name: effect.note, method: POST, url: 'http://{address}/effects/note', risk: write, \
+         writes: {{table: artifacts, mode: append}}}}\n\
+         - {{name: effect.rows, method: POST, url: 'http://{address}/effects/rows', risk: write, \
+         writes: {{table: members, mode: append}}}}\n"
     )
 }
 
@@ -42,15 +47,53 @@ impl World {
         Self { effects, gateway, team, token }
     }
 
-    async fn both() -> [Self; 2] {
-        [Self::on(Setup::sqlite()).await, Self::on(Setup::postgres().await).await]
+    /// The same gateway after a restart with another version of the same policy.
+    pub(crate) async fn with_next_policy(self) -> Self {
+        self.with_policy("# the next version\n").await
+    }
+
+    async fn with_policy(self, more: &str) -> Self {
+        let lanes = [include_str!("../../../../policy/lanes.yaml"), more].concat();
+        self.with_files(&lanes, include_str!("../../../../policy/roles.yaml")).await
+    }
+
+    /// The same gateway after a restart with other lanes and roles.
+    pub(crate) async fn with_files(self, lanes: &str, roles: &str) -> Self {
+        let Self { effects, gateway, team, token } = self;
+        let setup = gateway.stop().await;
+        for (name, text) in [("lanes.yaml", lanes), ("roles.yaml", roles)] {
+            std::fs::write(setup.folder().join("policy").join(name), text).unwrap();
+        }
+        Self { effects, gateway: setup.start().await, team, token }
+    }
+
+    /// The same gateway after a restart with one prohibition more.
+    pub(crate) async fn with_prohibition(self, rule: &str) -> Self {
+        self.with_policy(&format!("  - {rule}\n")).await
+    }
+
+    /// The same gateway after a restart with the safety lock engaged, or not any more.
+    pub(crate) async fn locked(self, locked: bool) -> Self {
+        let Self { effects, gateway, team, token } = self;
+        let (app, config) = (&gateway.app, gateway.setup.config());
+        let governance = Governance { config: &config, store: &app.store, clock: &app.clock, rng: &app.rng };
+        governance.lock(locked, "a test").await.unwrap();
+        let gateway = gateway.stop().await.start().await;
+        Self { effects, gateway, team, token }
+    }
+
+    /// Starts a run for calls to belong to.
+    pub(crate) async fn start_run(&self, run: &Value) -> Value {
+        let started = self.gateway.post("/v1/runs", run).bearer(&self.token).send().await;
+        assert_eq!(started.status, 201, "{}", started.text());
+        started.json()
     }
 
     pub(crate) async fn call(&self, body: &Value) -> Answer {
         self.gateway.post("/v1/tool-calls", body).bearer(&self.token).send().await
     }
 
-    async fn events(&self, run: &str) -> Vec<Value> {
+    pub(crate) async fn events(&self, run: &str) -> Vec<Value> {
         let owner = self.team.token(Role::Owner);
         let path = format!("/v1/audit/events?run_id={run}");
         let answer = self.gateway.get(&path).bearer(owner).send().await;
@@ -58,12 +101,12 @@ impl World {
         answer.json()["events"].as_array().unwrap().clone()
     }
 
-    async fn run(&self, run: &str) -> Value {
+    pub(crate) async fn run(&self, run: &str) -> Value {
         let path = format!("/v1/runs/{run}");
         self.gateway.get(&path).bearer(self.team.token(Role::Owner)).send().await.json()
     }
 
-    fn effects(&self) -> usize {
+    pub(crate) fn effects(&self) -> usize {
         self.effects.all().len()
     }
 }
@@ -77,102 +120,100 @@ pub(crate) fn write_call(run: &str) -> Value {
     })
 }
 
-fn with(mut call: Value, field: &str, value: Value) -> Value {
+pub(crate) fn with(mut call: Value, field: &str, value: Value) -> Value {
     call[field] = value;
     call
 }
 
-fn outcomes(events: &[Value]) -> Vec<(String, String)> {
-    let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
-    events.iter().map(|event| (text(event, "action_type"), text(event, "outcome"))).collect()
+/// What is told of a call that policy does not allow.
+pub(crate) const DENIED: [(&str, &str); 2] = [("authz_decision", "deny"), ("tool_call", "deny")];
+
+pub(crate) fn outcomes<'a>(events: &'a [Value]) -> Vec<(&'a str, &'a str)> {
+    let both =
+        |event: &'a Value| (event["action_type"].as_str().unwrap(), event["outcome"].as_str().unwrap());
+    events.iter().map(both).collect()
 }
 
-#[tokio::test]
-async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run() {
-    for world in World::both().await {
-        let answer = world.call(&write_call("run-00000001")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let body = answer.json();
-        assert_eq!(world.effects(), 1);
-        let fields = ["outcome", "tool_name", "operation", "run_id", "correlation_id"];
-        assert_eq!(
-            fields.map(|f| body[f].as_str().unwrap()),
-            ["success", "effect", "effect.write", "run-00000001", "why-1"]
-        );
-        assert!(body["error"].is_null());
-        // 1.5: hashes of what was asked and what was answered.
-        let mut without = body.clone();
-        without["response_hash_sha256"] = Value::Null;
-        let hash = ledger::payload_hash(&without).unwrap().to_string();
-        assert_eq!(body["response_hash_sha256"], json!(hash));
-        let events = world.events("run-00000001").await;
-        let expected = [("authz_decision", "allow"), ("tool_call", "success")];
-        assert_eq!(outcomes(&events), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
-        let asked = ledger::payload_hash(&write_call("run-00000001")).unwrap().to_string();
-        assert!(events.iter().all(|event| event["request_hash_sha256"] == json!(asked)));
-        assert_eq!(events[1]["response_hash_sha256"], json!(hash));
-        assert_eq!(events[0]["authz"]["decision"], "allow");
-        // 1.4: the pins of the policy.
-        let run = world.run("run-00000001").await;
-        assert_eq!(
-            (run["run_kind"].as_str(), run["status"].as_str()),
-            (Some("tool_gateway"), Some("completed"))
-        );
-        assert_eq!(run["contract_version"], "v1");
-        assert!(events.iter().all(|event| event["policy_versions"] == run["policy_versions"]));
-        assert_eq!(run["policy_versions"]["lanes"].as_str().unwrap().len(), 40);
-        // 1.6 and 8: content is in artifacts of the case, never in an event.
-        assert!(!events.iter().any(|event| event.to_string().contains("hello")));
-        let artifact = &body["output_artifacts"][0];
-        assert_eq!(artifact["case_id"], "case-1");
-        let path =
-            format!("/v1/artifacts/{}/content?case_id=case-1", artifact["artifact_id"].as_str().unwrap());
-        let content = world.gateway.get(&path).bearer(&world.token).send().await;
-        assert_eq!(content.status, 200);
-        assert_eq!(json!(ledger::sha256(&content.body).to_string()), artifact["hash_sha256"]);
-    }
+pub(crate) async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run(world: World) {
+    let answer = world.call(&write_call("run-00000001")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let body = answer.json();
+    assert_eq!(world.effects(), 1);
+    let fields = ["outcome", "tool_name", "operation", "run_id", "correlation_id"];
+    assert_eq!(
+        fields.map(|f| body[f].as_str().unwrap()),
+        ["success", "effect", "effect.write", "run-00000001", "why-1"]
+    );
+    assert!(body["error"].is_null());
+    // 1.5: hashes of what was asked and what was answered.
+    let mut without = body.clone();
+    without["response_hash_sha256"] = Value::Null;
+    let hash = ledger::payload_hash(&without).unwrap().to_string();
+    assert_eq!(body["response_hash_sha256"], json!(hash));
+    let events = world.events("run-00000001").await;
+    let expected = [("authz_decision", "allow"), ("tool_call", "success")];
+    assert_eq!(outcomes(&events), expected);
+    let asked = ledger::payload_hash(&write_call("run-00000001")).unwrap().to_string();
+    assert!(events.iter().all(|event| event["request_hash_sha256"] == json!(asked)));
+    assert_eq!(events[1]["response_hash_sha256"], json!(hash));
+    assert_eq!(events[0]["authz"]["decision"], "allow");
+    // 1.4: the pins of the policy.
+    let run = world.run("run-00000001").await;
+    assert_eq!((run["run_kind"].as_str(), run["status"].as_str()), (Some("tool_gateway"), Some("completed")));
+    assert_eq!(run["contract_version"], "v1");
+    assert!(events.iter().all(|event| event["policy_versions"] == run["policy_versions"]));
+    assert_eq!(run["policy_versions"]["lanes"].as_str().unwrap().len(), 40);
+    // 1.6 and 8: content is in artifacts of the case, never in an event.
+    assert!(!events.iter().any(|event| event.to_string().contains("hello")));
+    let artifact = &body["output_artifacts"][0];
+    assert_eq!(artifact["case_id"], "case-1");
+    let path = format!("/v1/artifacts/{}/content?case_id=case-1", artifact["artifact_id"].as_str().unwrap());
+    let content = world.gateway.get(&path).bearer(&world.token).send().await;
+    assert_eq!(content.status, 200);
+    assert_eq!(json!(ledger::sha256(&content.body).to_string()), artifact["hash_sha256"]);
 }
 
-#[tokio::test]
-async fn the_same_id_is_the_same_call_and_other_content_is_refused() {
-    for world in World::both().await {
-        let first = world.call(&write_call("run-00000001")).await;
-        let again = world.call(&write_call("run-00000001")).await;
-        assert_eq!((first.status, first.json()), (again.status, again.json()));
-        let other = with(write_call("run-00000001"), "parameters", json!({"note": "other"}));
-        let other = world.call(&other).await;
-        assert_eq!(other.status, 409, "{}", other.text());
-        assert_eq!(world.effects(), 1);
-        // The refusal is told; the run that has the id stays as it is.
-        assert_eq!(world.events("run-00000001").await.len(), 4);
-        assert_eq!(world.run("run-00000001").await["status"], "completed");
-        // The same id in another organisation is another run.
-        let elsewhere = OrgOf3::new(&world.gateway.app).await;
-        let token = service_token(&world.gateway.app, Some(elsewhere.org));
+pub(crate) async fn the_same_id_is_the_same_call_and_other_content_is_refused(world: World) {
+    let first = world.call(&write_call("run-00000001")).await;
+    let again = world.call(&write_call("run-00000001")).await;
+    assert_eq!((first.status, first.json()), (again.status, again.json()));
+    let other = with(write_call("run-00000001"), "parameters", json!({"note": "other"}));
+    let other = world.call(&other).await;
+    assert_eq!(other.status, 409, "{}", other.text());
+    assert_eq!(world.effects(), 1);
+    // The refusal is told; the run that has the id stays as it is.
+    assert_eq!(world.events("run-00000001").await.len(), 4);
+    assert_eq!(world.run("run-00000001").await["status"], "completed");
+    // Somebody else's words are another call, be they the same: the answer is for whoever asked first.
+    let body = write_call("run-00000001");
+    for person in [Role::Owner, Role::Member] {
         let answer =
-            world.gateway.post("/v1/tool-calls", &write_call("run-00000001")).bearer(&token).send().await;
-        assert_eq!((answer.status, world.effects()), (200, 2));
+            world.gateway.post("/v1/tool-calls", &body).bearer(world.team.token(person)).send().await;
+        assert_eq!((answer.status, world.effects()), (409, 1), "{}", answer.text());
+        assert_eq!(answer.json()["output_artifacts"], json!([]));
     }
+    // The same id in another organisation is another run.
+    let elsewhere = OrgOf3::new(&world.gateway.app).await;
+    let token = service_token(&world.gateway.app, Some(elsewhere.org));
+    let answer =
+        world.gateway.post("/v1/tool-calls", &write_call("run-00000001")).bearer(&token).send().await;
+    assert_eq!((answer.status, world.effects()), (200, 2));
 }
 
-#[tokio::test]
-async fn duplicates_in_flight_wait_for_the_one_execution() {
-    for world in World::both().await {
-        world.effects.plan_always(testkit::Plan {
-            delay: std::time::Duration::from_millis(300),
-            ..testkit::Plan::default()
-        });
-        let calls = (0..10).map(|_| async { world.call(&write_call("run-00000001")).await });
-        let answers = futures_util::future::join_all(calls).await;
-        assert!(answers.iter().all(|answer| answer.status == 200 && answer.json() == answers[0].json()));
-        assert_eq!(world.effects(), 1);
-        assert_eq!(world.events("run-00000001").await.len(), 2);
-    }
+pub(crate) async fn duplicates_in_flight_wait_for_the_one_execution(world: World) {
+    world.effects.plan_always(testkit::Plan {
+        delay: std::time::Duration::from_millis(300),
+        ..testkit::Plan::default()
+    });
+    let calls = (0..10).map(|_| async { world.call(&write_call("run-00000001")).await });
+    let answers = futures_util::future::join_all(calls).await;
+    assert!(answers.iter().all(|answer| answer.status == 200 && answer.json() == answers[0].json()));
+    assert_eq!(world.effects(), 1);
+    assert_eq!(world.events("run-00000001").await.len(), 2);
 }
 
 /// Every way to be denied: nothing is executed, the run is denied, and both events say so.
-#[tokio::test]
-async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed() {
+pub(crate) async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed(world: World) {
     let cases: [(&str, &str, Value); 9] = [
         ("lane unknown", "lane_id", json!("no.such.lane")),
         ("lane of another role", "lane_id", json!("platform.coding")),
@@ -184,28 +225,56 @@ async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed() {
         ("parent that is not there", "parent_run_id", json!("run-never-was")),
         ("other pins demanded", "policy_versions", json!({"lanes": "0".repeat(40), "roles": "0".repeat(40)})),
     ];
-    for world in World::both().await {
-        for (number, (name, field, value)) in cases.iter().enumerate() {
-            let run = format!("run-denied-{number}");
-            let answer = world.call(&with(write_call(&run), field, value.clone())).await;
-            assert_eq!(answer.status, 403, "{name}: {}", answer.text());
-            let body = answer.json();
-            assert_eq!(body["outcome"], "deny", "{name}");
-            assert_eq!(body["error"]["error_code"], "POLICY_DENIED", "{name}");
-            assert_eq!(body["error"]["retryable"], false, "{name}");
-            let expected = [("authz_decision", "deny"), ("tool_call", "deny")];
-            let events = world.events(&run).await;
-            assert_eq!(outcomes(&events), expected.map(|(a, b)| (a.to_owned(), b.to_owned())), "{name}");
-            assert!(events[0]["authz"]["rule_id"].is_string(), "{name}");
-            assert_eq!(world.run(&run).await["status"], "denied", "{name}");
-        }
-        assert_eq!(world.effects(), 0);
+    for (number, (name, field, value)) in cases.iter().enumerate() {
+        let run = format!("run-denied-{number}");
+        let answer = world.call(&with(write_call(&run), field, value.clone())).await;
+        assert_eq!(answer.status, 403, "{name}: {}", answer.text());
+        let body = answer.json();
+        assert_eq!(body["outcome"], "deny", "{name}");
+        assert_eq!(body["error"]["error_code"], "POLICY_DENIED", "{name}");
+        assert_eq!(body["error"]["retryable"], false, "{name}");
+        let events = world.events(&run).await;
+        assert_eq!(outcomes(&events), DENIED, "{name}");
+        assert!(events[0]["authz"]["rule_id"].is_string(), "{name}");
+        assert_eq!(world.run(&run).await["status"], "denied", "{name}");
     }
+    assert_eq!(world.effects(), 0);
+}
+
+/// Pins are those of the policy in force. Whoever demands others, and whoever's run has others, is denied.
+pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
+    let started = world.start_run(&json!({"run_kind": "orchestrator", "case_id": "case-1"})).await;
+    let child = |run: &str| with(write_call(run), "parent_run_id", started["run_id"].clone());
+    let demanding = |run: &str, pins: Value| with(write_call(run), "policy_versions", pins);
+    let pins = started["policy_versions"].clone();
+    assert_eq!(world.call(&demanding("run-00000001", pins.clone())).await.status, 200);
+    assert_eq!(world.call(&child("run-00000002")).await.status, 200);
+    let other = with(pins.clone(), "roles", json!("0".repeat(40)));
+    let none = with(pins.clone(), "lanes", json!(""));
+    let world = world.with_next_policy().await;
+    for (call, why) in [
+        (demanding("run-00000003", other), "other pins are demanded"),
+        (demanding("run-00000004", none), "no pin is demanded"),
+        (demanding("run-00000005", pins), "pins of before are demanded"),
+        (child("run-00000006"), "the run is pinned to a policy of before"),
+    ] {
+        let answer = world.call(&call).await;
+        // `make mutants` looks for these words.
+        assert_eq!(answer.status, 403, "a call under other pins must be denied: {why}: {}", answer.text());
+        let events = world.events(call["run_id"].as_str().unwrap()).await;
+        assert_eq!(outcomes(&events), DENIED, "{why}");
+        assert_eq!(events[0]["authz"]["rule_id"], "gate:pins", "{why}");
+    }
+    assert_eq!(world.effects(), 2);
+    assert_eq!(
+        world.call(&write_call("run-00000007")).await.status,
+        200,
+        "who demands nothing gets the new pins"
+    );
 }
 
 /// What is no call, or a call of the wrong form: `INVALID_REQUEST`, recorded, never executed, never our fault.
-#[tokio::test]
-async fn what_cannot_be_understood_is_invalid_and_recorded() {
+pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: World) {
     let long = "x".repeat(300);
     let deep = [r#"{"a":"#.repeat(200), "1".to_owned(), "}".repeat(200)].concat();
     let bodies = [
@@ -229,35 +298,30 @@ async fn what_cannot_be_understood_is_invalid_and_recorded() {
         with(write_call("run-00000001"), "actor", json!({"actor_type": "god", "actor_id": "worker"}))
             .to_string(),
     ];
-    for world in World::both().await {
-        for body in &bodies {
-            let before = world.gateway.app.store.ledger_size().await.unwrap();
-            let call = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body(body.clone());
-            let answer = call.send().await;
-            assert_eq!(answer.status, 400, "{body}: {}", answer.text());
-            let reply = answer.json();
-            assert_eq!(reply["error"]["error_code"], "INVALID_REQUEST", "{body}");
-            assert!(reply["run_id"].is_null(), "{body}");
-            let after = world.gateway.app.store.ledger_size().await.unwrap();
-            assert_eq!(after - before, 2, "{body}");
-        }
-        // The form is right and the tool's own schema says no: there is a run, and it failed.
-        let wrong =
-            with(write_call("run-00000002"), "parameters", json!({"note": "far too long for this tool"}));
-        let answer = world.call(&wrong).await;
-        assert_eq!(
-            (answer.status, answer.json()["error"]["error_code"].as_str()),
-            (400, Some("INVALID_REQUEST"))
-        );
-        assert!(!answer.text().contains("far too long"), "{}", answer.text());
-        assert_eq!(world.run("run-00000002").await["status"], "failed");
-        assert_eq!(world.effects(), 0);
+    for body in &bodies {
+        let before = world.gateway.app.store.ledger_size().await.unwrap();
+        let call = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body(body.clone());
+        let answer = call.send().await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+        let reply = answer.json();
+        assert_eq!(reply["error"]["error_code"], "INVALID_REQUEST", "{body}");
+        assert!(reply["run_id"].is_null(), "{body}");
+        let after = world.gateway.app.store.ledger_size().await.unwrap();
+        assert_eq!(after - before, 2, "{body}");
     }
+    // The form is right and the tool's own schema says no: there is a run, and it failed.
+    let wrong = with(write_call("run-00000002"), "parameters", json!({"note": "far too long for this tool"}));
+    let answer = world.call(&wrong).await;
+    assert_eq!(
+        (answer.status, answer.json()["error"]["error_code"].as_str()),
+        (400, Some("INVALID_REQUEST"))
+    );
+    assert!(!answer.text().contains("far too long"), "{}", answer.text());
+    assert_eq!(world.run("run-00000002").await["status"], "failed");
+    assert_eq!(world.effects(), 0);
 }
 
-#[tokio::test]
-async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart() {
-    let world = World::on(Setup::sqlite()).await;
+pub(crate) async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart(world: World) {
     let plan = testkit::Plan::default();
     let slow = std::time::Duration::from_secs(5);
     for (number, (plan, status, code, retryable)) in [
@@ -296,39 +360,30 @@ async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart() {
     assert!(answer.text().contains("CONNECTOR_ALLOWED_HOSTS"));
 }
 
-#[tokio::test]
-async fn a_child_needs_an_active_parent_and_inherits_from_it() {
-    for world in World::both().await {
-        let start = json!({"run_kind": "orchestrator", "case_id": "case-1", "run_name": "A plan"});
-        let started = world.gateway.post("/v1/runs", &start).bearer(&world.token).send().await;
-        assert_eq!(started.status, 201, "{}", started.text());
-        let parent = started.json()["run_id"].as_str().unwrap().to_owned();
-        let child = |run: &str| with(write_call(run), "parent_run_id", json!(parent));
-        assert_eq!(world.call(&child("run-00000001")).await.status, 200);
-        let run = world.run("run-00000001").await;
-        assert_eq!((&run["parent_run_id"], &run["root_run_id"]), (&json!(parent), &json!(parent)));
-        // Of another case than its parent: as if there were no such parent.
-        let stray = with(child("run-00000002"), "case_id", json!("case-2"));
-        assert_eq!(world.call(&stray).await.status, 403);
-        let finish = format!("/v1/runs/{parent}/finish");
-        let finish =
-            || world.gateway.post(&finish, &json!({"status": "completed"})).bearer(&world.token).send();
-        assert_eq!(finish().await.status, 200);
-        assert_eq!(finish().await.status, 409, "what has ended stays as it ended");
-        assert_eq!(world.call(&child("run-00000003")).await.status, 403);
-        assert_eq!(world.effects(), 1);
-        let events = world.events(&parent).await;
-        assert_eq!(
-            outcomes(&events),
-            [("authz_decision", "allow"), ("system", "success"), ("system", "success")]
-                .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        );
-    }
+pub(crate) async fn a_child_needs_an_active_parent_and_inherits_from_it(world: World) {
+    let start = json!({"run_kind": "orchestrator", "case_id": "case-1", "run_name": "A plan"});
+    let parent = world.start_run(&start).await["run_id"].as_str().unwrap().to_owned();
+    let child = |run: &str| with(write_call(run), "parent_run_id", json!(parent));
+    assert_eq!(world.call(&child("run-00000001")).await.status, 200);
+    let run = world.run("run-00000001").await;
+    assert_eq!((&run["parent_run_id"], &run["root_run_id"]), (&json!(parent), &json!(parent)));
+    // Of another case than its parent: as if there were no such parent.
+    let stray = with(child("run-00000002"), "case_id", json!("case-2"));
+    assert_eq!(world.call(&stray).await.status, 403);
+    let finish = format!("/v1/runs/{parent}/finish");
+    let finish = || world.gateway.post(&finish, &json!({"status": "completed"})).bearer(&world.token).send();
+    assert_eq!(finish().await.status, 200);
+    assert_eq!(finish().await.status, 409, "what has ended stays as it ended");
+    assert_eq!(world.call(&child("run-00000003")).await.status, 403);
+    assert_eq!(world.effects(), 1);
+    let events = world.events(&parent).await;
+    assert_eq!(
+        outcomes(&events),
+        [("authz_decision", "allow"), ("system", "success"), ("system", "success")]
+    );
 }
 
-#[tokio::test]
-async fn a_retry_is_a_new_run_below_the_first() {
-    let world = World::on(Setup::sqlite()).await;
+pub(crate) async fn a_retry_is_a_new_run_below_the_first(world: World) {
     world.effects.plan_next(testkit::Plan { status: 500, ..testkit::Plan::default() });
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 502);
     let retry = with(
@@ -344,42 +399,34 @@ async fn a_retry_is_a_new_run_below_the_first() {
     assert_eq!(world.call(&stray).await.status, 403);
 }
 
-#[tokio::test]
-async fn an_artifact_of_another_case_and_one_that_is_not_there_are_the_same() {
-    for world in World::both().await {
-        let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
-        let own = with(write_call("run-00000002"), "input_artifacts", json!([made]));
-        assert_eq!(world.call(&own).await.status, 200);
-        let mut never = made.clone();
-        never["artifact_id"] = json!("art_0123456789");
-        let of_other_case = with(write_call("run-00000003"), "input_artifacts", json!([made]));
-        let of_other_case = with(of_other_case, "case_id", json!("case-2"));
-        let of_none = with(
-            with(write_call("run-00000004"), "input_artifacts", json!([never])),
-            "case_id",
-            json!("case-2"),
-        );
-        let (one, two) = (world.call(&of_other_case).await, world.call(&of_none).await);
-        assert_eq!((one.status, &one.json()["error"]), (403, &two.json()["error"]));
-        let id = made["artifact_id"].as_str().unwrap();
-        let paths = [
-            format!("/v1/artifacts/{id}?case_id=case-2"),
-            "/v1/artifacts/art_0123456789?case_id=case-2".to_owned(),
-            format!("/v1/artifacts/{id}"),
-        ];
-        let mut shown = Vec::new();
-        for path in paths {
-            shown.push(world.gateway.get(&path).bearer(&world.token).send().await.shown());
-        }
-        assert_eq!(shown[0].0, 404);
-        assert!(shown.iter().all(|answer| *answer == shown[0]), "{shown:?}");
-        assert_eq!(world.effects(), 2);
+pub(crate) async fn an_artifact_of_another_case_and_one_that_is_not_there_are_the_same(world: World) {
+    let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
+    let own = with(write_call("run-00000002"), "input_artifacts", json!([made]));
+    assert_eq!(world.call(&own).await.status, 200);
+    let mut never = made.clone();
+    never["artifact_id"] = json!("art_0123456789");
+    let of_other_case = with(write_call("run-00000003"), "input_artifacts", json!([made]));
+    let of_other_case = with(of_other_case, "case_id", json!("case-2"));
+    let of_none =
+        with(with(write_call("run-00000004"), "input_artifacts", json!([never])), "case_id", json!("case-2"));
+    let (one, two) = (world.call(&of_other_case).await, world.call(&of_none).await);
+    assert_eq!((one.status, &one.json()["error"]), (403, &two.json()["error"]));
+    let id = made["artifact_id"].as_str().unwrap();
+    let paths = [
+        format!("/v1/artifacts/{id}?case_id=case-2"),
+        "/v1/artifacts/art_0123456789?case_id=case-2".to_owned(),
+        format!("/v1/artifacts/{id}"),
+    ];
+    let mut shown = Vec::new();
+    for path in paths {
+        shown.push(world.gateway.get(&path).bearer(&world.token).send().await.shown());
     }
+    assert_eq!(shown[0].0, 404);
+    assert!(shown.iter().all(|answer| *answer == shown[0]), "{shown:?}");
+    assert_eq!(world.effects(), 2);
 }
 
-#[tokio::test]
-async fn a_service_of_no_organisation_names_one_and_an_export_needs_its_lane() {
-    let world = World::on(Setup::sqlite()).await;
+pub(crate) async fn a_service_of_no_organisation_names_one_and_an_export_needs_its_lane(world: World) {
     let token = service_token(&world.gateway.app, None);
     let ask = |body: Value| world.gateway.post("/v1/tool-calls", &body).bearer(&token).send();
     assert_eq!(ask(write_call("run-00000001")).await.status, 400);
@@ -404,8 +451,19 @@ async fn a_service_of_no_organisation_names_one_and_an_export_needs_its_lane() {
     let done = ask(export("run-00000004", json!({"export_reason": "the court asks"}))).await;
     assert_eq!(done.status, 200, "{}", done.text());
     assert_eq!(world.run("run-00000004").await["run_kind"], "export");
-    let kinds = outcomes(&world.events("run-00000004").await);
-    assert_eq!(kinds.last().unwrap().0, "export");
+    let events = world.events("run-00000004").await;
+    assert_eq!(outcomes(&events).last(), Some(&("export", "success")));
+    // Whatever it is called and whatever else it says, an export is one.
+    let mut renamed =
+        export("run-00000005", json!({"export_reason": "again", "override_ticket_id": "INC-1"}));
+    (renamed["tool_name"], renamed["operation"]) = (json!("export"), json!("bundle"));
+    let done = ask(renamed).await;
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert_eq!(world.run("run-00000005").await["run_kind"], "export");
+    // A ticket where no glass is broken is none.
+    let call = with(write_call("run-00000006"), "scope", json!({"override_ticket_id": "INC-1"}));
+    assert_eq!(world.call(&call).await.status, 200);
+    assert_eq!(world.run("run-00000006").await["run_kind"], "tool_gateway");
 }
 
 #[tokio::test]
@@ -413,65 +471,59 @@ async fn without_a_ledger_nothing_is_executed() {
     let world = World::on(Setup::postgres().await).await;
     world.gateway.sql("ALTER TABLE ledger_events RENAME TO ledger_events_gone").await;
     let answer = world.call(&write_call("run-00000001")).await;
-    assert_eq!(answer.status, 503, "{}", answer.text());
+    // `make mutants` looks for these words.
+    assert_eq!(answer.status, 503, "a call that is not recorded must not be answered: {}", answer.text());
     assert_eq!(answer.json()["error"]["error_code"], "DEPENDENCY_DOWN");
     assert_eq!(answer.json()["error"]["retryable"], true);
-    assert_eq!(world.effects(), 0);
+    assert_eq!(world.effects(), 0, "a call that is not recorded must not be executed");
     world.gateway.sql("ALTER TABLE ledger_events_gone RENAME TO ledger_events").await;
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 200);
     assert_eq!(world.effects(), 1);
 }
 
-#[tokio::test]
-async fn a_sandbox_is_held_to_its_own_session() {
-    for world in World::both().await {
-        let app = &world.gateway.app;
-        let (own, other) = (session(app, world.team.org).await, session(app, world.team.org).await);
-        let token = sandbox_token(app, own).await;
-        let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
-        let ask = |body: Value| world.gateway.post("/v1/tool-calls", &body).bearer(&token).send();
-        let call = with(write_call("run-00000001"), "actor", actor);
-        let call = with(call, "case_id", Value::Null);
-        assert_eq!(ask(call.clone()).await.status, 200);
-        assert_eq!(world.run("run-00000001").await["case_id"], json!(own.to_string()));
-        let path = |session: proto::SessionId| format!("/proliferate/{session}/tools/save_snapshot");
-        let body = json!({"tool_call_id": "toolu_1", "args": {}});
-        let stray = world.gateway.post(&path(other), &body).bearer(&token).send().await;
-        assert_eq!(stray.status, 403);
-        let person = world.gateway.post(&path(own), &body).bearer(world.team.token(Role::Owner)).send().await;
-        assert_eq!(person.status, 403, "{}", person.text());
-        assert_eq!(world.gateway.get("/v1/audit/events").bearer(&token).send().await.status, 403);
-    }
+pub(crate) async fn a_sandbox_is_held_to_its_own_session(world: World) {
+    let app = &world.gateway.app;
+    let (own, other) = (session(app, world.team.org).await, session(app, world.team.org).await);
+    let token = sandbox_token(app, own).await;
+    let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
+    let ask = |body: Value| world.gateway.post("/v1/tool-calls", &body).bearer(&token).send();
+    let call = with(write_call("run-00000001"), "actor", actor);
+    let call = with(call, "case_id", Value::Null);
+    assert_eq!(ask(call.clone()).await.status, 200);
+    assert_eq!(world.run("run-00000001").await["case_id"], json!(own.to_string()));
+    let path = |session: proto::SessionId| format!("/proliferate/{session}/tools/save_snapshot");
+    let body = json!({"tool_call_id": "toolu_1", "args": {}});
+    let stray = world.gateway.post(&path(other), &body).bearer(&token).send().await;
+    assert_eq!(stray.status, 403);
+    let person = world.gateway.post(&path(own), &body).bearer(world.team.token(Role::Owner)).send().await;
+    assert_eq!(person.status, 403, "{}", person.text());
+    assert_eq!(world.gateway.get("/v1/audit/events").bearer(&token).send().await.status, 403);
 }
 
-#[tokio::test]
-async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_says() {
-    for world in World::both().await {
-        let app = &world.gateway.app;
-        let own = session(app, world.team.org).await;
-        let token = sandbox_token(app, own).await;
-        let ask = |tool: &str, body: Value| {
-            let path = format!("/proliferate/{own}/tools/{tool}");
-            world.gateway.post(&path, &body).bearer(&token).send()
-        };
-        // A coding session has no such tool, whatever its arguments.
-        let body =
-            json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "run"}]}});
-        let answer = ask("save_service_commands", body).await;
-        let expected =
-            json!({"success": false, "result": "save_service_commands is only available in setup sessions."});
-        assert_eq!((answer.status, answer.json()), (200, expected));
-        let wrong = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {"message": 42}})).await;
-        assert_eq!((wrong.status, wrong.json()["success"].as_bool()), (200, Some(false)));
-        assert!(wrong.text().contains("message must be a text"), "{}", wrong.text());
-        let again = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {"message": 42}})).await;
-        assert_eq!(again.json(), wrong.json());
-        let other = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {}})).await;
-        assert_eq!(other.status, 409, "{}", other.text());
-        assert_eq!(ask("unheard_of", json!({"tool_call_id": "toolu_3"})).await.status, 404);
-        assert_eq!(ask("save_snapshot", json!({"tool_call_id": ""})).await.status, 400);
-        assert_eq!(ask("save_snapshot", json!({"args": {}})).await.status, 400);
-    }
+pub(crate) async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_says(world: World) {
+    let app = &world.gateway.app;
+    let own = session(app, world.team.org).await;
+    let token = sandbox_token(app, own).await;
+    let ask = |tool: &str, body: Value| {
+        let path = format!("/proliferate/{own}/tools/{tool}");
+        world.gateway.post(&path, &body).bearer(&token).send()
+    };
+    // A coding session has no such tool, whatever its arguments.
+    let body = json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "run"}]}});
+    let answer = ask("save_service_commands", body).await;
+    let expected =
+        json!({"success": false, "result": "save_service_commands is only available in setup sessions."});
+    assert_eq!((answer.status, answer.json()), (200, expected));
+    let wrong = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {"message": 42}})).await;
+    assert_eq!((wrong.status, wrong.json()["success"].as_bool()), (200, Some(false)));
+    assert!(wrong.text().contains("message must be a text"), "{}", wrong.text());
+    let again = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {"message": 42}})).await;
+    assert_eq!(again.json(), wrong.json());
+    let other = ask("save_snapshot", json!({"tool_call_id": "toolu_2", "args": {}})).await;
+    assert_eq!(other.status, 409, "{}", other.text());
+    assert_eq!(ask("unheard_of", json!({"tool_call_id": "toolu_3"})).await.status, 404);
+    assert_eq!(ask("save_snapshot", json!({"tool_call_id": ""})).await.status, 400);
+    assert_eq!(ask("save_snapshot", json!({"args": {}})).await.status, 400);
 }
 
 /// Issue 3: where a provider lacks a capability, tools answer 200 and name it.
@@ -492,18 +544,15 @@ async fn a_tool_that_the_provider_cannot_serve_says_which_capability_is_missing(
     assert_eq!(runs["runs"][0]["status"], "failed");
 }
 
-#[tokio::test]
-async fn a_call_goes_on_when_its_caller_hangs_up() {
-    for world in World::both().await {
-        let slow = std::time::Duration::from_millis(300);
-        world.effects.plan_always(testkit::Plan { delay: slow, ..testkit::Plan::default() });
-        let call = write_call("run-00000001");
-        tokio::select! {
-            _ = world.call(&call) => panic!("it was to be slow"),
-            () = world.effects.wait_for_effects(1) => {}
-        }
-        let answer = world.call(&write_call("run-00000001")).await;
-        assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
-        assert_eq!(world.run("run-00000001").await["status"], "completed");
+pub(crate) async fn a_call_goes_on_when_its_caller_hangs_up(world: World) {
+    let slow = std::time::Duration::from_millis(300);
+    world.effects.plan_always(testkit::Plan { delay: slow, ..testkit::Plan::default() });
+    let call = write_call("run-00000001");
+    tokio::select! {
+        _ = world.call(&call) => panic!("it was to be slow"),
+        () = world.effects.wait_for_effects(1) => {}
     }
+    let answer = world.call(&write_call("run-00000001")).await;
+    assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
+    assert_eq!(world.run("run-00000001").await["status"], "completed");
 }

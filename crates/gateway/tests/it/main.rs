@@ -18,6 +18,9 @@ mod sessions;
 mod snapshots;
 mod tickets;
 // What may be said.
+mod attacks;
+mod bad_calls;
+mod contract;
 mod document;
 mod egress;
 mod garbage;

@@ -273,7 +273,7 @@ async fn no_more_than_64_requests_are_held_in_memory() {
     assert!(next.rest().await.contains("message_stop"));
 }
 
-async fn serve(router: Router) -> SocketAddr {
+pub(crate) async fn serve(router: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {

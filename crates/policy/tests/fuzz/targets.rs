@@ -142,6 +142,7 @@ fn nobody() -> Request {
             operation: "x".to_owned(),
             risk: Risk::Read,
             registered: true,
+            writes: None,
         },
         scope: [].into(),
         flags: [].into(),

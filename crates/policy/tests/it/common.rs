@@ -91,5 +91,6 @@ pub(crate) fn override_request() -> Request {
 }
 
 pub(crate) fn tool(tool_name: &str, operation: &str, risk: Risk) -> Action {
-    Action::Tool { tool_name: tool_name.to_owned(), operation: operation.to_owned(), risk, registered: true }
+    let (tool_name, operation) = (tool_name.to_owned(), operation.to_owned());
+    Action::Tool { tool_name, operation, risk, registered: true, writes: None }
 }

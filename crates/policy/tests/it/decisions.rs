@@ -1,11 +1,11 @@
 //! Each check on its own: a request in which one thing is wrong is denied for that reason.
 
 use policy::{
-    Action, ActorClass, Check, Claim, Flag, Grant, Outcome, Request, Risk, RunState, Versions, WriteMode,
-    cross_case, decide, explain,
+    Action, ActorClass, Check, Claim, Flag, Grant, Outcome, Request, Risk, RunState, Versions, Write,
+    WriteMode, cross_case, decide, explain,
 };
 
-use crate::common::{override_request, policy, request, tool, versions};
+use crate::common::{LANES, ROLES, load, override_request, policy, request, tool, versions};
 
 /// Checks the rule and reason of a denial.
 fn denied(request: &Request, rule: &str, reason: &str) {
@@ -72,7 +72,7 @@ fn tools_and_operations_must_be_listed() {
         assert_eq!(outcome == Outcome::Allow, listed, "{name} {operation}");
     }
     let Action::Tool { tool_name, operation, risk, .. } = request().action else { panic!("not a tool") };
-    let gone = Action::Tool { tool_name, operation, risk, registered: false };
+    let gone = Action::Tool { tool_name, operation, risk, registered: false, writes: None };
     denied(&Request { action: gone, ..request() }, "lane:intake:registered", "not available");
     let dangerous = tool("transcription", "transcription.run", Risk::Danger);
     denied(&Request { action: dangerous, ..request() }, "lane:intake:risk", "risk");
@@ -84,6 +84,34 @@ fn writes_must_be_listed_with_their_mode() {
     allowed(&Request { action: write("notes", WriteMode::Append), ..request() });
     for action in [write("notes", WriteMode::Upsert), write("other", WriteMode::Append)] {
         denied(&Request { action, ..request() }, "lane:intake:action", "write");
+    }
+}
+
+/// A tool that writes needs both: its name among the tools, and what it writes among the writes. A lane that lists
+/// writes alone allows the write, whichever tool does it; a prohibition of the tool counts there too.
+#[test]
+fn a_tool_that_writes_needs_a_lane_that_lists_the_write() {
+    let lane = "  - lane_id: notes\n    allowed_callers: {roles: [SERVICE]}\n    \
+        allowed_actions: {writes: [{table: notes, mode: append}]}\nprohibitions:";
+    let lanes = LANES.replace("prohibitions:", lane);
+    let policy = load(&lanes, &ROLES.replace("[intake, shared]", "[intake, notes, shared]")).unwrap();
+    let told = |lane: &str, name: &str, writes: Option<(&str, WriteMode)>| {
+        let writes = writes.map(|(table, mode)| Write { table: table.to_owned(), mode });
+        let (tool_name, operation) = (name.to_owned(), name.to_owned());
+        let action = Action::Tool { tool_name, operation, risk: Risk::Write, registered: true, writes };
+        decide(&policy, &Request { action, lane: lane.to_owned(), ..request() }).reason
+    };
+    let notes = Some(("notes", WriteMode::Append));
+    let passed = "all checks of the lane passed";
+    assert_eq!(told("intake", "transcription", notes), passed);
+    assert_eq!(told("notes", "notes.add", notes), passed);
+    assert_eq!(told("intake", "notes.add", notes), "lane prohibits requested tool");
+    assert_eq!(told("notes", "notes.add", None), "lane prohibits requested tool");
+    assert_eq!(told("notes", "notes.delete", notes), "nothing is deleted");
+    for lane in ["intake", "notes", "shared"] {
+        for other in [("notes", WriteMode::Upsert), ("other", WriteMode::Append)] {
+            assert_eq!(told(lane, "transcription", Some(other)), "lane prohibits requested write");
+        }
     }
 }
 

@@ -132,6 +132,7 @@ fn tools_are_read_strictly() {
         policy.map_or_else(|error| error.to_string(), |_| "accepted".to_owned())
     };
     assert_eq!(load("- {name: a.b, url: 'https://h/x'}"), "accepted");
+    assert_eq!(load("- {name: a.b, url: 'https://h/x', writes: {table: notes, mode: append}}"), "accepted");
     assert_eq!(load("tools:\n  - {name: a.b, url: 'http://h'}"), "accepted");
     for (tool, expected) in [
         ("- {name: a, url: 'ftp://h'}", "tools.yaml:1: `url` must be"),
@@ -144,6 +145,8 @@ fn tools_are_read_strictly() {
         ("- {name: a, url: 'https://h', timeout_ms: -1}", "tools.yaml:1: `timeout_ms` must be"),
         ("- {name: a, url: 'https://h', method: CONNECT}", "tools.yaml:1: `method` must be"),
         ("- {name: 'a*', url: 'https://h'}", "tools.yaml:1: the name of a tool"),
+        ("- {name: a, url: 'https://h', writes: notes}", "tools.yaml:1: a write must be a map"),
+        ("- {name: a, url: 'https://h', writes: {table: notes, mode: drop}}", "tools.yaml:1: `mode` must be"),
         (
             "- {name: a, url: 'https://h'}\n- {name: a, url: 'https://h'}",
             "tools.yaml:2: there are two of tool `a`",

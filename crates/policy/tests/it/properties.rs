@@ -135,6 +135,7 @@ fn requests() -> impl Strategy<Value = Request> {
         operation: ["x", "y"][operation].to_owned(),
         risk: Risk::Write,
         registered: true,
+        writes: None,
     });
     let write = (0..3_u8, any::<bool>()).prop_map(|(table, append)| Action::Write {
         table: format!("t{table}"),

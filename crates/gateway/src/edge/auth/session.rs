@@ -18,14 +18,29 @@ pub struct SessionAccess {
     pub session: SessionRecord,
 }
 
-impl FromRequestParts<AppState> for SessionAccess {
+/// A caller and the session of the path, or why it may not see it: for a route that records its refusals.
+pub struct SessionAttempt {
+    pub caller: Caller,
+    pub session: Result<SessionRecord, ApiError>,
+}
+
+impl FromRequestParts<AppState> for SessionAttempt {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let id = session_in_path(parts, app).await.and_then(|id| id.parse().ok());
-        let session = admit(app, &caller, id).await?;
+        let session = admit(app, &caller, id).await;
         Ok(Self { caller, session })
+    }
+}
+
+impl FromRequestParts<AppState> for SessionAccess {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
+        let SessionAttempt { caller, session } = SessionAttempt::from_request_parts(parts, app).await?;
+        Ok(Self { caller, session: session? })
     }
 }
 
