@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use client::{Client, Event, Watch};
 use proto::http::{AgentConfig, CreateSession, PostMessage, SessionQuery};
-use proto::socket::{Frame, MessageSource, ServerMessage};
+use proto::socket::{Message, MessageSource, ServerMessage};
 use proto::{ClientType, Session, SessionId, SessionStatus, SessionType, iso};
 use serde_json::json;
 
@@ -154,16 +154,36 @@ async fn show(context: &Context, client: &Client, id: SessionId) -> Result<(), F
     let mut stream = client.connect(id, Watch { since: None, passive: true }).await?;
     while let Some(event) = stream.next().await {
         let Event::Frame(frame) = event? else { continue };
-        if let Frame { message: ServerMessage::Init { messages, .. }, .. } = &*frame {
+        let mut frame = *frame;
+        if let ServerMessage::Init { messages, earlier, .. } = &mut frame.message {
+            complete(client, id, messages, earlier).await?;
             if context.out.is_json() {
                 line(&json!(frame).to_string());
-            } else {
+            } else if let ServerMessage::Init { messages, .. } = &frame.message {
                 Screen::new(anstream::stdout()).conversation(messages);
             }
             return Ok(());
         }
     }
     Err(Failure::failed("the gateway ended the stream before it showed the conversation: try again"))
+}
+
+/// Fetches what the beginning of a stream leaves out of a long conversation.
+async fn complete(
+    client: &Client,
+    id: SessionId,
+    messages: &mut Vec<Message>,
+    earlier: &mut u64,
+) -> Result<(), Failure> {
+    while let Some(first) = messages.first().filter(|_| *earlier > 0) {
+        let page = client.messages(id, Some(&first.id)).await?;
+        if page.messages.is_empty() {
+            break;
+        }
+        *earlier = page.earlier;
+        messages.splice(0..0, page.messages);
+    }
+    Ok(())
 }
 
 /// A name for one call, so that one that is repeated on the way counts once.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    CreateSession, CreatedSession, Me, OkReply, PostMessage, RenameSession, SessionInfo, SessionList,
-    SessionQuery, SessionStatusReply,
+    CreateSession, CreatedSession, Me, MessagePage, MessageQuery, OkReply, PostMessage, RenameSession,
+    SessionInfo, SessionList, SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -72,6 +72,13 @@ impl Client {
     /// Whether a session still goes on.
     pub async fn status(&self, session: SessionId) -> Result<SessionStatusReply, Error> {
         read(self.get(self.url(&["proliferate", "sessions", &session.to_string(), "status"]))).await
+    }
+
+    /// What was said before a message, the newest first page of it; wakes nothing.
+    pub async fn messages(&self, session: SessionId, before: Option<&str>) -> Result<MessagePage, Error> {
+        let mut url = self.url(&["proliferate", &session.to_string(), "messages"]);
+        put_query(&mut url, &MessageQuery { before: before.map(str::to_owned) });
+        read(self.get(url)).await
     }
 
     /// Sends a prompt. With a key, a call that is made again is no second prompt.

@@ -24,6 +24,7 @@ mod keys;
 mod login;
 mod me;
 mod members;
+mod messages;
 mod model_proxy;
 mod secrets;
 mod sessions;

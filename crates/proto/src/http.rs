@@ -34,7 +34,7 @@ pub use identity::{
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
-pub use session::{RenameSession, SessionList, SessionQuery};
+pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery};
 pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use workspace::{

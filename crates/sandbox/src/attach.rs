@@ -4,6 +4,7 @@ mod tls;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -103,7 +104,7 @@ impl Provider for AttachProvider {
         Ok(Ensured { id: spec.id.clone(), recovered })
     }
 
-    async fn snapshot(&self, _: &SandboxId) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::Unsupported(Capability::DurableSnapshot))
     }
 

@@ -120,7 +120,7 @@ async fn snapshots_come_back(subject: &Subject<'_>) -> Result<(), String> {
     let provider = subject.provider;
     let id = (subject.echo)("conform").id;
     let mut spec = (subject.echo)("conform-fork");
-    let snapshot = match (provider.capabilities().durable_snapshot, provider.snapshot(&id).await) {
+    let snapshot = match (provider.capabilities().durable_snapshot, provider.snapshot(&id, &[]).await) {
         (false, Err(SandboxError::Unsupported(Capability::DurableSnapshot))) => None,
         (true, Ok(snapshot)) => Some(snapshot),
         (_, other) => return Err(fail("a snapshot as declared", &other)),

@@ -22,6 +22,7 @@ mod uids;
 mod watch;
 mod wire;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -135,11 +136,11 @@ impl Provider for LocalProvider {
         .await
     }
 
-    async fn snapshot(&self, id: &SandboxId) -> Result<SnapshotId, SandboxError> {
-        let (inner, id) = (self.0.clone(), id.clone());
+    async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
+        let (inner, id, without) = (self.0.clone(), id.clone(), without.to_vec());
         self.whole(async move {
             let _guard = inner.lock(&id).await;
-            inner.snapshot(&id).await
+            inner.snapshot(&id, without).await
         })
         .await
     }

@@ -147,7 +147,7 @@ impl Provider for ProcessProvider {
         }
     }
 
-    async fn snapshot(&self, _: &SandboxId) -> Result<SnapshotId, SandboxError> {
+    async fn snapshot(&self, _: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
         Err(SandboxError::Unsupported(Capability::DurableSnapshot))
     }
 

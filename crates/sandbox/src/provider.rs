@@ -1,5 +1,7 @@
 //! What every provider of sandboxes can be asked, whatever runs them.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -80,8 +82,9 @@ pub trait Provider: Send + Sync {
     /// empty. A paused one is resumed. When this fails, nothing of the attempt is left behind.
     async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError>;
 
-    /// Keeps a copy of the files under a new name that outlives the sandbox.
-    async fn snapshot(&self, id: &SandboxId) -> Result<SnapshotId, SandboxError>;
+    /// Keeps a copy of the files under a new name that outlives the sandbox, without these files and folders of the
+    /// home. They stay where they are in the sandbox, and were never in the copy.
+    async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError>;
 
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), SandboxError>;
 

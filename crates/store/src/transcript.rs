@@ -86,18 +86,44 @@ impl Store {
     /// The newest messages of a session in order, as many as hold `max_bytes` together and at least one, and the number
     /// that they reach.
     pub async fn transcript(&self, session: SessionId, max_bytes: usize) -> Result<Transcript, StoreError> {
+        self.transcript_below(session, i64::MAX, max_bytes).await
+    }
+
+    /// The same of what was said before a message. `None`: the session has no such message.
+    pub async fn transcript_before(
+        &self,
+        session: SessionId,
+        message: Option<&str>,
+        max_bytes: usize,
+    ) -> Result<Option<Transcript>, StoreError> {
+        const SQL: &str = "SELECT position FROM messages WHERE session_id = $1 AND id = $2";
+        let Some(message) = message else { return self.transcript(session, max_bytes).await.map(Some) };
+        let (id, message) = (session.uuid(), storable(message.to_owned()));
+        let place: Option<i64> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(id).bind(&message).fetch_optional(pool).await)?;
+        match place {
+            Some(place) => self.transcript_below(session, place, max_bytes).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn transcript_below(
+        &self,
+        session: SessionId,
+        below: i64,
+        max_bytes: usize,
+    ) -> Result<Transcript, StoreError> {
         // One statement, so that no save comes between. The content of a message stands in its first row only.
         const SQL: &str = "SELECT s.transcript_seq, m.id AS message_id, m.role,
             CASE WHEN COALESCE(p.position, 0) = 0 THEN m.content ELSE '' END AS content, m.is_complete,
             m.interrupted, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
             p.tool, p.args, p.result, p.status, p.started_at, p.completed_at
-            FROM sessions s LEFT JOIN messages m ON m.session_id = s.id AND m.position > $2
+            FROM sessions s LEFT JOIN messages m ON m.session_id = s.id AND m.position > $2 AND m.position < $3
             LEFT JOIN parts p ON p.session_id = m.session_id AND p.message_id = m.id
             WHERE s.id = $1 ORDER BY m.position, p.position";
-        let (earlier, after) = self.beyond(session, max_bytes).await?;
+        let (earlier, after) = self.beyond(session, below, max_bytes).await?;
         let session = session.uuid();
-        let rows: Vec<Row> =
-            read!(self, pool => sqlx::query_as(SQL).bind(session).bind(after).fetch_all(pool).await)?;
+        let rows: Vec<Row> = read!(self, pool => sqlx::query_as(SQL).bind(session).bind(after).bind(below).fetch_all(pool).await)?;
         let mut transcript = Transcript { earlier, ..Transcript::default() };
         for row in rows {
             transcript.seq = row.seq;
@@ -112,17 +138,22 @@ impl Store {
         Ok(transcript)
     }
 
-    /// How many messages are too much for so many bytes, and the place of the last of them.
-    async fn beyond(&self, session: SessionId, max_bytes: usize) -> Result<(u64, i64), StoreError> {
+    /// How many messages below a place are too much for so many bytes, and the place of the last of them.
+    async fn beyond(
+        &self,
+        session: SessionId,
+        below: i64,
+        max_bytes: usize,
+    ) -> Result<(u64, i64), StoreError> {
         // The text of a part is in the content of its message too.
         const SQL: &str = "SELECT m.position, octet_length(m.content) + CAST(COALESCE((SELECT
             sum(COALESCE(octet_length(p.image), 0) + COALESCE(octet_length(p.result), 0)
             + COALESCE(octet_length(CAST(p.args AS TEXT)), 0))
             FROM parts p WHERE p.session_id = m.session_id AND p.message_id = m.id), 0) AS BIGINT)
-            FROM messages m WHERE m.session_id = $1 ORDER BY m.position DESC";
+            FROM messages m WHERE m.session_id = $1 AND m.position < $2 ORDER BY m.position DESC";
         let session = session.uuid();
         let sizes: Vec<(i64, i64)> =
-            read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?;
+            read!(self, pool => sqlx::query_as(SQL).bind(session).bind(below).fetch_all(pool).await)?;
         let (mut bytes, mut kept) = (0_usize, 0);
         for (_, size) in &sizes {
             bytes = bytes.saturating_add(usize::try_from(*size).unwrap_or(usize::MAX));

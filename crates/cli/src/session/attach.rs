@@ -161,7 +161,15 @@ impl<'a> Attached<'a> {
         } else {
             match (&frame.message, &self.history) {
                 (ServerMessage::Init { .. }, History::Hidden) => {}
-                (ServerMessage::Init { messages, .. }, History::Shown) => self.screen.conversation(messages),
+                (ServerMessage::Init { messages, earlier, .. }, History::Shown) => {
+                    if *earlier > 0 {
+                        let id = self.id;
+                        self.notice(&format!(
+                            "{earlier} earlier messages: `proliferate session show {id}` has them"
+                        ));
+                    }
+                    self.screen.conversation(messages);
+                }
                 (other, _) => self.screen.show(other),
             }
         }

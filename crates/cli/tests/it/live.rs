@@ -123,6 +123,17 @@ impl Real {
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
+    /// Meddles with the database beside the gateway.
+    pub(crate) fn sql(&self, statement: &'static str) {
+        let file = self.machine.data_dir().join("proliferate.db");
+        let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        threads.block_on(async {
+            let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
+            sqlx::query(statement).execute(&pool).await.unwrap();
+            pool.close().await;
+        });
+    }
+
     /// The names of all sandboxes.
     pub(crate) fn sandboxes(&self) -> Vec<String> {
         let all = self.machine.json(&["sandbox", "ls"]);

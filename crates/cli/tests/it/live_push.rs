@@ -56,17 +56,6 @@ impl Stage {
         self.shell(&format!("git commit -q --allow-empty -m '{message}'"));
     }
 
-    /// Meddles with the database beside the gateway.
-    fn sql(&self, statement: &'static str) {
-        let file = self.real.machine.data_dir().join("proliferate.db");
-        let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        threads.block_on(async {
-            let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
-            sqlx::query(statement).execute(&pool).await.unwrap();
-            pool.close().await;
-        });
-    }
-
     fn verify(&self) {
         let verified = self.real.machine.run(&["audit", "verify"]);
         assert_eq!(verified.code, 0, "{} {}", verified.out, verified.err);
@@ -152,13 +141,15 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
 }
 
 fn nothing_is_pushed_unrecorded(stage: &Stage) {
-    stage.sql("CREATE TRIGGER deaf BEFORE INSERT ON ledger_events BEGIN SELECT RAISE(ABORT, 'deaf'); END");
+    stage
+        .real
+        .sql("CREATE TRIGGER deaf BEFORE INSERT ON ledger_events BEGIN SELECT RAISE(ABORT, 'deaf'); END");
     stage.commit("unheard");
     let posted = stage.forge.posted();
     let said = stage.push("");
     assert!(said.contains("remote: Not pushed: the call could not be recorded"), "{said}");
     assert_eq!(stage.forge.posted(), posted);
-    stage.sql("DROP TRIGGER deaf");
+    stage.real.sql("DROP TRIGGER deaf");
     assert!(!stage.push("").contains("FAILED"));
     assert_eq!(stage.pushed("main"), "unheard");
 }

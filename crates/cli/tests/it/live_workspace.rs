@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::live::{Real, Watching};
+use crate::live::{Real, Watching, tokens};
 
 fn running(real: &Real) -> Watching {
     let mut socket = real.watch("");
@@ -36,6 +36,47 @@ fn saved_files_come_back_in_another_session_and_after_a_stop() {
     socket.prompt("wake up");
     socket.until_type("turn_complete");
     assert_eq!(real.shell(&real.session, "cat file"), "precious");
+}
+
+const ENV_FILES: &str = r#"UPDATE configurations SET env_files = '[
+    {"workspacePath":".","path":"app/.env.local","mode":"secret","keys":[{"key":"API_KEY"}]},
+    {"workspacePath":".","path":"app/.env.shared","mode":"plain","keys":[]}]'"#;
+
+#[test]
+fn a_snapshot_has_neither_submitted_values_nor_our_credentials_and_nobody_misses_them() {
+    let mut real = Real::serving(&[("WARM_POOL_SIZE", "0")]);
+    let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
+    real.new_session(&json!({"configurationId": made["id"]}));
+    let mut socket = running(&real);
+    real.sql(ENV_FILES);
+    real.shell(
+        &real.session,
+        "mkdir app; echo API_KEY=submitted-0123456789 > app/.env.local; echo PLAIN=1 > app/.env.shared",
+    );
+    let token = real.shell(&real.session, "echo $SANDBOX_MCP_AUTH_TOKEN");
+    assert!(token.starts_with("pls_"), "{token}");
+    socket.prompt("hello");
+    socket.until_type("turn_complete");
+    socket.say(&json!({"type": "save_snapshot"}));
+    let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
+    assert_eq!(saved["success"], true, "{saved}");
+    // Whoever works there goes on with them.
+    assert_eq!(real.shell(&real.session, "cat app/.env.local"), "API_KEY=submitted-0123456789");
+    assert_eq!(real.shell(&real.session, "grep -rlF pls_ ~/.proliferate | wc -l"), "3");
+
+    let copies = real.machine.data_dir().join("sandboxes/snapshots");
+    let found = |words: &str| {
+        let found = std::process::Command::new("grep").args(["-rlF", words]).arg(&copies).output().unwrap();
+        String::from_utf8(found.stdout).unwrap()
+    };
+    assert!(found("PLAIN=1").contains("app/.env.shared"), "the copy is not where it is looked for");
+    assert_eq!((found("submitted-0123456789"), found(&token)), (String::new(), String::new()));
+
+    real.new_session(&json!({"snapshotId": saved["snapshotId"]}));
+    let mut second = running(&real);
+    assert_eq!(real.shell(&real.session, "ls -A app"), ".env.shared");
+    second.prompt("hello");
+    assert_eq!(tokens(&second.until_type("turn_complete")), "You said: hello");
 }
 
 #[test]

@@ -238,6 +238,36 @@ impl Wire {
     }
 }
 
+/// More than a stream begins with.
+const MANY: &str = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 20)
+    INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete, interrupted, created_at)
+    SELECT s.id, printf('msg_%02d', n.n), s.org_id, n.n, 'user', printf('number %d ', n.n) || hex(zeroblob(500000)),
+    1, 0, '2026-11-15T12:00:00+00:00' FROM sessions s, n";
+
+#[test]
+fn a_conversation_is_shown_whole_however_long_it_is() {
+    let (machine, server) = scripted();
+    let url = server.url("");
+    let machine = machine.with("PROLIFERATE_URL", &url);
+    let id = machine.json(&["session", "new"])["id"].as_str().unwrap().to_owned();
+    let file = machine.data_dir().join("proliferate.db");
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    threads.block_on(async {
+        let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
+        sqlx::query(MANY).execute(&pool).await.unwrap();
+        pool.close().await;
+    });
+    let shown = machine.json(&["session", "show", &id]);
+    let ids: Vec<_> =
+        shown["payload"]["messages"].as_array().unwrap().iter().map(|one| one["id"].clone()).collect();
+    assert_eq!(ids, (1..=20).map(|number| json!(format!("msg_{number:02}"))).collect::<Vec<_>>());
+    let text = machine.run(&["session", "show", &id]);
+    assert_eq!((text.code, text.out.matches("number ").count()), (0, 20), "{}", text.err);
+    let attached = machine.run(&["session", "attach", &id]);
+    assert!(attached.err.contains("earlier messages: `proliferate session show"), "{}", attached.err);
+    machine.json(&["session", "rm", &id]);
+}
+
 /// A command that prints frames.
 struct Watcher {
     child: Child,

@@ -44,6 +44,17 @@ async fn every_call_goes_where_it_belongs_with_its_token() {
 }
 
 #[tokio::test]
+async fn older_messages_are_asked_for_by_the_one_after_them() {
+    let page = || answer(json!({"messages": [], "earlier": 3}));
+    let gateway = Gateway::start(vec![page(), page()]).await;
+    assert_eq!(gateway.client.messages(session(), Some("msg_1")).await.unwrap().earlier, 3);
+    gateway.client.messages(session(), None).await.unwrap();
+    let asked = gateway.asked();
+    assert!(asked[0].contains("/messages?before=msg_1 "), "{asked:?}");
+    assert!(asked[1].contains("/messages ") || asked[1].contains("/messages? "), "{asked:?}");
+}
+
+#[tokio::test]
 async fn a_list_is_asked_for_with_what_was_chosen_and_nothing_else() {
     let gateway = Gateway::start(vec![answer(json!({"sessions": [], "next": "there"}))]).await;
     let query = SessionQuery {

@@ -14,8 +14,8 @@ use utoipa_axum::routes;
 
 use super::document::{Document, complete};
 use super::{
-    contract, cors, create, egress, git_proxy, health, keys, login, me, members, model_proxy, observe,
-    secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages, model_proxy,
+    observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
 
@@ -55,6 +55,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(create::create, sessions::list))
         .routes(routes!(sessions::status))
         .routes(routes!(socket::session, steer::rename, steer::delete))
+        .routes(routes!(messages::page))
         .routes(routes!(steer::message))
         .routes(routes!(steer::cancel))
         .routes(routes!(steer::heartbeat))

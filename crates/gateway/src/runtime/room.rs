@@ -34,6 +34,8 @@ const READY: Duration = Duration::from_secs(20);
 /// The names of our own program and the agent's in `/opt`.
 const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
+/// The folder of our own files in the home, which no snapshot has.
+pub(super) const OURS: &str = ".proliferate";
 /// Settings of git that are ours, in the home.
 pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// Says who asked for a push; see [`Passes`](crate::sources::git::Passes).

@@ -1,9 +1,8 @@
 //! The engine that the settings name, opened: sandboxes are started, found again and ended through it.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use clock::Rng;
 use sandbox::attach::{AttachProvider, PlainHttp};
@@ -52,8 +51,6 @@ pub struct Sandboxes {
     pub(super) rng: Rng,
     engine: Kind,
     folder: PathBuf,
-    /// Sandboxes whose files are being copied.
-    copying: Mutex<HashMap<SandboxId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 /// What only one engine has.
@@ -97,20 +94,7 @@ impl Sandboxes {
             rng: rng.clone(),
             engine,
             folder,
-            copying: Mutex::default(),
         })
-    }
-
-    /// Held by whoever copies the files of this sandbox.
-    pub(super) fn copying(&self, id: &SandboxId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
-        copying.retain(|_, lock| lock.strong_count() > 0);
-        if let Some(lock) = copying.get(id).and_then(Weak::upgrade) {
-            return lock;
-        }
-        let lock = Arc::default();
-        copying.insert(id.clone(), Arc::downgrade(&lock));
-        lock
     }
 
     /// How well limits are held, where this machine holds them.

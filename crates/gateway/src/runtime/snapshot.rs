@@ -1,19 +1,19 @@
 //! A copy of a session's files that outlives its sandbox, without the values that were submitted for the app alone.
 
+use std::path::{Component, Path, PathBuf};
+
 use proto::SessionId;
 use proto::socket::SnapshotTarget;
 use sandbox::{Capability, SandboxError, SnapshotId};
-use sandboxd::protocol::{Code, EnvFile, EnvMode, Place};
-use sandboxd::{ClientError, Sandboxd};
-use secrecy::{ExposeSecret as _, SecretSlice};
+use sandboxd::protocol::{EnvFile, EnvMode};
 use store::{NewSnapshot, SessionRecord, StoreError};
 
-use super::Inside;
+use super::room::OURS;
 use crate::app::AppState;
 use crate::hub::HubError;
 
-/// The longest environment file that is put back.
-const MAX_ENV_FILE: u64 = 1024 * 1024;
+/// Where the user's files are in the home.
+const WORKSPACE: &str = "workspace";
 
 /// Why there is no snapshot. Each is one sentence for the people who wait.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,6 @@ pub enum SnapshotError {
     Sandbox(#[from] SandboxError),
     #[error("{0}")]
     NotRunning(String),
-    #[error("the sandbox's supervisor: {0}")]
-    Inside(#[from] ClientError),
     #[error("the list of environment files cannot be read: save it again")]
     EnvFiles,
     #[error(transparent)]
@@ -51,7 +49,8 @@ pub async fn snapshot(app: &AppState, session: SessionId) -> Result<Saved, Snaps
     let inside = hub.inside().await?.map_err(SnapshotError::NotRunning)?;
     let record = app.store.session(inside.owner.org(), session).await?;
     let record = record.ok_or(StoreError::Missing("this session"))?;
-    let id = copy(app, &inside, &env_files(app, &record).await?).await?;
+    let without = left_out(app, &record).await?;
+    let id = app.sandboxes.provider.snapshot(&inside.sandbox, &without).await?;
     let target = match record.session_type {
         proto::SessionType::Setup => SnapshotTarget::Configuration,
         proto::SessionType::Coding | proto::SessionType::Cli => SnapshotTarget::Session,
@@ -66,62 +65,49 @@ pub async fn snapshot(app: &AppState, session: SessionId) -> Result<Saved, Snaps
     Ok(Saved { id, target })
 }
 
-/// The copy, during which the files that hold submitted values are not there. Of two at a time, the second would copy
-/// what the first has just put back, so one waits.
-async fn copy(app: &AppState, inside: &Inside, files: &[EnvFile]) -> Result<SnapshotId, SnapshotError> {
-    let lock = app.sandboxes.copying(&inside.sandbox);
-    let _alone = lock.lock().await;
-    let hidden = read(&inside.supervisor, files).await?;
-    let scrubbed = inside.supervisor.env_scrub(files.to_vec()).await;
-    let made = match &scrubbed {
-        Ok(_) => app.sandboxes.provider.snapshot(&inside.sandbox).await.map_err(SnapshotError::from),
-        Err(error) => Err(error.clone().into()),
-    };
-    let restored = put_back(&inside.supervisor, hidden).await;
-    match (made, restored) {
-        (Ok(id), Ok(())) => Ok(id),
-        (Ok(id), Err(error)) => {
-            drop_copy(app, &id).await;
-            Err(error.into())
-        }
-        (Err(error), _) => Err(error),
-    }
-}
-
-async fn env_files(app: &AppState, record: &SessionRecord) -> Result<Vec<EnvFile>, SnapshotError> {
-    let Some(configuration) = record.configuration_id else { return Ok(Vec::new()) };
+/// What is not copied: our own files, which hold the credential of this session's sandbox and are written anew for every
+/// other, and the files that hold submitted values. They are left out and not taken away meanwhile, so no program inside
+/// misses them, none can put them back too early, and a crash loses none.
+async fn left_out(app: &AppState, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
+    let mut out = vec![PathBuf::from(OURS)];
+    let Some(configuration) = record.configuration_id else { return Ok(out) };
     let configuration = app.store.configuration(record.org_id, configuration).await?;
-    let Some(files) = configuration.and_then(|found| found.env_files) else { return Ok(Vec::new()) };
-    serde_json::from_value(files).map_err(|_| SnapshotError::EnvFiles)
-}
-
-type Hidden = Vec<(Place, SecretSlice<u8>)>;
-
-async fn read(supervisor: &Sandboxd, files: &[EnvFile]) -> Result<Hidden, SnapshotError> {
-    let mut hidden = Vec::new();
+    let Some(files) = configuration.and_then(|found| found.env_files) else { return Ok(out) };
+    let files: Vec<EnvFile> = serde_json::from_value(files).map_err(|_| SnapshotError::EnvFiles)?;
     for file in files.iter().filter(|file| file.mode == EnvMode::Secret) {
-        let place = Place::workspace(format!("{}/{}", file.workspace_path, file.path));
-        match supervisor.read_file(place.clone(), 0, MAX_ENV_FILE + 1).await {
-            Ok(found) if found.bytes.len() as u64 > MAX_ENV_FILE => {
-                return Err(ClientError::TooLarge(found.bytes.len()).into());
-            }
-            Ok(found) => hidden.push((place, found.bytes.into())),
-            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {}
-            Err(error) => return Err(error.into()),
-        }
+        let path = Path::new(&file.workspace_path).join(&file.path);
+        out.push(Path::new(WORKSPACE).join(plain(&path).ok_or(SnapshotError::EnvFiles)?));
     }
-    Ok(hidden)
+    Ok(out)
 }
 
-async fn put_back(supervisor: &Sandboxd, hidden: Hidden) -> Result<(), ClientError> {
-    for (place, content) in hidden {
-        supervisor.write_file(place, content.expose_secret().to_vec(), Some(0o600)).await?;
-    }
-    Ok(())
+/// A path as the names that it is made of. `None` for one that leaves its folder, or is none.
+fn plain(path: &Path) -> Option<PathBuf> {
+    let names: Option<PathBuf> = path
+        .components()
+        .filter(|part| *part != Component::CurDir)
+        .map(|part| matches!(part, Component::Normal(_)).then_some(part))
+        .collect();
+    names.filter(|names| !names.as_os_str().is_empty())
 }
 
 async fn drop_copy(app: &AppState, id: &SnapshotId) {
     if let Err(error) = app.sandboxes.provider.remove_snapshot(id).await {
         tracing::error!(snapshot = %id, %error, "a snapshot that nobody knows of is left behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_left_out_by_its_names() {
+        let found = |text: &str| plain(Path::new(text)).map(|path| path.display().to_string());
+        assert_eq!(found("./app/./.env").as_deref(), Some("app/.env"));
+        assert_eq!(found("app//.env").as_deref(), Some("app/.env"));
+        for wrong in ["", ".", "../x", "app/../../x", "/etc/x"] {
+            assert_eq!(found(wrong), None, "{wrong}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Steering over HTTP: made once, named, stopped, deleted; and who may do which of it.
 
+use proto::socket::{Message, MessageRole};
 use serde_json::{Value, json};
+use store::StoredMessage;
 
 use crate::harness::within;
 use crate::live::{Live, On, id, is_status, of_type, on_both, tokens};
@@ -19,6 +21,7 @@ on_both! {
     an_immediate_session_that_cannot_start_leaves_nothing_behind
     every_route_knows_who_may_call_it
     a_heartbeat_and_a_cancel_bring_nothing_to_life
+    a_long_conversation_is_read_page_by_page_without_waking_anything
 }
 
 fn new() -> Value {
@@ -285,6 +288,7 @@ async fn every_route_knows_who_may_call_it(on: On) {
     let routes = [
         ("GET", "", json!(null), 200, 200, 200),
         ("POST", "/message", prompt, 200, 200, 401),
+        ("GET", "/messages", json!(null), 200, 200, 200),
         ("POST", "/cancel", json!({}), 200, 200, 200),
         ("POST", "/heartbeat", json!({}), 200, 200, 200),
         ("POST", "/eager-start", json!({}), 202, 202, 403),
@@ -379,4 +383,53 @@ async fn a_new_managed_configuration_is_set_up_by_a_session_of_its_own_once() {
     let mut socket = live.watch(setup[0]["id"].as_str().unwrap()).await;
     let init = socket.until_type("init").await.pop().unwrap();
     assert_eq!(init["payload"]["messages"][0]["senderId"], "managed-configuration-setup");
+}
+
+async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session().await;
+    let owner = live.app.store.own_session(id(&session), "a test").await.unwrap().owner;
+    let said = |number: usize| Message {
+        id: format!("msg_{number:02}"),
+        role: if number.is_multiple_of(2) { MessageRole::User } else { MessageRole::Assistant },
+        content: format!("{number} {}", "x".repeat(900_000)),
+        is_complete: true,
+        created_at: 1_794_709_467_000,
+        sender_id: None,
+        source: None,
+        tool_calls: Vec::new(),
+        parts: Vec::new(),
+        interrupted: false,
+    };
+    let all: Vec<_> = (0..20).map(|number| StoredMessage::from_message(said(number), [])).collect();
+    live.app.store.save_messages(&owner, 0, all).await.unwrap();
+
+    // A stream begins with the newest, as much as is reasonable, and says how many came before.
+    let mut socket = live.watch_with(&session, "&passive=1").await;
+    let init = socket.until_type("init").await.pop().unwrap();
+    let shown = init["payload"]["messages"].as_array().unwrap().clone();
+    let earlier = init["payload"]["earlier"].as_u64().unwrap();
+    assert!(earlier > 0 && shown.len() as u64 + earlier == 20, "{earlier} {}", shown.len());
+    let mut ids: Vec<_> = shown.iter().map(|message| message["id"].clone()).collect();
+    let mut left = earlier;
+    while left > 0 {
+        let page =
+            live.get(&format!("/proliferate/{session}/messages?before={}", ids[0].as_str().unwrap())).await;
+        let older = page["messages"].as_array().unwrap();
+        assert!(!older.is_empty() && page["earlier"].as_u64().unwrap() + older.len() as u64 == left);
+        assert!(older[0]["content"].as_str().unwrap().len() > 900_000, "a page holds whole messages");
+        left = page["earlier"].as_u64().unwrap();
+        ids.splice(0..0, older.iter().map(|message| message["id"].clone()));
+    }
+    assert_eq!(ids, (0..20).map(|number| json!(format!("msg_{number:02}"))).collect::<Vec<_>>());
+    let newest = live.get(&format!("/proliferate/{session}/messages")).await;
+    assert_eq!(newest["messages"].as_array().unwrap().last().unwrap()["id"], "msg_19");
+
+    let ask =
+        async |path: String, token: &str| live.ask("GET", &path, Some(token), &Value::Null, None).await.0;
+    let path = format!("/proliferate/{session}/messages?before=msg_20");
+    assert_eq!(ask(path.clone(), &live.ada.token).await, 404);
+    let stranger = person(&live.app, org(&live.app).await, proto::Role::Owner).await.token;
+    assert_eq!(ask(path, &stranger).await, 404);
+    assert_eq!(live.agent.asked("/event").len(), 0, "it was woken");
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::socket::Message;
 use crate::{RepoId, Session, SessionId, SessionStatus, UserId};
 
 /// Which sessions are wanted. Switches are on with `1` or `true`.
@@ -32,6 +33,23 @@ pub struct SessionList {
     /// Where the next page begins, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+/// Which messages of a session are wanted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct MessageQuery {
+    /// Those before this one, by its id; absent: the newest.
+    pub before: Option<String>,
+}
+
+/// Messages of a session in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MessagePage {
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<Message>,
+    /// How many came before these.
+    pub earlier: u64,
 }
 
 /// A new title.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -176,7 +176,11 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn snapshot(&self, id: &SandboxId) -> Result<SnapshotId, SandboxError> {
+    pub(super) async fn snapshot(
+        &self,
+        id: &SandboxId,
+        without: Vec<PathBuf>,
+    ) -> Result<SnapshotId, SandboxError> {
         let folder = self.folders.sandbox(id);
         let record = folder.load()?.ok_or_else(|| SandboxError::NotFound(id.clone()))?;
         let bytes = self.config.rng.bytes::<16>();
@@ -188,7 +192,7 @@ impl Inner {
             if stop {
                 record.group.freeze(true)?;
             }
-            let copied = copy_home(&folder, &draft, &record);
+            let copied = copy_home(&folder, &draft, &record, without);
             if stop {
                 record.group.freeze(false)?;
             }
@@ -211,7 +215,8 @@ impl Inner {
     }
 }
 
-fn copy_home(folder: &Folder, to: &Path, record: &Record) -> Result<(), SandboxError> {
+fn copy_home(folder: &Folder, to: &Path, record: &Record, without: Vec<PathBuf>) -> Result<(), SandboxError> {
     std::fs::create_dir(to).map_err(SandboxError::host("make the snapshot's folder"))?;
-    Ok(Copy::new(None, record.limits.disk_bytes.saturating_mul(2)).run(&folder.home(), to)?)
+    let copy = Copy::new(None, record.limits.disk_bytes.saturating_mul(2));
+    Ok(copy.without(without).run(&folder.home(), to)?)
 }

@@ -1,10 +1,11 @@
 //! A copy of a hostile folder: data, links as links, modes without set-id bits, times.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
 
@@ -20,11 +21,20 @@ pub(crate) struct Copy {
     left: u64,
     most: u64,
     entries: u64,
+    /// What is not copied, from the top.
+    without: Vec<PathBuf>,
+    /// Where it is.
+    at: PathBuf,
 }
 
 impl Copy {
     pub(crate) fn new(owner: Owner, most: u64) -> Self {
-        Self { owner, left: most, most, entries: 0 }
+        Self { owner, left: most, most, entries: 0, without: Vec::new(), at: PathBuf::new() }
+    }
+
+    /// Leaves out what has these names. A link on the way there is copied as a link, and leads nowhere else.
+    pub(crate) fn without(self, without: Vec<PathBuf>) -> Self {
+        Self { without, ..self }
     }
 
     /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
@@ -44,14 +54,16 @@ impl Copy {
             if self.entries > MAX_ENTRIES {
                 return Err(TreeError::TooMany);
             }
+            self.at.push(OsStr::from_bytes(name.to_bytes()));
+            let wanted = !self.without.contains(&self.at);
             // What vanishes between two looks is simply not there any more.
-            let Ok(stat) = look(from, &name) else { continue };
-            match kind(&stat) {
-                FileType::Directory => self.subfolder(from, to, &name, depth)?,
-                FileType::RegularFile => self.file(from, to, &name)?,
-                FileType::Symlink => self.link(from, to, &name)?,
+            match look(from, &name).ok().filter(|_| wanted).map(|stat| kind(&stat)) {
+                Some(FileType::Directory) => self.subfolder(from, to, &name, depth)?,
+                Some(FileType::RegularFile) => self.file(from, to, &name)?,
+                Some(FileType::Symlink) => self.link(from, to, &name)?,
                 _ => {}
             }
+            self.at.pop();
         }
         Ok(())
     }

@@ -155,3 +155,22 @@ fn two_may_remove_the_same_folder_at_once() {
         assert!(!top.exists());
     }
 }
+
+#[test]
+fn what_is_to_be_left_out_is_not_in_the_copy_and_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("a/ours")).unwrap();
+    for file in ["a/.env", "a/ours/key", "a/.env.example", "ours", "b"] {
+        fs::write(from.join(file), "x").unwrap();
+    }
+    // A link to what is left out leads nowhere in the copy.
+    symlink("a/.env", from.join("link")).unwrap();
+    fs::create_dir(&to).unwrap();
+    let without = ["a/.env", "a/ours", "nowhere", "b/c"].map(std::path::PathBuf::from);
+    Copy::new(None, 1 << 20).without(without.to_vec()).run(&from, &to).unwrap();
+    let there = |name: &str| fs::read(to.join(name)).is_ok();
+    assert_eq!(["a/.env", "a/ours/key", "link"].map(there), [false; 3]);
+    assert_eq!(["a/.env.example", "ours", "b"].map(there), [true; 3]);
+    assert!(fs::read(from.join("link")).is_ok() && fs::read(from.join("a/ours/key")).is_ok());
+}

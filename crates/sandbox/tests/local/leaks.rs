@@ -212,7 +212,7 @@ async fn on_a_small_disk() {
     fs::remove_file(filler).unwrap();
     let sandbox = bed.start("full").await;
     fs::write(bed.folder.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
-    let error = bed.provider.snapshot(&sandbox).await.unwrap_err();
+    let error = bed.provider.snapshot(&sandbox, &[]).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
     bed.provider.terminate(&sandbox).await.unwrap();
     settles(&bed, &range, &before, "a snapshot on a full disk").await;
@@ -299,7 +299,7 @@ async fn a_whole_life_leaves_nothing_behind() {
         let sandbox = bed.start_with("life", |spec| spec.injected.extend([3128])).await;
         bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
             .await;
-        let snapshot = bed.provider.snapshot(&sandbox).await;
+        let snapshot = bed.provider.snapshot(&sandbox, &[]).await;
         // As an ordinary user a folder without rights cannot be copied, and that is told or left out.
         bed.provider.terminate(&sandbox).await.unwrap();
         if let Ok(snapshot) = snapshot {

@@ -148,7 +148,7 @@ async fn a_snapshot_outlives_its_sandbox_and_starts_others() {
         "echo first > file; ln -s /etc/shadow link; mkdir -p a/b; echo x > a/b/c; chmod 755 a/b/c",
     )
     .await;
-    let snapshot = bed.provider.snapshot(&sandbox).await.unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &[]).await.unwrap();
     bed.run(&sandbox, "echo second > file").await;
     bed.provider.terminate(&sandbox).await.unwrap();
     for name in ["fork-1", "fork-2"] {

@@ -157,6 +157,17 @@ async fn of_a_long_transcript_the_newest_messages_come_that_fit(b: &Backend) {
         let ids: Vec<_> = kept.messages.into_iter().map(|message| message.id).collect();
         assert_eq!(ids, (earlier..10).map(|number| format!("msg_{number}")).collect::<Vec<_>>());
     }
+    let before = async |message: &str, max_bytes| {
+        let page = b.store.transcript_before(id(40), Some(message), max_bytes).await.unwrap()?;
+        let ids: Vec<_> = page.messages.into_iter().map(|message| message.id).collect();
+        Some((page.earlier, ids.join(" ")))
+    };
+    assert_eq!(before("msg_9", 5).await, Some((7, "msg_7 msg_8".to_owned())));
+    assert_eq!(before("msg_6", 0).await, Some((5, "msg_5".to_owned())));
+    assert_eq!(before("msg_2", usize::MAX).await, Some((0, "msg_0 msg_1".to_owned())));
+    assert_eq!(before("msg_0", usize::MAX).await, Some((0, String::new())));
+    assert_eq!(before("msg_10", usize::MAX).await, None);
+    assert_eq!(b.store.transcript_before(id(41), Some("msg_9"), 5).await.unwrap(), None);
     let reach = b.store.transcript_reach(id(40)).await.unwrap();
     assert_eq!((reach.seq, reach.complete.len(), reach.complete.contains("msg_9")), (7, 9, false));
     assert_eq!(b.store.transcript_reach(id(41)).await.unwrap(), store::Reach::default());
