@@ -314,6 +314,7 @@ pub(crate) enum SandboxCommand {
     },
     /// Run a command in a sandbox that runs
     Exec {
+        /// As `sandbox ls` shows it
         id: String,
         /// The command and its arguments; its exit code becomes ours
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -323,7 +324,8 @@ pub(crate) enum SandboxCommand {
     Ls,
     /// End sandboxes and remove their files
     Rm {
-        #[arg(required = true)]
+        /// As `sandbox ls` shows them
+        #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
     /// Measure starts, round trips, throughput and memory

@@ -12,6 +12,7 @@ mod config;
 mod hidden;
 pub(crate) mod identity;
 mod inner;
+mod launched;
 mod launcher;
 mod netns;
 mod plan;

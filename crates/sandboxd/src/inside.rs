@@ -1,6 +1,6 @@
 //! The part that runs inside the sandbox.
 //!
-//! Two processes. PID 1 (`reaper`) reads the key, starts the worker (`serve`) and reaps whatever is orphaned. It is a
+//! Two processes. PID 1 (`reaper`) reads the key, splits off the worker (`serve`) and reaps whatever is orphaned. It is a
 //! process of its own so that reaping everything never steals a child that the worker waits for. If the worker ends,
 //! PID 1 ends, and the kernel ends everything else in the namespace.
 //!
@@ -25,6 +25,7 @@ mod remove;
 mod serve;
 mod services;
 mod supervise;
+mod sys;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -37,18 +38,16 @@ use serde::{Deserialize, Serialize};
 
 pub use serve::Worker;
 
-/// The words by which the program that has this becomes PID 1, and PID 1 makes it the worker.
+/// The word by which the program that has this becomes PID 1.
 pub const WORD: &str = "sandboxd";
-const WORKER: &str = "sandboxd-worker";
 
-/// Runs the inside, if this word is one of its names, and gives the exit code of this process.
+/// Runs the inside, if this word is its name, and gives the exit code of this process. To be called first of all in
+/// `main`: a process that splits in two must have one thread.
 pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
-    let ended = match word.to_str()? {
-        WORD => reaper::init(),
-        WORKER => serve::worker(),
-        _ => return None,
-    };
-    Some(ended.map_or_else(
+    if word != WORD {
+        return None;
+    }
+    Some(reaper::init().map_or_else(
         |error| {
             let _ = writeln!(io::stderr(), "sandboxd: {error}");
             ExitCode::from(2)

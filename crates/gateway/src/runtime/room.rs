@@ -31,6 +31,10 @@ const GATEWAY: u16 = 4098;
 const AGENT_PORT: u16 = 4096;
 /// From a running PID 1 to a supervisor that answers; longer than a loaded machine needs.
 const READY: Duration = Duration::from_secs(20);
+/// Between two questions whether it answers: first on a thread, since the runtime's timer is too coarse for this.
+const SOON: Duration = Duration::from_micros(500);
+const SOON_TRIES: u32 = 40;
+const LATER: Duration = Duration::from_millis(50);
 /// The names of our own program and the agent's in `/opt`.
 const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
@@ -222,7 +226,11 @@ impl Sandboxes {
                     Err(error) => return Err(error),
                 }
                 // It is up within milliseconds, or the machine is busy and does not need our questions.
-                tokio::time::sleep(Duration::from_millis(if tries < 50 { 1 } else { 50 })).await;
+                if tries < SOON_TRIES {
+                    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(SOON)).await;
+                } else {
+                    tokio::time::sleep(LATER).await;
+                }
             }
             Err(SandboxError::Timeout("its supervisor"))
         };

@@ -10,6 +10,7 @@ mod pgwire;
 mod raw;
 
 // Who is asking.
+mod attach;
 mod bearer;
 mod identity;
 mod login;

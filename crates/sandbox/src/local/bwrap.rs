@@ -25,31 +25,42 @@ const ETC: [&str; 9] = [
     "localtime",
     "pki",
 ];
-/// What is generated for each sandbox.
-pub(crate) const GENERATED: [(&str, &str); 6] = [
+/// What is generated in `/etc`.
+pub(crate) const GENERATED: [(&str, &str); 5] = [
     ("passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n"),
     ("group", "root:x:0:\nuser:x:1000:\n"),
     ("hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
     ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
     ("resolv.conf", "# names are resolved by the proxy\n"),
-    ("hostname", "sandbox\n"),
 ];
+/// The file that bubblewrap reads to its end after it has mounted everything and before PID 1 runs. It comes over a pipe
+/// from the gateway, which so says when it is ready for what runs inside.
+pub(crate) const LAST_FILE: (&str, &str) = ("hostname", "sandbox\n");
 
-/// The options, each ended by a NUL. `go` holds bubblewrap back until the gateway is ready for what runs inside.
-pub(crate) fn options(plan: &Plan, go: RawFd, info: RawFd, filters: &[RawFd]) -> Vec<u8> {
+/// Descriptors that the options name.
+pub(crate) struct Numbers {
+    pub(crate) filters: Vec<RawFd>,
+    /// One for each of [`GENERATED`].
+    pub(crate) generated: Vec<RawFd>,
+    pub(crate) last_file: RawFd,
+    pub(crate) info: RawFd,
+}
+
+/// The options, each ended by a NUL.
+pub(crate) fn options(plan: &Plan, numbers: &Numbers) -> Vec<u8> {
     let mut list = List(Vec::new());
     list.words("--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --unshare-net");
     list.words(
         "--uid 1000 --gid 1000 --hostname sandbox --disable-userns --new-session --as-pid-1 --cap-drop ALL",
     );
-    list.words(&format!("--block-fd {go} --info-fd {info}"));
-    for filter in filters {
+    list.words(&format!("--info-fd {}", numbers.info));
+    for filter in &numbers.filters {
         list.words(&format!("--add-seccomp-fd {filter}"));
     }
     variables(&mut list, plan);
     system(&mut list, plan.rootfs.as_deref().unwrap_or(Path::new("/")));
-    for (name, _) in GENERATED {
-        list.bind("--ro-bind", &plan.etc.join(name), &format!("/etc/{name}"));
+    for ((name, _), number) in GENERATED.iter().zip(&numbers.generated) {
+        list.words(&format!("--perms 0644 --file {number} /etc/{name}"));
     }
     list.words("--proc /proc --dev /dev --perms 1777 --size");
     list.words(&format!(
@@ -61,6 +72,7 @@ pub(crate) fn options(plan: &Plan, go: RawFd, info: RawFd, filters: &[RawFd]) ->
     for (name, program) in &plan.programs {
         list.bind("--ro-bind", program, &format!("{PROGRAMS}/{name}"));
     }
+    list.words(&format!("--perms 0644 --file {} /etc/{}", numbers.last_file, LAST_FILE.0));
     list.words(&format!("--remount-ro / --chdir {WORKSPACE}"));
     list.0
 }

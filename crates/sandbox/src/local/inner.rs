@@ -170,8 +170,11 @@ impl Inner {
         }
         self.forget(id);
         blocking(move || Ok(tree::remove(&folder.0)?)).await?;
-        if let (Some(uids), Some(uid)) = (&self.uids, record.and_then(|record| record.uid)) {
-            uids.give_back(uid);
+        match (&self.uids, record) {
+            (Some(uids), Some(Record { uid: Some(uid), .. })) => uids.give_back(uid, id),
+            // A crash between taking an id and recording it leaves one that only its own file knows of.
+            (Some(uids), _) => uids.sweep(|id| self.folders.sandbox(id).0.exists()),
+            (None, _) => {}
         }
         Ok(())
     }

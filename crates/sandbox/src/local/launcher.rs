@@ -35,6 +35,15 @@ pub(super) fn main() -> ExitCode {
 
 fn launch() -> io::Result<std::convert::Infallible> {
     crate::sys::keep_inherited_descriptors_out()?;
+    // What needs no plan is made before it comes: the gateway is still busy with the rest.
+    let filters = seccomp::programs()?
+        .iter()
+        .map(|program| inherited("seccomp", program))
+        .collect::<io::Result<Vec<_>>>()?;
+    let generated = bwrap::GENERATED
+        .iter()
+        .map(|(name, content)| inherited(name, content.as_bytes()))
+        .collect::<io::Result<Vec<_>>>()?;
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut plan = Plan::decode(&stdin)?;
     let root = rustix::process::geteuid().is_root();
@@ -48,16 +57,16 @@ fn launch() -> io::Result<std::convert::Infallible> {
     if root {
         stage(&mut plan)?;
     }
-    // `dup` leaves these open across the exec: the pipe that says go, and the one for bubblewrap's answer.
-    let go = rustix::io::dup(&stdin)?;
+    // `dup` leaves these open across the exec: the rest of our input, and the pipe for bubblewrap's answer.
+    let last_file = rustix::io::dup(&stdin)?;
     let info = rustix::io::dup(io::stdout())?;
-    let filters = seccomp::programs()?
-        .iter()
-        .map(|program| inherited("seccomp", program))
-        .collect::<io::Result<Vec<_>>>()?;
-    let numbers: Vec<_> = filters.iter().map(AsRawFd::as_raw_fd).collect();
-    let options = bwrap::options(&plan, go.as_raw_fd(), info.as_raw_fd(), &numbers);
-    let options = inherited("options", &options)?;
+    let numbers = bwrap::Numbers {
+        filters: filters.iter().map(AsRawFd::as_raw_fd).collect(),
+        generated: generated.iter().map(AsRawFd::as_raw_fd).collect(),
+        last_file: last_file.as_raw_fd(),
+        info: info.as_raw_fd(),
+    };
+    let options = inherited("options", &bwrap::options(&plan, &numbers))?;
     rustix::thread::set_no_new_privs(true)?;
     let mut command = Command::new(&plan.bwrap);
     command.args(["--args", &options.as_raw_fd().to_string(), "--"]).args(&plan.init);
@@ -105,7 +114,7 @@ fn secret_pipe(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(reader)
 }
 
-/// Makes home, `/etc` files, program and root filesystem reachable for the unprivileged user, although they lie
+/// Makes home, programs and root filesystem reachable for the unprivileged user, although they lie
 /// below folders that only root may enter: in a mount table of our own, which ends with the sandbox.
 fn stage(plan: &mut Plan) -> io::Result<()> {
     let tree = |path: &Path, recursive: OpenTreeFlags| {
@@ -115,8 +124,8 @@ fn stage(plan: &mut Plan) -> io::Result<()> {
     };
     crate::sys::private_mount_table()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // No program can have these names, since theirs have no dot.
-    let mut parts = vec![(&mut plan.home, "home.d"), (&mut plan.etc, "etc.d")];
+    // No program can have these names with a dot, since theirs have none.
+    let mut parts = vec![(&mut plan.home, "home.d")];
     for (name, program) in &mut plan.programs {
         *program = std::fs::canonicalize(&*program)?;
         parts.push((program, name));

@@ -16,8 +16,6 @@ const MAX_PLAN: usize = 4 * 1024 * 1024;
 pub(crate) struct Plan {
     pub(crate) bwrap: PathBuf,
     pub(crate) home: PathBuf,
-    /// The generated files for `/etc`.
-    pub(crate) etc: PathBuf,
     pub(crate) init: Vec<String>,
     pub(crate) programs: BTreeMap<String, PathBuf>,
     pub(crate) rootfs: Option<PathBuf>,
@@ -31,7 +29,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A length and the plan; what follows on the same pipe is the sign to go on.
+    /// A length and the plan; what follows on the same pipe is [the last file](super::bwrap::LAST_FILE).
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let body = serde_json::to_vec(self)?;
         let length = u32::try_from(body.len()).map_err(io::Error::other)?;

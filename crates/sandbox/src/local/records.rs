@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::bwrap::GENERATED;
 use super::cgroup::Group;
 use super::identity::Identity;
 use crate::error::SandboxError;
@@ -112,28 +111,12 @@ impl Folder {
         self.0.join("home.draft")
     }
 
-    pub(crate) fn etc(&self) -> PathBuf {
-        self.0.join("etc")
-    }
-
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("log")
     }
 
     pub(crate) fn create(&self) -> io::Result<()> {
         private_folder(&self.0)
-    }
-
-    /// Files that hold nothing of the host; readable by the sandbox's user.
-    pub(crate) fn write_etc(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o755).create(self.etc())?;
-        for (name, content) in GENERATED {
-            let mut file =
-                OpenOptions::new().write(true).create(true).truncate(true).open(self.etc().join(name))?;
-            file.write_all(content.as_bytes())?;
-            file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-        }
-        Ok(())
     }
 
     pub(crate) fn open_log(&self) -> io::Result<File> {
@@ -171,11 +154,15 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(SandboxError::host("read the sandbox's record")(error)),
         };
-        if file.metadata().is_ok_and(|file| file.len() == 0) {
+        let mut body = Vec::new();
+        file.take(MAX_RECORD)
+            .read_to_end(&mut body)
+            .map_err(SandboxError::host("read the sandbox's record"))?;
+        if body.is_empty() {
             return Ok(None);
         }
-        let record: Record = serde_json::from_reader(file.take(MAX_RECORD))
-            .map_err(|_| SandboxError::Records("state.json is garbled"))?;
+        let record: Record =
+            serde_json::from_slice(&body).map_err(|_| SandboxError::Records("state.json is garbled"))?;
         if record.version != 1 {
             return Err(SandboxError::Records("state.json is of another version"));
         }

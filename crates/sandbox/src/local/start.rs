@@ -5,19 +5,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
-use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::process::{Child, ChildStdin, Command};
+use rustix::process::{Pid, Resource, Rlimit};
 use tokio::time::timeout;
 
 use super::blocking;
-use super::hidden::LAUNCHER;
 use super::identity::{self, Found, Identity};
 use super::inner::Inner;
+use super::launched::Launched;
 use super::netns::Broker;
 use super::plan::Plan;
 use super::records::{Folder, Record};
@@ -26,8 +23,6 @@ use crate::provider::Ensured;
 use crate::spec::Spec;
 use crate::tree::{self, Copy, Owner};
 
-/// Longer than what bubblewrap says of a child.
-const MAX_INFO: usize = 4096;
 /// How long to wait between two looks whether PID 1 runs.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -96,31 +91,41 @@ impl Inner {
         };
         let saved = folder.save(&record);
         if let (Err(_), None, Some(uid), Some(uids)) = (&saved, old, uid, &self.uids) {
-            uids.give_back(uid);
+            uids.give_back(uid, &spec.id);
         }
         saved.map(|()| record)
     }
 
     async fn start(&self, spec: &Spec, folder: &Folder, uid: Option<u32>) -> Result<(), SandboxError> {
-        let host = SandboxError::host("make the sandbox's folder");
-        folder.create().map_err(&host)?;
-        let mut record = self.record(spec, folder, uid)?;
-        let uid = record.uid;
-        record.group.make(&spec.limits)?;
-        folder.write_etc().map_err(&host)?;
-        self.files(spec, folder, uid).await?;
-        let mut launched = self.launch(spec, folder, &record).await?;
-        // Beside the launcher, since both take some time to come up.
-        let begun = match Broker::start(&self.config.helper) {
-            Ok(broker) => self.begin(spec, folder, &mut record, &mut launched, broker).await,
-            Err(error) => Err(error),
-        };
+        folder.create().map_err(SandboxError::host("make the sandbox's folder"))?;
+        // First of all, since it takes a while to come up; it does nothing before it has a plan, and ends without one.
+        let mut launched = Launched::spawn(&self.config.helper, folder)?;
+        let begun = self.prepare(spec, folder, uid, &mut launched).await;
         if begun.is_err() {
             launched.abort();
         }
         // Somebody has to take note of its end, or it stays as a zombie.
-        tokio::spawn(async move { launched.child.wait().await });
+        tokio::spawn(launched.ended());
         begun
+    }
+
+    /// From the first record to a running PID 1.
+    async fn prepare(
+        &self,
+        spec: &Spec,
+        folder: &Folder,
+        uid: Option<u32>,
+        launched: &mut Launched,
+    ) -> Result<(), SandboxError> {
+        let mut record = self.record(spec, folder, uid)?;
+        record.group.make(&spec.limits)?;
+        self.files(spec, folder, record.uid).await?;
+        if !launched.plan(&self.plan(spec, folder, &record)).await? {
+            return Err(failed(folder));
+        }
+        // Beside the launcher, since this takes a while to come up, too.
+        let broker = Broker::start(&self.config.helper)?;
+        self.begin(spec, folder, &mut record, launched, broker).await
     }
 
     /// Puts the home together under another name, so that a home that is there is complete.
@@ -146,11 +151,10 @@ impl Inner {
         .await
     }
 
-    async fn launch(&self, spec: &Spec, folder: &Folder, record: &Record) -> Result<Launched, SandboxError> {
-        let plan = Plan {
+    fn plan(&self, spec: &Spec, folder: &Folder, record: &Record) -> Plan {
+        Plan {
             bwrap: self.config.bwrap.clone(),
             home: folder.home(),
-            etc: folder.etc(),
             init: spec.init.clone(),
             programs: spec.programs.clone(),
             rootfs: spec.rootfs.clone(),
@@ -159,33 +163,10 @@ impl Inner {
             limits: spec.limits.clone(),
             uid: record.uid,
             join: record.group.join_files(),
-        };
-        let host = SandboxError::host("start the launcher");
-        let log = folder.open_log().map_err(&host)?;
-        log.set_len(0).map_err(&host)?;
-        // A group of its own: an interrupt from the gateway's terminal is not meant for sandboxes.
-        let mut child = Command::new(&self.config.helper)
-            .arg(LAUNCHER)
-            .env_clear()
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::from(log))
-            .spawn()
-            .map_err(&host)?;
-        let go = child.stdin.take();
-        let mut launched = Launched { child, go, handle: None };
-        let plan = plan.encode().map_err(&host)?;
-        if let Some(pipe) = &mut launched.go
-            && pipe.write_all(&plan).await.is_err()
-        {
-            return Err(failed(folder));
         }
-        Ok(launched)
     }
 
-    /// From bubblewrap's first word to a running PID 1.
+    /// From bubblewrap's first word on.
     async fn begin(
         &self,
         spec: &Spec,
@@ -202,7 +183,7 @@ impl Inner {
         };
         let ended = |_| failed(folder);
         let handle = identity::open(pid).map_err(ended)?;
-        launched.handle = Some(handle.try_clone().map_err(SandboxError::host("hold PID 1"))?);
+        launched.hold(handle.try_clone().map_err(SandboxError::host("hold PID 1"))?);
         let identity = Identity::of(pid).map_err(ended)?;
         if identity.uid == 0 || record.uid.is_some_and(|uid| uid != identity.uid) {
             return Err(SandboxError::StartFailed("it would have run as another user: this is a bug".into()));
@@ -251,45 +232,6 @@ fn failed(folder: &Folder) -> SandboxError {
             SandboxError::NamespacesForbidden
         }
         Some(text) => SandboxError::StartFailed(text),
-    }
-}
-
-struct Launched {
-    child: Child,
-    /// The pipe on which bubblewrap waits.
-    go: Option<ChildStdin>,
-    handle: Option<OwnedFd>,
-}
-
-impl Launched {
-    /// Reads what bubblewrap says of its child; `None` when it ended without a word.
-    async fn child_pid(&mut self) -> Option<i32> {
-        let mut from = self.child.stdout.take()?;
-        let mut text = Vec::new();
-        while text.len() < MAX_INFO && !text.contains(&b'}') {
-            if from.read_buf(&mut text).await.ok()? == 0 {
-                break;
-            }
-        }
-        let info: serde_json::Value = serde_json::from_slice(&text).ok()?;
-        info.get("child-pid")?.as_i64().and_then(|pid| i32::try_from(pid).ok())
-    }
-
-    async fn go(&mut self) {
-        if let Some(mut pipe) = self.go.take() {
-            // When it is gone, the next look at the process says so.
-            let _ = pipe.write_all(b"\n").await;
-        }
-    }
-
-    /// Ends PID 1, if it is known, and the whole process group of the launcher.
-    fn abort(&mut self) {
-        if let Some(handle) = &self.handle {
-            identity::kill(handle);
-        }
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) {
-            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-        }
     }
 }
 

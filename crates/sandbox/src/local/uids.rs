@@ -86,8 +86,17 @@ impl Uids {
         fs::write(self.host_file(uid), self.own_file(uid).as_os_str().as_encoded_bytes())
     }
 
-    pub(crate) fn give_back(&self, uid: u32) {
+    /// Lets an id go, if it is still this sandbox's: whoever swept before may have let it go already, and somebody else
+    /// may have it by now.
+    pub(crate) fn give_back(&self, uid: u32, id: &SandboxId) {
+        self.let_go(uid, Some(id));
+    }
+
+    fn let_go(&self, uid: u32, owner: Option<&SandboxId>) {
         let _lock = self.lock();
+        if self.owner(uid).as_ref() != owner {
+            return;
+        }
         let mine = self.holder(uid).is_some_and(|holder| holder == self.own_file(uid));
         let removed = fs::remove_file(self.own_file(uid));
         if mine {
@@ -103,15 +112,17 @@ impl Uids {
     /// Gives back ids whose sandbox is gone, which a crash at the wrong moment leaves behind.
     pub(crate) fn sweep(&self, exists: impl Fn(&SandboxId) -> bool) {
         let Ok(entries) = fs::read_dir(&self.own) else { return };
-        for entry in entries.flatten() {
-            let owner = fs::read_to_string(entry.path()).ok().and_then(|text| SandboxId::new(text).ok());
-            let uid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(uid) = uid
-                && !owner.is_some_and(|id| exists(&id))
-            {
-                self.give_back(uid);
+        for uid in entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            let owner = self.owner(uid);
+            if !owner.as_ref().is_some_and(&exists) {
+                self.let_go(uid, owner.as_ref());
             }
         }
+    }
+
+    /// Whose id it is in this folder; `None` also when a full disk left no name.
+    fn owner(&self, uid: u32) -> Option<SandboxId> {
+        fs::read_to_string(self.own_file(uid)).ok().and_then(|text| SandboxId::new(text).ok())
     }
 
     /// The file that holds an id on this host; one that is gone, with its data folder, holds nothing.
@@ -165,7 +176,9 @@ mod tests {
         let (a, b) = (id("a"), id("b"));
         assert_eq!((uids.take(&a).unwrap(), uids.take(&b).unwrap()), (200_000, 200_001));
         assert!(matches!(uids.take(&a), Err(SandboxError::UidsExhausted)));
-        uids.give_back(200_000);
+        uids.give_back(200_000, &b);
+        assert!(matches!(uids.take(&a), Err(SandboxError::UidsExhausted)), "another's id was given back");
+        uids.give_back(200_000, &a);
         assert_eq!(uids.take(&a).unwrap(), 200_000);
         uids.sweep(|id| *id == b);
         assert_eq!(uids.take(&a).unwrap(), 200_000);

@@ -100,3 +100,34 @@ fn usage(namespace: u64) -> (u64, u64) {
     }
     (memory, pids)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::cgroup::Group;
+    use super::super::identity::Identity;
+    use super::*;
+    use crate::spec::Limits;
+
+    #[test]
+    fn where_nothing_else_holds_them_memory_processes_and_disk_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder(dir.path().to_owned());
+        fs::create_dir(folder.home()).unwrap();
+        fs::write(folder.home().join("file"), [1; 100_000]).unwrap();
+        let own = Identity::of(std::process::id().cast_signed()).unwrap();
+        let of = |change: fn(&mut Limits)| {
+            let mut limits = Limits { memory_bytes: u64::MAX, pids: u64::MAX, ..Limits::default() };
+            change(&mut limits);
+            let (group, injected) = (Group::default(), BTreeSet::new());
+            let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
+            excess(&folder, &record)
+        };
+        assert_eq!(of(|_| {}), None);
+        assert_eq!(of(|limits| limits.memory_bytes = 4096), Some("memory"));
+        // The test runs in a thread beside the main one.
+        assert_eq!(of(|limits| limits.pids = 1), Some("processes"));
+        assert_eq!(of(|limits| limits.disk_bytes = 50_000), Some("disk"));
+    }
+}

@@ -16,6 +16,8 @@ const ATTEMPTS: &[(&str, &str)] = &[
         "host folders",
         "for d in /boot /srv /mnt /media /sys /var/lib; do ls $d 2>/dev/null && echo ESCAPED; done",
     ),
+    ("other homes", "ls -A /home | grep -vx user && echo ESCAPED"),
+    ("control groups", "ls /sys/fs/cgroup && echo ESCAPED"),
     ("host mounts by proc", "ls /proc/1/root/root && echo ESCAPED"),
     ("devices", "for d in kvm vda sda mem kmsg fuse; do test -e /dev/$d && echo ESCAPED; done"),
     ("writing /usr", "touch /usr/x && echo ESCAPED"),
@@ -25,8 +27,11 @@ const ATTEMPTS: &[(&str, &str)] = &[
     ("mount", "mount -t tmpfs x /tmp && echo ESCAPED"),
     ("remount", "mount -o remount,rw /usr && echo ESCAPED"),
     ("mknod", "mknod /tmp/d b 254 0 && echo ESCAPED"),
-    ("user namespace", "unshare -U true && echo ESCAPED"),
-    ("mount namespace", "unshare -m true && echo ESCAPED"),
+    ("new namespaces", "for kind in U m n p i u C T; do unshare -$kind true && echo ESCAPED; done"),
+    (
+        "namespaces of others",
+        "for kind in user mnt net; do nsenter --$kind=/proc/1/ns/$kind true && echo ESCAPED; done",
+    ),
     ("hostname", "hostname x && echo ESCAPED"),
     ("kernel log", "dmesg | grep -q . && echo ESCAPED"),
     ("core pattern", "(echo x > /proc/sys/kernel/core_pattern) && echo ESCAPED"),
@@ -106,8 +111,9 @@ async fn calls_of_the_old_architecture_are_killed() {
 async fn the_inside_has_no_privilege_and_sees_only_itself() {
     let bed = Bed::new();
     let sandbox = bed.start("status").await;
-    let said =
-        bed.run(&sandbox, "cat /proc/self/status; id; pwd; ls /proc | grep -c '^[0-9]'; hostname").await;
+    let said = bed
+        .run(&sandbox, "cat /proc/self/status; id; pwd; ls /proc | grep -c '^[0-9]'; cat /etc/hostname")
+        .await;
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
         assert!(said.contains(line), "{line} in {said}");
     }
@@ -115,6 +121,7 @@ async fn the_inside_has_no_privilege_and_sees_only_itself() {
         said.contains("uid=1000(user) gid=1000(user)") && said.contains("/home/user/workspace"),
         "{said}"
     );
+    assert_eq!(said.lines().last(), Some("sandbox"), "{said}");
     // PID 1, its child, and what the child runs.
     let count: u32 = said.lines().rev().nth(1).unwrap().parse().unwrap();
     assert!(count <= 5, "{count} processes are visible");
@@ -162,6 +169,20 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
     };
     let said = bed.run(&one, &connect(port)).await;
     assert!(said.contains("refused"), "{said}");
+    // A socket file that anybody on the host may use.
+    let socket = bed.folder.path().join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
+    let said = bed
+        .run(
+            &one,
+            &format!(
+                "perl -MIO::Socket::UNIX -e 'print IO::Socket::UNIX->new(Peer => q({})) ? q(REACHED) : $!'",
+                socket.display()
+            ),
+        )
+        .await;
+    assert!(said.contains("No such file"), "{said}");
     bed.run(&two, LISTEN).await;
     let said = bed.run(&one, &connect(5000)).await;
     assert!(said.contains("refused"), "{said}");

@@ -104,7 +104,7 @@ async fn check(
 }
 
 /// A program beside the provider's folder that every user may run.
-fn script(config: &LocalConfig, body: &str) -> std::path::PathBuf {
+pub(crate) fn script(config: &LocalConfig, body: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = config.root.parent().unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
@@ -265,7 +265,8 @@ async fn a_gateway_that_crashes_in_the_middle_of_a_start() {
     let folder = std::env::current_dir().unwrap();
     if folder.join(CRASHES).exists() {
         let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&folder) };
-        config.helper = script(&config, "kill -9 $PPID");
+        // With the plan comes all that a start makes before bubblewrap runs.
+        config.helper = script(&config, "head -c 4 > /dev/null; kill -9 $PPID");
         let provider = sandbox::local::LocalProvider::open(config).unwrap();
         provider.ensure(&spec("half")).await.unwrap();
     }
@@ -288,6 +289,21 @@ async fn a_crash_in_the_middle_of_a_start_leaves_nothing_that_is_not_known() {
     let nothing =
         Count { processes: BTreeSet::new(), groups: vec![], folders: vec![], uids: 0, ..left.clone() };
     assert_eq!(left, nothing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_id_that_was_taken_and_not_recorded_comes_back() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root hands out user ids");
+        return;
+    }
+    let bed = Bed::with(|config| config.uids = 271_000..=271_000);
+    let data = bed.folder.path().join("data");
+    fs::create_dir(data.join("sandboxes/half")).unwrap();
+    fs::write(data.join("uids/271000"), "half").unwrap();
+    assert!(matches!(bed.provider.ensure(&spec("other")).await, Err(SandboxError::UidsExhausted)));
+    bed.provider.terminate(&super::support::id("half")).await.unwrap();
+    bed.start("other").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,8 @@ use sandbox::local::{LocalConfig, LocalProvider};
 use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::support::{Bed, LISTEN, config, id, run, spec};
+use super::leaks::script;
+use super::support::{Bed, HELPER, LISTEN, config, id, run, spec};
 
 /// Tells a child process of the test that it is the gateway to be killed.
 const DOOMED: &str = "doomed";
@@ -107,6 +108,28 @@ async fn an_injected_port_arrives_at_the_gateway() {
     assert_eq!(echo.await.unwrap(), (3129, *b"hello"));
     assert!(matches!(bed.provider.dial(&sandbox, 9).await, Err(SandboxError::Refused { port: 9, .. })));
     bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_inside_runs_before_the_injected_ports_are_ours() {
+    // A broker that takes its time.
+    let bed = Bed::with(|config| {
+        let body = format!("[ $1 = sandbox-broker ] && sleep 0.5; exec {HELPER} \"$@\"");
+        config.helper = script(config, &body);
+    });
+    let first = "use IO::Socket::INET; open F, q(>), q(/home/user/first); \
+         print F IO::Socket::INET->new(PeerAddr => q(127.0.0.1:3128)) ? q(served) : $!; close F; sleep 60";
+    bed.start_with("eager", |spec| {
+        spec.init = ["/usr/bin/perl", "-e", first].map(String::from).into();
+        spec.injected.insert(3128);
+    })
+    .await;
+    let path = bed.folder.path().join("data/sandboxes/eager/home/first");
+    let said = || std::fs::read_to_string(&path).unwrap_or_default();
+    while said().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(said(), "served");
 }
 
 #[tokio::test(flavor = "multi_thread")]

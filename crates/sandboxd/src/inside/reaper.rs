@@ -1,35 +1,28 @@
 //! PID 1: starts the worker, reaps everything, passes SIGTERM on.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 use std::thread;
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{StartError, WORKER, hide, read_startup, startup};
+use super::serve::worker;
+use super::sys::fork;
+use super::{StartError, hide, read_startup};
 
-/// Runs as PID 1 until the worker ends, and gives the exit code for this process.
+/// Runs as PID 1 until the worker ends, and gives the exit code for this process, which in the worker is the worker's.
 pub(super) fn init() -> Result<u8, StartError> {
     hide()?;
     let (key, options) = read_startup()?;
     // As PID 1 this is so anyway; elsewhere (tests, a provider without namespaces) it makes orphans come here.
     set_child_subreaper(Some(getpid()))
         .map_err(|error| StartError::Step("adopting orphans", error.into()))?;
-    let pid = start_worker(&startup(&key, &options)?)?;
-    pass_on_termination(pid)?;
-    reap_until(pid)
-}
-
-fn start_worker(input: &[u8]) -> Result<Pid, StartError> {
-    let failed = |error| StartError::Step("starting the worker", error);
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut child =
-        Command::new(program).arg(WORKER).env_clear().stdin(Stdio::piped()).spawn().map_err(failed)?;
-    if let Some(mut pipe) = child.stdin.take() {
-        pipe.write_all(input).map_err(failed)?;
+    match fork().map_err(|error| StartError::Step("starting the worker", error))? {
+        None => worker(key, &options),
+        Some(pid) => {
+            pass_on_termination(pid)?;
+            reap_until(pid)
+        }
     }
-    Ok(Pid::from_child(&child))
 }
 
 /// PID 1 ignores signals that it has no handler for, so there is one, on a thread of its own.

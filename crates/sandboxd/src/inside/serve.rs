@@ -20,7 +20,7 @@ use super::beneath::Roots;
 use super::dispatch::{Inside, handle};
 use super::launch::Launcher;
 use super::services::Services;
-use super::{Options, StartError, hide, read_startup};
+use super::{Options, StartError};
 
 const CHANNELS: usize = 16;
 const UNPROVEN: usize = 64;
@@ -28,12 +28,10 @@ const LIMITS: Limits =
     Limits { streams: 256, handshake: Duration::from_secs(3), idle: Duration::from_secs(30) };
 
 /// Runs as the worker until it is told to stop.
-pub(super) fn worker() -> Result<u8, StartError> {
-    hide()?;
+pub(super) fn worker(key: [u8; 32], options: &Options) -> Result<u8, StartError> {
     // Where PID 1 is not really that, the kernel does not end us with it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| StartError::Step("tying the worker to its parent", error.into()))?;
-    let (key, options) = read_startup()?;
     let failed = |error| StartError::Step("starting", error);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -44,7 +42,7 @@ pub(super) fn worker() -> Result<u8, StartError> {
         .map_err(failed)?;
     runtime.block_on(async {
         let worker =
-            Worker::bind(&options, Key::new(key), Clock::system(), Rng::system()).await.map_err(failed)?;
+            Worker::bind(options, Key::new(key), Clock::system(), Rng::system()).await.map_err(failed)?;
         let mut asked =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
         let inside = Arc::clone(&worker.inside);

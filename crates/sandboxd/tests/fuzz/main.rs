@@ -1,4 +1,4 @@
-//! Seconds of fuzzing of the reader of requests, and the proof that it finds something.
+//! Ten seconds of fuzzing of the reader of requests, and the proof that it finds something.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use targets::{REQUESTS, corpus};
 use testkit::fuzz::Target;
 
-const TIME: Duration = Duration::from_secs(5);
+const TIME: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_reader_of_requests_holds() {
