@@ -64,12 +64,21 @@ impl Entry {
         position: u64,
         event: &Event,
     ) -> Result<Self, AppendError> {
+        Self::link(chain, head, position, serde_json::to_string(event)?)
+    }
+
+    /// The same for an event that is a record already.
+    pub fn link(
+        chain: &Chain,
+        head: Option<Head>,
+        position: u64,
+        record: String,
+    ) -> Result<Self, AppendError> {
         let sequence = head.map_or(0, |head| head.sequence.saturating_add(1));
         if position > MAX_SAFE_INTEGER || sequence > position {
             return Err(AppendError::Full);
         }
         let prev_hash = head.map_or_else(|| chain.genesis(), |head| head.hash);
-        let record = serde_json::to_string(event)?;
         if record.len() > MAX_LINE - AROUND_RECORD {
             return Err(AppendError::TooLarge);
         }

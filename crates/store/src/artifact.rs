@@ -5,7 +5,7 @@ use proto::OrgId;
 use sqlx::types::{Json, JsonValue};
 
 use crate::db::read;
-use crate::row::from_row;
+use crate::row::{JsonText, from_row};
 use crate::{Store, StoreError};
 
 /// An artifact to be kept, with its content. Without a case it belongs to the system.
@@ -17,7 +17,7 @@ pub struct NewArtifact {
     pub hash: String,
     pub case_id: Option<String>,
     pub content_type: String,
-    pub lineage: JsonValue,
+    pub lineage: JsonText,
     pub at: DateTime<Utc>,
     pub content: Vec<u8>,
 }

@@ -16,9 +16,9 @@ use chrono::{DateTime, Utc};
 use ledger::{Chain, Event};
 use proto::{ConfigurationId, OrgId};
 use sqlx::PgPool;
-use sqlx::types::JsonValue;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::row::JsonText;
 use crate::writer::Turn;
 use crate::{Ended, NewArtifact, NewRun, OverrideGrant, Run, SafetyLock, Store, StoreError};
 
@@ -59,7 +59,7 @@ pub enum Effect {
     SaveServiceCommands {
         org: OrgId,
         configuration: ConfigurationId,
-        commands: JsonValue,
+        commands: JsonText,
         by: String,
         at: DateTime<Utc>,
     },
@@ -105,8 +105,25 @@ pub enum Written {
 
 /// A write, and who waits for it.
 struct Job {
-    write: GateWrite,
+    write: Ready,
     done: Waiting,
+}
+
+/// A write whose events are records already: that is the work of whoever asks, and not of the line.
+struct Ready {
+    write: GateWrite,
+    records: Vec<(Chain, String)>,
+}
+
+impl Ready {
+    fn new(write: GateWrite) -> Result<Self, StoreError> {
+        let unwritable = |error: serde_json::Error| StoreError::NotCommitted(error.to_string());
+        let mut records = Vec::with_capacity(write.events.len());
+        for new in &write.events {
+            records.push((new.chain()?, serde_json::to_string(&new.event).map_err(unwritable)?));
+        }
+        Ok(Self { write, records })
+    }
 }
 
 type Waiting = oneshot::Sender<Result<Written, StoreError>>;
@@ -178,7 +195,11 @@ impl Store {
     pub async fn gate_write(&self, write: GateWrite) -> Result<Written, StoreError> {
         let stopped = || StoreError::NotCommitted("the gate's writer has stopped".to_owned());
         let (done, answer) = oneshot::channel();
-        self.gate.0.send(Asked::Write(Box::new(Job { write, done }))).await.map_err(|_| stopped())?;
+        self.gate
+            .0
+            .send(Asked::Write(Box::new(Job { write: Ready::new(write)?, done })))
+            .await
+            .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 }
@@ -212,8 +233,9 @@ impl Change {
 /// The jobs that can go together, and those that must come after them.
 fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
-    jobs.into_iter()
-        .partition(|job| job.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned()))))
+    jobs.into_iter().partition(|job| {
+        job.write.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())))
+    })
 }
 
 /// Tells all what became of their transaction.

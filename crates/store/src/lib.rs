@@ -79,6 +79,7 @@ pub use owner::{Owned, Owner};
 pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use prompt::{NewPrompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
+pub use row::JsonText;
 pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_token::{NewSandboxToken, SandboxOwner};

@@ -51,10 +51,24 @@ pub(crate) fn storable(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
-/// A JSON value as a text that both databases can hold.
-pub(crate) fn json_text(value: &JsonValue) -> String {
-    let text = value.to_string();
-    if text.contains("\\u0000") { storable_json(value.clone()).to_string() } else { text }
+/// JSON as a text that both databases can hold. Made by whoever has the value: those who write stand in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonText(String);
+
+impl JsonText {
+    pub fn of(value: &impl serde::Serialize) -> Self {
+        // Only a map whose keys are no texts has no JSON, and we have none.
+        let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+        if text.contains("\\u0000") {
+            let value = serde_json::from_str(&text).unwrap_or_default();
+            return Self(storable_json(value).to_string());
+        }
+        Self(text)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The same for every text inside a JSON value, keys included.

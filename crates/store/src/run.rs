@@ -6,7 +6,7 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{find, read};
-use crate::row::{from_row, word};
+use crate::row::{JsonText, from_row, word};
 use crate::{Store, StoreError};
 
 /// A run to be made. One that is denied or refused is made as it ends.
@@ -25,11 +25,11 @@ pub struct NewRun {
     pub case_id: Option<String>,
     pub session_id: Option<SessionId>,
     pub correlation_id: Option<String>,
-    pub actor: JsonValue,
+    pub actor: JsonText,
     pub role_id: String,
     pub lane_id: Option<String>,
     pub call: Option<Called>,
-    pub inputs: JsonValue,
+    pub inputs: JsonText,
     pub retry_count: i64,
     pub retry_reason: Option<String>,
     pub created_at: DateTime<Utc>,
@@ -43,7 +43,7 @@ pub struct Called {
     pub tool: String,
     pub operation: String,
     pub request_hash: String,
-    pub decision: JsonValue,
+    pub decision: JsonText,
     /// Who executes it.
     pub instance: String,
 }
@@ -53,10 +53,10 @@ pub struct Called {
 pub struct Ended {
     pub status: RunStatus,
     pub outcome: String,
-    pub error: Option<JsonValue>,
-    pub answer: Option<JsonValue>,
+    pub error: Option<JsonText>,
+    pub answer: Option<JsonText>,
     pub response_hash: Option<String>,
-    pub outputs: JsonValue,
+    pub outputs: JsonText,
     pub at: DateTime<Utc>,
 }
 

@@ -3,7 +3,7 @@
 use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Text, sha256};
 use proto::OrgId;
 use serde_json::{Value, json};
-use store::{Artifact, NewArtifact};
+use store::{Artifact, JsonText, NewArtifact};
 
 use super::call::Call;
 use super::scribe::timestamp;
@@ -33,10 +33,14 @@ fn json_artifact(call: &Call, kind: &str, value: &Value, at: chrono::DateTime<ch
         hash: hash.to_string(),
         case_id: call.case.clone(),
         content_type: "application/json".to_owned(),
-        lineage: json!({"derived_from": [], "run_id": call.run_id}),
+        lineage: JsonText::of(&lineage(&call.run_id)),
         at,
         content,
     }
+}
+
+fn lineage(run_id: &str) -> Value {
+    json!({"derived_from": [], "run_id": run_id})
 }
 
 /// The same content of the same case has one name; of two cases, two.
@@ -46,7 +50,7 @@ fn name(org: OrgId, case: Option<&str>, kind: &str, hash: &Hash) -> String {
 }
 
 /// How a new artifact is referred to.
-pub(super) fn new_reference(new: &NewArtifact) -> Option<ArtifactRef> {
+pub(super) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactRef> {
     let size = i64::try_from(new.content.len()).ok()?;
     reference(&Artifact {
         artifact_id: new.artifact_id.clone(),
@@ -56,7 +60,7 @@ pub(super) fn new_reference(new: &NewArtifact) -> Option<ArtifactRef> {
         scope: if new.case_id.is_some() { "case".to_owned() } else { "system".to_owned() },
         content_type: Some(new.content_type.clone()),
         byte_size: size,
-        lineage: Some(new.lineage.clone()),
+        lineage: Some(lineage(run_id)),
         created_at: new.at,
     })
 }

@@ -3,8 +3,9 @@
 use ledger::{ActionType, ArtifactRef, Artifacts, payload_hash};
 use policy::Versions;
 use proto::{RunKind, RunStatus, ToolErrorCode};
+use serde::Serialize;
 use serde_json::{Value, json};
-use store::{Called, Change, Effect, Ended, GateWrite, NewArtifact, NewEvent, NewRun};
+use store::{Called, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewRun};
 
 use super::call::{Answered, Call, Refusal, Result as CallResult};
 use super::pipeline::Decided;
@@ -69,19 +70,19 @@ impl Gate {
             case_id: call.case.clone(),
             session_id: call.session,
             correlation_id: call.correlation.clone(),
-            actor: json!(call.actor),
+            actor: JsonText::of(&call.actor),
             role_id: call.role.to_owned(),
             lane_id: Some(call.lane.clone()),
             call: Some(Called {
                 tool: call.tool.clone(),
                 operation: call.operation.clone(),
                 request_hash: call.request_hash.to_string(),
-                decision: json!({"request": request, "outcome": decided.verdict.outcome}),
+                decision: JsonText::of(&Asked { request, outcome: decided.verdict.outcome }),
                 instance: self.instance.clone(),
             }),
-            inputs: json!({
-                "artifact_refs": call.input_artifacts,
-                "parameters_hash_sha256": self.parameters_hash(&call.parameters).map(|hash| hash.to_string()),
+            inputs: JsonText::of(&Inputs {
+                artifact_refs: &call.input_artifacts,
+                parameters_hash_sha256: self.parameters_hash(&call.parameters),
             }),
             retry_count: retried.as_ref().map_or(0, |run| run.retry_count + 1),
             retry_reason: call.retry_of.as_ref().map(|(_, reason)| reason.clone()),
@@ -116,7 +117,8 @@ impl Gate {
         let (status, artifact, result) = match result {
             Ok(output) => {
                 let kept = artifacts::output(call, &output.content(), self.scribe.now());
-                let references: Vec<ArtifactRef> = artifacts::new_reference(&kept).into_iter().collect();
+                let references: Vec<ArtifactRef> =
+                    artifacts::new_reference(&kept, &call.run_id).into_iter().collect();
                 event.event.output_artifacts = Artifacts::try_from(references.clone()).unwrap_or_default();
                 (RunStatus::Completed, Some(kept), CallResult::Done(output, references))
             }
@@ -143,23 +145,20 @@ impl Gate {
         response_hash: Option<ledger::Hash>,
     ) -> Ended {
         let (outcome, error, outputs) = match result {
-            CallResult::Done(_, references) => ("success".to_owned(), None, json!(references)),
+            CallResult::Done(_, references) => ("success".to_owned(), None, references.as_slice()),
             CallResult::Refused(refusal) => {
-                let error = json!({
-                    "error_code": refusal.code,
-                    "message": refusal.message,
-                    "retryable": refusal.retryable,
-                });
-                (refusal.message.chars().take(200).collect(), Some(error), json!([]))
+                let (error_code, message) = (refusal.code, &refusal.message);
+                let error = RunError { error_code, message, retryable: refusal.retryable };
+                (message.chars().take(200).collect(), Some(JsonText::of(&error)), [].as_slice())
             }
         };
         Ended {
             status,
             outcome,
             error,
-            answer: serde_json::to_value(answered).ok(),
+            answer: Some(JsonText::of(answered)),
             response_hash: response_hash.map(|hash| hash.to_string()),
-            outputs: json!({"artifact_refs": outputs}),
+            outputs: JsonText::of(&Outputs { artifact_refs: outputs }),
             at: self.scribe.now(),
         }
     }
@@ -171,6 +170,32 @@ struct Finished {
     artifact: Option<NewArtifact>,
     events: Vec<NewEvent>,
     answered: Answered,
+}
+
+// What a run keeps as JSON, in the words of the contract.
+
+#[derive(Serialize)]
+struct Asked<'a> {
+    request: &'a policy::Request,
+    outcome: policy::Outcome,
+}
+
+#[derive(Serialize)]
+struct Inputs<'a> {
+    artifact_refs: &'a [ArtifactRef],
+    parameters_hash_sha256: Option<ledger::Hash>,
+}
+
+#[derive(Serialize)]
+struct Outputs<'a> {
+    artifact_refs: &'a [ArtifactRef],
+}
+
+#[derive(Serialize)]
+struct RunError<'a> {
+    error_code: ToolErrorCode,
+    message: &'a str,
+    retryable: bool,
 }
 
 /// What else a call is, beside a call of a tool.

@@ -4,7 +4,7 @@ use ledger::{ActionType, Authz, Decision, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
 use proto::{OrgId, RunKind, RunStatus, SessionId, SessionType};
 use serde_json::json;
-use store::{Change, Ended, GateWrite, NewEvent, NewRun, Run, SessionRecord, StoreError, Written};
+use store::{Change, Ended, GateWrite, JsonText, NewEvent, NewRun, Run, SessionRecord, StoreError, Written};
 
 use super::Gate;
 use super::call::TURN;
@@ -156,11 +156,11 @@ impl Gate {
             case_id: case,
             session_id: new.session,
             correlation_id: None,
-            actor: json!(new.actor),
+            actor: JsonText::of(&new.actor),
             role_id: new.role.to_owned(),
             lane_id: None,
             call: None,
-            inputs: json!({"artifact_refs": []}),
+            inputs: JsonText::of(&json!({"artifact_refs": []})),
             retry_count: 0,
             retry_reason: None,
             created_at: self.scribe.now(),
@@ -204,7 +204,7 @@ impl Gate {
             error: None,
             answer: None,
             response_hash: None,
-            outputs: json!({"artifact_refs": []}),
+            outputs: JsonText::of(&json!({"artifact_refs": []})),
             at: self.scribe.now(),
         };
         let change = Change::End {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use proto::{ConfigurationId, JsonObject, SessionType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use store::{Effect, StoreError};
+use store::{Effect, JsonText, StoreError};
 
 use super::platform::{PlatformTool, session_of};
 use super::{Failure, Output, Within, Work};
@@ -135,7 +135,7 @@ impl Within for Save {
             let effect = Effect::SaveServiceCommands {
                 org: call.org,
                 configuration,
-                commands: json!(commands),
+                commands: JsonText::of(&commands),
                 by: session.created_by.map_or_else(|| "agent".to_owned(), |user| user.to_string()),
                 at: app.clock.now(),
             };

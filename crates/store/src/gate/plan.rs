@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ledger::{AppendError, Entry, Head};
+use ledger::{AppendError, Chain, Entry, Head};
 use proto::{ConfigurationId, OrgId, RunStatus};
 
-use super::{Change, Effect, GateWrite, NewEvent, Written};
+use super::{Change, Effect, GateWrite, NewEvent, Ready, Written};
 use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
 
 /// What was there before, of all that decides about these writes.
@@ -25,13 +25,20 @@ pub(super) struct Plan<'a> {
     pub(super) governing: Vec<&'a Change>,
     pub(super) effects: Vec<&'a Effect>,
     pub(super) artifacts: Vec<&'a NewArtifact>,
-    pub(super) events: Vec<&'a NewEvent>,
+    pub(super) events: Vec<Told<'a>>,
+}
+
+/// An event that is told, with its record and the chain that it goes to.
+pub(super) struct Told<'a> {
+    pub(super) new: &'a NewEvent,
+    pub(super) chain: &'a Chain,
+    pub(super) record: &'a str,
 }
 
 /// The runs that must be looked at.
-pub(super) fn run_keys(writes: &[GateWrite]) -> Vec<(OrgId, &str)> {
-    let mut keys: Vec<_> = writes.iter().filter_map(|write| write.change.run()).collect();
-    keys.extend(writes.iter().filter_map(|write| match &write.change {
+pub(super) fn run_keys(writes: &[Ready]) -> Vec<(OrgId, &str)> {
+    let mut keys: Vec<_> = writes.iter().filter_map(|ready| ready.write.change.run()).collect();
+    keys.extend(writes.iter().filter_map(|ready| match &ready.write.change {
         Change::Begin(run) => run.parent_run_id.as_deref().map(|parent| (run.org_id, parent)),
         _ => None,
     }));
@@ -41,21 +48,23 @@ pub(super) fn run_keys(writes: &[GateWrite]) -> Vec<(OrgId, &str)> {
 }
 
 /// The configurations that must be looked at.
-pub(super) fn configuration_keys(writes: &[GateWrite]) -> Vec<(OrgId, ConfigurationId)> {
-    let mut keys: Vec<_> = writes.iter().filter_map(|write| write.effect.as_ref()).map(Effect::key).collect();
+pub(super) fn configuration_keys(writes: &[Ready]) -> Vec<(OrgId, ConfigurationId)> {
+    let mut keys: Vec<_> =
+        writes.iter().filter_map(|ready| ready.write.effect.as_ref()).map(Effect::key).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
 /// Decides about each write by what was found.
-pub(super) fn plan<'a>(writes: &'a [GateWrite], found: &Found) -> Plan<'a> {
+pub(super) fn plan<'a>(writes: &'a [Ready], found: &Found) -> Plan<'a> {
     let mut plan = Plan::default();
-    for write in writes {
+    for Ready { write, records } in writes {
         let result = judge(&mut plan, write, found);
         if matches!(result, Written::Done) {
             plan.artifacts.extend(&write.artifacts);
-            plan.events.extend(&write.events);
+            let told = write.events.iter().zip(records);
+            plan.events.extend(told.map(|(new, (chain, record))| Told { new, chain, record }));
             if let Some(effect) = &write.effect {
                 // Of two, the later one is what stays.
                 plan.effects.retain(|earlier| earlier.key() != effect.key());
@@ -115,28 +124,24 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found) -> Writte
 }
 
 /// The chains that events go to.
-pub(super) fn chain_names(events: &[&NewEvent]) -> Result<Vec<String>, StoreError> {
-    let mut names = Vec::with_capacity(events.len());
-    for event in events {
-        names.push(event.chain()?.as_str().to_owned());
-    }
+pub(super) fn chain_names(events: &[Told<'_>]) -> Vec<String> {
+    let mut names: Vec<_> = events.iter().map(|told| told.chain.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    Ok(names)
+    names.into_iter().map(str::to_owned).collect()
 }
 
 /// The links of all events, and where each chain ends after them.
 pub(super) fn link(
-    events: &[&NewEvent],
+    events: &[Told<'_>],
     mut heads: HashMap<String, Head>,
     size: u64,
 ) -> Result<(Vec<Entry>, HashMap<String, Head>), StoreError> {
     let failed = |error: AppendError| StoreError::NotCommitted(error.to_string());
     let mut entries = Vec::with_capacity(events.len());
-    for (position, event) in (size..).zip(events) {
-        let chain = event.chain()?;
+    for (position, Told { chain, record, .. }) in (size..).zip(events) {
         let head = heads.get(chain.as_str()).copied();
-        let entry = Entry::append(&chain, head, position, &event.event).map_err(failed)?;
+        let entry = Entry::link(chain, head, position, (*record).to_owned()).map_err(failed)?;
         heads.insert(chain.as_str().to_owned(), entry.head());
         entries.push(entry);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -10,9 +11,9 @@ use proto::{ConfigurationId, OrgId};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _};
 use uuid::Uuid;
 
-use super::plan::{Found, chain_names, configuration_keys, link, plan, run_keys};
+use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
-use super::{GateWrite, Inbox, Job, Written, answer, answer_each, apart};
+use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
 use crate::db::{Durability, transaction};
 use crate::ledger_event::{hash, whole};
 use crate::{Run, StoreError};
@@ -39,22 +40,29 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
 async fn commit(pool: &PgPool, jobs: Vec<Job>) {
     let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
     let writes = Arc::new(writes);
-    match attempt(pool, writes.clone()).await {
+    match attempt(pool, &writes, 0..writes.len()).await {
         Err(error) if writes.len() > 1 && !error.is_unavailable() => {
-            for (write, done) in writes.iter().zip(waiting) {
-                let result = attempt(pool, Arc::new(vec![write.clone()])).await;
-                answer_each([done], result);
+            for (index, done) in waiting.into_iter().enumerate() {
+                answer_each([done], attempt(pool, &writes, index..index + 1).await);
             }
         }
         result => answer(waiting, result),
     }
 }
 
-async fn attempt(pool: &PgPool, writes: Arc<Vec<GateWrite>>) -> Result<Vec<Written>, StoreError> {
-    transaction(pool, Durability::Disk, move |tx| Box::pin(async move { run(tx, &writes).await })).await
+async fn attempt(
+    pool: &PgPool,
+    writes: &Arc<Vec<Ready>>,
+    which: Range<usize>,
+) -> Result<Vec<Written>, StoreError> {
+    let writes = writes.clone();
+    transaction(pool, Durability::Disk, move |tx| {
+        Box::pin(async move { run(tx, writes.get(which).unwrap_or_default()).await })
+    })
+    .await
 }
 
-async fn run(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
     // First of all: whoever changes this row writes alone.
     const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
     let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
@@ -69,7 +77,7 @@ async fn run(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Vec<Written>
     Ok(plan.results)
 }
 
-async fn look(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Found, StoreError> {
+async fn look(tx: &mut PgConnection, writes: &[Ready]) -> Result<Found, StoreError> {
     const RUNS: &str =
         crate::run::runs!("WHERE (org_id, run_id) IN (SELECT * FROM UNNEST($1::uuid[], $2::text[]))");
     // Locked, so that what is found is there when it is changed.
@@ -92,9 +100,9 @@ async fn look(tx: &mut PgConnection, writes: &[GateWrite]) -> Result<Found, Stor
 }
 
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
-async fn append(tx: &mut PgConnection, events: &[&super::NewEvent], size: u64) -> Result<(), StoreError> {
+async fn append(tx: &mut PgConnection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
     const HEADS: &str = "SELECT chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)";
-    let rows = sqlx::query(HEADS).bind(chain_names(events)?).fetch_all(&mut *tx).await?;
+    let rows = sqlx::query(HEADS).bind(chain_names(events)).fetch_all(&mut *tx).await?;
     let mut heads = HashMap::new();
     for row in rows {
         let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
@@ -151,7 +159,7 @@ fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
 fn as_text<'a>(cell: &'a Cell<'_>) -> Option<&'a str> {
     match cell {
         Cell::Text(text) => text.as_deref(),
-        Cell::Json(text) => text.as_deref(),
+        Cell::Json(text) => *text,
         _ => None,
     }
 }

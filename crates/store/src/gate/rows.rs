@@ -11,9 +11,9 @@ use ledger::{Entry, Head};
 use proto::{OrgId, RunStatus};
 use uuid::Uuid;
 
-use super::plan::Plan;
-use super::{Change, Effect, NewEvent, moment};
-use crate::row::json_text;
+use super::plan::{Plan, Told};
+use super::{Change, Effect, moment};
+use crate::row::JsonText;
 use crate::{NewArtifact, NewRun, StoreError};
 
 /// Rows of one statement, and what stands before and after them.
@@ -26,7 +26,7 @@ pub(super) struct Rows<'a> {
 /// One value of a row. All rows of a statement have the same kinds.
 pub(super) enum Cell<'a> {
     Text(Option<Cow<'a, str>>),
-    Json(Option<String>),
+    Json(Option<&'a str>),
     Number(i64),
     Flag(bool),
     Id(Option<Uuid>),
@@ -58,15 +58,15 @@ impl From<String> for Cell<'_> {
     }
 }
 
-impl From<&serde_json::Value> for Cell<'_> {
-    fn from(value: &serde_json::Value) -> Self {
-        Self::Json(Some(json_text(value)))
+impl<'a> From<&'a JsonText> for Cell<'a> {
+    fn from(json: &'a JsonText) -> Self {
+        Self::Json(Some(json.as_str()))
     }
 }
 
-impl From<Option<&serde_json::Value>> for Cell<'_> {
-    fn from(value: Option<&serde_json::Value>) -> Self {
-        Self::Json(value.map(json_text))
+impl<'a> From<Option<&'a JsonText>> for Cell<'a> {
+    fn from(json: Option<&'a JsonText>) -> Self {
+        Self::Json(json.map(JsonText::as_str))
     }
 }
 
@@ -131,10 +131,12 @@ pub(super) fn of_plan<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
     all
 }
 
+/// What a run has given that is under way.
+const NO_OUTPUTS: &str = r#"{"artifact_refs":[]}"#;
+
 fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
     let row = |run: &&'a NewRun| {
         let (call, end) = (run.call.as_ref(), run.end.as_ref());
-        let none = serde_json::json!([]);
         row![
             run.org_id.uuid(),
             &run.run_id,
@@ -164,7 +166,7 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             // What was denied has never begun.
             end.is_none_or(|end| end.status != RunStatus::Denied).then_some(run.created_at),
             end.and_then(|end| end.response_hash.as_deref()),
-            end.map_or(&none, |end| &end.outputs),
+            Cell::Json(Some(end.map_or(NO_OUTPUTS, |end| end.outputs.as_str()))),
             end.and_then(|end| end.error.as_ref()),
             end.map(|end| end.outcome.as_str()),
             end.and_then(|end| end.answer.as_ref()),
@@ -300,14 +302,14 @@ fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
 
 /// Events with their links, where the chains end now, and how large the tree is.
 pub(super) fn of_ledger<'a>(
-    events: &[&'a NewEvent],
+    events: &[Told<'a>],
     entries: &'a [Entry],
     heads: &'a HashMap<String, Head>,
     size: u64,
 ) -> Result<[Rows<'a>; 3], StoreError> {
     let mut rows = Vec::with_capacity(events.len());
-    for (new, entry) in events.iter().zip(entries) {
-        let event = &new.event;
+    for (told, entry) in events.iter().zip(entries) {
+        let (new, event) = (told.new, &told.new.event);
         rows.push(row![
             entry.chain.as_str(),
             entry.sequence,
@@ -332,7 +334,7 @@ pub(super) fn of_ledger<'a>(
         after: "",
     };
     let orgs: HashMap<_, _> =
-        events.iter().zip(entries).map(|(new, entry)| (entry.chain.as_str(), new.org)).collect();
+        events.iter().zip(entries).map(|(told, entry)| (entry.chain.as_str(), told.new.org)).collect();
     let ends = heads.iter().map(|(chain, head)| {
         let org = orgs.get(chain.as_str()).copied().flatten().map(OrgId::uuid);
         row![chain, org, head.sequence, head.hash.to_string()]

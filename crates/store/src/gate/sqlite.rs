@@ -8,9 +8,9 @@ use ledger::Head;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 
-use super::plan::{Found, chain_names, configuration_keys, link, plan, run_keys};
+use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
-use super::{GateWrite, Inbox, Job, Written, answer, answer_each, apart};
+use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
 use crate::ledger_event::{hash, whole};
 use crate::near::{FromNear, NearRow, find, time_text};
 use crate::run::RUN;
@@ -66,7 +66,7 @@ impl Line {
         }
     }
 
-    fn attempt(&mut self, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+    fn attempt(&mut self, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => open(&self.file).map_err(failed)?,
@@ -90,7 +90,7 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn run(connection: &mut Connection, writes: &[GateWrite]) -> Result<Vec<Written>, StoreError> {
+fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     let Number(size) =
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
@@ -106,7 +106,7 @@ fn run(connection: &mut Connection, writes: &[GateWrite]) -> Result<Vec<Written>
     Ok(plan.results)
 }
 
-fn look(tx: &Connection, writes: &[GateWrite]) -> Result<Found, StoreError> {
+fn look(tx: &Connection, writes: &[Ready]) -> Result<Found, StoreError> {
     const CONFIGURATION: &str = "SELECT 1 AS number FROM configurations WHERE org_id = $1 AND id = $2";
     let mut found = Found::default();
     for (org, run) in run_keys(writes) {
@@ -123,10 +123,10 @@ fn look(tx: &Connection, writes: &[GateWrite]) -> Result<Found, StoreError> {
 }
 
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
-fn append(tx: &Connection, events: &[&super::NewEvent], size: u64) -> Result<(), StoreError> {
+fn append(tx: &Connection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
     const HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
     let mut heads = std::collections::HashMap::new();
-    for chain in chain_names(events)? {
+    for chain in chain_names(events) {
         if let Some(FoundHead(head)) = find(tx, HEAD, &[&chain])? {
             heads.insert(chain, head);
         }

@@ -9,8 +9,8 @@ use ledger::{
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{
-    Called, Change, Effect, Ended, EventFilter, GateWrite, NewArtifact, NewConfiguration, NewEvent, NewOrg,
-    NewRun, Store, Written,
+    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact, NewConfiguration, NewEvent,
+    NewOrg, NewRun, Store, Written,
 };
 
 use crate::backend::{Backend, on_both};
@@ -66,17 +66,17 @@ fn run(id: &str) -> NewRun {
         case_id: Some("case-1".to_owned()),
         session_id: None,
         correlation_id: None,
-        actor: json!({"actor_type": "human", "actor_id": "ada"}),
+        actor: JsonText::of(&json!({"actor_type": "human", "actor_id": "ada"})),
         role_id: "OPERATOR".to_owned(),
         lane_id: Some("actions.read".to_owned()),
         call: Some(Called {
             tool: "weather".to_owned(),
             operation: "weather.look".to_owned(),
             request_hash: "f".repeat(64),
-            decision: json!({"outcome": "allow"}),
+            decision: JsonText::of(&json!({"outcome": "allow"})),
             instance: "here".to_owned(),
         }),
-        inputs: json!([]),
+        inputs: JsonText::of(&json!([])),
         retry_count: 0,
         retry_reason: None,
         created_at: now(),
@@ -93,9 +93,9 @@ fn ended(outcome: &str) -> Box<Ended> {
         status: RunStatus::Completed,
         outcome: outcome.to_owned(),
         error: None,
-        answer: Some(json!({"said": outcome})),
+        answer: Some(JsonText::of(&json!({"said": outcome}))),
         response_hash: None,
-        outputs: json!([]),
+        outputs: JsonText::of(&json!([])),
         at: now(),
     })
 }
@@ -186,7 +186,7 @@ async fn what_is_refused_leaves_no_event(backend: &Backend) {
         hash: "a".repeat(64),
         case_id: Some("case-1".to_owned()),
         content_type: "application/json".to_owned(),
-        lineage: json!({}),
+        lineage: JsonText::of(&json!({})),
         at: now(),
         content: b"{}".to_vec(),
     };
@@ -213,7 +213,7 @@ async fn an_effect_comes_with_its_claim_or_not_at_all(backend: &Backend) {
         let effect = Effect::SaveServiceCommands {
             org: org(),
             configuration,
-            commands: json!([{"name": "web", "command": command}]),
+            commands: JsonText::of(&json!([{"name": "web", "command": command}])),
             by: "ada".to_owned(),
             at: now(),
         };
