@@ -204,10 +204,10 @@ fn a_host_that_forbids_namespaces_is_told_and_nothing_runs_without_them() {
     let mut unshare = vec!["unshare", "--map-current-user", "--keep-caps", "--", "sh", "-c"];
     let folder = tempfile::tempdir().unwrap();
     let owner = USER.parse().ok();
-    let (reuid, regid) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    let become_user = [format!("--reuid={USER}"), format!("--regid={USER}")];
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
-        unshare.splice(0..0, ["setpriv", &reuid, &regid, "--clear-groups", "--"]);
+        unshare.splice(0..0, ["setpriv", &become_user[0], &become_user[1], "--clear-groups", "--"]);
     }
     // Without the privileges that were needed to forbid them, as everybody else.
     let script = r#"echo 0 > /proc/sys/user/max_user_namespaces || { echo skipped; exit; }

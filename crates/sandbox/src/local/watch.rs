@@ -115,7 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder(dir.path().to_owned());
         fs::create_dir(folder.home()).unwrap();
-        fs::write(folder.home().join("file"), [1; 100_000]).unwrap();
+        fs::write(folder.home().join("file"), vec![1; 100_000]).unwrap();
         let own = Identity::of(std::process::id().cast_signed()).unwrap();
         let of = |change: fn(&mut Limits)| {
             let mut limits = Limits { memory_bytes: u64::MAX, pids: u64::MAX, ..Limits::default() };
