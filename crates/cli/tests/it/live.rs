@@ -237,7 +237,7 @@ impl Watching {
     }
 
     /// Reads until this many tokens have come.
-    fn some_tokens(&mut self, many: usize) -> Vec<Value> {
+    pub(crate) fn some_tokens(&mut self, many: usize) -> Vec<Value> {
         let mut seen = 0;
         self.until(|frame| {
             seen += usize::from(frame["type"] == "token");

@@ -14,6 +14,7 @@ mod help;
 mod identity;
 mod lifecycle;
 mod live;
+mod live_broken;
 mod live_forge;
 mod live_pool;
 mod live_push;

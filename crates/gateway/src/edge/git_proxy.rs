@@ -9,12 +9,14 @@ use axum::http::{HeaderName, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse as _;
 use futures_util::{Stream, StreamExt as _};
 use store::Repo;
+use tokio::time::timeout;
 use url::Url;
 
 use super::ApiError;
 use super::auth::Caller;
 use super::git_push;
 use crate::app::AppState;
+use crate::outbound::{SILENT, lively};
 use crate::runtime::{Access, ForgeError, access, local_repo, place};
 
 const PREFIX: &str = "/git/";
@@ -136,9 +138,9 @@ async fn pass(access: &Access<'_>, ask: Ask, request: Request) -> Result<Respons
     if parts.method == Method::POST {
         asking = asking.body(reqwest::Body::wrap_stream(bounded(body.into_data_stream(), MAX_QUESTION)));
     }
-    let answer = asking
-        .send()
+    let answer = timeout(SILENT, asking.send())
         .await
+        .map_err(|_| ApiError::unavailable("The forge", "it does not answer"))?
         .map_err(|error| ApiError::unavailable("The forge", error.without_url().to_string()))?;
     let mut reply = Response::new(Body::empty());
     match answer.status() {
@@ -155,7 +157,7 @@ async fn pass(access: &Access<'_>, ask: Ask, request: Request) -> Result<Respons
             reply.headers_mut().insert(name, value.clone());
         }
     }
-    *reply.body_mut() = Body::from_stream(bounded(answer.bytes_stream(), MAX_ANSWER));
+    *reply.body_mut() = Body::from_stream(bounded(lively(answer.bytes_stream()), MAX_ANSWER));
     Ok(reply)
 }
 

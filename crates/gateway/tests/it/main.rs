@@ -38,6 +38,7 @@ mod model_proxy;
 mod live_agent;
 mod live_budget;
 mod live_crash;
+mod live_create;
 mod live_http;
 mod live_rest;
 mod live_slow;

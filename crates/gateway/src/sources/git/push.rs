@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, Stream, stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use policy::Risk;
 use proto::JsonObject;
 use reqwest::header::HeaderMap;
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::{Failure, Output, Outside, Tool, Work};
 use crate::app::AppState;
 use crate::gate::{Answered, Call, Gate, Permit};
+use crate::outbound::lively;
 use crate::runtime::{AnswerReader, ForgeError, PushWanted, Pushed, access};
 
 pub(super) const PUSH: &str = "git.push";
@@ -128,11 +130,12 @@ async fn pass_on(app: &AppState, push: Push) -> Result<Output, Failure> {
     let access = access(app, &push.repo).await.map_err(|error| unreached(&error))?;
     let request = access.git(Method::POST, RECEIVE).headers(push.headers);
     let sent = request.body(reqwest::Body::wrap_stream(push.body.stream())).send().await;
-    let mut answer = sent.map_err(broken)?;
+    let answer = sent.map_err(broken)?;
     refused_by(answer.status())?;
     let mut reader = AnswerReader::new(&push.wanted);
-    while let Some(piece) = answer.chunk().await.map_err(broken)? {
-        reader.feed(&piece).ok_or_else(senseless)?;
+    let mut pieces = pin!(lively(answer.bytes_stream()));
+    while let Some(piece) = pieces.next().await {
+        reader.feed(&piece.map_err(|_| unknown())?).ok_or_else(senseless)?;
     }
     let (pushed, told) = reader.end().ok_or_else(senseless)?;
     // Whoever pushed may be gone; what became of it is recorded all the same.
@@ -167,6 +170,10 @@ fn broken(error: reqwest::Error) -> Failure {
     if unreached {
         return Failure::Down("the forge cannot be reached: nothing was pushed".to_owned());
     }
+    unknown()
+}
+
+fn unknown() -> Failure {
     Failure::Refused("the connection broke: whether the forge took the push is unknown".to_owned())
 }
 

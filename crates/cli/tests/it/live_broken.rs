@@ -1,0 +1,51 @@
+//! The real agent gone: not installed, or killed in the middle of a turn. Everyone is told why, and what can go on does.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::live::{Real, outcome, tokens};
+
+#[test]
+fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
+    let path = crate::harness::path();
+    let without: Vec<_> =
+        path.split(':').filter(|folder| !Path::new(folder).join("opencode").exists()).collect();
+    let mut real = Real::serving(&[("PATH", &without.join(":")), ("WARM_POOL_SIZE", "0")]);
+    real.new_session(&json!({}));
+    let mut sockets = [real.watch(""), real.watch("")];
+    for socket in &mut sockets {
+        let error = socket.until_type("error").pop().unwrap();
+        let reason = error["payload"]["message"].as_str().unwrap();
+        assert!(reason.contains("is not installed on this machine: run `make up`"), "{reason}");
+    }
+    let path = format!("/proliferate/sessions/{}/status", real.session);
+    let ended = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        real.get(&path)["status"] == "failed"
+    });
+    let status = real.get(&path);
+    assert!(ended, "{status}");
+    assert!(status["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status}");
+    assert_eq!(real.sandboxes(), [""; 0], "a sandbox was left behind");
+}
+
+#[test]
+fn an_agent_that_is_killed_in_the_middle_keeps_what_it_said_and_comes_back() {
+    let real = Real::start();
+    let mut socket = real.watch("");
+    socket.prompt("count");
+    let before = tokens(&socket.some_tokens(5));
+    let killed = "kill -9 $(ps -eo pid,args | awk '$2 == \"/opt/agent\" {print $1}') && echo killed";
+    assert_eq!(real.shell(&real.session, killed), "killed");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "error", "{:?}", frames.last());
+    socket.prompt("still there?");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: still there?"));
+    let init = real.watch("").until_type("init").pop().unwrap();
+    let said = &init["payload"]["messages"][1];
+    assert!(said["content"].as_str().unwrap().starts_with(&before), "{said}");
+    assert_eq!(said["interrupted"], true, "{said}");
+}

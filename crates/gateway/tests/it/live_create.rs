@@ -1,0 +1,211 @@
+//! What a session can be made from, how sessions are found again, and what is counted of them.
+
+use proto::Role;
+use serde_json::{Value, json};
+
+use crate::live::{Live, On, id, on_both};
+use crate::people::{org, person, sandbox_token, service_token, some_uuid};
+
+on_both! {
+    a_session_starts_from_nothing_or_one_thing_of_its_own_organisation
+    sessions_are_listed_by_what_they_are_page_by_page
+    repositories_and_configurations_are_made_changed_and_removed
+    what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end
+}
+
+fn new(more: &Value) -> Value {
+    let mut body = json!({"sessionType": "coding", "clientType": "web"});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+async fn create(live: &Live, token: &str, more: &Value) -> (u16, Value) {
+    live.ask("POST", "/proliferate/sessions", Some(token), &new(more), None).await
+}
+
+async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organisation(on: On) {
+    let live = Live::start(on).await;
+    let ada = live.ada.token.clone();
+    let (status, scratch) = create(&live, &ada, &json!({})).await;
+    assert_eq!(
+        (status, &scratch["configurationId"], &scratch["status"]),
+        (201, &Value::Null, &json!("pending"))
+    );
+    let place = live.post("/v1/configurations", &json!({"name": "app", "repos": []})).await["id"].clone();
+    let setup = json!({"sessionType": "setup"});
+    let (status, refused) = create(&live, &ada, &setup).await;
+    assert_eq!((status, &refused["error"]), (400, &json!("A setup session needs a configuration")));
+    let (status, made) =
+        create(&live, &ada, &json!({"sessionType": "setup", "configurationId": place})).await;
+    assert_eq!((status, &made["configurationId"]), (201, &place));
+
+    let keys = json!({"sshOptions": {"publicKeys": ["ssh-ed25519 x"]}});
+    let (status, refused) = create(&live, &ada, &keys).await;
+    assert_eq!((status, &refused["error"]), (400, &json!("sshOptions: not supported by this provider")));
+    let both = json!({"configurationId": place, "managedConfiguration": {}});
+    assert_eq!(create(&live, &ada, &both).await.0, 400);
+    let (status, refused) = create(&live, &ada, &json!({"managedConfiguration": {}})).await;
+    assert_eq!((status, &refused["error"]), (422, &json!("No repos found for organization")));
+
+    // A folder of a user is one configuration, and needs a user.
+    let folder =
+        json!({"cliConfiguration": {"localPathHash": "h1", "displayName": "app"}, "clientType": "cli"});
+    let (status, first) = create(&live, &ada, &folder).await;
+    assert_eq!((status, &first["isNewConfiguration"]), (201, &json!(true)));
+    let (_, again) = create(&live, &ada, &folder).await;
+    assert_eq!(
+        (&again["isNewConfiguration"], &again["configurationId"]),
+        (&json!(false), &first["configurationId"])
+    );
+    let bound = service_token(&live.app, Some(live.ada.org));
+    assert_eq!(create(&live, &bound, &folder).await.0, 400);
+
+    // What is not there and what is another organisation's answer alike.
+    let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;
+    let theirs = create(&live, &stranger, &json!({"configurationId": place})).await;
+    let absent = create(&live, &stranger, &json!({"configurationId": some_uuid()})).await;
+    assert_eq!((theirs.0, &theirs), (404, &absent));
+    assert_eq!(create(&live, &stranger, &json!({"configurationId": "x"})).await, absent);
+    let sandbox = sandbox_token(&live.app, id(scratch["sessionId"].as_str().unwrap())).await;
+    assert_eq!(create(&live, &sandbox, &json!({})).await.0, 403);
+    assert_eq!(create(&live, &service_token(&live.app, None), &json!({})).await.0, 401);
+    assert!(live.agent.asked("").is_empty(), "a session that nobody watches was started");
+}
+
+async fn listed(live: &Live, token: &str, query: &str) -> Vec<String> {
+    let (status, list) =
+        live.ask("GET", &format!("/proliferate/sessions?{query}"), Some(token), &Value::Null, None).await;
+    assert_eq!(status, 200, "{query}: {list}");
+    list["sessions"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+}
+
+async fn sessions_are_listed_by_what_they_are_page_by_page(on: On) {
+    let live = Live::start(on).await;
+    let ada = live.ada.token.clone();
+    let bob = person(&live.app, live.ada.org, Role::Member).await;
+    let repo = live.post("/v1/repos", &json!({"url": "https://example.com/app"})).await["id"].clone();
+    let places = json!([{"repoId": repo, "workspacePath": "."}]);
+    let place = live.post("/v1/configurations", &json!({"name": "app", "repos": places})).await["id"].clone();
+    let made = async |token: &str, more: Value| {
+        let (status, made) = create(&live, token, &more).await;
+        assert_eq!(status, 201, "{made}");
+        made["sessionId"].as_str().unwrap().to_owned()
+    };
+    let plain = made(&ada, json!({"title": "plain"})).await;
+    let setup = made(&ada, json!({"sessionType": "setup", "configurationId": place})).await;
+    let cli = made(&ada, json!({"sessionType": "cli", "clientType": "cli"})).await;
+    let theirs = made(&bob.token, json!({})).await;
+    live.post(&format!("/proliferate/{plain}/stop"), &json!({})).await;
+    let sorted = async |query: &str| {
+        let mut found = listed(&live, &ada, query).await;
+        found.sort();
+        found
+    };
+    let of = |mut ids: Vec<&String>| {
+        ids.sort();
+        ids.into_iter().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(sorted("").await, of(vec![&plain, &setup, &cli, &theirs]));
+    assert_eq!(sorted("excludeSetup=1").await, of(vec![&plain, &cli, &theirs]));
+    assert_eq!(sorted("excludeCli=true&excludeSetup=0").await, of(vec![&plain, &setup, &theirs]));
+    assert_eq!(sorted("status=stopped").await, of(vec![&plain]));
+    assert_eq!(sorted(&format!("createdBy={}", bob.id)).await, of(vec![&theirs]));
+    assert_eq!(sorted(&format!("repoId={}", repo.as_str().unwrap())).await, of(vec![&setup]));
+    assert_eq!(sorted(&format!("parentSessionId={plain}")).await, of(vec![]));
+    let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;
+    assert_eq!(listed(&live, &stranger, "").await, Vec::<String>::new());
+
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    for _ in 0..5 {
+        let (_, page) = live
+            .ask("GET", &format!("/proliferate/sessions?limit=1{after}"), Some(&ada), &Value::Null, None)
+            .await;
+        seen.extend(
+            page["sessions"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()),
+        );
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen, listed(&live, &ada, "").await, "pages follow each other");
+    for wrong in ["after=x", "status=odd", "limit=many", "createdBy=x"] {
+        let path = format!("/proliferate/sessions?{wrong}");
+        assert_eq!(live.ask("GET", &path, Some(&ada), &Value::Null, None).await.0, 400, "{wrong}");
+    }
+}
+
+async fn repositories_and_configurations_are_made_changed_and_removed(on: On) {
+    let live = Live::start(on).await;
+    let (ada, admin) = (live.ada.token.clone(), person(&live.app, live.ada.org, Role::Admin).await.token);
+    let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;
+    let ask = async |method: &str, path: &str, token: &str, body: Value| {
+        live.ask(method, path, Some(token), &body, None).await
+    };
+    let (status, repo) =
+        ask("POST", "/v1/repos", &ada, json!({"url": "https://example.com/o/app.git"})).await;
+    assert_eq!((status, &repo["name"], &repo["defaultBranch"]), (201, &json!("app"), &json!("main")));
+    for wrong in ["", "x", "ssh://h/x", "https://u:p@h/x", "https://h", "file:///etc"] {
+        assert_eq!(ask("POST", "/v1/repos", &ada, json!({"url": wrong})).await.0, 400, "{wrong}");
+    }
+    let places = json!([{"repoId": repo["id"], "workspacePath": "app"}]);
+    let body = json!({"name": "one", "repos": places});
+    let (status, made) = ask("POST", "/v1/configurations", &ada, body.clone()).await;
+    assert_eq!((status, &made["repos"]), (201, &places));
+    assert_eq!(ask("POST", "/v1/configurations", &stranger, body).await.0, 404, "another's repository");
+    for path in ["../x", "/x", "a/b", "-x", ".git"] {
+        let body = json!({"name": "one", "repos": [{"repoId": repo["id"], "workspacePath": path}]});
+        assert_eq!(ask("POST", "/v1/configurations", &ada, body).await.0, 400, "{path}");
+    }
+    let path = format!("/v1/configurations/{}", made["id"].as_str().unwrap());
+    let (status, changed) = ask("PATCH", &path, &ada, json!({"name": "two"})).await;
+    assert_eq!((status, &changed["name"], &changed["repos"]), (200, &json!("two"), &places));
+    assert_eq!(ask("GET", &path, &ada, Value::Null).await.1, changed);
+    let list = ask("GET", "/v1/configurations", &ada, Value::Null).await.1;
+    assert_eq!(
+        (list["configurations"].as_array().unwrap().len(), &list["configurations"][0]["name"]),
+        (1, &json!("two"))
+    );
+    for (method, body) in [("GET", Value::Null), ("PATCH", json!({"name": "x"})), ("DELETE", Value::Null)] {
+        assert_eq!(ask(method, &path, &stranger, body).await.0, 404, "{method}");
+    }
+    assert_eq!(ask("DELETE", &path, &ada, Value::Null).await.0, 403, "a member removes nothing");
+    assert_eq!(ask("DELETE", &path, &admin, Value::Null).await.0, 200);
+    assert_eq!(ask("GET", &path, &ada, Value::Null).await.0, 404);
+    let repo = format!("/v1/repos/{}", repo["id"].as_str().unwrap());
+    assert_eq!(ask("DELETE", &repo, &stranger, Value::Null).await.0, 404);
+    assert_eq!(ask("DELETE", &repo, &admin, Value::Null).await.0, 200);
+    assert_eq!(ask("GET", "/v1/repos", &ada, Value::Null).await.1, json!({"repos": []}));
+}
+
+async fn what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let shown = async || live.get("/proliferate/sessions").await["sessions"][0].clone();
+    let mut socket = live.running(&session).await;
+    socket.prompt("go").await;
+    let turn = live.next_turn().await;
+    turn.begin();
+    turn.call("bash", &json!({"command": "ls"}), "out");
+    turn.say("made https://github.com/ada/app/pull/7");
+    turn.end();
+    socket.until_type("turn_complete").await;
+    let mut now = shown().await;
+    for _ in 0..200 {
+        if now["metrics"]["toolCalls"] == 1 && now["prUrls"] != json!([]) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        now = shown().await;
+    }
+    assert_eq!(now["metrics"]["toolCalls"], 1, "{now}");
+    assert_eq!(now["metrics"]["messagesExchanged"], 2, "{now}");
+    assert_eq!(now["prUrls"], json!(["https://github.com/ada/app/pull/7"]));
+    assert_eq!(now["outcome"], Value::Null, "the end of a turn is no outcome");
+    live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
+    let ended = shown().await;
+    assert_eq!((&ended["outcome"], &ended["latestTask"]), (&json!("completed"), &Value::Null), "{ended}");
+    assert_eq!(ended["metrics"]["toolCalls"], 1, "nothing is counted twice");
+    socket.prompt("again").await;
+    live.next_turn().await.answer("yes");
+    socket.until_type("turn_complete").await;
+    assert_eq!(shown().await["outcome"], Value::Null, "a session that goes on has none");
+}
