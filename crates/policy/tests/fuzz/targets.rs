@@ -60,6 +60,7 @@ pub(crate) const POLICY: Target<'_> = Target {
             "url: https://h\n",
             "auth: none\n",
             "schema: {}\n",
+            "writes: {table: t, mode: append}\n",
             "é",
             "\u{85}",
             "\u{2028}",
