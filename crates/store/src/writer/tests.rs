@@ -226,7 +226,7 @@ async fn a_batch_that_must_be_on_disk_is_not_committed_when_the_disk_will_not_be
     // The writer's own jobs, given to a batch that is not ready.
     let (jobs, mut queue) = mpsc::channel(1);
     let (stop, _stops) = mpsc::channel(1);
-    let writer = Writer { jobs, stop };
+    let writer = Writer { jobs, stop, turn: Turn::default() };
     let mut insert = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
     assert!(poll_immediate(&mut insert).await.is_none());
     let job = queue.recv().await.unwrap();
