@@ -42,11 +42,12 @@ impl Gate {
             Ok((output, effect)) => (Ok(output), effect),
             Err(refusal) => (Err(refusal), None),
         };
-        let end = self.finish(call, result, &decided.versions);
+        let asked = if effect.is_some() { Asked::Tool } else { Asked::Nobody };
+        let end = self.finish(call, result, asked, &decided.versions);
         let status = if denied { RunStatus::Denied } else { end.ended.status };
         let run = self.new_run(call, decided, Some(Ended { status, ..end.ended }));
-        let mut events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions)];
-        events.extend(end.events);
+        let mut events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions), end.event];
+        events.extend(end.also);
         // What is refused is not kept: its content was never accepted.
         let input = effect.as_ref().and_then(|_| artifacts::input(call, self.scribe.now()));
         let artifacts = input.into_iter().chain(end.artifact).collect();
@@ -77,7 +78,7 @@ impl Gate {
                 tool: call.tool.clone(),
                 operation: call.operation.clone(),
                 request_hash: call.request_hash.to_string(),
-                decision: JsonText::of(&Asked { request, outcome: decided.verdict.outcome }),
+                decision: JsonText::of(&Decision { request, outcome: decided.verdict.outcome }),
                 instance: self.instance.clone(),
             }),
             inputs: JsonText::of(&Inputs {
@@ -99,7 +100,7 @@ impl Gate {
         result: Result<Output, Refusal>,
         versions: &Versions,
     ) -> (GateWrite, Answered) {
-        let end = self.finish(call, result, versions);
+        let end = self.finish(call, result, Asked::Tool, versions);
         let change = Change::End {
             org: call.org,
             run_id: call.run_id.clone(),
@@ -107,11 +108,18 @@ impl Gate {
             ended: Box::new(end.ended),
         };
         let artifacts = end.artifact.into_iter().collect();
-        (GateWrite { change, effect: None, artifacts, events: end.events }, end.answered)
+        let events = [end.event].into_iter().chain(end.also).collect();
+        (GateWrite { change, effect: None, artifacts, events }, end.answered)
     }
 
     /// The end of a call, in all the places where it is told.
-    fn finish(&self, call: &Call, result: Result<Output, Refusal>, versions: &Versions) -> Finished {
+    fn finish(
+        &self,
+        call: &Call,
+        result: Result<Output, Refusal>,
+        asked: Asked,
+        versions: &Versions,
+    ) -> Finished {
         let refused = result.as_ref().err().cloned();
         let mut event = self.scribe.outcome(call, ActionType::ToolCall, refused.as_ref(), versions);
         let (status, artifact, result) = match result {
@@ -125,16 +133,16 @@ impl Gate {
             Err(refusal) => (RunStatus::Failed, None, CallResult::Refused(refusal)),
         };
         let mut body = call.body(&result);
-        let hash = payload_hash(&body).ok();
+        let hash = payload_hash(&body).ok().filter(|_| asked == Asked::Tool);
         event.event.response_hash_sha256 = hash;
         if let (Some(hash), Some(Value::Null)) = (hash, body.get("response_hash_sha256")) {
             body["response_hash_sha256"] = json!(hash.to_string());
         }
         let answered = Answered { outcome: result.outcome(), body };
         let ended = self.ended(status, &result, &answered, hash);
-        let also = also(call).map(|action| self.scribe.outcome(call, action, refused.as_ref(), versions));
-        let events = [event].into_iter().chain(also).collect();
-        Finished { ended, artifact, events, answered }
+        let also = also(call).filter(|_| asked == Asked::Tool);
+        let also = also.map(|action| self.scribe.outcome(call, action, refused.as_ref(), versions));
+        Finished { ended, artifact, event, also, answered }
     }
 
     fn ended(
@@ -164,18 +172,28 @@ impl Gate {
     }
 }
 
+/// Who was asked before a call ended. Where nobody was, there is no response to be hashed, and it was a call and nothing
+/// else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Tool,
+    Nobody,
+}
+
 /// A call that has ended: what is kept of it, and what its caller is told.
 struct Finished {
     ended: Ended,
     artifact: Option<NewArtifact>,
-    events: Vec<NewEvent>,
+    event: NewEvent,
+    /// What else it was, beside a call.
+    also: Option<NewEvent>,
     answered: Answered,
 }
 
 // What a run keeps as JSON, in the words of the contract.
 
 #[derive(Serialize)]
-struct Asked<'a> {
+struct Decision<'a> {
     request: &'a policy::Request,
     outcome: policy::Outcome,
 }
