@@ -32,8 +32,8 @@ const AGENT_PORT: u16 = 4096;
 /// From a running PID 1 to a supervisor that answers; longer than a loaded machine needs.
 const READY: Duration = Duration::from_secs(20);
 /// Between two questions whether it answers: first on a thread, since the runtime's timer is too coarse for this.
-const SOON: Duration = Duration::from_micros(500);
-const SOON_TRIES: u32 = 40;
+const SOON: Duration = Duration::from_micros(300);
+const SOON_TRIES: u32 = 50;
 const LATER: Duration = Duration::from_millis(50);
 /// The names of our own program and the agent's in `/opt`.
 const OURSELVES: &str = "proliferate";
