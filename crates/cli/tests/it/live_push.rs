@@ -114,6 +114,7 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
     assert!(said.contains("remote: Push options are not supported"), "{said}");
     assert_eq!(stage.pushed("main"), "large");
 
+    stage.shell("git push -q origin HEAD:refs/heads/topic");
     let machine = &stage.real.machine;
     assert_eq!(machine.json(&["policy", "lock", "--reason", "a drill"])["locked"], true);
     let locked = (0..100).any(|number| {
@@ -133,11 +134,27 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
         assert_eq!(call["status"], "denied", "{call}");
         assert_eq!(kinds(&stage.events(call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
     }
+    no_pull_request_while_locked(&stage, &mut socket);
     assert_eq!(machine.json(&["policy", "unlock", "--reason", "over"])["locked"], false);
     assert!((0..100).any(|_| !stage.push("").contains("FAILED")), "it stays locked");
     assert_eq!(stage.pushed("main"), "larger");
     nothing_is_pushed_unrecorded(&stage);
     stage.verify();
+}
+
+/// There is nothing to push for it, so it is refused for itself.
+fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
+    let posted = stage.forge.posted();
+    stage.shell("git fetch -q origin topic && git checkout -q -b topic FETCH_HEAD");
+    stage.shell("git config branch.topic.remote origin && git config branch.topic.merge refs/heads/topic");
+    stage.shell("git fetch -q origin topic:refs/remotes/origin/topic");
+    let denied = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
+    assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
+    let call = stage.calls().pop().unwrap();
+    assert_eq!(call["tool_versions"]["tool"], "git.create_pull_request");
+    assert_eq!(kinds(&stage.events(&call)), [("authz_decision", "deny"), ("tool_call", "deny")]);
+    assert_eq!((stage.forge.posted(), stage.forge.pulls().len()), (posted, 0));
+    stage.shell("git checkout -q main");
 }
 
 fn nothing_is_pushed_unrecorded(stage: &Stage) {
