@@ -1,5 +1,6 @@
 //! The real agent gone: not installed, or killed in the middle of a turn. Everyone is told why, and what can go on does.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +21,29 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
         let reason = error["payload"]["message"].as_str().unwrap();
         assert!(reason.contains("is not installed on this machine: run `make up`"), "{reason}");
     }
+    failed(&real);
+    assert_eq!(real.sandboxes(), [""; 0], "a sandbox was left behind");
+}
+
+#[test]
+fn an_agent_that_ends_again_and_again_is_given_up_and_everyone_is_told_how_it_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("opencode");
+    std::fs::write(&program, "#!/bin/sh\nexit 7\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), crate::harness::path());
+    let mut real = Real::serving(&[("PATH", &path), ("WARM_POOL_SIZE", "0")]);
+    real.new_session(&json!({}));
+    for mut socket in [real.watch(""), real.watch("")] {
+        let error = socket.until_type("error").pop().unwrap();
+        let reason = error["payload"]["message"].as_str().unwrap();
+        assert!(reason.contains("ends as soon as it is started (exit code 7)"), "{reason}");
+    }
+    failed(&real);
+}
+
+/// The session is given up, with a reason.
+fn failed(real: &Real) {
     let path = format!("/proliferate/sessions/{}/status", real.session);
     let ended = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
@@ -28,7 +52,6 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
     let status = real.get(&path);
     assert!(ended, "{status}");
     assert!(status["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status}");
-    assert_eq!(real.sandboxes(), [""; 0], "a sandbox was left behind");
 }
 
 #[test]

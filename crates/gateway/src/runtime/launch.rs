@@ -48,6 +48,8 @@ pub enum LaunchError {
         "opencode {0} is not installed on this machine: run `make up`, or install it and put it on the PATH"
     )]
     NoAgent(&'static str),
+    #[error("the agent ends as soon as it is started ({0}): is opencode whole, and made for this machine?")]
+    FallsOver(String),
     #[error("cloning {name} failed: {reason}")]
     Clone { name: String, reason: String },
     #[error("the snapshot that this session starts from is not there: make a session without it")]
@@ -132,7 +134,10 @@ impl Launch {
             self.prepare(&room, token, &program).await?;
         }
         self.stage("Waiting for the agent").await;
-        client.wait_until_ready(READY).await?;
+        tokio::select! {
+            ready = client.wait_until_ready(READY) => ready?,
+            how = prepare::falls_over(&room.inside) => return Err(LaunchError::FallsOver(how)),
+        };
         self.app.store.set_running(&self.owner, id.as_str(), None).await?;
         self.converse(client, id, Some(room)).await
     }

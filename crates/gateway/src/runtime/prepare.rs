@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
 use proto::ModelId;
-use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceSpec};
+use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::PlacedRepo;
@@ -22,6 +23,9 @@ const CLONE_OUTPUT: usize = 16 * 1024;
 /// Our files inside, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
 const SERVICE: &str = "agent";
+/// How often it may be started again before anybody has spoken to it, and how often that is looked at.
+const MOST_STARTS: u32 = 3;
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Whom an agent works for, and on what.
 pub(super) struct Occupant {
@@ -97,6 +101,24 @@ fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
         cwd: Some(Place::workspace("")),
         env: launch.environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         restart: Restart::OnFailure,
+    }
+}
+
+/// Returns when the agent has ended too often to be waited for, and says how it ended.
+pub(super) async fn falls_over(inside: &Sandboxd) -> String {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        // A supervisor that does not answer is noticed by whoever waits for the agent.
+        let services = inside.service_list().await.unwrap_or_default();
+        let agent = services.into_iter().find(|service| service.name == SERVICE);
+        // One that runs may have ended often, and long ago.
+        let down =
+            |agent: &ServiceInfo| agent.restarts >= MOST_STARTS && agent.state != ServiceState::Running;
+        match agent.filter(down).and_then(|agent| agent.last_exit) {
+            Some(Ended::Exit(code)) => return format!("exit code {code}"),
+            Some(Ended::Signal(signal)) => return format!("signal {signal}"),
+            Some(Ended::TimedOut) | None => {}
+        }
     }
 }
 
