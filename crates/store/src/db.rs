@@ -128,7 +128,7 @@ impl Store {
     pub async fn close(self) {
         match self.db {
             Db::Sqlite { readers, writer, appender } => {
-                appender.close();
+                appender.close().await;
                 // SQLite folds the log into the file when the last connection closes: that must be the writer's,
                 // for only its end is waited for.
                 readers.close().await;
