@@ -105,6 +105,7 @@ impl Events {
 }
 
 /// Reads what has come, without holding room for it while nothing does.
+#[expect(clippy::large_stack_arrays, reason = "a heap would have to be asked for it each time")]
 fn poll_read(
     stream: &mut Mutex<Pin<Box<dyn AsyncRead + Send>>>,
     body: &mut Body,

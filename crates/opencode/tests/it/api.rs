@@ -283,8 +283,8 @@ async fn a_stream_ends_as_its_head_says_and_one_that_breaks_off_has_not_ended() 
     for bytes in cut {
         let mut events = saying(bytes.clone().into_bytes(), false).events().await.unwrap();
         assert_eq!(events.next().await.unwrap().unwrap(), "a", "{bytes}");
-        let heard = events.next().await;
-        assert!(matches!(heard, Err(ApiError::Broken(_))), "{heard:?} for {bytes}");
+        let after = events.next().await;
+        assert!(matches!(after, Err(ApiError::Broken(_))), "{after:?} for {bytes}");
     }
     let error = saying(format!("{chunked}zz").into_bytes(), false).events().await.unwrap_err();
     assert!(matches!(error, ApiError::Broken(_)), "{error:?}");
