@@ -4,10 +4,12 @@
 //! Bodies and times are bounded, and no error holds anything of a body: the agent can say what it likes, and its
 //! configuration holds a key.
 
+mod body;
 mod driven;
 mod error;
 mod events;
 mod exchange;
+mod head;
 mod prompt;
 
 use std::io;
@@ -207,9 +209,7 @@ impl<D: Dial> Client<D> {
 
     /// Everything that happens from now on.
     pub async fn events(&self) -> Result<Events, ApiError> {
-        exchange::open(&self.dial, &self.place, "listen to its events", Method::GET, "/event", None)
-            .await
-            .and_then(Events::new)
+        events::listen(&self.dial, &self.place).await
     }
 
     /// Refuses a permission that the agent asks for.

@@ -107,7 +107,11 @@ pub struct EventError(#[from] serde_json::Error);
 impl<'a> Event<'a> {
     /// Reads the data of one server-sent event.
     pub fn parse(data: &'a [u8]) -> Result<Self, EventError> {
-        let Envelope { kind, properties: found } = serde_json::from_slice(data)?;
+        // One look at all of it is cheaper than one at each text in it.
+        let Envelope { kind, properties: found } = match str::from_utf8(data) {
+            Ok(text) => serde_json::from_str(text)?,
+            Err(_) => serde_json::from_slice(data)?,
+        };
         let body = match &*kind {
             "message.part.delta" if found.field == "text" => {
                 Body::Delta { message: found.message, part: found.part_id, delta: found.delta }

@@ -98,6 +98,13 @@ impl Decoder {
         self.overflow().map(Err)
     }
 
+    /// Holds no room for what comes next, where nothing is half read.
+    pub(crate) fn rest(&mut self) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+    }
+
     /// How many bytes are held, for those who watch over memory.
     pub fn held(&self) -> usize {
         self.input.len() + self.data.len()
@@ -124,7 +131,10 @@ impl Decoder {
             self.searched = self.input.len();
             return None;
         };
-        let line = self.input.split_to(self.searched + found).freeze();
+        let line = match self.searched + found {
+            0 => Bytes::new(),
+            length => self.input.split_to(length).freeze(),
+        };
         self.searched = 0;
         self.after_return = self.input.get_u8() == b'\r';
         // The tail of a line whose head was thrown away is no line of its own, and above all no empty one.

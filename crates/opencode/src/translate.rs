@@ -115,13 +115,13 @@ impl Translator {
 
     /// Takes one of many events that are told together.
     pub fn observe_into(&mut self, event: &Event<'_>, now: i64, out: &mut Output) {
-        let (ours, child) = (event.session == self.session, self.children.contains(&event.session));
+        let ours = event.session == self.session;
         match &event.body {
             Body::Session { parent } => self.session_seen(&event.session, parent),
-            Body::PermissionAsked { id, permission } if ours || child => {
+            Body::PermissionAsked { id, permission } if ours || self.children.contains(&event.session) => {
                 refuse_permission(id, permission, out);
             }
-            Body::QuestionAsked { id } if (ours || child) && is_id(id) => {
+            Body::QuestionAsked { id } if is_id(id) && (ours || self.children.contains(&event.session)) => {
                 out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
             }
             // An error of a plugin names no session; it is shown, and is no fault of the turn.

@@ -4,15 +4,24 @@
 //! pool's connections live on threads of their own, and the writer is a task: four hops. This connection needs none. It
 //! never waits: where somebody else writes, where much is unfolded and where anything fails, it leaves the batch to the
 //! writer, which waits, folds and says what is wrong.
+//!
+//! Folding is moving pages from SQLite's log into the file, and waits for the disk. A thread beside does it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, ToSql};
+use tokio::task::{JoinHandle, spawn_blocking};
 
-/// After so many bytes one batch goes through the writer, whose commits fold SQLite's log into the file.
-const UNFOLDED: usize = 64 * 1024 * 1024;
+/// After so many pages the thread beside begins: 16 MiB.
+const FOLD: usize = 4 * 1024;
+/// SQLite begins its log anew only when all of it is folded, which does not happen while more and more is appended. After
+/// so many pages (128 MiB) everything goes through the writer until it has.
+const MOST: usize = 32 * 1024;
+const PAGE: usize = 4096;
+/// Pages that a batch changes beside those of its text.
+const AROUND: usize = 2;
 
 /// The connection, opened when it is first needed.
 #[derive(Clone)]
@@ -22,13 +31,22 @@ struct State {
     file: PathBuf,
     connection: Option<Connection>,
     closed: bool,
-    /// Bytes that were appended since the writer had its turn.
+    /// Pages in SQLite's log, as far as we know, and those of them that came since the last folding began.
     unfolded: usize,
+    since: usize,
+    folding: Option<JoinHandle<()>>,
 }
 
 impl Appender {
     pub(crate) fn new(file: &Path) -> Self {
-        let state = State { file: file.to_owned(), connection: None, closed: false, unfolded: 0 };
+        let state = State {
+            file: file.to_owned(),
+            connection: None,
+            closed: false,
+            unfolded: 0,
+            since: 0,
+            folding: None,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -36,26 +54,70 @@ impl Appender {
     /// Parameters go by their names, since SQLite counts them in the order of the text.
     pub(crate) fn execute(&self, sql: &str, parameters: &[(&str, &dyn ToSql)], bytes: usize) -> Option<u64> {
         // Whoever appends now is done before a task could be woken.
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.closed || state.unfolded + bytes > UNFOLDED {
-            state.unfolded = 0;
+        let mut state = self.state();
+        if state.closed {
             return None;
         }
-        if state.connection.is_none() {
-            state.connection = open(&state.file).ok();
+        let changed = if state.unfolded > MOST { None } else { state.execute(sql, parameters) };
+        let pages = bytes / PAGE + AROUND;
+        state.unfolded += pages;
+        state.since += pages;
+        if state.since > FOLD || state.unfolded > MOST {
+            self.fold(&mut state);
         }
-        let mut statement = state.connection.as_ref()?.prepare_cached(sql).ok()?;
-        let changed = statement.execute(parameters).ok()?;
-        drop(statement);
-        state.unfolded += bytes;
-        u64::try_from(changed).ok()
+        changed
+    }
+
+    /// Begins to fold, unless that is under way.
+    fn fold(&self, state: &mut State) {
+        if state.folding.as_ref().is_some_and(|folding| !folding.is_finished()) {
+            return;
+        }
+        let (this, file) = (self.clone(), state.file.clone());
+        state.since = 0;
+        state.folding = Some(spawn_blocking(move || {
+            // Whatever stood in its way, the next one may do it.
+            if let Ok((pages, whole)) = fold(&file) {
+                let mut state = this.state();
+                state.unfolded = if whole && state.since == 0 { 0 } else { pages + state.since };
+            }
+        }));
     }
 
     /// Closes the connection for good.
-    pub(crate) fn close(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (state.connection, state.closed) = (None, true);
+    pub(crate) async fn close(&self) {
+        let folding = {
+            let mut state = self.state();
+            (state.connection, state.closed) = (None, true);
+            state.folding.take()
+        };
+        if let Some(folding) = folding {
+            // If it has panicked, it is over as well.
+            let _ = folding.await;
+        }
     }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn execute(&mut self, sql: &str, parameters: &[(&str, &dyn ToSql)]) -> Option<u64> {
+        if self.connection.is_none() {
+            self.connection = open(&self.file).ok();
+        }
+        let mut statement = self.connection.as_ref()?.prepare_cached(sql).ok()?;
+        u64::try_from(statement.execute(parameters).ok()?).ok()
+    }
+}
+
+/// Folds what there is while others append: how many pages SQLite's log has, and whether all of them are folded.
+fn fold(file: &Path) -> rusqlite::Result<(usize, bool)> {
+    open(file)?.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
+        let (pages, folded): (i64, i64) = (row.get(1)?, row.get(2)?);
+        Ok((usize::try_from(pages).unwrap_or(0), pages == folded))
+    })
 }
 
 /// A connection that keeps the rules of the others, and neither waits nor folds.
@@ -99,7 +161,7 @@ mod tests {
     }
 
     fn unfolded(store: &Store) -> usize {
-        state(store).0.lock().unwrap().unfolded
+        state(store).state().unfolded
     }
 
     type Row = (Vec<u8>, Vec<u8>, i64, String, String);
@@ -118,36 +180,59 @@ mod tests {
         let (store, owner) = owned(&file).await;
         let at: DateTime<Utc> = DateTime::from_timestamp_nanos(1_750_000_000_123_456_789);
         store.append_events(&owner, 1, 1, "{\"ü\":1}", at).await.unwrap();
-        assert_eq!(unfolded(&store), 8, "it was appended here");
-        state(&store).close();
+        assert_eq!(unfolded(&store), AROUND, "it was appended here");
+        state(&store).close().await;
         store.append_events(&owner, 2, 2, "{\"ü\":1}", at).await.unwrap();
         let rows = rows(&file).await;
         assert_eq!((rows.len(), &rows[0]), (2, &rows[1]));
     }
 
     #[tokio::test]
-    async fn while_somebody_else_writes_and_when_much_is_unfolded_the_writer_does_it() {
+    async fn while_somebody_else_writes_the_writer_does_it() {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("t.db");
         let (store, owner) = owned(&file).await;
-        let at = DateTime::UNIX_EPOCH;
         let other = open(&file).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        let append = store.append_events(&owner, 1, 1, "{}", at);
+        let append = store.append_events(&owner, 1, 1, "{}", DateTime::UNIX_EPOCH);
         let free = async {
             // The writer waits for its turn; this thread did not.
-            assert_eq!(unfolded(&store), 0);
             other.execute_batch("COMMIT").unwrap();
         };
         let (appended, ()) = tokio::join!(append, free);
         appended.unwrap();
-        assert_eq!((unfolded(&store), rows(&file).await.len()), (0, 1));
-        state(&store).0.lock().unwrap().unfolded = UNFOLDED;
+        assert_eq!(rows(&file).await.len(), 1);
+    }
+
+    async fn folded(store: &Store) {
+        let folding = state(store).state().folding.take().unwrap();
+        folding.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_appended_is_folded_beside_and_the_log_does_not_grow_without_end() {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("t.db");
+        let (store, owner) = owned(&file).await;
+        let at = DateTime::UNIX_EPOCH;
+        state(&store).state().since = FOLD;
+        store.append_events(&owner, 1, 1, "{}", at).await.unwrap();
+        folded(&store).await;
+        assert_eq!(unfolded(&store), 0, "all was folded, and nothing came meanwhile");
+        // A reader that looks at the past keeps SQLite from beginning its log anew.
+        let reader = open(&file).unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM events").unwrap();
         store.append_events(&owner, 2, 2, "{}", at).await.unwrap();
-        assert_eq!(unfolded(&store), 0, "the writer has folded");
+        state(&store).state().unfolded = MOST + 1;
         store.append_events(&owner, 3, 3, "{}", at).await.unwrap();
-        assert_eq!((unfolded(&store), rows(&file).await.len()), (2, 3));
-        drop(other);
+        assert!(state(&store).state().connection.is_some());
+        folded(&store).await;
+        assert!(unfolded(&store) > 0, "the reader stands in the way");
+        drop(reader);
+        state(&store).state().since = FOLD;
+        store.append_events(&owner, 4, 4, "{}", at).await.unwrap();
+        folded(&store).await;
+        assert_eq!((unfolded(&store), rows(&file).await.len()), (0, 4));
         store.close().await;
         assert!(!folder.path().join("t.db-wal").exists(), "the last connection folds everything");
     }

@@ -145,7 +145,7 @@ impl Store {
         self.gate.close().await;
         match self.db {
             Db::Sqlite { readers, near, writer, appender } => {
-                appender.close();
+                appender.close().await;
                 near.close();
                 // SQLite folds the log into the file when the last connection closes: that must be the writer's,
                 // for only its end is waited for.

@@ -21,20 +21,40 @@ pub struct EventBatch {
     pub frames: String,
 }
 
-/// What must hold for a batch to be kept, beside the epoch: its numbers are reserved and none was used before.
-macro_rules! append {
-    ($rest:literal) => {
+/// What must hold of the session for a batch to be kept: it is ours, the numbers are reserved, and none was used before.
+macro_rules! fence {
+    () => {
+        " FROM sessions
+        WHERE id = $1 AND owner_epoch = $2 AND seq_reserved >= $4 AND transcript_seq < $3 AND seq_floor < $3
+        AND NOT EXISTS (SELECT 1 FROM events WHERE session_id = $1 AND last_seq >= $3)"
+    };
+}
+
+macro_rules! insert {
+    ($how:literal, $values:expr) => {
         concat!(
-            "INSERT INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at)
-            SELECT id, $3, $4, org_id, owner_epoch, $5, $6 FROM sessions
-            WHERE id = $1 AND owner_epoch = $2 AND seq_reserved >= $4 AND transcript_seq < $3
-            AND seq_floor < $3 AND NOT EXISTS (SELECT 1 FROM events WHERE session_id = $1 AND last_seq >= $3)",
-            $rest
+            $how,
+            " INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at) ",
+            $values
         )
     };
 }
 
-const SQLITE: &str = append!("");
+/// A row of values that has no organisation where the fence does not hold, and so is none. As a query like the other one
+/// it would first be written to a table of its own, since it reads the table that it writes.
+const SQLITE: &str =
+    insert!("INSERT OR IGNORE", concat!("VALUES ($1, $3, $4, (SELECT org_id", fence!(), "), $2, $5, $6)"));
+
+/// One round trip instead of four: the statement is the whole transaction and itself says that it need not wait for the
+/// disk. The lock keeps a new owner waiting that would else not see this batch.
+const POSTGRES: &str = insert!(
+    "INSERT",
+    concat!(
+        "SELECT id, $3, $4, org_id, owner_epoch, $5, $6",
+        fence!(),
+        " AND set_config('synchronous_commit', 'off', true) = 'off' FOR SHARE OF sessions"
+    )
+);
 
 /// What a batch is beside its frames.
 struct Batch {
@@ -91,17 +111,14 @@ impl Store {
         frames: &str,
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        // One round trip instead of four: the statement is the whole transaction and itself says that it need not
-        // wait for the disk. The lock keeps a new owner waiting that would else not see this batch.
-        const POSTGRES: &str =
-            append!(" AND set_config('synchronous_commit', 'off', true) = 'off' FOR SHARE OF sessions");
         let (session, epoch) = owner.key();
         let kept = match &self.db {
             Db::Sqlite { writer, appender, .. } => {
                 let batch = Batch { session, epoch, first_seq, last_seq, at };
                 match batch.append_here(appender, frames) {
                     Some(kept) => kept,
-                    None => batch.append_by(writer, frames.to_owned()).await?,
+                    // Boxed as all that is rare, since every live session holds room for what is not.
+                    None => Box::pin(batch.append_by(writer, frames.to_owned())).await?,
                 }
             }
             Db::Postgres(pool) => {
@@ -112,10 +129,10 @@ impl Store {
                     .bind(last_seq)
                     .bind(frames)
                     .bind(at);
-                in_time(append.execute(pool)).await?.rows_affected()
+                Box::pin(in_time(append.execute(pool))).await?.rows_affected()
             }
         };
-        if kept == 1 { Ok(()) } else { Err(self.why_not_appended(owner).await) }
+        if kept == 1 { Ok(()) } else { Err(Box::pin(self.why_not_appended(owner)).await) }
     }
 
     async fn why_not_appended(&self, owner: &Owner) -> StoreError {

@@ -19,6 +19,8 @@ const MOST: usize = 8 * 1024 * 1024;
 const RESTING: usize = 16 * 1024;
 /// What a listener takes at once: as much as it pins while its connection stands still.
 const HELPING: usize = 128 * 1024;
+/// How often to look whether those who are waited for have caught up.
+const CATCHING_UP: Duration = Duration::from_millis(1);
 
 /// How far behind a listener may be before the agent is held back for it, and before its tokens are joined.
 const BEHIND: u64 = 1024 * 1024;
@@ -104,15 +106,33 @@ impl Feed {
         listener
     }
 
+    /// Waits until those who read have nearly everything. They are tasks as well as who says it: where there is more than
+    /// they take at once they get their turn, and where their connections are slow, time.
+    pub(crate) async fn caught_up(&self) {
+        if self.behind() > HELPING as u64 {
+            tokio::task::yield_now().await;
+        }
+        while self.is_held_back() {
+            tokio::time::sleep(CATCHING_UP).await;
+        }
+    }
+
     /// Whether to wait for somebody who reads and does not keep up.
-    pub(crate) fn is_held_back(&self) -> bool {
+    fn is_held_back(&self) -> bool {
+        self.behind() > BEHIND
+    }
+
+    /// How far the slowest is behind of those who read.
+    fn behind(&self) -> u64 {
         let (total, now) = (self.ring().total, self.now());
         let still = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
         let all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).any(|listener| {
-            let moves = now.saturating_sub(listener.moved.load(Ordering::Relaxed)) < still;
-            moves && total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > BEHIND
-        })
+        let moving = all
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|listener| now.saturating_sub(listener.moved.load(Ordering::Relaxed)) < still);
+        let taken = moving.map(|listener| listener.taken.load(Ordering::Relaxed)).min();
+        taken.map_or(0, |taken| total.saturating_sub(taken))
     }
 
     /// Whether a listener is so far behind that its tokens are joined.

@@ -181,7 +181,7 @@ fn live(
             // Nobody watches; those who are about to are told by this that they must ask again.
             last.unsaid();
             for command in commands {
-                if let Err(error) = hand_on(&app, id, command).await {
+                if let Err(error) = Box::pin(hand_on(&app, id, command)).await {
                     tracing::error!(session = %id, %error, "a command to a session at rest was lost");
                 }
             }

@@ -141,23 +141,24 @@ impl Session {
         Left::ToRest(late)
     }
 
+    /// What is rare is boxed: else every session holds room for the largest of it while it waits.
     async fn live(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Over {
         let mut tick = tokio::time::interval(TICK);
         loop {
             let done = tokio::select! {
                 command = inbox.recv() => match command {
-                    Some(command) => self.obey(command).await,
+                    Some(command) => Box::pin(self.obey(command)).await,
                     None => Err(Over::Idle),
                 },
                 events = agent::next(&mut self.agent, &self.feed, self.reading.is_some()) => {
                     self.agent_said(events).await
                 }
-                read = background(&mut self.reading, "read the history") => self.remembered(read).await,
-                news = boot::news(&mut self.boot) => self.boot_news(news).await,
-                sent = background(&mut self.dispatch, "send a prompt") => self.sent(sent).await,
-                told = background(&mut self.aborting, "cancel") => self.aborted(told).await,
-                () = settled(&mut self.settling) => self.settle().await,
-                _ = tick.tick() => self.tick().await,
+                read = background(&mut self.reading, "read the history") => Box::pin(self.remembered(read)).await,
+                news = boot::news(&mut self.boot) => Box::pin(self.boot_news(news)).await,
+                sent = background(&mut self.dispatch, "send a prompt") => Box::pin(self.sent(sent)).await,
+                told = background(&mut self.aborting, "cancel") => Box::pin(self.aborted(told)).await,
+                () = settled(&mut self.settling) => Box::pin(self.settle()).await,
+                _ = tick.tick() => Box::pin(self.tick()).await,
             };
             if let Err(over) = done {
                 return over;

@@ -17,23 +17,16 @@ use super::driven::Driven;
 use super::{ApiError, Dial, Place};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 const DIAL_PATIENCE: Duration = Duration::from_secs(10);
 /// A page of the history with the outputs of tools and images is the longest honest answer.
 const MAX_BODY: usize = 32 * 1024 * 1024;
 /// What is read of an answer that says no.
 const MAX_REFUSAL: usize = 64 * 1024;
-const MAX_HEAD: usize = 64 * 1024;
-const MAX_HEADERS: usize = 64;
+pub(super) const MAX_HEAD: usize = 64 * 1024;
+pub(super) const MAX_HEADERS: usize = 64;
 const MAX_ID: usize = 128;
 const MAX_CURSOR: usize = 512;
-
-/// An open exchange; dropping it closes the stream.
-pub(super) struct Open {
-    pub(super) what: &'static str,
-    pub(super) response: Response<Incoming>,
-    pub(super) connection: Driven,
-}
 
 /// A whole answer.
 pub(super) struct Reply {
@@ -65,35 +58,26 @@ pub(super) async fn whole<D: Dial>(
     body: Option<Bytes>,
 ) -> Result<Reply, ApiError> {
     let asking = async {
-        let mut open = open(dial, place, what, method, path, body).await?;
-        let cursor = open.response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
+        let (response, mut connection) = send(dial, what, request(place, method, path, body)?).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = connection.until(collect(what, response.into_body(), MAX_REFUSAL)).await;
+            return Err(refused(what, status, &body.unwrap_or_default()));
+        }
+        let cursor = response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
         let cursor = cursor.filter(|cursor| is_cursor(cursor)).map(str::to_owned);
-        let body = open.connection.until(collect(what, open.response.into_body(), MAX_BODY)).await?;
+        let body = connection.until(collect(what, response.into_body(), MAX_BODY)).await?;
         Ok(Reply { what, body, cursor })
     };
     timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
 }
 
-/// Asks, and returns when the head of an answer that says yes is there.
-pub(super) async fn open<D: Dial>(
-    dial: &D,
-    place: &Place,
-    what: &'static str,
-    method: Method,
-    path: &str,
-    body: Option<Bytes>,
-) -> Result<Open, ApiError> {
-    let asking = async {
-        let (response, mut connection) = send(dial, what, request(place, method, path, body)?).await?;
-        if response.status().is_success() {
-            return Ok(Open { what, response, connection });
-        }
-        let status = response.status();
-        let body =
-            connection.until(collect(what, response.into_body(), MAX_REFUSAL)).await.unwrap_or_default();
-        Err(refused(what, status, &body))
-    };
-    timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
+/// A byte stream to the agent, if there is one soon.
+pub(super) async fn dialled<D: Dial>(dial: &D) -> Result<D::Stream, ApiError> {
+    let dialled = timeout(DIAL_PATIENCE, dial.dial()).await;
+    dialled
+        .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+        .map_err(|error| ApiError::Unreachable(error.kind()))
 }
 
 async fn send<D: Dial>(
@@ -101,10 +85,7 @@ async fn send<D: Dial>(
     what: &'static str,
     request: Request<Full<Bytes>>,
 ) -> Result<(Response<Incoming>, Driven), ApiError> {
-    let dialled = timeout(DIAL_PATIENCE, dial.dial()).await;
-    let stream = dialled
-        .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
-        .map_err(|error| ApiError::Unreachable(error.kind()))?;
+    let stream = dialled(dial).await?;
     let broken = |_| ApiError::Broken(what);
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
@@ -127,7 +108,7 @@ fn request(
         .method(method)
         .uri(format!("{}{path}", place.prefix))
         .header(HOST, &place.authority)
-        .header(ACCEPT, "application/json, text/event-stream");
+        .header(ACCEPT, "application/json");
     if let Some((name, value)) = &place.header {
         request = request.header(name, value);
     }

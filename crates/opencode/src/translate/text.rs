@@ -27,18 +27,22 @@ impl Translator {
     /// The next piece of a part. Where the part is not known, it begins here, if its message is the agent's: some
     /// agents announce messages only.
     pub(super) fn delta(&mut self, message: &str, part: &str, piece: &str, now: i64, out: &mut Output) {
-        let Some(turn) = &self.turn else { return };
+        let Some(turn) = &mut self.turn else { return };
         let speaks = turn.speaks(message);
+        let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
+        // As it nearly always is: the part is known, and nothing is unusual.
+        if speaks
+            && !turn.retrying
+            && let Some(text) = turn.open_text(part, message)
+        {
+            return say_more(text, &report, out);
+        }
         let may_be_said = match turn.parts.get(part) {
             None => speaks && is_id(part) && !self.closed.contains(part),
-            Some(known) => {
-                known.message == message
-                    && matches!(&known.kind, Kind::Text(text) if !text.torn && !text.ended)
-            }
+            Some(_) => turn.open_text(part, message).is_some(),
         };
         // A text that grows is the agent's, even where its message was not announced.
         if may_be_said && !piece.is_empty() && (speaks || self.step(message, now, out)) {
-            let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
             self.say(&report, out);
         }
     }

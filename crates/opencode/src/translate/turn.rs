@@ -150,6 +150,15 @@ impl Turn {
         self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(Full)
     }
 
+    /// The text of this part, if its next piece follows what was said of it.
+    pub(super) fn open_text(&mut self, part: &str, message: &str) -> Option<&mut Text> {
+        let known = self.parts.get_mut(part).filter(|known| known.message == message)?;
+        match &mut known.kind {
+            Kind::Text(text) if !text.torn && !text.ended => Some(text),
+            Kind::Text(_) | Kind::Silent | Kind::Tool(_) => None,
+        }
+    }
+
     /// Ends a step: of its parts only calls that still run are kept. Returns the ids of the others.
     pub(super) fn finish_step(&mut self, id: &str) -> Vec<String> {
         if let Some(step) = self.step_mut(id) {

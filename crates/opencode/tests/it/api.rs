@@ -269,6 +269,56 @@ async fn events_come_one_by_one_until_the_stream_ends() {
     assert!(matches!(page.events().await, Err(ApiError::Malformed(_))));
 }
 
+#[tokio::test]
+async fn a_stream_ends_as_its_head_says_and_one_that_breaks_off_has_not_ended() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n";
+    let chunked = format!("{head}Transfer-Encoding: Chunked\r\n\r\n5\r\ndata:\r\n4;x=y\r\n a\n\n\r\n");
+    let whole = [format!("{chunked}0\r\n\r\n"), format!("{head}content-length: 9\r\n\r\ndata: a\n\n")];
+    for bytes in whole {
+        let mut events = saying(bytes.clone().into_bytes(), true).events().await.unwrap();
+        assert_eq!(events.next().await.unwrap().unwrap(), "a", "{bytes}");
+        assert!(events.next().await.unwrap().is_none() && events.next().await.unwrap().is_none(), "{bytes}");
+    }
+    let cut = [chunked.clone(), format!("{head}content-length: 10\r\n\r\ndata: a\n\n")];
+    for bytes in cut {
+        let mut events = saying(bytes.clone().into_bytes(), false).events().await.unwrap();
+        assert_eq!(events.next().await.unwrap().unwrap(), "a", "{bytes}");
+        let after = events.next().await;
+        assert!(matches!(after, Err(ApiError::Broken(_))), "{after:?} for {bytes}");
+    }
+    let error = saying(format!("{chunked}zz").into_bytes(), false).events().await.unwrap_err();
+    assert!(matches!(error, ApiError::Broken(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_stream_is_an_error_of_its_kind() {
+    let refused = saying(b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno".to_vec(), true);
+    let error = refused.events().await.unwrap_err();
+    assert!(matches!(error, ApiError::Refused { status: 503, .. }), "{error:?}");
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(100));
+    let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(900_000));
+    let coded = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: gzip\r\n\r\n";
+    for bytes in ["", "garbage\r\n\r\n", "HTTP/1.1 200 OK\r\n", &many, &long, coded] {
+        let error = saying(bytes.as_bytes().to_vec(), false).events().await.unwrap_err();
+        assert!(matches!(error, ApiError::Broken(_)), "{error:?} for {bytes:.60}");
+    }
+}
+
+#[tokio::test]
+async fn the_stream_is_asked_for_as_everything_else() {
+    let (client, log) = answering(|_| {
+        let events = Response::builder().header("content-type", "text/event-stream");
+        events.body(Full::new("data: a\n\n".into())).unwrap()
+    });
+    assert_eq!(client.events().await.unwrap().next().await.unwrap().unwrap(), "a");
+    let asked = &log.lock().unwrap()[0];
+    assert_eq!(asked.line, "GET /s/1/event");
+    assert_eq!(
+        (&asked.headers["host"], &asked.headers["x-proliferate-sandbox-token"]),
+        (&"host:80".parse().unwrap(), &SECRET.parse().unwrap())
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_is_given_up() {
     let client = saying(format!("{STREAM}data: a\n\n").into_bytes(), true);

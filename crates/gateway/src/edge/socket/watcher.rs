@@ -4,11 +4,13 @@ mod beside;
 mod coalesce;
 mod git;
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use proto::socket::{
     AutoStartMode, ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage,
@@ -51,8 +53,7 @@ struct Watcher {
     app: AppState,
     hub: Hub,
     visitor: Visitor,
-    out: SplitSink<WebSocket, Message>,
-    from: SplitStream<WebSocket>,
+    socket: WebSocket,
     /// The number of the last frame that the client has.
     place: i64,
     listener: Arc<Listener>,
@@ -71,13 +72,12 @@ enum End {
     Away(CloseCode),
 }
 
-/// Serves a client until one side has enough.
-pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, socket: WebSocket) {
-    let (mut out, mut from) = socket.split();
-    let (hub, joined) = match enter(&app, &visitor, &mut out).await {
+/// Serves a client until one side has enough. What is rare is boxed: else every client holds room for the largest of it.
+pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, mut socket: WebSocket) {
+    let (hub, joined) = match Box::pin(enter(&app, &visitor, &mut socket)).await {
         Ok(entered) => entered,
         Err(End::Gone) => return,
-        Err(End::Away(code)) => return farewell(&mut out, &mut from, code).await,
+        Err(End::Away(code)) => return Box::pin(farewell(socket, code)).await,
     };
     let mut watcher = Watcher {
         place: hub.feed.head(),
@@ -88,10 +88,9 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, s
         app,
         hub,
         visitor,
-        out,
-        from,
+        socket,
     };
-    let end = match watcher.greet(since, joined).await {
+    let end = match Box::pin(watcher.greet(since, joined)).await {
         Ok(()) => match watcher.watch().await {
             Ok(never) => match never {},
             Err(end) => end,
@@ -100,19 +99,15 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, s
     };
     watcher.hub.leave();
     if let End::Away(code) = end {
-        farewell(&mut watcher.out, &mut watcher.from, code).await;
+        Box::pin(farewell(watcher.socket, code)).await;
     }
 }
 
 /// Tells the client that it is heard, and brings it to the session.
-async fn enter(
-    app: &AppState,
-    visitor: &Visitor,
-    out: &mut SplitSink<WebSocket, Message>,
-) -> Result<(Hub, Joined), End> {
+async fn enter(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Result<(Hub, Joined), End> {
     let message = "Connecting to coding agent...".to_owned();
     let hello = to_one(&ServerMessage::Status { status: WireStatus::Resuming, message });
-    in_time(out.send(Message::Text(hello))).await?;
+    in_time(socket.send(Message::Text(hello))).await?;
     app.hubs.join(app, visitor.session, visitor.passive).await.map_err(|error| {
         tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
         End::Away(CloseCode::SETUP_FAILED)
@@ -182,6 +177,7 @@ impl Watcher {
 
     async fn watch(&mut self) -> Result<std::convert::Infallible, End> {
         let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING));
+        let mut closing = pin!(self.app.closing.clone().cancelled_owned());
         let mut heard = self.app.clock.elapsed();
         loop {
             self.catch_up().await?;
@@ -190,10 +186,10 @@ impl Watcher {
             }
             tokio::select! {
                 changed = said.changed() => changed.map_err(|_| End::Away(CloseCode::OWNERSHIP_TRANSFERRED))?,
-                message = self.from.next() => {
+                message = self.socket.next() => {
                     heard = self.app.clock.elapsed();
                     match message {
-                        Some(Ok(Message::Text(text))) => self.heard(text.as_str()).await?,
+                        Some(Ok(Message::Text(text))) => Box::pin(self.heard(text.as_str())).await?,
                         Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
                         Some(Ok(_)) => {}
                     }
@@ -206,7 +202,7 @@ impl Watcher {
                     self.feed_message(Message::Ping(axum::body::Bytes::new())).await?;
                     self.flush().await?;
                 }
-                () = self.app.closing.cancelled() => {
+                () = &mut closing => {
                     return Err(End::Away(CloseCode { code: 1001, reason: "The gateway stops" }));
                 }
             }
@@ -222,14 +218,20 @@ impl Watcher {
                 After::Nothing => return Ok(()),
                 // Memory is let go of after each turn; one that lags behind that has not stalled yet.
                 After::Gone => {
-                    if !self.send_logged().await? {
+                    if !Box::pin(self.send_logged()).await? {
                         return Err(End::Away(CloseCode::SLOW_CONSUMER));
                     }
                 }
                 After::Batches(batches) => {
-                    let lags = self.hub.feed.is_far_behind(&self.listener);
-                    for frame in coalesce::frames(&batches, self.place, lags) {
-                        self.feed(frame).await?;
+                    let waiting = coalesce::after(&batches, self.place);
+                    if self.hub.feed.is_far_behind(&self.listener) {
+                        for frame in coalesce::joined(waiting) {
+                            self.feed(frame).await?;
+                        }
+                    } else {
+                        for frame in waiting {
+                            self.feed(frame).await?;
+                        }
                     }
                     if let Some(last) = batches.last() {
                         self.place = last.last();
@@ -334,17 +336,23 @@ impl Watcher {
     }
 
     async fn feed_message(&mut self, message: Message) -> Result<(), End> {
-        in_time(self.out.feed(message)).await
+        in_time(self.socket.feed(message)).await
     }
 
     async fn flush(&mut self) -> Result<(), End> {
-        in_time(self.out.flush()).await
+        in_time(self.socket.flush()).await
     }
 }
 
 /// A client that takes nothing for long is sent away.
 async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), End> {
-    match timeout(STALLED, sending).await {
+    let mut sending = pin!(sending);
+    // Nearly all is sent at once, and needs no clock.
+    let sent = match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
+        Poll::Ready(sent) => Ok(sent),
+        Poll::Pending => timeout(STALLED, sending).await,
+    };
+    match sent {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(End::Gone),
         Err(_) => Err(End::Away(CloseCode::SLOW_CONSUMER)),
@@ -352,12 +360,8 @@ async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Resu
 }
 
 /// Says why, and reads until the client has closed too, or it may never see it.
-async fn farewell(
-    out: &mut SplitSink<WebSocket, Message>,
-    from: &mut SplitStream<WebSocket>,
-    code: CloseCode,
-) {
+async fn farewell(mut socket: WebSocket, code: CloseCode) {
     let frame = CloseFrame { code: code.code, reason: code.reason.into() };
-    let _ = timeout(STALLED, out.send(Message::Close(Some(frame)))).await;
-    let _ = timeout(CLOSING, async { while from.next().await.is_some() {} }).await;
+    let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
+    let _ = timeout(CLOSING, async { while socket.next().await.is_some() {} }).await;
 }

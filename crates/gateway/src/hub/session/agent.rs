@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use opencode::api::ApiError;
 use opencode::event::Event;
 use opencode::translate::{Effect, Output};
@@ -16,8 +15,6 @@ use crate::runtime::Agent;
 /// Events that are taken together: what one read of the stream gave, if it is not more.
 const TOGETHER: usize = 512;
 const TOGETHER_BYTES: usize = 1024 * 1024;
-/// How often to look whether slow readers have caught up.
-const CATCHING_UP: Duration = Duration::from_millis(1);
 /// Agents that may be lost one after the other, each sooner than this after it was had.
 const LOSSES: u32 = 6;
 const STEADY: Duration = Duration::from_mins(1);
@@ -32,17 +29,18 @@ impl Session {
     pub(super) async fn agent_said(&mut self, heard: Heard) -> Result<(), Over> {
         let events = match heard {
             Ok(events) => events,
-            Err(error) => return self.lost(error).await,
+            Err(error) => return Box::pin(self.lost(error)).await,
         };
         let Some(translator) = &mut self.translator else { return Ok(()) };
-        let (now, mut all) = (millis(&self.app), Output::default());
+        let now = millis(&self.app);
+        let mut all = Output { messages: Vec::with_capacity(events.len()), effects: Vec::new() };
         for data in &events {
             // What is no event of ours is none: the agent may say anything.
             let Ok(event) = Event::parse(data) else { continue };
             translator.observe_into(&event, now, &mut all);
         }
         self.take(all).await?;
-        self.after_turn().await
+        if self.works() { Ok(()) } else { Box::pin(self.after_turn()).await }
     }
 
     /// Says and does what follows from the agent's words.
@@ -101,27 +99,33 @@ impl Session {
 /// read have caught up.
 pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> Heard {
     let Some(agent) = agent.as_mut().filter(|_| !wait) else { return std::future::pending().await };
-    while feed.is_held_back() {
-        tokio::time::sleep(CATCHING_UP).await;
-    }
+    feed.caught_up().await;
     let first = loop {
         match agent.events.next().await {
             Ok(Some(first)) => break first,
             Ok(None) => return Err(None),
-            // Only this event is lost.
-            Err(error @ ApiError::Event(_)) => tracing::warn!(%error, "an event of the agent was left out"),
+            Err(error @ ApiError::Event(_)) => left_out(&error),
             Err(error) => return Err(Some(error)),
         }
     };
     let mut bytes = first.len();
     let mut events = vec![first];
-    // An end or an error comes again with the next call.
     while events.len() < TOGETHER
         && bytes < TOGETHER_BYTES
-        && let Some(Ok(Some(event))) = agent.events.next().now_or_never()
+        && let Some(event) = agent.events.at_hand()
     {
-        bytes += event.len();
-        events.push(event);
+        match event {
+            Ok(event) => {
+                bytes += event.len();
+                events.push(event);
+            }
+            Err(error) => left_out(&error),
+        }
     }
     Ok(events)
+}
+
+/// Only this event is lost.
+fn left_out(error: &ApiError) {
+    tracing::warn!(%error, "an event of the agent was left out");
 }

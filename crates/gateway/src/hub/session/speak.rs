@@ -23,7 +23,7 @@ impl Session {
         let first = self.feed.head() + 1;
         let last = self.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
         if last > self.reserved {
-            self.app.store.reserve_numbers(&self.owner, last + BLOCK).await?;
+            Box::pin(self.app.store.reserve_numbers(&self.owner, last + BLOCK)).await?;
             self.reserved = last + BLOCK;
         }
         let (text, frames) = frame::numbered(&messages, first);
@@ -50,7 +50,7 @@ impl Session {
         }
         let settled = self.transcript.settled(self.feed.head());
         let stored = finished.iter().map(Held::stored).collect();
-        Ok(self.app.store.save_messages(&self.owner, settled, stored).await?)
+        Ok(Box::pin(self.app.store.save_messages(&self.owner, settled, stored)).await?)
     }
 
     /// The agent will say no more of what is open: it is kept as it is, and marked.

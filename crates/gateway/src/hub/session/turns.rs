@@ -195,12 +195,16 @@ impl Session {
         Ok(())
     }
 
+    /// Whether the agent is at work on a turn, or about to be.
+    pub(super) fn works(&self) -> bool {
+        self.dispatch.is_some()
+            || self.aborting.is_some()
+            || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy)
+    }
+
     /// When the agent is free again: the turn is settled and the next one begins.
     pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
-        let busy = self.dispatch.is_some()
-            || self.aborting.is_some()
-            || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy);
-        if busy {
+        if self.works() {
             return Ok(());
         }
         if let Some(prompt) = self.turn.take() {

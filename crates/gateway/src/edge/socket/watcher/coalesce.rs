@@ -11,14 +11,14 @@ use crate::hub::Batch;
 const LONGEST: usize = 16 * 1024;
 const TOKEN: &str = r#"{"type":"token""#;
 
-/// The frames after a place, as they are, or joined for one that lags.
-pub(super) fn frames(batches: &[Arc<Batch>], place: i64, lags: bool) -> Vec<Utf8Bytes> {
+/// The frames after a place, as they are.
+pub(super) fn after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
     let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
-    let waiting: Vec<_> = numbered.filter(|(seq, _)| *seq > place).map(|(_, frame)| frame.clone()).collect();
-    if lags { joined(waiting) } else { waiting }
+    numbered.filter(move |(seq, _)| *seq > place).map(|(_, frame)| frame.clone())
 }
 
-fn joined(waiting: Vec<Utf8Bytes>) -> Vec<Utf8Bytes> {
+/// The same, for one that lags.
+pub(super) fn joined(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8Bytes> {
     let mut out = Vec::new();
     let mut open: Option<Frame> = None;
     for frame in waiting {
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
         let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
-        let frames = frames(std::slice::from_ref(&batch), 5, false);
+        let frames: Vec<_> = after(std::slice::from_ref(&batch), 5).collect();
         assert_eq!(frames, batch.frames[1..]);
     }
 
@@ -84,7 +84,7 @@ mod tests {
         messages.push(ServerMessage::MessageComplete { message_id: "m".into() });
         messages.extend(vec![token("b", "y"); 2]);
         let got: Vec<_> =
-            frames(&[batch(1, &messages)], 0, true).iter().map(|f| Frame::parse(f).unwrap()).collect();
+            joined(after(&[batch(1, &messages)], 0)).iter().map(|f| Frame::parse(f).unwrap()).collect();
         assert_eq!(got.len(), 3);
         assert_eq!(
             (got[0].seq_from, got[0].seq, &got[0].message),
