@@ -82,8 +82,8 @@ macro_rules! find {
             $crate::db::Db::Sqlite { readers, near, .. } => {
                 let found = near.find($sql, &[$(&$value),*]);
                 match found {
-                    Some(found) => Ok(found),
-                    None => sqlx::query_as($sql)$(.bind($value))*.fetch_optional(readers).await,
+                    $crate::near::Look::Done(found) => Ok(found),
+                    $crate::near::Look::AskThePool => sqlx::query_as($sql)$(.bind($value))*.fetch_optional(readers).await,
                 }
             }
             $crate::db::Db::Postgres(pool) => {

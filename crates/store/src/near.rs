@@ -20,6 +20,12 @@ use uuid::Uuid;
 #[derive(Clone)]
 pub(crate) struct Near(Arc<Mutex<State>>);
 
+/// What came of a look.
+pub(crate) enum Look<T> {
+    Done(Option<T>),
+    AskThePool,
+}
+
 struct State {
     file: PathBuf,
     idle: Vec<Connection>,
@@ -31,12 +37,12 @@ impl Near {
         Self(Arc::new(Mutex::new(State { file: file.to_owned(), idle: Vec::new(), closed: false })))
     }
 
-    /// The row that a statement finds, if the look itself succeeds.
-    pub(crate) fn find<T: FromNear>(&self, sql: &str, parameters: &[&dyn ToSql]) -> Option<Option<T>> {
-        let connection = self.take()?;
-        let found = find(&connection, sql, parameters).ok();
+    /// The row that a statement finds, or that the pool must be asked.
+    pub(crate) fn find<T: FromNear>(&self, sql: &str, parameters: &[&dyn ToSql]) -> Look<T> {
+        let Some(connection) = self.take() else { return Look::AskThePool };
+        let found = find(&connection, sql, parameters);
         self.give_back(connection);
-        found
+        found.map_or(Look::AskThePool, Look::Done)
     }
 
     fn take(&self) -> Option<Connection> {

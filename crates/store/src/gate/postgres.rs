@@ -117,10 +117,10 @@ async fn append(tx: &mut PgConnection, events: &[Told<'_>], size: u64) -> Result
 
 /// All rows as one array for each column.
 async fn execute(tx: &mut PgConnection, rows: &Rows<'_>) -> sqlx::Result<()> {
-    let Some(first) = rows.rows.first() else { return Ok(()) };
+    let Some(first) = rows.values.first() else { return Ok(()) };
     let mut query = sqlx::query(AssertSqlSafe(text(rows, first)));
     for (index, kind) in first.iter().enumerate() {
-        let column = || rows.rows.iter().filter_map(move |row| row.get(index));
+        let column = || rows.values.iter().filter_map(move |row| row.get(index));
         query = match kind {
             Cell::Text(_) | Cell::Json(_) => query.bind(column().map(as_text).collect::<Vec<_>>()),
             Cell::Number(_) => query.bind(column().map(as_number).collect::<Vec<_>>()),

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use ledger::{Entry, Head};
-use proto::{OrgId, RunStatus};
+use ledger::{Entry, Head, Text};
+use proto::{OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
 use super::plan::{Plan, Told};
@@ -19,7 +19,7 @@ use crate::{NewArtifact, NewRun, StoreError};
 /// Rows of one statement, and what stands before and after them.
 pub(super) struct Rows<'a> {
     pub(super) before: &'static str,
-    pub(super) rows: Vec<Vec<Cell<'a>>>,
+    pub(super) values: Vec<Vec<Cell<'a>>>,
     pub(super) after: &'static str,
 }
 
@@ -127,7 +127,7 @@ pub(super) fn of_plan<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
     let mut all = vec![begins(&plan.begins), ends(plan), takes(plan), effects(&plan.effects)];
     all.extend(governing(&plan.governing));
     all.extend(artifacts(&plan.artifacts));
-    all.retain(|rows| !rows.rows.is_empty());
+    all.retain(|rows| !rows.values.is_empty());
     all
 }
 
@@ -149,7 +149,7 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             &run.root_run_id,
             run.run_name.as_deref(),
             run.case_id.as_deref(),
-            run.session_id.map(|id| id.uuid()),
+            run.session_id.map(SessionId::uuid),
             run.correlation_id.as_deref(),
             &run.actor,
             &run.role_id,
@@ -179,7 +179,7 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             role_id, lane_id, tool, operation, request_hash, decision, instance, inputs, retry_count,
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,
             completed_at) ",
-        rows: runs.iter().map(row).collect(),
+        values: runs.iter().map(row).collect(),
         after: "",
     }
 }
@@ -202,7 +202,7 @@ fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
         before:
             "UPDATE runs SET status = v.column3, outcome = v.column4, error = v.column5, answer = v.column6,
             response_hash = v.column7, outputs = v.column8, completed_at = v.column9 FROM (",
-        rows: rows.collect(),
+        values: rows.collect(),
         after: ") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2",
     }
 }
@@ -210,7 +210,7 @@ fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
 fn takes<'a>(plan: &Plan<'a>) -> Rows<'a> {
     Rows {
         before: "UPDATE runs SET instance = v.column3 FROM (",
-        rows: plan.takes.iter().map(|(org, run, to)| row![org.uuid(), *run, *to]).collect(),
+        values: plan.takes.iter().map(|(org, run, to)| row![org.uuid(), *run, *to]).collect(),
         after: ") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2",
     }
 }
@@ -224,7 +224,7 @@ fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
         before:
             "UPDATE configurations SET service_commands = v.column3, service_commands_updated_by = v.column4,
             service_commands_updated_at = v.column5, updated_at = v.column5 FROM (",
-        rows: effects.iter().map(row).collect(),
+        values: effects.iter().map(row).collect(),
         after: ") AS v WHERE configurations.org_id = v.column1 AND configurations.id = v.column2",
     }
 }
@@ -254,14 +254,14 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
     locks.drain(..locks.len().saturating_sub(1));
     let locks = Rows {
         before: "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at) ",
-        rows: locks,
+        values: locks,
         after: " ON CONFLICT (id) DO UPDATE SET locked = excluded.locked, changed_by = excluded.changed_by,
             reason = excluded.reason, changed_at = excluded.changed_at",
     };
     let grants = Rows {
         before: "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by, valid_from,
             valid_until) ",
-        rows: grants,
+        values: grants,
         after: "",
     };
     [locks, grants]
@@ -270,7 +270,7 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
 fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
     let contents = Rows {
         before: "INSERT INTO artifact_contents (org_id, artifact_id, content) ",
-        rows: artifacts
+        values: artifacts
             .iter()
             .map(|new| row![new.org_id.uuid(), &new.artifact_id, new.content.as_slice()])
             .collect(),
@@ -294,7 +294,7 @@ fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
     let described = Rows {
         before: "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
             case_id, content_type, byte_size, lineage, created_at) ",
-        rows: described.collect(),
+        values: described.collect(),
         after: " ON CONFLICT (org_id, artifact_id) DO NOTHING",
     };
     [contents, described]
@@ -318,8 +318,8 @@ pub(super) fn of_ledger<'a>(
             new.org.map(OrgId::uuid),
             event.action_type.as_str(),
             event.outcome.as_str(),
-            event.run_id.as_ref().map(|id| id.as_str()),
-            event.case_id.as_ref().map(|id| id.as_str()),
+            event.run_id.as_ref().map(Text::as_str),
+            event.case_id.as_ref().map(Text::as_str),
             &entry.record,
             entry.prev_hash.to_string(),
             entry.hash.to_string(),
@@ -330,7 +330,7 @@ pub(super) fn of_ledger<'a>(
         before:
             "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
             run_id, case_id, record, prev_hash, hash, created_at) ",
-        rows,
+        values: rows,
         after: "",
     };
     let orgs: HashMap<_, _> =
@@ -341,12 +341,12 @@ pub(super) fn of_ledger<'a>(
     });
     let ends = Rows {
         before: "INSERT INTO ledger_heads (chain, org_id, sequence, hash) ",
-        rows: ends.collect(),
+        values: ends.collect(),
         after: " ON CONFLICT (chain) DO UPDATE SET sequence = excluded.sequence, hash = excluded.hash",
     };
     let tree = Rows {
         before: "UPDATE ledger_tree SET size = v.column1 FROM (",
-        rows: vec![row![size + entries.len() as u64]],
+        values: vec![row![size + entries.len() as u64]],
         after: ") AS v WHERE ledger_tree.id = 1",
     };
     Ok([appended, ends, tree])

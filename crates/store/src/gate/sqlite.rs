@@ -140,11 +140,11 @@ fn append(tx: &Connection, events: &[Told<'_>], size: u64) -> Result<(), StoreEr
 
 /// One row after the other, by a statement that is prepared once.
 fn execute(tx: &Connection, rows: &Rows<'_>) -> rusqlite::Result<()> {
-    let Some(first) = rows.rows.first() else { return Ok(()) };
+    let Some(first) = rows.values.first() else { return Ok(()) };
     let places = vec!["?"; first.len()].join(",");
     let sql = format!("{}VALUES ({places}){}", rows.before, rows.after);
     let mut statement = tx.prepare_cached(&sql)?;
-    for row in &rows.rows {
+    for row in &rows.values {
         for (index, cell) in (1..).zip(row) {
             statement.raw_bind_parameter(index, cell)?;
         }
