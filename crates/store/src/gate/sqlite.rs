@@ -69,7 +69,7 @@ impl Line {
     fn attempt(&mut self, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => open(&self.file).map_err(failed)?,
+            None => open(&self.file).map_err(|error| failed(&error))?,
         };
         let done = catch_unwind(AssertUnwindSafe(|| run(&mut connection, writes)))
             .unwrap_or_else(|_| Err(StoreError::NotCommitted("the gate's writer fell over".to_owned())));
@@ -91,13 +91,15 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
 }
 
 fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
-    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    let tx = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(|error| failed(&error))?;
     let Number(size) =
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
     let found = look(&tx, writes)?;
     let plan = plan(writes, &found);
     for rows in of_plan(&plan) {
-        execute(&tx, &rows).map_err(failed)?;
+        execute(&tx, &rows).map_err(|error| failed(&error))?;
     }
     if !plan.events.is_empty() {
         append(&tx, &plan.events, whole(size)?)?;
@@ -133,7 +135,7 @@ fn append(tx: &Connection, events: &[Told<'_>], size: u64) -> Result<(), StoreEr
     }
     let (entries, heads) = link(events, heads, size)?;
     for rows in of_ledger(events, &entries, &heads, size)? {
-        execute(tx, &rows).map_err(failed)?;
+        execute(tx, &rows).map_err(|error| failed(&error))?;
     }
     Ok(())
 }
@@ -171,7 +173,7 @@ impl ToSql for Cell<'_> {
 }
 
 /// What the file cannot take now is unavailable; what it says no to is a fault of ours.
-fn failed(error: rusqlite::Error) -> StoreError {
+fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::ConstraintViolation) | None => {
             StoreError::Failed(sqlx::Error::Protocol(error.to_string()))
