@@ -200,3 +200,104 @@ impl<T: DeserializeOwned> NearValue for Json<T> {
         serde_json::from_str(value.as_str().ok()?).ok().map(Self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clock::Clock;
+    use proto::{ClientType, JsonObject, OrgId, RunKind, RunStatus, SessionId, SessionType};
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::{Called, Change, GateWrite, JsonText, NewOrg, NewRun, NewSession, Store};
+
+    const RUN: &str = "run-00000001";
+
+    async fn filled(file: &Path) -> (Store, OrgId, SessionId) {
+        let store = Store::open_sqlite(file, &Clock::system()).await.unwrap();
+        let at = DateTime::from_timestamp_nanos(1_750_000_000_123_456_789);
+        let (org, session): (OrgId, SessionId) = (Uuid::from_u128(1).into(), Uuid::from_u128(2).into());
+        store.create_org(NewOrg { id: org, name: "org".to_owned(), at }).await.unwrap();
+        let mut metadata = JsonObject::new();
+        metadata.insert("ü".to_owned(), json!([1, null, {"a": "b"}]));
+        let new = NewSession {
+            client_type: Some(ClientType::Web),
+            client_metadata: Some(metadata),
+            title: Some("a \"title\"".to_owned()),
+            budget_micros: Some(1 << 40),
+            ..NewSession::new(session, org, SessionType::Setup, "local", at)
+        };
+        store.create_session(new).await.unwrap();
+        let run = NewRun {
+            org_id: org,
+            run_id: RUN.to_owned(),
+            kind: RunKind::ToolGateway,
+            status: RunStatus::Running,
+            lanes_version: "lanes-1".to_owned(),
+            roles_version: "roles-1".to_owned(),
+            parent_run_id: None,
+            root_run_id: RUN.to_owned(),
+            run_name: None,
+            case_id: Some("case-1".to_owned()),
+            session_id: Some(session),
+            correlation_id: None,
+            actor: JsonText::of(&json!({"actor_id": "ada"})),
+            role_id: "OPERATOR".to_owned(),
+            lane_id: None,
+            call: Some(Called {
+                tool: "weather".to_owned(),
+                operation: "look".to_owned(),
+                request_hash: "f".repeat(64),
+                decision: JsonText::of(&json!({})),
+                instance: "here".to_owned(),
+            }),
+            inputs: JsonText::of(&json!([])),
+            retry_count: 3,
+            retry_reason: None,
+            created_at: at,
+            end: None,
+        };
+        store.gate_write(GateWrite::new(Change::Begin(Box::new(run)), Vec::new())).await.unwrap();
+        (store, org, session)
+    }
+
+    /// Whatever is found by key must not depend on whether a connection was near.
+    #[tokio::test]
+    async fn a_row_is_the_same_whoever_finds_it() {
+        let folder = TempDir::new().unwrap();
+        let (store, org, session) = filled(&folder.path().join("t.db")).await;
+        let Db::Sqlite { near, .. } = &store.db else { panic!("SQLite was opened") };
+        let look = async || {
+            let absent: SessionId = Uuid::from_u128(3).into();
+            (
+                store.session(org, session).await.unwrap(),
+                store.run(org, RUN).await.unwrap(),
+                store.session(org, absent).await.unwrap(),
+                format!("{:?}", store.sandbox_of_session(session).await.unwrap()),
+            )
+        };
+        let here = look().await;
+        assert!(here.0.is_some() && here.1.is_some() && here.2.is_none());
+        assert_eq!(near.0.lock().unwrap().idle.len(), 1, "it was found here");
+        near.close();
+        assert_eq!(look().await, here);
+        assert!(near.0.lock().unwrap().idle.is_empty(), "what is closed is not opened again");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_left_to_the_pool() {
+        let folder = TempDir::new().unwrap();
+        let nowhere = Near::new(&folder.path().join("absent.db"));
+        assert!(matches!(nowhere.find::<crate::Run>("SELECT 1", &[]), Look::AskThePool));
+        let file = folder.path().join("t.db");
+        Connection::open(&file).unwrap();
+        let near = Near::new(&file);
+        assert!(
+            matches!(near.find::<crate::Run>("SELECT 1 AS org_id", &[]), Look::AskThePool),
+            "another form"
+        );
+        let written = near.find::<crate::Run>("CREATE TABLE t (n)", &[]);
+        assert!(matches!(written, Look::AskThePool), "it only reads");
+    }
+}

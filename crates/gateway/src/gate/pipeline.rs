@@ -117,8 +117,7 @@ async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered>
 async fn prepare(app: &AppState, call: &Call, (tool, within): (&dyn Tool, &dyn Within)) -> Prepared {
     let preparing = AssertUnwindSafe(within.prepare(app, call)).catch_unwind();
     match tokio::time::timeout(tool.timeout(), preparing).await {
-        Ok(Ok(Ok((output, effect)))) => Ok((output, Some(effect))),
-        Ok(Ok(Err(failure))) => Err(refusal_of(failure)),
+        Ok(Ok(prepared)) => prepared.map_err(refusal_of),
         Ok(Err(_)) => Err(Refusal::new(ToolErrorCode::ToolError, "the tool fell over; nothing was done")),
         Err(_) => Err(refusal_of(Failure::Timeout)),
     }

@@ -14,7 +14,7 @@ use super::{Gate, artifacts};
 use crate::sources::Output;
 
 /// What a call within comes to: what it gives and changes, or why not.
-pub(super) type Prepared = Result<(Output, Option<Effect>), Refusal>;
+pub(super) type Prepared = Result<(Output, Effect), Refusal>;
 
 impl Gate {
     /// The claim of a call with the decision about it.
@@ -39,7 +39,7 @@ impl Gate {
     ) -> (GateWrite, Answered) {
         let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
         let (result, effect) = match prepared {
-            Ok((output, effect)) => (Ok(output), effect),
+            Ok((output, effect)) => (Ok(output), Some(effect)),
             Err(refusal) => (Err(refusal), None),
         };
         let asked = if effect.is_some() { Asked::Tool } else { Asked::Nobody };
