@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -14,6 +15,7 @@ const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
 pub(crate) struct Machine {
     dir: TempDir,
     env: Vec<(String, String)>,
+    program: PathBuf,
 }
 
 /// How a command ended.
@@ -25,7 +27,16 @@ pub(crate) struct Ended {
 
 impl Machine {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), env: Vec::new() }
+        Self { dir: tempfile::tempdir().unwrap(), env: Vec::new(), program: BIN.into() }
+    }
+
+    /// The same with the program in a folder where nothing lies beside it: it finds what was built with it.
+    pub(crate) fn moved_to(mut self, folder: &Path) -> Self {
+        // Sandboxes have users of their own, and start it too.
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        self.program = folder.join("proliferate");
+        std::fs::copy(BIN, &self.program).unwrap();
+        self
     }
 
     /// The same with one more setting in the environment.
@@ -43,7 +54,7 @@ impl Machine {
     }
 
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(BIN);
+        let mut command = Command::new(&self.program);
         command.env_clear().env("PATH", path()).env("HOME", self.dir.path());
         command.env("PROLIFERATE_DATA_DIR", self.data_dir());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));

@@ -90,7 +90,10 @@ impl Real {
 
     /// A server with these settings, and no session yet.
     pub(crate) fn serving(settings: &[(&str, &str)]) -> Self {
-        let machine = Machine::new();
+        Self::on(Machine::new(), settings)
+    }
+
+    pub(crate) fn on(machine: Machine, settings: &[(&str, &str)]) -> Self {
         let script = machine.file("script.toml");
         std::fs::write(&script, SCRIPT.replace("@COUNT@", count().trim())).unwrap();
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");

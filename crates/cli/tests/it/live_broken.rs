@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::harness::Machine;
 use crate::live::{Real, outcome, tokens};
 
 #[test]
@@ -13,7 +14,9 @@ fn an_agent_that_is_not_installed_is_named_with_its_remedy_to_everyone() {
     let path = crate::harness::path();
     let without: Vec<_> =
         path.split(':').filter(|folder| !Path::new(folder).join("opencode").exists()).collect();
-    let mut real = Real::serving(&[("PATH", &without.join(":")), ("WARM_POOL_SIZE", "0")]);
+    let alone = tempfile::tempdir().unwrap();
+    let machine = Machine::new().moved_to(alone.path());
+    let mut real = Real::on(machine, &[("PATH", &without.join(":")), ("WARM_POOL_SIZE", "0")]);
     real.new_session(&json!({}));
     let mut sockets = [real.watch(""), real.watch("")];
     for socket in &mut sockets {
