@@ -1,15 +1,16 @@
 //! The three secrets that everything rests on: given by settings, or made once and kept in the data dir.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clock::Rng;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::{Config, ConfigErrors, Database};
+use crate::secret_file;
 use crate::vault::key_id;
 
 /// The signing secrets and the keys of the vault.
@@ -153,7 +154,7 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
              {JWT}={}\n{SERVICE}={}\n{VAULT}={}\n",
             values[0], values[1], values[2]
         );
-        make(file, &text)?;
+        secret_file::make(file, text.as_bytes()).map_err(|e| failed("cannot make", file, e))?;
     }
     private(file)?;
     parse(file)
@@ -161,19 +162,10 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
 
 /// Refuses a file that a copy or a restored backup has left open to others.
 fn private(file: &Path) -> Result<(), KeyringError> {
-    let mode = std::fs::metadata(file).map_err(|e| failed("cannot read", file, e))?.permissions().mode();
-    let owners = mode & 0o700;
-    if mode & 0o777 == owners { Ok(()) } else { Err(KeyringError::Exposed { path: file.to_owned() }) }
-}
-
-/// Puts a whole file in place, unless another process was faster: then that one counts.
-fn make(file: &Path, text: &str) -> Result<(), KeyringError> {
-    let part = write_part(file, text)?;
-    let linked = std::fs::hard_link(&part, file);
-    let _ = std::fs::remove_file(&part);
-    match linked {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(failed("cannot make", file, e)),
-        _ => sync_folder_of(file),
+    if secret_file::is_private(file).map_err(|e| failed("cannot read", file, e))? {
+        Ok(())
+    } else {
+        Err(KeyringError::Exposed { path: file.to_owned() })
     }
 }
 
@@ -182,30 +174,8 @@ fn rewrite(file: &Path, changes: &[(&str, Option<&str>)]) -> Result<(), KeyringE
     let is_old = |line: &str| changes.iter().any(|(name, _)| line.starts_with(&format!("{name}=")));
     let mut lines: Vec<String> = text.lines().filter(|line| !is_old(line)).map(str::to_owned).collect();
     lines.extend(changes.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
-    let part = write_part(file, &(lines.join("\n") + "\n"))?;
-    std::fs::rename(&part, file).map_err(|e| failed("cannot replace", file, e))?;
-    sync_folder_of(file)
-}
-
-/// A name is on the disk when its folder is. Before that a power cut brings the old file back, and what was sealed
-/// with a key of the new one is lost.
-fn sync_folder_of(file: &Path) -> Result<(), KeyringError> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| failed("cannot save", folder, e))
-}
-
-fn write_part(file: &Path, text: &str) -> Result<PathBuf, KeyringError> {
-    let part = file.with_extension(format!("part{}", std::process::id()));
-    let write = || {
-        let mut out: File =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-        out.set_permissions(Permissions::from_mode(0o600))?;
-        out.write_all(text.as_bytes())?;
-        out.sync_all()
-    };
-    write().map_err(|e| failed("cannot write", &part, e))?;
-    Ok(part)
+    let text = lines.join("\n") + "\n";
+    secret_file::replace(file, text.as_bytes()).map_err(|e| failed("cannot replace", file, e))
 }
 
 fn parse(file: &Path) -> Result<BTreeMap<String, String>, KeyringError> {
@@ -220,6 +190,9 @@ fn failed(what: &'static str, path: &Path, source: io::Error) -> KeyringError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn config(data_dir: &Path, more: &[(&str, &str)]) -> Config {

@@ -5,6 +5,7 @@
 // What it is told, and what it keeps secret.
 pub mod config;
 pub mod keyring;
+mod secret_file;
 // Client in.
 pub mod edge;
 pub mod identity;

@@ -1,9 +1,9 @@
 //! Signs what the ledger holds, and writes it down outside of the database as well: whoever keeps one of these can
 //! show later that nothing before it was changed.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clock::{Clock, Rng};
@@ -12,6 +12,7 @@ use store::{KeptCheckpoint, Store, StoreError};
 use tokio::sync::Mutex;
 
 use crate::config::Config;
+use crate::secret_file;
 
 /// The name of the ledger in its checkpoints and keys.
 const NAME: &str = "proliferate";
@@ -240,35 +241,25 @@ pub(super) fn signing_key(seed: &[u8; 32]) -> SigningKey {
 fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
     if !path.exists() {
         let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
-        make(path, &hex::encode(rng.bytes::<32>())).map_err(failed)?;
+        secret_file::make(path, hex::encode(rng.bytes::<32>()).as_bytes()).map_err(failed)?;
     }
     read_seed(path)
 }
 
 pub(super) fn read_seed(path: &Path) -> Result<[u8; 32], SigningKeyError> {
     let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
+    if !secret_file::is_private(path).map_err(failed)? {
         return Err(SigningKeyError::Exposed { path: path.to_owned() });
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
+    let text = fs::read_to_string(path).map_err(failed)?;
     let bytes = hex::decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or_else(|| SigningKeyError::Damaged { path: path.to_owned() })
 }
 
-pub(super) fn make(path: &Path, text: &str) -> io::Result<()> {
-    let part = path.with_extension(format!("part{}", std::process::id()));
-    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    out.write_all(text.as_bytes())?;
-    out.sync_all()?;
-    let linked = fs::hard_link(&part, path);
-    fs::remove_file(&part)?;
-    linked.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -306,7 +297,7 @@ mod tests {
         let error = read_or_make(&file, &Rng::system()).unwrap_err().to_string();
         assert!(error.contains("chmod 600"), "{error}");
         fs::remove_file(&file).unwrap();
-        make(&file, "not a key").unwrap();
+        secret_file::make(&file, b"not a key").unwrap();
         assert!(matches!(read_or_make(&file, &Rng::system()), Err(SigningKeyError::Damaged { .. })));
     }
 }

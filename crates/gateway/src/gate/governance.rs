@@ -1,7 +1,7 @@
 //! What an operator does to the gate from outside: the safety lock, grants to break the glass, another signing key.
 //! Each is one write with the event that tells it, so that nothing changes unrecorded.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,11 @@ use proto::text::is_line;
 use proto::{OrgId, UserId};
 use store::{Change, GateWrite, NewEvent, OverrideGrant, SafetyLock, Store, StoreError};
 
-use super::checkpoints::{SigningKeyError, key_in_force, make, read_seed, signing_key};
+use super::checkpoints::{SigningKeyError, key_in_force, read_seed, signing_key};
 use super::rules::{RulesError, read_policy};
 use super::scribe;
 use crate::config::Config;
+use crate::secret_file;
 
 /// Who acts here: whoever may write to the database has no name of ours.
 const OPERATOR: &str = "operator";
@@ -136,7 +137,8 @@ impl Governance<'_> {
         let _held = hold(&path)?;
         let old = signing_key(&read_seed(&path)?);
         if !next_path.exists() {
-            make(&next_path, &hex::encode(self.rng.bytes::<32>())).map_err(failed)?;
+            let seed = hex::encode(self.rng.bytes::<32>());
+            secret_file::make(&next_path, seed.as_bytes()).map_err(failed)?;
         }
         let next = signing_key(&read_seed(&next_path)?);
         let in_force = key_in_force(self.store).await?;
@@ -149,7 +151,7 @@ impl Governance<'_> {
             event.notes = Some(Text::cut(&KeyChange::sign(&old, &next)));
             self.write(Change::Nothing, None, event).await?;
         }
-        replace(&next_path, &path).map_err(failed)?;
+        secret_file::rename(&next_path, &path).map_err(failed)?;
         Ok((old.public().clone(), next.public().clone()))
     }
 
@@ -215,13 +217,4 @@ fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
     name.into()
-}
-
-/// On disk when it returns: a key that the ledger names must not be lost with the power.
-fn replace(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
-    match to.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }

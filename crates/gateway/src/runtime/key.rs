@@ -1,9 +1,8 @@
 //! The keys by which supervisors inside sandboxes know us. A sandbox outlives the gateway, so its key must too: it is
 //! made of one secret of this data dir and the sandbox's name, and written down nowhere else.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use channel::Key;
@@ -12,6 +11,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sandbox::SandboxId;
 use sha2::Sha256;
 
+use crate::secret_file;
+
 /// What all keys of a data dir are made of.
 pub(super) struct RootKey([u8; 32]);
 
@@ -19,17 +20,11 @@ impl RootKey {
     /// Reads it, or makes it once: of two processes that try at a time, the first counts.
     pub(super) fn open(file: &Path, rng: &Rng) -> io::Result<Self> {
         if !file.exists() {
-            let part = file.with_extension(format!("part{}", std::process::id()));
-            let mut out =
-                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-            out.write_all(&rng.bytes::<32>())?;
-            out.sync_all()?;
-            let linked = std::fs::hard_link(&part, file);
-            std::fs::remove_file(&part)?;
-            linked.or_else(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => Ok(()),
-                _ => Err(error),
-            })?;
+            secret_file::make(file, &rng.bytes::<32>())?;
+        }
+        if !secret_file::is_private(file)? {
+            let remedy = format!("others can read it: chmod 600 {}", file.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, remedy));
         }
         let mut key = [0; 32];
         File::open(file)?.read_exact(&mut key)?;
@@ -69,13 +64,17 @@ mod tests {
         assert_ne!(first.bytes_of(&one), first.bytes_of(&two));
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "a part of a file was left behind");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let error = RootKey::open(&file, &Rng::system()).err().unwrap().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
     }
 
     #[test]
     fn a_file_that_is_too_short_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sandboxes.key");
-        std::fs::write(&file, "short").unwrap();
-        assert!(RootKey::open(&file, &Rng::system()).is_err());
+        secret_file::make(&file, b"short").unwrap();
+        let error = RootKey::open(&file, &Rng::system()).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
