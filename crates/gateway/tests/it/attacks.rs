@@ -61,14 +61,7 @@ impl World {
                 format!("- {{name: evil.{name}, url: 'http://{address}/{name}', timeout_ms: 1500, risk: read, auth: 'bearer:EVIL_KEY'}}\n")
             })
             .concat();
-        let setup = Setup::sqlite();
-        let folder = setup.folder().join("policy");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("tools.yaml"), tools).unwrap();
-        let setup = setup
-            .set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
-            .set("CONNECTOR_ALLOWED_HOSTS", &address);
-        let gateway = setup.start().await;
+        let gateway = Setup::sqlite().with_tools(&tools, &address).start().await;
         let team = OrgOf3::new(&gateway.app).await;
         let token = service_token(&gateway.app, Some(team.org));
         Self { gateway, team, token, seen }

@@ -5,9 +5,9 @@ use proto::{Role, SessionId};
 use serde_json::{Value, json};
 
 use crate::call::Answer;
-use crate::gate::{World, outcomes, with, write_call};
 use crate::harness::Setup;
 use crate::people::{OrgOf3, sandbox_token, service_token, session, some_uuid};
+use crate::world::{World, outcomes, with, write_call};
 
 const LIMIT: usize = 20_000;
 

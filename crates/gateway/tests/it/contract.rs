@@ -16,7 +16,7 @@ macro_rules! checks {
         const CHECKS: &[(&str, &[&str])] = &[$((stringify!($check), &[$($id),*])),+];
 
         mod sqlite {
-            use crate::gate::World;
+            use crate::world::World;
             use crate::harness::Setup;
 
             $(#[tokio::test]
@@ -26,7 +26,7 @@ macro_rules! checks {
         }
 
         mod postgres {
-            use crate::gate::World;
+            use crate::world::World;
             use crate::harness::Setup;
 
             $(#[tokio::test]

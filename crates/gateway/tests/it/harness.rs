@@ -90,6 +90,14 @@ impl Setup {
         self
     }
 
+    /// With these tools of its own, which may go to this address.
+    pub(crate) fn with_tools(self, tools: &str, address: &str) -> Self {
+        let folder = self.folder().join("policy");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("tools.yaml"), tools).unwrap();
+        self.set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap()).set("CONNECTOR_ALLOWED_HOSTS", address)
+    }
+
     /// Runs SQL on the database; only with PostgreSQL.
     pub(crate) async fn sql(&self, text: &str) {
         pgwire::run(&self.settings["DATABASE_URL"], text).await;

@@ -8,6 +8,7 @@ mod live;
 mod people;
 mod pgwire;
 mod raw;
+mod world;
 
 // Who is asking.
 mod attach;

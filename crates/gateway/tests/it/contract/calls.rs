@@ -4,7 +4,7 @@ use proto::Role;
 use serde_json::{Value, json};
 use testkit::Plan;
 
-use crate::gate::{DENIED, World, outcomes, with, write_call};
+use crate::world::{DENIED, World, outcomes, with, write_call};
 
 /// What a tool does is counted outside. Every effect belongs to a call that the gate allowed, under the id of its run.
 pub(super) async fn only_the_gate_executes(world: World) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gate::{World, with, write_call};
+use crate::world::{World, with, write_call};
 
 pub(super) async fn an_event_says_who_what_where_and_when(world: World) {
     let answer = world.call(&write_call("run-00000001")).await.json();

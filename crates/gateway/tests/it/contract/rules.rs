@@ -3,9 +3,9 @@
 use proto::Role;
 use serde_json::{Value, json};
 
-use crate::gate::{DENIED, World, outcomes, with, write_call};
 use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
+use crate::world::{DENIED, World, outcomes, with, write_call};
 
 /// The rule by which a call is denied, which must be in its first event. Nothing is executed.
 async fn denied_by(world: &World, token: &str, call: &Value) -> String {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gate::{World, outcomes, with, write_call};
+use crate::world::{World, outcomes, with, write_call};
 
 pub(super) async fn a_call_is_a_child_run(world: World) {
     for kind in ["agent", "orchestrator"] {
