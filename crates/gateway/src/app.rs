@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::config::{Config, Origin};
 use crate::coord::Coord;
-use crate::gate::SharedGate;
+use crate::gate::Gate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::Llm;
@@ -56,7 +56,7 @@ pub struct App {
     pub passes: Passes,
     pub llm: Llm,
     /// The one door for side effects.
-    pub gate: SharedGate,
+    pub gate: Arc<Gate>,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
     pub model_requests: Semaphore,
     /// Absent when something else in this process counts.

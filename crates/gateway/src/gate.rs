@@ -20,7 +20,7 @@ mod scribe;
 mod upkeep;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use clock::{Clock, Rng};
@@ -115,6 +115,3 @@ impl Gate {
         self.at_work.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
-
-/// The gate, shared by whoever calls it.
-pub type SharedGate = Arc<Gate>;

@@ -105,7 +105,7 @@ pub enum Written {
 
 /// A write, and who waits for it.
 struct Job {
-    write: Ready,
+    ready: Ready,
     done: Waiting,
 }
 
@@ -197,7 +197,7 @@ impl Store {
         let (done, answer) = oneshot::channel();
         self.gate
             .0
-            .send(Asked::Write(Box::new(Job { write: Ready::new(write)?, done })))
+            .send(Asked::Write(Box::new(Job { ready: Ready::new(write)?, done })))
             .await
             .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -234,7 +234,7 @@ impl Change {
 fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| {
-        job.write.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())))
+        job.ready.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())))
     })
 }
 

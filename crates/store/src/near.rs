@@ -96,16 +96,15 @@ pub(crate) fn find<T: FromNear>(
 }
 
 /// Binds values to `$1`, `$2` and so on: SQLite itself counts them in the order of the text.
-pub(crate) fn bind(statement: &mut Statement<'_>, parameters: &[&dyn ToSql]) -> rusqlite::Result<()> {
-    for (value, name) in parameters.iter().zip(NAMES) {
-        if let Some(index) = statement.parameter_index(name)? {
-            statement.raw_bind_parameter(index, value)?;
-        }
+fn bind(statement: &mut Statement<'_>, parameters: &[&dyn ToSql]) -> rusqlite::Result<()> {
+    for (number, value) in (1..).zip(parameters) {
+        let name = format!("${number}");
+        let missing = || rusqlite::Error::InvalidParameterName(name.clone());
+        let index = statement.parameter_index(&name)?.ok_or_else(missing)?;
+        statement.raw_bind_parameter(index, value)?;
     }
     Ok(())
 }
-
-const NAMES: [&str; 8] = ["$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8"];
 
 /// A time as sqlx writes it.
 pub(crate) fn time_text(at: DateTime<Utc>) -> String {
@@ -204,7 +203,7 @@ impl<T: DeserializeOwned> NearValue for Json<T> {
 #[cfg(test)]
 mod tests {
     use clock::Clock;
-    use proto::{ClientType, JsonObject, OrgId, RunKind, RunStatus, SessionId, SessionType};
+    use proto::{ClientType, JsonObject, OrgId, RunKind, SessionId, SessionType};
     use serde_json::json;
     use tempfile::TempDir;
 
@@ -233,7 +232,6 @@ mod tests {
             org_id: org,
             run_id: RUN.to_owned(),
             kind: RunKind::ToolGateway,
-            status: RunStatus::Running,
             lanes_version: "lanes-1".to_owned(),
             roles_version: "roles-1".to_owned(),
             parent_run_id: None,

@@ -15,7 +15,6 @@ pub struct NewRun {
     pub org_id: OrgId,
     pub run_id: String,
     pub kind: RunKind,
-    pub status: RunStatus,
     pub lanes_version: String,
     pub roles_version: String,
     /// It must be running, in the same organisation; of a retry, it must have ended.

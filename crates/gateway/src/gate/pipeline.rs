@@ -130,23 +130,16 @@ async fn write_ended(
     decided: &Decided,
     (write, answered): (GateWrite, Answered),
 ) -> Option<Answered> {
-    let written = app.gate.store.gate_write(write).await;
-    let (write, answered) = if matches!(written, Ok(Written::Gone)) {
-        let gone = "What this would change does not exist any more.";
-        app.gate.claim_ended(call, decided, Err(Refusal::new(ToolErrorCode::ToolError, gone)))
-    } else {
-        return ended(app, call, written, answered).await;
+    let (gate, store) = (&app.gate, &app.gate.store);
+    let (written, answered) = match store.gate_write(write).await {
+        Ok(Written::Gone) => {
+            let gone = "What this would change does not exist any more.";
+            let refusal = Refusal::new(ToolErrorCode::ToolError, gone);
+            let (write, answered) = gate.claim_ended(call, decided, Err(refusal));
+            (store.gate_write(write).await, answered)
+        }
+        written => (written, answered),
     };
-    let written = app.gate.store.gate_write(write).await;
-    ended(app, call, written, answered).await
-}
-
-async fn ended(
-    app: &AppState,
-    call: &Call,
-    written: Result<Written, store::StoreError>,
-    answered: Answered,
-) -> Option<Answered> {
     match claimed(app, call, written).await {
         Claimed::Ours => {
             crash_point("gate-settled");

@@ -61,7 +61,6 @@ impl Gate {
             org_id: call.org,
             run_id: call.run_id.clone(),
             kind: call.kind(),
-            status: RunStatus::Running,
             lanes_version: decided.versions.lanes.clone(),
             roles_version: decided.versions.roles.clone(),
             // A parent that does not count is not recorded: it may be somebody else's.

@@ -147,7 +147,6 @@ impl Gate {
             org_id: new.org,
             run_id: new.run_id.clone(),
             kind: new.kind,
-            status: RunStatus::Running,
             lanes_version: versions.lanes,
             roles_version: versions.roles,
             parent_run_id: new.parent.clone(),

@@ -38,7 +38,7 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
 /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
 /// others nothing.
 async fn commit(pool: &PgPool, jobs: Vec<Job>) {
-    let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
+    let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
     let writes = Arc::new(writes);
     match attempt(pool, &writes, 0..writes.len()).await {
         Err(error) if writes.len() > 1 && !error.is_unavailable() => {

@@ -141,7 +141,7 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             run.org_id.uuid(),
             &run.run_id,
             run.kind.as_str(),
-            end.map_or(run.status, |end| end.status).as_str(),
+            end.map_or(RunStatus::Running, |end| end.status).as_str(),
             "v1",
             &run.lanes_version,
             &run.roles_version,

@@ -54,7 +54,7 @@ impl Line {
     /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs
     /// the others nothing.
     fn commit(&mut self, jobs: Vec<Job>) {
-        let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.write, job.done)).unzip();
+        let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
         match self.attempt(&writes) {
             Err(error) if writes.len() > 1 && !error.is_unavailable() => {
                 for (write, done) in writes.iter().zip(waiting) {

@@ -57,7 +57,6 @@ fn run(id: &str) -> NewRun {
         org_id: org(),
         run_id: id.to_owned(),
         kind: RunKind::ToolGateway,
-        status: RunStatus::Running,
         lanes_version: "lanes-1".to_owned(),
         roles_version: "roles-1".to_owned(),
         parent_run_id: None,
