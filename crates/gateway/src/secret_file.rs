@@ -28,7 +28,8 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Whether nobody but its owner can read or write it: a copy or a restored backup may have left it open.
 pub(crate) fn is_private(file: &Path) -> io::Result<bool> {
-    Ok(fs::metadata(file)?.permissions().mode() & 0o077 == 0)
+    let mode = fs::metadata(file)?.permissions().mode() & 0o777;
+    Ok(mode == mode & 0o700)
 }
 
 fn write_part(file: &Path, content: &[u8]) -> io::Result<PathBuf> {
