@@ -141,6 +141,7 @@ pub(crate) enum TokenCommand {
 pub(crate) enum OrgsCommand {
     /// Make an organisation
     Create {
+        /// What people call it
         #[arg(long)]
         name: String,
     },

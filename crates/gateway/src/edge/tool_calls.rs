@@ -39,20 +39,16 @@ impl FromRequest<AppState> for Raw {
         (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
         (status = 504, body = ToolCallReply)))]
 pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Result<Response, ApiError> {
-    let (bytes, status) = match content {
-        Ok(bytes) => (bytes, StatusCode::BAD_REQUEST),
-        Err(status) => (axum::body::Bytes::new(), status),
+    let bytes = match content {
+        Ok(bytes) => bytes,
+        Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
+            return Ok(unreadable(&app, &caller, status, "the body is too large").await);
+        }
+        Err(status) => return Ok(unreadable(&app, &caller, status, "the body did not arrive whole").await),
     };
     match read(&app, &caller, &bytes).await? {
         Ok(call) => Ok(answer(Gate::call(&app, call).await)),
-        Err(problem) => {
-            let problem = if status == StatusCode::BAD_REQUEST {
-                problem
-            } else {
-                "the body could not be read".to_owned()
-            };
-            Ok(unreadable(&app, &caller, status, &problem).await)
-        }
+        Err(problem) => Ok(unreadable(&app, &caller, StatusCode::BAD_REQUEST, &problem).await),
     }
 }
 

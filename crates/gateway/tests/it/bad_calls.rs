@@ -92,6 +92,8 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
             assert_eq!(answer.status, status, "{name}: {}", answer.text());
             let code = if status == 403 { "POLICY_DENIED" } else { "INVALID_REQUEST" };
             assert_eq!(answer.json()["error"]["error_code"], code, "{name}");
+            let says_so = answer.text().contains("the body is too large");
+            assert_eq!(says_so, status == 413, "{name}: {}", answer.text());
             assert!(
                 answer.text().len() < 1000 && !answer.text().contains(&long[..200]),
                 "{name}: {}",
