@@ -17,8 +17,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// After so many pages the thread beside begins: 16 MiB.
 const FOLD: usize = 4 * 1024;
 /// SQLite begins its log anew only when all of it is folded, which does not happen while more and more is appended. After
-/// so many pages (128 MiB) everything goes through the writer until it has.
-const MOST: usize = 32 * 1024;
+/// so many pages (64 MiB) the thread beside folds again and again, until so little is left (1 MiB) that appending can wait
+/// for it.
+const LONG: usize = 16 * 1024;
+const LITTLE: usize = 256;
+/// What comes while it folds may be more than it folds, but not for ever.
+const AGAIN: usize = 16;
+/// Where that was not enough, after so many pages (256 MiB) everything goes through the writer until it was.
+const MOST: usize = 64 * 1024;
 const PAGE: usize = 4096;
 /// Pages that a batch changes beside those of its text.
 const AROUND: usize = 2;
@@ -76,12 +82,30 @@ impl Appender {
         let (this, file) = (self.clone(), state.file.clone());
         state.since = 0;
         state.folding = Some(spawn_blocking(move || {
-            // Whatever stood in its way, the next one may do it.
-            if let Ok((pages, whole)) = fold(&file) {
-                let mut state = this.state();
-                state.unfolded = if whole && state.since == 0 { 0 } else { pages + state.since };
-            }
+            // Whatever stands in its way, the next one may do it.
+            let _ = this.fold_all(&file);
         }));
+    }
+
+    /// Folds what there is while others append; and where that is much, until nothing is left.
+    fn fold_all(&self, file: &Path) -> rusqlite::Result<()> {
+        let connection = open(file)?;
+        for _ in 0..AGAIN {
+            let (pages, whole) = fold(&connection)?;
+            let mut state = self.state();
+            state.unfolded = if whole && state.since == 0 { 0 } else { pages + state.since };
+            if whole || pages < LONG {
+                break;
+            }
+            if state.since < LITTLE {
+                // Nobody appends meanwhile, which takes a few milliseconds.
+                let (pages, whole) = fold(&connection)?;
+                state.unfolded = if whole { 0 } else { pages };
+                break;
+            }
+            state.since = 0;
+        }
+        Ok(())
     }
 
     /// Closes the connection for good.
@@ -113,8 +137,8 @@ impl State {
 }
 
 /// Folds what there is while others append: how many pages SQLite's log has, and whether all of them are folded.
-fn fold(file: &Path) -> rusqlite::Result<(usize, bool)> {
-    open(file)?.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
+fn fold(connection: &Connection) -> rusqlite::Result<(usize, bool)> {
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
         let (pages, folded): (i64, i64) = (row.get(1)?, row.get(2)?);
         Ok((usize::try_from(pages).unwrap_or(0), pages == folded))
     })

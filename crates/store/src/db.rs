@@ -30,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const ANSWER: Duration = Duration::from_secs(30);
 const SQLITE_READERS: u32 = 4;
 const POSTGRES_CONNECTIONS: u32 = 16;
+/// For so long nobody asks a connection to PostgreSQL whether it still leads somewhere.
+const UNASKED: Duration = Duration::from_secs(1);
 
 /// The open database. Cheap to clone.
 #[derive(Clone)]
@@ -135,6 +137,9 @@ impl Store {
             .max_connections(POSTGRES_CONNECTIONS)
             .min_connections(0)
             .acquire_timeout(PATIENCE)
+            // One that was used a moment ago is there; asking it each time would be half of a look by key.
+            .test_before_acquire(false)
+            .before_acquire(|connection, life| Box::pin(is_there(connection, life.idle_for)))
             .connect_lazy_with(options);
         Self { gate: Line::postgres(pool.clone()), db: Db::Postgres(pool) }
     }
@@ -175,6 +180,14 @@ impl Store {
             Db::Postgres(_) => "PostgreSQL",
         }
     }
+}
+
+/// Whether a connection that nobody has used for a while still leads somewhere.
+async fn is_there(connection: &mut PgConnection, idle: Duration) -> sqlx::Result<bool> {
+    if idle > UNASKED {
+        connection.ping().await?;
+    }
+    Ok(true)
 }
 
 /// One connection to PostgreSQL, within a few seconds.

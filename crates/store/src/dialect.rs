@@ -54,7 +54,7 @@ impl Dialect {
 }
 
 fn sqlite_word(word: &str) -> String {
-    let bare = word.trim_end_matches(',');
+    let bare = word.trim_end_matches([',', ';']);
     match SQLITE_TYPES.iter().find(|(postgres, _)| *postgres == bare) {
         Some((_, sqlite)) => format!("{sqlite}{}", &word[bare.len()..]),
         None => word.to_owned(),
@@ -67,11 +67,11 @@ mod tests {
 
     #[test]
     fn types_are_mapped_and_foreign_sections_left_out() {
-        let text = "CREATE TABLE a (\n    id UUID PRIMARY KEY,\n    data JSONB,\n    on_uuid TEXT\n);\n--- only sqlite\nX;\n--- only postgres\nY;\n";
+        let text = "CREATE TABLE a (\n    id UUID PRIMARY KEY,\n    data JSONB,\n    on_uuid TEXT\n);\nALTER TABLE a ADD COLUMN n BIGINT;\n--- only sqlite\nX;\n--- only postgres\nY;\n";
         assert_eq!(
             Dialect::Sqlite.render(text),
-            "CREATE TABLE a (\n    id BLOB PRIMARY KEY,\n    data TEXT,\n    on_uuid TEXT\n) STRICT;\nX;\n"
+            "CREATE TABLE a (\n    id BLOB PRIMARY KEY,\n    data TEXT,\n    on_uuid TEXT\n) STRICT;\nALTER TABLE a ADD COLUMN n INTEGER;\nX;\n"
         );
-        assert!(Dialect::Postgres.render(text).ends_with(");\nY;\n"));
+        assert!(Dialect::Postgres.render(text).ends_with("BIGINT;\nY;\n"));
     }
 }

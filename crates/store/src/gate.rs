@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use chrono::{DateTime, Utc};
-use ledger::{Chain, Event};
+use ledger::{Chain, Event, Text};
 use proto::{ConfigurationId, OrgId};
 use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
@@ -226,6 +226,16 @@ impl Change {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
             Self::Nothing | Self::Lock(_) | Self::Grant(_) => None,
+        }
+    }
+
+    /// Whether the run that this makes or ends will say where the event is.
+    fn tells(&self, new: &NewEvent) -> bool {
+        let event = (new.org, new.event.run_id.as_ref().map(Text::as_str));
+        match self {
+            Self::Begin(run) => event == (Some(run.org_id), Some(&run.run_id)),
+            Self::End { org, run_id, .. } => event == (Some(*org), Some(run_id)),
+            _ => false,
         }
     }
 }

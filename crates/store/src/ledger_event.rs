@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ledger::{Chain, Entry, Hash};
+use proto::OrgId;
 
 use crate::db::{read, write};
 use crate::row::from_row;
@@ -71,26 +72,31 @@ pub(crate) fn whole(number: i64) -> sqlx::Result<u64> {
 }
 
 impl Store {
-    /// Events of a chain, oldest first.
+    /// Events of an organisation's chain, oldest first.
     pub async fn ledger_events(
         &self,
-        chain: &Chain,
+        org: OrgId,
         filter: &EventFilter,
     ) -> Result<Vec<ListedEvent>, StoreError> {
-        // With `|| ''` the chain is compared and not looked for: a run or a case has few events, a chain has all.
-        const OF_RUN: &str = "SELECT chain, sequence, record FROM ledger_events WHERE run_id = $4
-            AND chain || '' = $1 AND sequence > $2 AND ($5 IS NULL OR case_id = $5) ORDER BY sequence LIMIT $3";
-        const OF_CASE: &str = "SELECT chain, sequence, record FROM ledger_events WHERE case_id = $4
-            AND chain || '' = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
+        const OF_RUN: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
+            (SELECT position FROM events_of_runs WHERE org_id = $6 AND run_id = $4
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $4 AND loose)
+            AND chain = $1 AND sequence > $2 AND ($5 IS NULL OR case_id = $5) ORDER BY sequence LIMIT $3";
+        const OF_CASE: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
+            (SELECT position FROM events_of_runs WHERE org_id = $5 AND case_id = $4
+            UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND loose)
+            AND chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
         const ALL: &str =
             "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
             ORDER BY sequence LIMIT $3";
-        let (chain, after, limit) = (chain.as_str(), filter.after, filter.limit);
+        let (after, limit) = (filter.after, filter.limit);
+        let (chain, org) = (org.uuid().to_string(), org.uuid());
+        let chain = chain.as_str();
         let found = match (filter.run_id.as_deref(), filter.case_id.as_deref()) {
-            (Some(run), case) => read!(self, pool => sqlx::query_as(OF_RUN)
-                .bind(chain).bind(after).bind(limit).bind(run).bind(case).fetch_all(pool).await),
+            (Some(run), case) => read!(self, pool => sqlx::query_as(OF_RUN).bind(chain).bind(after)
+                .bind(limit).bind(run).bind(case).bind(org).fetch_all(pool).await),
             (None, Some(case)) => read!(self, pool => sqlx::query_as(OF_CASE)
-                .bind(chain).bind(after).bind(limit).bind(case).fetch_all(pool).await),
+                .bind(chain).bind(after).bind(limit).bind(case).bind(org).fetch_all(pool).await),
             (None, None) => read!(self, pool => sqlx::query_as(ALL)
                 .bind(chain).bind(after).bind(limit).fetch_all(pool).await),
         };
@@ -123,8 +129,13 @@ impl Store {
 
     /// The event of this id, or the events of the runs of this id, in the order of positions.
     pub async fn ledger_entries_about(&self, id: &str, limit: i64) -> Result<Vec<Entry>, StoreError> {
+        // An organisation that is gone still has its chain.
         const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
-            WHERE event_id = $1 OR run_id = $1 ORDER BY position LIMIT $2";
+            WHERE position IN (SELECT position FROM ledger_events WHERE event_id = $1
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND loose
+            UNION ALL SELECT position FROM events_of_runs
+                WHERE org_id IN (SELECT org_id FROM ledger_heads) AND run_id = $1)
+            ORDER BY position LIMIT $2";
         let rows: Vec<EntryRow> =
             read!(self, pool => sqlx::query_as(SQL).bind(id).bind(limit).fetch_all(pool).await)?;
         Ok(rows.into_iter().map(|row| row.0).collect())

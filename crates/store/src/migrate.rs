@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -35,6 +35,7 @@ impl Migration {
         Self { version: 9, name: "snapshots", text: include_str!("../migrations/0009_snapshots.sql") },
         Self { version: 10, name: "gate", text: include_str!("../migrations/0010_gate.sql") },
         Self { version: 11, name: "gate_indexes", text: include_str!("../migrations/0011_gate_indexes.sql") },
+        Self { version: 12, name: "ledger_rows", text: include_str!("../migrations/0012_ledger_rows.sql") },
     ];
 
     /// The schema version of this program.

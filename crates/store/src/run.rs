@@ -126,6 +126,18 @@ macro_rules! runs {
 }
 pub(crate) use runs;
 
+/// A page of runs that fit a filter, newest first.
+macro_rules! list {
+    ($where:literal) => {
+        concat!(
+            runs!($where),
+            " AND ($4 IS NULL OR status = $4) AND ($5 IS NULL OR run_kind = $5)
+            AND ($6 IS NULL OR created_at < $6 OR (created_at = $6 AND run_id < $7))
+            ORDER BY created_at DESC, run_id DESC LIMIT $8"
+        )
+    };
+}
+
 /// One run by its key.
 pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
 
@@ -174,16 +186,27 @@ impl Store {
     }
 
     pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
-        const SQL: &str = runs!(
-            "WHERE org_id = $1 AND ($2 IS NULL OR case_id = $2) AND ($3 IS NULL OR parent_run_id = $3)
-            AND ($4 IS NULL OR status = $4) AND ($5 IS NULL OR run_kind = $5)
-            AND ($6 IS NULL OR created_at < $6 OR (created_at = $6 AND run_id < $7))
-            ORDER BY created_at DESC, run_id DESC LIMIT $8"
+        const ANY: &str = list!(
+            "WHERE org_id = $1 AND ($2 IS NULL OR case_id = $2)
+            AND ($3 IS NULL OR parent_run_id = $3)"
         );
+        const OF_CASE: &str = list!(
+            "WHERE org_id = $1 AND case_id = $2
+            AND ($3 IS NULL OR parent_run_id = $3)"
+        );
+        const OF_PARENT: &str = list!(
+            "WHERE org_id = $1 AND ($2 IS NULL OR case_id = $2)
+            AND parent_run_id = $3"
+        );
+        let (case, parent) = (filter.case_id.as_deref(), filter.parent_run_id.as_deref());
+        let sql = match (case, parent) {
+            (_, Some(_)) => OF_PARENT,
+            (Some(_), None) => OF_CASE,
+            (None, None) => ANY,
+        };
         let org = org.uuid();
         let (before, before_id) = filter.before.clone().unzip();
-        Ok(read!(self, pool => sqlx::query_as(SQL)
-            .bind(org).bind(filter.case_id.as_deref()).bind(filter.parent_run_id.as_deref())
+        Ok(read!(self, pool => sqlx::query_as(sql).bind(org).bind(case).bind(parent)
             .bind(filter.status.map(RunStatus::as_str)).bind(filter.kind.map(RunKind::as_str))
             .bind(before).bind(before_id.as_deref()).bind(filter.limit).fetch_all(pool).await)?)
     }

@@ -4,7 +4,6 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, SecondsFormat, Utc};
-use ledger::Chain;
 use policy::{ActorClass, Claim};
 use proto::http::{
     ArtifactQuery, AuditEvents, AuditQuery, ErrorBody, FinishRun, PolicyVersionsBody, RunList, RunQuery,
@@ -220,7 +219,6 @@ pub(super) async fn audit_events(
     }
     check_names([&query.case_id, &query.run_id])?;
     let (_, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
-    let chain = Chain::new(org.to_string()).map_err(|error| ApiError::internal(error.to_string()))?;
     let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);
     let filter = EventFilter {
         run_id: query.run_id,
@@ -228,7 +226,7 @@ pub(super) async fn audit_events(
         after: query.after.unwrap_or(-1),
         limit: i64::from(limit) + 1,
     };
-    let mut found = app.store.ledger_events(&chain, &filter).await?;
+    let mut found = app.store.ledger_events(org, &filter).await?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let next = found.last().filter(|_| more).map(|event| event.sequence);

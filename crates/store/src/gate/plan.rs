@@ -19,8 +19,8 @@ pub(super) struct Found {
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     pub(super) results: Vec<Written>,
-    pub(super) begins: Vec<&'a NewRun>,
-    pub(super) ends: Vec<(OrgId, &'a str, &'a Ended)>,
+    pub(super) begins: Vec<(&'a NewRun, u64)>,
+    pub(super) ends: Vec<End<'a>>,
     pub(super) takes: Vec<(OrgId, &'a str, &'a str)>,
     pub(super) governing: Vec<&'a Change>,
     pub(super) effects: Vec<&'a Effect>,
@@ -28,9 +28,19 @@ pub(super) struct Plan<'a> {
     pub(super) events: Vec<Told<'a>>,
 }
 
+/// A run that ends, and where the events begin that tell it.
+pub(super) struct End<'a> {
+    pub(super) org: OrgId,
+    pub(super) run_id: &'a str,
+    pub(super) ended: &'a Ended,
+    pub(super) position: u64,
+}
+
 /// An event that is told, with its record and the chain that it goes to.
 pub(super) struct Told<'a> {
     pub(super) new: &'a NewEvent,
+    /// No run says where it is.
+    pub(super) loose: bool,
     pub(super) chain: &'a Chain,
     pub(super) record: &'a str,
 }
@@ -56,15 +66,20 @@ pub(super) fn configuration_keys(writes: &[Ready]) -> Vec<(OrgId, ConfigurationI
     keys
 }
 
-/// Decides about each write by what was found.
-pub(super) fn plan<'a>(writes: &'a [Ready], found: &Found) -> Plan<'a> {
+/// So many events of one write are found through its run: the view `events_of_runs` looks no further.
+const TOGETHER: usize = 4;
+
+/// Decides about each write by what was found. The first event goes to position `size`.
+pub(super) fn plan<'a>(writes: &'a [Ready], found: &Found, size: u64) -> Plan<'a> {
     let mut plan = Plan::default();
     for Ready { write, records } in writes {
-        let result = judge(&mut plan, write, found);
+        let result = judge(&mut plan, write, found, size);
         if matches!(result, Written::Done) {
             plan.artifacts.extend(&write.artifacts);
-            let told = write.events.iter().zip(records);
-            plan.events.extend(told.map(|(new, (chain, record))| Told { new, chain, record }));
+            for (index, (new, (chain, record))) in write.events.iter().zip(records).enumerate() {
+                let loose = index >= TOGETHER || !write.change.tells(new);
+                plan.events.push(Told { new, loose, chain, record });
+            }
             if let Some(effect) = &write.effect {
                 // Of two, the later one is what stays.
                 plan.effects.retain(|earlier| earlier.key() != effect.key());
@@ -76,7 +91,8 @@ pub(super) fn plan<'a>(writes: &'a [Ready], found: &Found) -> Plan<'a> {
     plan
 }
 
-fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found) -> Written {
+fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64) -> Written {
+    let position = size + plan.events.len() as u64;
     let find = |org: OrgId, run: &str| found.runs.get(&(org, run.to_owned()));
     match &write.change {
         Change::Begin(run) => {
@@ -100,14 +116,14 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found) -> Writte
             if write.effect.as_ref().is_some_and(|effect| !found.configurations.contains(&effect.key())) {
                 return Written::Gone;
             }
-            plan.begins.push(run);
+            plan.begins.push((run, position));
         }
         Change::End { org, run_id, instance, ended } => {
             let yours = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
             if !find(*org, run_id).is_some_and(yours) {
                 return Written::NotYours;
             }
-            plan.ends.push((*org, run_id, ended));
+            plan.ends.push(End { org: *org, run_id, ended, position });
         }
         Change::Take { org, run_id, from, to } => {
             let theirs =

@@ -18,9 +18,14 @@ use crate::db::{Durability, transaction};
 use crate::ledger_event::{hash, whole};
 use crate::{Run, StoreError};
 
+/// After so many writes the server is told to look at the tables, and then whenever there are this many times as many.
+const FIRST_LOOK: usize = 256;
+const NEXT_LOOK: usize = 8;
+
 /// Works until the line is closed. Whatever waits becomes one transaction.
 pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
     let mut waiting = Vec::new();
+    let (mut written, mut look) = (0, FIRST_LOOK);
     loop {
         if waiting.is_empty() {
             let Some(asked) = inbox.queue.recv().await else { return };
@@ -30,8 +35,22 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
         let (now, later) = apart(std::mem::take(&mut waiting));
         waiting = later;
         if !now.is_empty() {
+            written += now.len();
             commit(&pool, now).await;
         }
+        if written >= look {
+            look *= NEXT_LOOK;
+            tokio::spawn(look_at_tables(pool.clone()));
+        }
+    }
+}
+
+/// Makes the server plan anew. A plan is kept as long as its connection, and while a table is empty any index that begins
+/// with the organisation is as good as the key: that one would be read whole for every call. The server itself looks only
+/// once a minute.
+async fn look_at_tables(pool: PgPool) {
+    if let Err(error) = sqlx::raw_sql("ANALYZE runs, ledger_events").execute(&pool).await {
+        tracing::warn!(%error, "PostgreSQL could not look at the gate's tables: calls may be slow until it does");
     }
 }
 
@@ -67,12 +86,13 @@ async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, St
     const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
     let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
     let found = look(tx, writes).await?;
-    let plan = plan(writes, &found);
+    let size = whole(size)?;
+    let plan = plan(writes, &found, size);
     for rows in of_plan(&plan) {
         execute(tx, &rows).await?;
     }
     if !plan.events.is_empty() {
-        append(tx, &plan.events, whole(size)?).await?;
+        append(tx, &plan.events, size).await?;
     }
     Ok(plan.results)
 }

@@ -11,7 +11,7 @@ use ledger::{Entry, Head, Text};
 use proto::{OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
-use super::plan::{Plan, Told};
+use super::plan::{End, Plan, Told};
 use super::{Change, Effect, moment};
 use crate::row::JsonText;
 use crate::{NewArtifact, NewRun, StoreError};
@@ -134,8 +134,8 @@ pub(super) fn of_plan<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
 /// What a run has given that is under way.
 const NO_OUTPUTS: &str = r#"{"artifact_refs":[]}"#;
 
-fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
-    let row = |run: &&'a NewRun| {
+fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
+    let row = |(run, position): &(&'a NewRun, u64)| {
         let (call, end) = (run.call.as_ref(), run.end.as_ref());
         row![
             run.org_id.uuid(),
@@ -171,6 +171,7 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             end.map(|end| end.outcome.as_str()),
             end.and_then(|end| end.answer.as_ref()),
             end.map(|end| end.at),
+            *position,
         ]
     };
     Rows {
@@ -178,17 +179,17 @@ fn begins<'a>(runs: &[&'a NewRun]) -> Rows<'a> {
             roles_version, parent_run_id, root_run_id, run_name, case_id, session_id, correlation_id, actor,
             role_id, lane_id, tool, operation, request_hash, decision, instance, inputs, retry_count,
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,
-            completed_at) ",
+            completed_at, begun_position) ",
         values: runs.iter().map(row).collect(),
         after: "",
     }
 }
 
 fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
-    let rows = plan.ends.iter().map(|(org, run, end)| {
+    let rows = plan.ends.iter().map(|End { org, run_id, ended: end, position }| {
         row![
             org.uuid(),
-            *run,
+            *run_id,
             end.status.as_str(),
             &end.outcome,
             end.error.as_ref(),
@@ -196,12 +197,14 @@ fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
             end.response_hash.as_deref(),
             &end.outputs,
             end.at,
+            *position,
         ]
     });
     Rows {
         before:
             "UPDATE runs SET status = v.column3, outcome = v.column4, error = v.column5, answer = v.column6,
-            response_hash = v.column7, outputs = v.column8, completed_at = v.column9 FROM (",
+            response_hash = v.column7, outputs = v.column8, completed_at = v.column9,
+            ended_position = v.column10 FROM (",
         values: rows.collect(),
         after: ") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2",
     }
@@ -320,6 +323,7 @@ pub(super) fn of_ledger<'a>(
             event.outcome.as_str(),
             event.run_id.as_ref().map(Text::as_str),
             event.case_id.as_ref().map(Text::as_str),
+            told.loose,
             &entry.record,
             entry.prev_hash.to_string(),
             entry.hash.to_string(),
@@ -329,7 +333,7 @@ pub(super) fn of_ledger<'a>(
     let appended = Rows {
         before:
             "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
-            run_id, case_id, record, prev_hash, hash, created_at) ",
+            run_id, case_id, loose, record, prev_hash, hash, created_at) ",
         values: rows,
         after: "",
     };

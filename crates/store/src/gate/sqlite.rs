@@ -1,7 +1,10 @@
 //! The gate's line in front of SQLite: a thread with its own connection, on which a row costs microseconds.
 
+use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use ledger::Head;
@@ -10,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
-use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
+use super::{Inbox, Job, Ready, Waiting, Written, answer, apart};
 use crate::ledger_event::{hash, whole};
 use crate::near::{FromNear, NearRow, find, time_text};
 use crate::run::RUN;
@@ -23,46 +26,70 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// folding takes each of them once.
 const UNFOLDED: u32 = 16_384;
 
-/// Works until the line is closed. Whatever waits becomes one transaction.
+/// Works until the line is closed. Whatever waits becomes one transaction. While one is brought to disk, the next one
+/// is made.
 pub(super) fn work(file: &Path, turn: &Turn, mut inbox: Inbox) {
-    let mut line = Line { file: file.to_owned(), connection: None };
+    let (to_disk, committed) = sync_channel(0);
+    let log = log_of(file);
+    let syncing = std::thread::spawn(move || bring_to_disk(&log, &committed));
+    let mut line = Line { file: file.to_owned(), connection: None, to_disk };
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
             let Some(asked) = inbox.queue.blocking_recv() else { break };
             inbox.sort(asked, &mut waiting);
         }
-        let _turn = turn.blocking_lock();
+        let turn = turn.blocking_lock();
         inbox.add_waiting(&mut waiting);
         let (now, later) = apart(std::mem::take(&mut waiting));
         waiting = later;
         if !now.is_empty() {
-            line.commit(now);
+            let committed = line.commit(now);
+            drop(turn);
+            line.bring_to_disk(committed);
         }
     }
     // Before those are told who closed it: the file may be copied away then.
     drop(line);
+    if syncing.join().is_err() {
+        tracing::error!("the thread that brings the gate's writes to disk fell over");
+    }
 }
 
 struct Line {
     file: PathBuf,
     /// Opened when it is first needed, and anew after a failure that left it in the middle of something.
     connection: Option<Connection>,
+    /// Takes one at a time, so that what comes meanwhile shares the next.
+    to_disk: SyncSender<Vec<Committed>>,
+}
+
+/// Writes that are in the log of the file and must be on disk before anybody is told.
+struct Committed {
+    waiting: Vec<Waiting>,
+    result: Result<Vec<Written>, StoreError>,
 }
 
 impl Line {
     /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs
     /// the others nothing.
-    fn commit(&mut self, jobs: Vec<Job>) {
+    fn commit(&mut self, jobs: Vec<Job>) -> Vec<Committed> {
         let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
         match self.attempt(&writes) {
             Err(error) if writes.len() > 1 && !error.is_unavailable() => {
-                for (write, done) in writes.iter().zip(waiting) {
-                    let result = self.attempt(std::slice::from_ref(write));
-                    answer_each([done], result);
-                }
+                let alone = |(write, done)| Committed {
+                    waiting: vec![done],
+                    result: self.attempt(std::slice::from_ref(write)),
+                };
+                writes.iter().zip(waiting).map(alone).collect()
             }
-            result => answer(waiting, result),
+            result => vec![Committed { waiting, result }],
+        }
+    }
+
+    fn bring_to_disk(&self, committed: Vec<Committed>) {
+        if let Err(SendError(lost)) = self.to_disk.send(committed) {
+            fail(lost, "the thread that brings the gate's writes to disk has ended");
         }
     }
 
@@ -78,13 +105,49 @@ impl Line {
     }
 }
 
+/// Brings the log to disk and tells those who wait, until nothing more comes.
+///
+/// SQLite would do it at the end of each commit, and nothing could be written meanwhile.
+fn bring_to_disk(log: &Path, committed: &Receiver<Vec<Committed>>) {
+    let mut broken = None;
+    while let Ok(all) = committed.recv() {
+        if broken.is_none() {
+            broken = sync(log).err();
+        }
+        // What a disk has refused once may be lost although it takes the next: nothing is promised any more.
+        match &broken {
+            None => all.into_iter().for_each(|done| answer(done.waiting, done.result)),
+            Some(error) => {
+                tracing::error!(%error, "the database's log does not reach the disk: start again when it does");
+                fail(all, &format!("the database's log does not reach the disk: {error}"));
+            }
+        }
+    }
+}
+
+fn fail(committed: Vec<Committed>, why: &str) {
+    for done in committed {
+        answer(done.waiting, Err(StoreError::NotCommitted(why.to_owned())));
+    }
+}
+
+fn log_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+fn sync(log: &Path) -> io::Result<()> {
+    File::open(log)?.sync_data()
+}
+
 fn open(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
     connection.busy_timeout(PATIENCE)?;
     connection.set_prepared_statement_cache_capacity(32);
     connection.execute_batch(&format!(
-        "PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {UNFOLDED};
+        "PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = {UNFOLDED};
         PRAGMA cache_size = -4096; PRAGMA temp_store = MEMORY"
     ))?;
     Ok(connection)
@@ -97,12 +160,13 @@ fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, St
     let Number(size) =
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
     let found = look(&tx, writes)?;
-    let plan = plan(writes, &found);
+    let size = whole(size)?;
+    let plan = plan(writes, &found, size);
     for rows in of_plan(&plan) {
         execute(&tx, &rows).map_err(|error| failed(&error))?;
     }
     if !plan.events.is_empty() {
-        append(&tx, &plan.events, whole(size)?)?;
+        append(&tx, &plan.events, size)?;
     }
     tx.commit().map_err(|error| StoreError::NotCommitted(error.to_string()))?;
     Ok(plan.results)
@@ -196,5 +260,35 @@ impl FromNear for FoundHead {
     fn from_near(row: &NearRow<'_>) -> sqlx::Result<Self> {
         let text: String = row.try_get("hash")?;
         Ok(Self(Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(&text)? }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn told_after(log: &Path) -> Vec<Result<Written, StoreError>> {
+        let (to_disk, committed) = sync_channel(2);
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let (done, answer) = oneshot::channel();
+            to_disk.send(vec![Committed { waiting: vec![done], result: Ok(vec![Written::Done]) }]).unwrap();
+            told.push(answer);
+        }
+        drop(to_disk);
+        bring_to_disk(log, &committed);
+        told.into_iter().map(|answer| answer.blocking_recv().unwrap()).collect()
+    }
+
+    #[test]
+    fn nobody_is_told_before_the_log_is_on_disk() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let log = log_of(&folder.path().join("t.db"));
+        let lost = |result: &Result<_, StoreError>| matches!(result, Err(StoreError::NotCommitted(_)));
+        assert!(told_after(&log).iter().all(lost), "there is nothing that could be on disk");
+        std::fs::write(&log, "frames").unwrap();
+        assert!(told_after(&log).iter().all(|result| matches!(result, Ok(Written::Done))));
     }
 }

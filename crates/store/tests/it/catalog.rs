@@ -199,7 +199,8 @@ async fn postgres_catalog() -> Catalog {
     let mut catalog = Catalog::new();
 
     let sql = "SELECT table_name::text, ordinal_position::bigint, column_name::text, data_type::text, is_nullable = 'YES'
-        FROM information_schema.columns WHERE table_schema = 'public'";
+        FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+        WHERE table_schema = 'public' AND table_type = 'BASE TABLE'";
     let columns: Vec<(String, i64, String, String, bool)> =
         query_as(sql).fetch_all(&mut connection).await.unwrap();
     catalog.extend(columns.iter().map(|(table, position, name, kind, nullable)| {

@@ -9,8 +9,8 @@ use ledger::{
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{
-    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact, NewConfiguration, NewEvent,
-    NewOrg, NewRun, Store, Written,
+    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, ListedEvent, NewArtifact,
+    NewConfiguration, NewEvent, NewOrg, NewRun, RunFilter, Store, Written,
 };
 
 use crate::backend::{Backend, on_both};
@@ -26,6 +26,7 @@ on_both! {
     a_call_of_a_dead_instance_is_found_and_taken
     a_lock_and_its_event_come_together
     events_and_decisions_are_found_by_what_an_operator_names
+    events_are_found_by_their_run_and_their_case_wherever_they_were_told
 }
 
 const ORG: u128 = 0x1000;
@@ -277,11 +278,10 @@ async fn many_writers_make_one_ledger(backend: &Backend) {
         one.await.unwrap();
     }
     assert_eq!(verified(&backend.store).await, 200 + 67 + 200);
-    let chain = Chain::new(org().uuid().to_string()).unwrap();
-    let filter =
-        EventFilter { run_id: Some("run-0007".to_owned()), after: -1, limit: 10, ..EventFilter::default() };
-    let listed = backend.store.ledger_events(&chain, &filter).await.unwrap();
-    assert_eq!(listed.len(), 2);
+    assert_eq!(
+        told(&backend.store, EventFilter { run_id: Some("run-0007".to_owned()), ..all() }).await.len(),
+        2
+    );
 }
 
 async fn one_bad_write_costs_the_others_nothing(backend: &Backend) {
@@ -379,4 +379,86 @@ async fn events_and_decisions_are_found_by_what_an_operator_names(backend: &Back
     );
     assert_eq!(store.recorded_decisions(None, "run-0001", 10).await.unwrap().len(), 1);
     assert_eq!(store.recorded_decisions(Some(uuid::Uuid::from_u128(7).into()), "", 10).await.unwrap(), []);
+}
+
+fn all() -> EventFilter {
+    EventFilter { after: -1, limit: 100, ..EventFilter::default() }
+}
+
+/// The ids of events that a filter lets through.
+async fn told(store: &Store, filter: EventFilter) -> Vec<String> {
+    let id = |event: ListedEvent| {
+        serde_json::from_str::<serde_json::Value>(&event.record).unwrap()["event_id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    store.ledger_events(org(), &filter).await.unwrap().into_iter().map(id).collect()
+}
+
+/// A run says where its events are, and those that no run tells are found by themselves.
+async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(backend: &Backend) {
+    let store = &backend.store;
+    let of = |id: &str, run: &str, case: &str| {
+        let mut new = event(id, run);
+        new.event.case_id = Some(text(case));
+        new
+    };
+    let case = |case: &str| EventFilter { case_id: Some(case.to_owned()), ..all() };
+    let run_of = |run: &str| EventFilter { run_id: Some(run.to_owned()), ..all() };
+    let in_case = |id: &str, case: &str| NewRun { case_id: Some(case.to_owned()), ..run(id) };
+    // More than are found through a run, and one of another run among them.
+    let mut many: Vec<_> =
+        (0..6).map(|number| of(&format!("many-{number:03}"), "run-0001", "case-1")).collect();
+    many[1] = of("stranger", "run-0009", "case-9");
+    done(store, begin(in_case("run-0001", "case-1"), many)).await;
+    done(store, begin(in_case("run-0002", "case-2"), vec![of("begin-002", "run-0002", "case-2")])).await;
+    let conflict = of("conflict", "run-0002", "case-3");
+    done(store, GateWrite::new(Change::Nothing, vec![conflict])).await;
+    done(store, end("run-0001", "here", "fine")).await;
+    let mut last = end("run-0002", "here", "fine");
+    last.events = vec![of("end-of-2", "run-0002", "case-2"), of("also-of-2", "run-0002", "case-2")];
+    done(store, last).await;
+
+    let first = ["many-000", "many-002", "many-003", "many-004", "many-005", "end-of-run-0001"];
+    assert_eq!(told(store, run_of("run-0001")).await, first);
+    assert_eq!(told(store, run_of("run-0002")).await, ["begin-002", "conflict", "end-of-2", "also-of-2"]);
+    assert_eq!(told(store, run_of("run-0009")).await, ["stranger"]);
+    assert_eq!(told(store, case("case-2")).await, ["begin-002", "end-of-2", "also-of-2"]);
+    assert_eq!(told(store, case("case-3")).await, ["conflict"]);
+    assert_eq!(
+        told(store, EventFilter { after: 7, limit: 2, ..case("case-2") }).await,
+        ["end-of-2", "also-of-2"]
+    );
+    assert_eq!(
+        told(store, EventFilter { case_id: Some("case-3".to_owned()), ..run_of("run-0002") }).await,
+        ["conflict"]
+    );
+    let elsewhere = uuid::Uuid::from_u128(9).into();
+    assert_eq!(store.ledger_events(elsewhere, &run_of("run-0001")).await.unwrap(), []);
+    let listed = |filter: RunFilter| async move {
+        let runs = store.runs(org(), &filter).await.unwrap();
+        runs.into_iter().map(|run| run.run_id).collect::<Vec<_>>()
+    };
+    let filter = RunFilter { case_id: Some("case-2".to_owned()), limit: 10, ..RunFilter::default() };
+    assert_eq!(listed(filter).await, ["run-0002"]);
+}
+
+/// Left to itself the server looks once a minute, and until then plans for tables without rows.
+#[tokio::test]
+async fn postgres_is_told_to_look_when_its_tables_have_grown() {
+    let backend = Backend::postgres().await;
+    for number in 0..260 {
+        let id = format!("run-{number:04}");
+        done(&backend.store, begin(run(&id), vec![event(&format!("event-{number:04}"), &id)])).await;
+    }
+    let mut raw = backend.raw().await;
+    let known = "SELECT count(*) FROM pg_class WHERE relname IN ('runs', 'ledger_events') AND reltuples > 250
+        AND relnamespace = current_schema()::regnamespace";
+    let looked = async {
+        while raw.number(known).await < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("nobody looked");
 }

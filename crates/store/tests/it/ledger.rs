@@ -10,8 +10,8 @@ on_both! {
 /// The event `number` in the chain 'system', where `sequence`, `position` and id are the number's.
 fn event(number: u8) -> String {
     format!(
-        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, record, prev_hash,
-        hash, created_at) VALUES ({})",
+        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, loose, record,
+        prev_hash, hash, created_at) VALUES ({})",
         event_values(number)
     )
 }
@@ -19,7 +19,7 @@ fn event(number: u8) -> String {
 fn event_values(number: u8) -> String {
     let hash = format!("{number:064}");
     format!(
-        "'system', {number}, {number}, 'event-{number:03}', 'system', 'success', '{{}}', '{hash}', '{hash}',
+        "'system', {number}, {number}, 'event-{number:03}', 'system', 'success', TRUE, '{{}}', '{hash}', '{hash}',
         '2025-06-15T00:00:00Z'"
     )
 }
@@ -60,14 +60,13 @@ fn attempts() -> Vec<String> {
 fn attempts_on_sqlite() -> Vec<String> {
     let replace = |sql: &str| sql.replacen("INSERT", "INSERT OR REPLACE", 1);
     let by = |from: &str, to: &str| replace(&event(1).replace(from, to));
-    let columns = "rowid, chain, sequence, position, event_id, action_type, outcome, record, prev_hash, hash, created_at";
     vec![
         replace(&event(1)),
         event(1).replacen("INSERT", "REPLACE", 1),
         by("'system', 1, 1, 'event-001'", "'system', 1, 8, 'event-008'"),
         by("'system', 1, 1, 'event-001'", "'system', 8, 1, 'event-008'"),
         by("'system', 1, 1, 'event-001'", "'system', 8, 8, 'event-001'"),
-        format!("INSERT OR REPLACE INTO ledger_events ({columns}) VALUES (1, {})", event_values(8)),
+        by("'system', 1, 1, 'event-001'", "'system', 8, 1, 'event-008'").replace("position", "rowid"),
         "UPDATE OR REPLACE ledger_events SET sequence = 2, position = 2 WHERE sequence = 1".to_owned(),
         replace(&checkpoint(1)),
         checkpoint(1).replacen("INSERT", "REPLACE", 1),

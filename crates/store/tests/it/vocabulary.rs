@@ -135,8 +135,11 @@ fn every_column_that_sounds_like_a_closed_set_is_one() {
 fn tables() -> Vec<(&'static str, &'static str)> {
     let mut tables: Vec<(&str, &str)> = Vec::new();
     for migration in Migration::ALL {
-        let dropped = |name: &str| migration.text.contains(&format!("\nDROP TABLE {name};"));
-        tables.retain(|(name, _)| !dropped(name));
+        let gone = |name: &str| {
+            let lines = [format!("\nDROP TABLE {name};"), format!("\nALTER TABLE {name} RENAME TO ")];
+            lines.iter().any(|line| migration.text.contains(line))
+        };
+        tables.retain(|(name, _)| !gone(name));
         for text in migration.text.split("\nCREATE TABLE ").skip(1) {
             let (name, rest) = text.split_once(" (\n").unwrap();
             tables.push((name, rest.split_once("\n);").unwrap().0));
