@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+mod delta;
 mod lenient;
 mod part;
 
@@ -108,10 +109,13 @@ impl<'a> Event<'a> {
     /// Reads the data of one server-sent event.
     pub fn parse(data: &'a [u8]) -> Result<Self, EventError> {
         // One look at all of it is cheaper than one at each text in it.
-        let Envelope { kind, properties: found } = match str::from_utf8(data) {
-            Ok(text) => serde_json::from_str(text)?,
-            Err(_) => serde_json::from_slice(data)?,
-        };
+        match str::from_utf8(data) {
+            Ok(text) => delta::read(text).map_or_else(|| Self::of(serde_json::from_str(text)?), Ok),
+            Err(_) => Self::of(serde_json::from_slice(data)?),
+        }
+    }
+
+    fn of(Envelope { kind, properties: found }: Envelope<'a>) -> Result<Self, EventError> {
         let body = match &*kind {
             "message.part.delta" if found.field == "text" => {
                 Body::Delta { message: found.message, part: found.part_id, delta: found.delta }

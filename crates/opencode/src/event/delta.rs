@@ -1,0 +1,82 @@
+//! The event that comes thousands of times a second, read without a parser where it has the form that agents write.
+//!
+//! Whatever is unusual about it, it is nothing here, and the parser reads it like every other event.
+
+use std::borrow::Cow;
+
+use super::{Body, Event};
+
+/// The next piece of a text: its keys in their order, no spaces between them, and nothing escaped.
+pub(super) fn read(text: &str) -> Option<Event<'_>> {
+    let text = text.strip_prefix('{')?;
+    let text = match text.strip_prefix(r#""id":""#) {
+        Some(named) => plain(named)?.1.strip_prefix(',')?,
+        None => text,
+    };
+    let text = text.strip_prefix(r#""type":"message.part.delta","properties":{"sessionID":""#)?;
+    let (session, text) = plain(text)?;
+    let (message, text) = plain(text.strip_prefix(r#","messageID":""#)?)?;
+    let (part, text) = plain(text.strip_prefix(r#","partID":""#)?)?;
+    let (delta, text) = plain(text.strip_prefix(r#","field":"text","delta":""#)?)?;
+    let body = Body::Delta {
+        message: Cow::Borrowed(message),
+        part: Cow::Borrowed(part),
+        delta: Cow::Borrowed(delta),
+    };
+    (text == "}}").then_some(Event { session: Cow::Borrowed(session), body })
+}
+
+/// A string up to its end, and what follows it.
+fn plain(text: &str) -> Option<(&str, &str)> {
+    let special = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
+    let end = text.bytes().position(special)?;
+    let (string, rest) = text.split_at(end);
+    Some((string, rest.strip_prefix('"')?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const USUAL: &str = r#"{"id":"evt_1","type":"message.part.delta","properties":{"sessionID":"ses_1","messageID":"msg_1","partID":"prt_1","field":"text","delta":"Grüße, \u00e4"}}"#;
+
+    /// What makes a difference in JSON, and to us.
+    const PIECES: [&str; 14] =
+        ["\"", "\\", "{", "}", ",", ":", " ", "\n", "\u{1}", "ü", "a", "\"id\":\"x\",", "\\u00e4", "text"];
+
+    #[test]
+    fn the_usual_form_needs_no_parser() {
+        let usual = USUAL.replace("\\u00e4", "ä");
+        let anonymous = usual.replace(r#""id":"evt_1","#, "");
+        for text in [&usual, &anonymous] {
+            let Some(Event { session, body: Body::Delta { message, part, delta } }) = read(text) else {
+                panic!("{text}")
+            };
+            assert_eq!([&*session, &*message, &*part, &*delta], ["ses_1", "msg_1", "prt_1", "Grüße, ä"]);
+        }
+        assert!(read(USUAL).is_none(), "escapes are for the parser");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Cut, put in or replaced anywhere: what is read here is what the parser reads.
+        #[test]
+        fn what_is_read_here_is_what_the_parser_reads(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..3_usize, 0..PIECES.len()), 0..3),
+        ) {
+            let mut characters: Vec<String> = USUAL.replace("\\u00e4", "ä").chars().map(String::from).collect();
+            for (place, cut, piece) in changes {
+                let place = place.index(characters.len());
+                let end = (place + cut).min(characters.len());
+                characters.splice(place..end, [PIECES[piece].to_owned()]);
+            }
+            let text = characters.concat();
+            if let Some(event) = read(&text) {
+                prop_assert_eq!(format!("{event:?}"), format!("{:?}", Event::of(serde_json::from_str(&text).unwrap()).unwrap()));
+            }
+        }
+    }
+}
