@@ -28,6 +28,9 @@ use args::{Cli, Command};
 use context::Context;
 use failure::Failure;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if let Some(code) = hidden::run() {
         return code;

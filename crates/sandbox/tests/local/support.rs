@@ -44,7 +44,8 @@ pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-helper");
 
 /// Every folder gets user ids of its own, as two gateways on one host need.
 pub(crate) fn config(root: &Path) -> LocalConfig {
-    static NEXT: AtomicU32 = AtomicU32::new(200_000);
+    // Apart from those that gateways take, which may run beside.
+    static NEXT: AtomicU32 = AtomicU32::new(400_000);
     let first = NEXT.fetch_add(8, Ordering::SeqCst);
     LocalConfig { uids: first..=first + 7, ..LocalConfig::new(root.join("data"), HELPER.into()) }
 }
