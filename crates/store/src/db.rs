@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,6 +19,7 @@ use sqlx::{Connection as _, raw_sql};
 use crate::appender::Appender;
 use crate::gate::Line;
 use crate::near::Near;
+use crate::together::Together;
 pub use crate::writer::Durability;
 use crate::writer::Writer;
 use crate::{StoreError, migrate};
@@ -38,6 +40,8 @@ const UNASKED: Duration = Duration::from_secs(1);
 pub struct Store {
     pub(crate) db: Db,
     pub(crate) gate: Line,
+    /// Where there is a way to the database that looks can share.
+    pub(crate) together: Option<Arc<Together>>,
 }
 
 #[derive(Clone)]
@@ -77,8 +81,19 @@ macro_rules! write {
     };
 }
 
-/// Finds one row by its key: on SQLite without leaving this thread, if that is possible now.
+/// Finds one row by its key: on SQLite without leaving this thread, if that is possible now; on PostgreSQL together with
+/// others who look for such a row, where these looks and the key are named.
 macro_rules! find {
+    ($store:expr, together $looks:ident $key:expr, $sql:expr $(, $value:expr)* $(,)?) => {{
+        let shared = match &$store.together {
+            Some(together) => together.$looks.find($key).await,
+            None => None,
+        };
+        match shared {
+            Some(found) => Ok(found),
+            None => $crate::db::find!($store, $sql $(, $value)*),
+        }
+    }};
     ($store:expr, $sql:expr $(, $value:expr)* $(,)?) => {
         match &$store.db {
             $crate::db::Db::Sqlite { readers, near, .. } => {
@@ -120,7 +135,7 @@ impl Store {
             .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
         let (writer, appender, near) = (Writer::start(connection), Appender::new(file), Near::new(file));
         let gate = Line::sqlite(file, writer.turn());
-        Self { gate, db: Db::Sqlite { readers, near, writer, appender } }
+        Self { gate, together: None, db: Db::Sqlite { readers, near, writer, appender } }
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
@@ -141,7 +156,8 @@ impl Store {
             .test_before_acquire(false)
             .before_acquire(|connection, life| Box::pin(is_there(connection, life.idle_for)))
             .connect_lazy_with(options);
-        Self { gate: Line::postgres(pool.clone()), db: Db::Postgres(pool) }
+        let together = Some(Arc::new(Together::start(&pool)));
+        Self { gate: Line::postgres(pool.clone()), together, db: Db::Postgres(pool) }
     }
 
     /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds

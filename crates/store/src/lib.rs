@@ -15,6 +15,7 @@ mod migrate;
 mod near;
 mod probe;
 mod row;
+mod together;
 mod writer;
 
 // Who there is.

@@ -2,11 +2,13 @@
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, RunKind, RunStatus, SessionId};
+use sqlx::PgPool;
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{find, read};
 use crate::row::{JsonText, from_row, word};
+use crate::together::Found;
 use crate::{Store, StoreError};
 
 /// A run to be made. One that is denied or refused is made as it ends.
@@ -141,6 +143,20 @@ macro_rules! list {
 /// One run by its key.
 pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
 
+/// Several by their keys.
+pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Found<'_, (Uuid, String), Run> {
+    const SQL: &str = concat!(
+        "SELECT r.* FROM UNNEST($1::uuid[], $2::text[]) AS k (org, run) CROSS JOIN LATERAL (",
+        runs!("WHERE org_id = k.org AND run_id = k.run LIMIT 1"),
+        ") r"
+    );
+    let (orgs, ids): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
+    Box::pin(async move {
+        let rows: Vec<Run> = sqlx::query_as(SQL).bind(orgs).bind(ids).fetch_all(pool).await?;
+        Ok(rows.into_iter().map(|run| ((run.org_id.uuid(), run.run_id.clone()), run)).collect())
+    })
+}
+
 from_row!(near Run, row => Run {
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     run_id: row.try_get("run_id")?,
@@ -182,7 +198,7 @@ impl Store {
     /// A run of an organisation; one of another does not exist here.
     pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
         let org = org.uuid();
-        Ok(find!(self, RUN, org, run_id)?)
+        Ok(find!(self, together runs (org, run_id.to_owned()), RUN, org, run_id)?)
     }
 
     pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {

@@ -6,11 +6,13 @@ use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason, SessionId,
     SessionMetrics, SessionStatus, SessionType, TitleStatus, TriggerEventId, TriggerId, UserId,
 };
+use sqlx::PgPool;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::db::find;
 use crate::row::{from_row, optional_word, word};
+use crate::together::Found;
 use crate::{Store, StoreError};
 
 /// One session.
@@ -147,12 +149,23 @@ from_row!(near SessionRecord, row => SessionRecord {
     ended_at: row.try_get("ended_at")?,
 });
 
+/// Several by their ids.
+pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SessionRecord> {
+    const SQL: &str = concat!(
+        "SELECT r.* FROM UNNEST($1::uuid[]) AS k (id) CROSS JOIN LATERAL (",
+        records!("WHERE s.id = k.id LIMIT 1"),
+        ") r"
+    );
+    Box::pin(async move {
+        let rows: Vec<SessionRecord> = sqlx::query_as(SQL).bind(ids).fetch_all(pool).await?;
+        Ok(rows.into_iter().map(|session| (session.id.uuid(), session)).collect())
+    })
+}
+
 impl Store {
     /// A session of an organisation; one of another does not exist here.
     pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
-        const SQL: &str = records!("WHERE s.org_id = $1 AND s.id = $2");
-        let (org, id) = (org.uuid(), id.uuid());
-        Ok(find!(self, SQL, org, id)?)
+        Ok(self.session_any(id).await?.filter(|session| session.org_id == org))
     }
 
     /// A session by its id alone, for services and for the check of who may see it. Whoever asks must compare the
@@ -160,6 +173,6 @@ impl Store {
     pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();
-        Ok(find!(self, SQL, id)?)
+        Ok(find!(self, together sessions id, SQL, id)?)
     }
 }

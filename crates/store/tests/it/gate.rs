@@ -27,6 +27,7 @@ on_both! {
     a_lock_and_its_event_come_together
     events_and_decisions_are_found_by_what_an_operator_names
     events_are_found_by_their_run_and_their_case_wherever_they_were_told
+    looks_at_the_same_moment_each_find_their_own
 }
 
 const ORG: u128 = 0x1000;
@@ -461,4 +462,36 @@ async fn postgres_is_told_to_look_when_its_tables_have_grown() {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("nobody looked");
+}
+
+/// On PostgreSQL they share statements, and more come than go into one.
+async fn looks_at_the_same_moment_each_find_their_own(backend: &Backend) {
+    let store = &backend.store;
+    for id in ["run-0001", "run-0002"] {
+        done(store, begin(run(id), vec![event(&format!("event-of-{id}"), id)])).await;
+    }
+    let stranger: OrgId = uuid::Uuid::from_u128(9).into();
+    let looks = (0..1200_u32).map(|number| {
+        let store = store.clone();
+        let (of, id, there) = match number % 4 {
+            0 => (org(), "run-0001", true),
+            1 => (org(), "run-0002", true),
+            2 => (org(), "run-0003", false),
+            _ => (stranger, "run-0001", false),
+        };
+        tokio::spawn(async move {
+            let found = store.run(of, id).await.unwrap().map(|run| (run.org_id, run.run_id));
+            assert_eq!(found, there.then(|| (of, id.to_owned())));
+        })
+    });
+    for look in looks.collect::<Vec<_>>() {
+        look.await.unwrap();
+    }
+    // What was written before it was asked for is found, whoever else asks.
+    for number in 10..40 {
+        let id = format!("run-00{number}");
+        done(store, begin(run(&id), vec![event(&format!("event-of-{id}"), &id)])).await;
+        let (first, second) = tokio::join!(store.run(org(), &id), store.run(org(), "run-0003"));
+        assert!(first.unwrap().is_some() && second.unwrap().is_none());
+    }
 }
