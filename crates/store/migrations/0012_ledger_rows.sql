@@ -18,7 +18,7 @@ CREATE TABLE ledger_events (
     run_id TEXT,
     case_id TEXT,
     -- Not told together with its run: no run says where it is.
-    loose BOOLEAN NOT NULL,
+    loose BOOLEAN NOT NULL DEFAULT TRUE,
     record TEXT NOT NULL,
     prev_hash TEXT NOT NULL CHECK (length(prev_hash) = 64),
     hash TEXT NOT NULL CHECK (length(hash) = 64),
@@ -33,14 +33,15 @@ DROP TABLE ledger_events_before;
 CREATE INDEX ledger_events_by_run ON ledger_events (run_id) WHERE loose;
 CREATE INDEX ledger_events_by_case ON ledger_events (case_id) WHERE loose;
 
--- What is told together is at most four events side by side.
+-- What is told together is at most four events side by side. A run that is older than this says only where its end is.
 CREATE VIEW events_of_runs AS
 SELECT r.org_id, r.run_id, r.case_id, e.position FROM runs r JOIN ledger_events e
     ON e.position BETWEEN r.begun_position AND r.begun_position + 3 AND e.run_id = r.run_id AND NOT e.loose
+    AND e.org_id = r.org_id
 UNION ALL
 SELECT r.org_id, r.run_id, r.case_id, e.position FROM runs r JOIN ledger_events e
     ON e.position BETWEEN r.ended_position AND r.ended_position + 3 AND e.run_id = r.run_id AND NOT e.loose
-    AND e.position > r.begun_position + 3;
+    AND e.org_id = r.org_id AND e.position > COALESCE(r.begun_position + 3, -1);
 
 --- only sqlite
 CREATE TRIGGER ledger_events_no_update BEFORE UPDATE ON ledger_events

@@ -14,11 +14,13 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, ToSql};
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use crate::writer::Turn;
+
 /// After so many pages the thread beside begins: 16 MiB.
 const FOLD: usize = 4 * 1024;
 /// SQLite begins its log anew only when all of it is folded, which does not happen while more and more is appended. After
-/// so many pages (64 MiB) the thread beside folds again and again, until so little is left (1 MiB) that appending can wait
-/// for it.
+/// so many pages (64 MiB) the thread beside folds again and again, until so little is left (1 MiB) that all who write can
+/// wait for it.
 const LONG: usize = 16 * 1024;
 const LITTLE: usize = 256;
 /// What comes while it folds may be more than it folds, but not for ever.
@@ -31,7 +33,10 @@ const AROUND: usize = 2;
 
 /// The connection, opened when it is first needed.
 #[derive(Clone)]
-pub(crate) struct Appender(Arc<Mutex<State>>);
+pub(crate) struct Appender {
+    state: Arc<Mutex<State>>,
+    turn: Turn,
+}
 
 struct State {
     file: PathBuf,
@@ -41,10 +46,12 @@ struct State {
     unfolded: usize,
     since: usize,
     folding: Option<JoinHandle<()>>,
+    /// The last of it is just being folded, and nothing may come between.
+    finishing: bool,
 }
 
 impl Appender {
-    pub(crate) fn new(file: &Path) -> Self {
+    pub(crate) fn new(file: &Path, turn: Turn) -> Self {
         let state = State {
             file: file.to_owned(),
             connection: None,
@@ -52,8 +59,9 @@ impl Appender {
             unfolded: 0,
             since: 0,
             folding: None,
+            finishing: false,
         };
-        Self(Arc::new(Mutex::new(state)))
+        Self { state: Arc::new(Mutex::new(state)), turn }
     }
 
     /// Runs one statement that adds about `bytes`; how many rows it changed, or nothing if the writer must do it.
@@ -61,7 +69,7 @@ impl Appender {
     pub(crate) fn execute(&self, sql: &str, parameters: &[(&str, &dyn ToSql)], bytes: usize) -> Option<u64> {
         // Whoever appends now is done before a task could be woken.
         let mut state = self.state();
-        if state.closed {
+        if state.closed || state.finishing {
             return None;
         }
         let changed = if state.unfolded > MOST { None } else { state.execute(sql, parameters) };
@@ -91,19 +99,30 @@ impl Appender {
     fn fold_all(&self, file: &Path) -> rusqlite::Result<()> {
         let connection = open(file)?;
         for _ in 0..AGAIN {
-            let (pages, whole) = fold(&connection)?;
+            let Some((pages, whole)) = fold(&connection)? else { return Ok(()) };
             let mut state = self.state();
             state.unfolded = if whole && state.since == 0 { 0 } else { pages + state.since };
             if whole || pages < LONG {
-                break;
+                return Ok(());
             }
             if state.since < LITTLE {
-                // Nobody appends meanwhile, which takes a few milliseconds.
-                let (pages, whole) = fold(&connection)?;
-                state.unfolded = if whole { 0 } else { pages };
-                break;
+                drop(state);
+                return self.fold_the_rest(&connection);
             }
             state.since = 0;
+        }
+        Ok(())
+    }
+
+    /// Whoever wants to append waits for the writer, and the writer for its turn.
+    fn fold_the_rest(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let _turn = self.turn.blocking_lock();
+        self.state().finishing = true;
+        let folded = fold(connection);
+        let mut state = self.state();
+        state.finishing = false;
+        if let Some((pages, whole)) = folded? {
+            state.unfolded = if whole { 0 } else { pages };
         }
         Ok(())
     }
@@ -122,7 +141,7 @@ impl Appender {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,11 +155,12 @@ impl State {
     }
 }
 
-/// Folds what there is while others append: how many pages SQLite's log has, and whether all of them are folded.
-fn fold(connection: &Connection) -> rusqlite::Result<(usize, bool)> {
+/// Folds what there is while others append: how many pages SQLite's log has, and whether all of them are folded. Nothing,
+/// while somebody else folds.
+fn fold(connection: &Connection) -> rusqlite::Result<Option<(usize, bool)>> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |row| {
         let (pages, folded): (i64, i64) = (row.get(1)?, row.get(2)?);
-        Ok((usize::try_from(pages).unwrap_or(0), pages == folded))
+        Ok(usize::try_from(pages).ok().map(|whole| (whole, pages == folded)))
     })
 }
 

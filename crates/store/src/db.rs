@@ -133,7 +133,8 @@ impl Store {
             .min_connections(0)
             .acquire_timeout(PATIENCE)
             .connect_lazy_with(sqlite_options(file).pragma("query_only", "on"));
-        let (writer, appender, near) = (Writer::start(connection), Appender::new(file), Near::new(file));
+        let (writer, near) = (Writer::start(connection), Near::new(file));
+        let appender = Appender::new(file, writer.turn());
         let gate = Line::sqlite(file, writer.turn());
         Self { gate, together: None, db: Db::Sqlite { readers, near, writer, appender } }
     }
@@ -180,6 +181,7 @@ impl Store {
     /// Answers when the database can be read and written. On SQLite the writer is a part of its own, which may be
     /// dead while every read still works.
     pub async fn ping(&self) -> Result<(), StoreError> {
+        self.gate.refused.check()?;
         read!(self, pool => sqlx::query("SELECT 1").execute(pool).await.map(drop))?;
         match &self.db {
             Db::Sqlite { writer, .. } => {

@@ -4,6 +4,7 @@
 //! share of a commit. What belongs together (a claim and the event that allows it, an outcome and the event that
 //! tells it, an effect on our own rows) is one [`GateWrite`], and is kept whole or not at all.
 
+mod disk;
 mod plan;
 mod postgres;
 mod rows;
@@ -18,6 +19,7 @@ use proto::{ConfigurationId, OrgId};
 use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 
+use self::disk::Refused;
 use crate::row::JsonText;
 use crate::writer::Turn;
 use crate::{Ended, NewArtifact, NewRun, OverrideGrant, Run, SafetyLock, Store, StoreError};
@@ -135,29 +137,35 @@ enum Asked {
 
 /// The line in front of a database. It ends when it is closed or the last handle is gone.
 #[derive(Clone)]
-pub(crate) struct Line(mpsc::Sender<Asked>);
+pub(crate) struct Line {
+    queue: mpsc::Sender<Asked>,
+    pub(crate) refused: Refused,
+}
 
 impl Line {
     /// Starts the line in front of a file, whose other writer takes turns with it.
     pub(crate) fn sqlite(file: &Path, turn: Turn) -> Self {
         let (line, queue) = mpsc::channel(QUEUE);
-        let file = file.to_owned();
-        std::thread::spawn(move || sqlite::work(&file, &turn, Inbox { queue, closers: Vec::new() }));
-        Self(line)
+        let (file, refused) = (file.to_owned(), Refused::default());
+        let line = Self { queue: line, refused: refused.clone() };
+        std::thread::spawn(move || {
+            sqlite::work(&file, &turn, &refused, Inbox { queue, closers: Vec::new() })
+        });
+        line
     }
 
     /// Starts the line in front of a server.
     pub(crate) fn postgres(pool: PgPool) -> Self {
         let (line, queue) = mpsc::channel(QUEUE);
         tokio::spawn(postgres::work(pool, Inbox { queue, closers: Vec::new() }));
-        Self(line)
+        Self { queue: line, refused: Refused::default() }
     }
 
     /// Takes no more writes, does those that wait, and returns when the line has ended.
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         // Either may fail only because the line has ended already, and then there is nothing to wait for.
-        if self.0.send(Asked::Close(done)).await.is_ok() {
+        if self.queue.send(Asked::Close(done)).await.is_ok() {
             let _ = closed.await;
         }
     }
@@ -196,7 +204,7 @@ impl Store {
         let stopped = || StoreError::NotCommitted("the gate's writer has stopped".to_owned());
         let (done, answer) = oneshot::channel();
         self.gate
-            .0
+            .queue
             .send(Asked::Write(Box::new(Job { ready: Ready::new(write)?, done })))
             .await
             .map_err(|_| stopped())?;
@@ -233,7 +241,10 @@ impl Change {
     fn tells(&self, new: &NewEvent) -> bool {
         let event = (new.org, new.event.run_id.as_ref().map(Text::as_str));
         match self {
-            Self::Begin(run) => event == (Some(run.org_id), Some(&run.run_id)),
+            Self::Begin(run) => {
+                let case = new.event.case_id.as_ref().map(Text::as_str);
+                event == (Some(run.org_id), Some(&run.run_id)) && case == run.case_id.as_deref()
+            }
             Self::End { org, run_id, .. } => event == (Some(*org), Some(run_id)),
             _ => false,
         }

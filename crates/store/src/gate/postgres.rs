@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
-use crate::db::{Durability, transaction};
+use crate::db::{Durability, in_time, transaction};
 use crate::ledger_event::{hash, whole};
 use crate::{Run, StoreError};
 
@@ -49,7 +49,7 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
 /// with the organisation is as good as the key: that one would be read whole for every call. The server itself looks only
 /// once a minute.
 async fn look_at_tables(pool: PgPool) {
-    if let Err(error) = sqlx::raw_sql("ANALYZE runs, ledger_events").execute(&pool).await {
+    if let Err(error) = in_time(sqlx::raw_sql("ANALYZE runs, ledger_events").execute(&pool)).await {
         tracing::warn!(%error, "PostgreSQL could not look at the gate's tables: calls may be slow until it does");
     }
 }

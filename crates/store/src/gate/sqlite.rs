@@ -4,16 +4,17 @@ use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ledger::Head;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 
+use super::disk::{Committed, Disk, Refused};
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
-use super::{Inbox, Job, Ready, Waiting, Written, answer, apart};
+use super::{Inbox, Job, Ready, Written, answer, apart};
 use crate::ledger_event::{hash, whole};
 use crate::near::{FromNear, NearRow, find, time_text};
 use crate::run::RUN;
@@ -28,11 +29,9 @@ const UNFOLDED: u32 = 16_384;
 
 /// Works until the line is closed. Whatever waits becomes one transaction. While one is brought to disk, the next one
 /// is made.
-pub(super) fn work(file: &Path, turn: &Turn, mut inbox: Inbox) {
-    let (to_disk, committed) = sync_channel(0);
-    let log = log_of(file);
-    let syncing = std::thread::spawn(move || bring_to_disk(&log, &committed));
-    let mut line = Line { file: file.to_owned(), connection: None, to_disk };
+pub(super) fn work(file: &Path, turn: &Turn, refused: &Refused, mut inbox: Inbox) {
+    let disk = Disk::start(refused.clone());
+    let mut line = Line { file: file.to_owned(), refused: refused.clone(), connection: None, log: None };
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -44,30 +43,27 @@ pub(super) fn work(file: &Path, turn: &Turn, mut inbox: Inbox) {
         let (now, later) = apart(std::mem::take(&mut waiting));
         waiting = later;
         if !now.is_empty() {
-            let committed = line.commit(now);
+            let all = line.commit(now);
             drop(turn);
-            line.bring_to_disk(committed);
+            match &line.log {
+                Some(log) => disk.bring(log.clone(), all),
+                None => all.into_iter().for_each(|committed| answer(committed.waiting, committed.result)),
+            }
         }
     }
-    // Before those are told who closed it: the file may be copied away then.
+    // Everything is on disk, and then the file alone is closed, before those are told who closed the line: it may be
+    // copied away then.
+    disk.close();
     drop(line);
-    if syncing.join().is_err() {
-        tracing::error!("the thread that brings the gate's writes to disk fell over");
-    }
 }
 
 struct Line {
     file: PathBuf,
+    refused: Refused,
     /// Opened when it is first needed, and anew after a failure that left it in the middle of something.
     connection: Option<Connection>,
-    /// Takes one at a time, so that what comes meanwhile shares the next.
-    to_disk: SyncSender<Vec<Committed>>,
-}
-
-/// Writes that are in the log of the file and must be on disk before anybody is told.
-struct Committed {
-    waiting: Vec<Waiting>,
-    result: Result<Vec<Written>, StoreError>,
+    /// SQLite's log. It is the same file as long as anybody has the database open.
+    log: Option<Arc<File>>,
 }
 
 impl Line {
@@ -87,17 +83,16 @@ impl Line {
         }
     }
 
-    fn bring_to_disk(&self, committed: Vec<Committed>) {
-        if let Err(SendError(lost)) = self.to_disk.send(committed) {
-            fail(lost, "the thread that brings the gate's writes to disk has ended");
-        }
-    }
-
     fn attempt(&mut self, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
+        self.refused.check()?;
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => open(&self.file).map_err(|error| failed(&error))?,
         };
+        if self.log.is_none() {
+            let log = open_log(&self.file).map_err(|error| StoreError::NotCommitted(error.to_string()))?;
+            self.log = Some(Arc::new(log));
+        }
         let done = catch_unwind(AssertUnwindSafe(|| run(&mut connection, writes)))
             .unwrap_or_else(|_| Err(StoreError::NotCommitted("the gate's writer fell over".to_owned())));
         self.connection = Some(connection).filter(Connection::is_autocommit);
@@ -105,40 +100,11 @@ impl Line {
     }
 }
 
-/// Brings the log to disk and tells those who wait, until nothing more comes.
-///
-/// SQLite would do it at the end of each commit, and nothing could be written meanwhile.
-fn bring_to_disk(log: &Path, committed: &Receiver<Vec<Committed>>) {
-    let mut broken = None;
-    while let Ok(all) = committed.recv() {
-        if broken.is_none() {
-            broken = sync(log).err();
-        }
-        // What a disk has refused once may be lost although it takes the next: nothing is promised any more.
-        match &broken {
-            None => all.into_iter().for_each(|done| answer(done.waiting, done.result)),
-            Some(error) => {
-                tracing::error!(%error, "the database's log does not reach the disk: start again when it does");
-                fail(all, &format!("the database's log does not reach the disk: {error}"));
-            }
-        }
-    }
-}
-
-fn fail(committed: Vec<Committed>, why: &str) {
-    for done in committed {
-        answer(done.waiting, Err(StoreError::NotCommitted(why.to_owned())));
-    }
-}
-
-fn log_of(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
+/// The log lies beside the file itself, also where we know the file by a link to it.
+fn open_log(file: &Path) -> io::Result<File> {
+    let mut name = file.canonicalize()?.into_os_string();
     name.push("-wal");
-    name.into()
-}
-
-fn sync(log: &Path) -> io::Result<()> {
-    File::open(log)?.sync_data()
+    File::open(name)
 }
 
 fn open(file: &Path) -> rusqlite::Result<Connection> {
@@ -150,6 +116,8 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
         "PRAGMA foreign_keys = ON; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = {UNFOLDED};
         PRAGMA cache_size = -4096; PRAGMA temp_store = MEMORY"
     ))?;
+    // The first look makes the log, which must be there before anything is committed.
+    connection.query_row("SELECT size FROM ledger_tree", (), |_| Ok(()))?;
     Ok(connection)
 }
 
@@ -260,35 +228,5 @@ impl FromNear for FoundHead {
     fn from_near(row: &NearRow<'_>) -> sqlx::Result<Self> {
         let text: String = row.try_get("hash")?;
         Ok(Self(Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(&text)? }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::sync::oneshot;
-
-    use super::*;
-
-    fn told_after(log: &Path) -> Vec<Result<Written, StoreError>> {
-        let (to_disk, committed) = sync_channel(2);
-        let mut told = Vec::new();
-        for _ in 0..2 {
-            let (done, answer) = oneshot::channel();
-            to_disk.send(vec![Committed { waiting: vec![done], result: Ok(vec![Written::Done]) }]).unwrap();
-            told.push(answer);
-        }
-        drop(to_disk);
-        bring_to_disk(log, &committed);
-        told.into_iter().map(|answer| answer.blocking_recv().unwrap()).collect()
-    }
-
-    #[test]
-    fn nobody_is_told_before_the_log_is_on_disk() {
-        let folder = tempfile::TempDir::new().unwrap();
-        let log = log_of(&folder.path().join("t.db"));
-        let lost = |result: &Result<_, StoreError>| matches!(result, Err(StoreError::NotCommitted(_)));
-        assert!(told_after(&log).iter().all(lost), "there is nothing that could be on disk");
-        std::fs::write(&log, "frames").unwrap();
-        assert!(told_after(&log).iter().all(|result| matches!(result, Ok(Written::Done))));
     }
 }

@@ -435,6 +435,19 @@ async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(ba
         told(store, EventFilter { case_id: Some("case-3".to_owned()), ..run_of("run-0002") }).await,
         ["conflict"]
     );
+    // A run that was begun before runs said where their events are, and ends now.
+    done(store, begin(in_case("run-0003", "case-4"), vec![])).await;
+    backend
+        .raw()
+        .await
+        .execute("UPDATE runs SET begun_position = NULL WHERE run_id = 'run-0003'")
+        .await
+        .unwrap();
+    let mut old = end("run-0003", "here", "fine");
+    old.events = vec![of("end-of-3", "run-0003", "case-4")];
+    done(store, old).await;
+    assert_eq!(told(store, run_of("run-0003")).await, ["end-of-3"]);
+    assert_eq!(told(store, case("case-4")).await, ["end-of-3"]);
     let elsewhere = uuid::Uuid::from_u128(9).into();
     assert_eq!(store.ledger_events(elsewhere, &run_of("run-0001")).await.unwrap(), []);
     let listed = |filter: RunFilter| async move {
