@@ -157,6 +157,21 @@ fn a_sandbox_that_its_session_has_left_is_ended_by_the_next_start() {
     until("it is left behind", || real.sandboxes().is_empty());
 }
 
+#[test]
+fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
+    let mut real = lasting("3600");
+    says(&mut real.watch(""), "running");
+    real.server.take().unwrap().kill();
+    assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
+    real.sql(OVER);
+    real.server = Some(real.machine.serve());
+    until("it does not sleep", || info(&real)["status"] == "paused");
+    // It may be on another machine, and nothing says that it was kept.
+    let now = info(&real);
+    assert_eq!((&now["expiresAt"], &now["sandboxId"]), (&Value::Null, &json!(real.session)));
+    assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
+}
+
 /// A file where a folder should be.
 struct InTheWay(PathBuf);
 
@@ -181,8 +196,9 @@ fn what_cannot_be_saved_is_kept_and_everyone_is_told() {
     let in_the_way = InTheWay::of(real.machine.data_dir().join("sandboxes/snapshots"));
     let mut socket = real.watch("");
     answer(&mut socket, "please write it");
-    let told = socket.until_type("error").pop().unwrap();
-    let told = told["payload"]["message"].as_str().unwrap();
+    says(&mut socket, "migrating");
+    let told = socket.until(|frame| frame["type"] == "error" || frame["payload"]["status"] == "running");
+    let told = told.last().unwrap()["payload"]["message"].as_str().unwrap_or_default();
     assert!(told.starts_with("The session could not be saved: ") && told.contains("in 5 minutes"), "{told}");
     says(&mut socket, "running");
     assert!(answer(&mut socket, "please read it").contains("precious"));

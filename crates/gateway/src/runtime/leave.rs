@@ -4,28 +4,38 @@
 //! old one, and nothing is lost wherever this is cut: before the name changes the session has its sandbox, and after
 //! it the copy.
 
+use std::time::Duration;
+
 use proto::SessionId;
 use proto::socket::SnapshotTarget;
 use sandbox::{SandboxError, SandboxId};
 use store::{Owner, SessionRecord, StoreError};
+use tokio::time::timeout;
 
 use super::launch::sandbox_of;
 use super::prepare::SERVICE;
 use super::snapshot::{SnapshotError, keep_files};
 use crate::app::AppState;
 
+/// How long the agent may take to end. Who answers is hostile.
+const ENDING: Duration = Duration::from_secs(30);
+
 /// Leaves the sandbox of a session in which nothing is to be done any more. The name of the one to start next.
 pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, SnapshotError> {
     let session = owner.session();
     let record = app.store.session(owner.org(), session).await?.ok_or(StoreError::Missing("this session"))?;
     let (old, next) = (sandbox_of(&record)?, successor(&record)?);
-    let there = app.sandboxes.provider.list().await?.iter().any(|listed| listed.id == old);
-    if there {
-        end_agent(&app, &old).await;
-        keep_files(&app, &owner, &record, &old, SnapshotTarget::Session).await?;
-    } else {
+    if !app.sandboxes.provider.list().await?.iter().any(|listed| listed.id == old) {
         tracing::warn!(%session, sandbox = %old, "a sandbox was gone before its time was over");
+        app.store.set_sandbox_expiry(&owner, None).await?;
+        return Ok(old);
     }
+    // Many may be left at once, after a start above all, and a disk is not faster for that.
+    let _turn = app.sandboxes.leaving.acquire().await;
+    if timeout(ENDING, end_agent(&app, &old)).await.is_err() {
+        tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
+    }
+    keep_files(&app, &owner, &record, &old, SnapshotTarget::Session).await?;
     app.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
     if let Err(error) = app.sandboxes.provider.terminate(&old).await {
         tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
