@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Machine, files_with};
 use crate::live::{Real, Watching, outcome, tokens};
+use crate::live_pool::waiting;
 
 /// Together longer than a boot of the agent on a busy machine.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -47,11 +48,17 @@ text = "You said: {prompt}"
 
 /// A session in a gateway whose sandboxes last so many seconds.
 fn lasting(seconds: &str) -> Real {
+    lasting_with(seconds, "0")
+}
+
+/// With so many sandboxes that are booted before.
+fn lasting_with(seconds: &str, pooled: &str) -> Real {
     let machine = Machine::new();
     let script = machine.file("expiry.toml");
     std::fs::write(&script, SCRIPT).unwrap();
     let script = ("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
-    let mut real = Real::on(machine, &[script, ("SANDBOX_LIFETIME_SECONDS", seconds)]);
+    let mut real =
+        Real::on(machine, &[script, ("SANDBOX_LIFETIME_SECONDS", seconds), ("WARM_POOL_SIZE", pooled)]);
     real.new_session(&json!({}));
     real
 }
@@ -170,6 +177,20 @@ fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
     let now = info(&real);
     assert_eq!((&now["expiresAt"], &now["sandboxId"]), (&Value::Null, &json!(real.session)));
     assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
+}
+
+#[test]
+fn one_from_the_pool_is_left_like_any_other() {
+    let mut real = lasting_with("3600", "1");
+    let pooled = waiting(&real);
+    answer(&mut real.watch(""), "please write it");
+    assert_eq!(info(&real)["sandboxId"], json!(pooled));
+    real.sql(OVER);
+    real.kill_and_start();
+    until("it was not left", || !real.sandboxes().contains(&pooled));
+    assert!(answer(&mut real.watch(""), "please read it").contains("precious"));
+    let now = info(&real)["sandboxId"].as_str().unwrap().to_owned();
+    assert!(now.starts_with(&real.session) && now != real.session, "{now}");
 }
 
 /// A file where a folder should be.
