@@ -27,6 +27,7 @@ use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::sources::git::{Passes, Pushes};
+use crate::sweep::keep_sweeping;
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
@@ -148,9 +149,11 @@ impl Gateway {
         });
         let pool = tokio::spawn(keep_pool(self.app.clone()));
         let gate = tokio::spawn(keep_gate(self.app.clone()));
+        let sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
+        sweep.abort();
         let closing = async {
             let _ = gate.await;
             self.app.gate.close().await;

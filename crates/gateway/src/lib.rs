@@ -29,6 +29,7 @@ mod boot;
 mod data_dir;
 pub mod lifecycle;
 pub mod server;
+mod sweep;
 pub mod telemetry;
 
 pub use app::{App, AppState};

@@ -10,7 +10,7 @@ use sqlx::PgPool;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::db::find;
+use crate::db::{find, read};
 use crate::row::{from_row, optional_word, word};
 use crate::together::Found;
 use crate::{Store, StoreError};
@@ -174,5 +174,25 @@ impl Store {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();
         Ok(find!(self, together sessions id, SQL, id)?)
+    }
+
+    /// Sessions whose sandbox's time is over and that are `instance`'s, or nobody's: their owner has not been seen since
+    /// `before`. The longest overdue first.
+    pub async fn expired_sessions(
+        &self,
+        now: DateTime<Utc>,
+        instance: &str,
+        before: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<SessionId>, StoreError> {
+        // One that was stopped has no sandbox. The states are named so that an index finds them.
+        const SQL: &str = "SELECT id FROM sessions
+            WHERE status IN ('pending', 'starting', 'running', 'paused', 'suspended', 'failed')
+            AND sandbox_expires_at <= $1
+            AND (owner_instance = $2 OR owner_instance NOT IN (SELECT id FROM instances WHERE seen_at >= $3))
+            ORDER BY sandbox_expires_at LIMIT $4";
+        let found: Vec<Uuid> = read!(self, pool => sqlx::query_scalar(SQL)
+            .bind(now).bind(instance).bind(before).bind(limit).fetch_all(pool).await)?;
+        Ok(found.into_iter().map(Into::into).collect())
     }
 }

@@ -77,6 +77,16 @@ impl Store {
         })
     }
 
+    /// When the session's sandbox is to be left; `None`: time does not end it.
+    pub async fn set_sandbox_expiry(
+        &self,
+        owner: &Owner,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET sandbox_expires_at = $3 WHERE id = $1 AND owner_epoch = $2";
+        set!(self, owner, SQL, expires_at)
+    }
+
     /// Moves a session that does not end here. One that is live has neither pause nor end; one that leaves the live
     /// states works on no task.
     pub async fn set_status(

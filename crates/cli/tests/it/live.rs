@@ -1,11 +1,12 @@
 //! Everything real at once: this binary, OpenCode in a sandbox, a model by script, and clients that watch.
 
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::{Message, WebSocket, client};
+use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, client};
 
 use crate::harness::{Machine, Server};
 
@@ -126,15 +127,16 @@ impl Real {
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
-    /// Meddles with the database beside the gateway.
-    pub(crate) fn sql(&self, statement: &'static str) {
+    /// Meddles with the database beside the gateway. The text that it answers, if it does.
+    pub(crate) fn sql(&self, statement: &'static str) -> Option<String> {
         let file = self.machine.data_dir().join("proliferate.db");
         let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         threads.block_on(async {
             let pool = sqlx::SqlitePool::connect(&format!("sqlite:{}", file.display())).await.unwrap();
-            sqlx::query(statement).execute(&pool).await.unwrap();
+            let answer = sqlx::query_scalar(statement).fetch_optional(&pool).await.unwrap();
             pool.close().await;
-        });
+            answer
+        })
     }
 
     /// The names of all sandboxes.
@@ -214,6 +216,8 @@ impl Watching {
                 Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
                 Ok(Message::Close(close)) => panic!("closed: {close:?}"),
                 Ok(_) => {}
+                // The whole machine may have been stopped for a moment.
+                Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
             }
         }

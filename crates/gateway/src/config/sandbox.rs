@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use chrono::TimeDelta;
 use sandbox::Limits;
 
 use super::reader::Reader;
@@ -19,6 +20,8 @@ pub struct Sandboxes {
     pub uids: RangeInclusive<u32>,
     /// How many sandboxes are booted before anybody asks; whoever starts the gateway knows a good number.
     pub pool_size: Option<usize>,
+    /// How long a sandbox is used after its boot; absent: for ever.
+    pub lifetime: Option<TimeDelta>,
 }
 
 /// Which engine runs sandboxes.
@@ -55,7 +58,8 @@ impl Sandboxes {
         };
         let rootfs = r.optional("SANDBOX_ROOTFS", values::path);
         let pool_size = r.optional("WARM_POOL_SIZE", values::pool_size);
-        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)?, pool_size })
+        let lifetime = r.optional("SANDBOX_LIFETIME_SECONDS", lifetime);
+        Some(Self { engine, limits, rootfs, uids: r.required("SANDBOX_UIDS", uids)?, pool_size, lifetime })
     }
 }
 
@@ -66,6 +70,13 @@ fn known(text: &str) -> Result<&'static str, String> {
 
 fn number(text: &str) -> Result<u64, String> {
     values::count(text).map(|count| count as u64)
+}
+
+/// At most a year, which every clock can count.
+fn lifetime(text: &str) -> Result<TimeDelta, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds));
+    let seconds = seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 31536000".to_owned())?;
+    Ok(TimeDelta::seconds(seconds))
 }
 
 /// Bounded so that bytes fit into every counter of the kernel.
@@ -110,6 +121,9 @@ mod tests {
             ("SANDBOX_UIDS", "0-100"),
             ("SANDBOX_UIDS", "300000-200000"),
             ("SANDBOX_UIDS", "many"),
+            ("SANDBOX_LIFETIME_SECONDS", "0"),
+            ("SANDBOX_LIFETIME_SECONDS", "1h"),
+            ("SANDBOX_LIFETIME_SECONDS", "31536001"),
             ("WARM_POOL_SIZE", "-1"),
             ("WARM_POOL_SIZE", "65"),
             ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1"),

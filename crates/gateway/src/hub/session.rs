@@ -4,6 +4,7 @@
 mod agent;
 mod boot;
 mod ending;
+mod expiry;
 mod load;
 mod memory;
 mod speak;
@@ -24,6 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
+use self::expiry::{EXTENDING, Moving};
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
@@ -97,6 +99,11 @@ pub(super) struct Session {
     reading: Option<JoinHandle<Result<History, ApiError>>>,
     /// Runs out when it is time to look whether a turn that seems over is.
     settling: Option<Pin<Box<Sleep>>>,
+    /// Runs out when the time of the sandbox is over.
+    expiry: Option<Pin<Box<Sleep>>>,
+    moving: Option<Moving>,
+    /// How often its files could not be kept, one time after the other.
+    unsaved: u32,
     /// Since when nobody needs it.
     idle_since: Duration,
 }
@@ -158,6 +165,8 @@ impl Session {
                 sent = background(&mut self.dispatch, "send a prompt") => Box::pin(self.sent(sent)).await,
                 told = background(&mut self.aborting, "cancel") => Box::pin(self.aborted(told)).await,
                 () = settled(&mut self.settling) => Box::pin(self.settle()).await,
+                () = settled(&mut self.expiry) => Box::pin(self.expire()).await,
+                step = expiry::step(&mut self.moving) => Box::pin(self.stepped(step)).await,
                 _ = tick.tick() => Box::pin(self.tick()).await,
             };
             if let Err(over) = done {
@@ -173,7 +182,9 @@ impl Session {
             || self.watchers > 0
             || self.turn.is_some()
             || self.boot.is_some()
+            || self.moving.is_some()
             || !self.queue.is_empty()
+            || self.is_overdue()
     }
 
     async fn obey(&mut self, command: Command) -> Result<(), Over> {
@@ -233,6 +244,7 @@ impl Session {
 
     async fn tick(&mut self) -> Result<(), Over> {
         self.flush().await?;
+        self.watch_expiry();
         let now = self.app.clock.elapsed();
         if self.is_busy() {
             self.idle_since = now;
@@ -264,6 +276,9 @@ impl Session {
 
     fn state(&self) -> (WireStatus, String) {
         let status = match (&self.agent, &self.boot) {
+            _ if self.moving.is_some() && self.is_up() => {
+                return (WireStatus::Migrating, EXTENDING.to_owned());
+            }
             (Some(_), _) => WireStatus::Running,
             (None, Some(_)) if self.record.sandbox_id.is_none() => WireStatus::Creating,
             (None, Some(_)) => WireStatus::Resuming,

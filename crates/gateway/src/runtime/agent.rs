@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use opencode::api::{Client, Dial, Events};
 use sandbox::{ByteStream, Provider, SandboxId};
 
@@ -36,4 +37,6 @@ pub struct Agent {
     pub sandbox: SandboxId,
     /// Its sandbox, where it is ours to hold.
     pub room: Option<Room>,
+    /// When the time of its sandbox is over.
+    pub expires_at: Option<DateTime<Utc>>,
 }

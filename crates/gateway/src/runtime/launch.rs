@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderName;
+use chrono::{DateTime, Utc};
 use opencode::api::{ApiError, Client, Place as AgentPlace};
 use opencode::files::{Instructions, Tool};
 use proto::{ModelId, SessionType};
@@ -109,8 +110,10 @@ impl Launch {
             return Err(error.into());
         }
         client.wait_until_listening(READY).await?;
-        self.app.store.set_running(&self.owner, id.as_str(), None).await?;
-        self.converse(client, id, None).await
+        // Where it is over, this connection is the new one.
+        let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.app.clock.now());
+        let expires_at = self.expires_at(goes_on);
+        self.converse(client, id, None, expires_at).await
     }
 
     async fn local(&self) -> Result<Agent, LaunchError> {
@@ -138,8 +141,8 @@ impl Launch {
             ready = client.wait_until_ready(READY) => ready?,
             how = prepare::falls_over(&room.inside) => return Err(LaunchError::FallsOver(how)),
         };
-        self.app.store.set_running(&self.owner, id.as_str(), None).await?;
-        self.converse(client, id, Some(room)).await
+        let expires_at = self.expires_at(room.recovered);
+        self.converse(client, id, Some(room), expires_at).await
     }
 
     /// An agent that waited for somebody. One that proves dead costs its taker nothing but a start from cold.
@@ -174,8 +177,7 @@ impl Launch {
         client.dispose().await?;
         client.wait_until_ready(READY).await?;
         let id = room.id.clone();
-        self.app.store.set_running(&self.owner, id.as_str(), None).await?;
-        let agent = self.converse(client, id, Some(room)).await?;
+        let agent = self.converse(client, id, Some(room), self.expires_at(false)).await?;
         fate.spare();
         Ok(agent)
     }
@@ -280,13 +282,21 @@ impl Launch {
         })
     }
 
-    /// The agent's own session, and everything that happens in it from now on.
+    /// When the time of the sandbox is over. One that ran before keeps the time it had.
+    fn expires_at(&self, ran: bool) -> Option<DateTime<Utc>> {
+        let had = self.record.sandbox_expires_at.filter(|_| ran);
+        had.or_else(|| Some(self.app.clock.now() + self.app.config.sandboxes.lifetime?))
+    }
+
+    /// The sandbox is up: the agent's own session, and everything that happens in it from now on.
     async fn converse(
         &self,
         client: Client<Door>,
         sandbox: SandboxId,
         room: Option<Room>,
+        expires_at: Option<DateTime<Utc>>,
     ) -> Result<Agent, LaunchError> {
+        self.app.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
         // Listened to first, so that nothing that follows is missed.
         let events = client.events().await?;
         let known = match &self.record.agent_session_id {
@@ -302,7 +312,7 @@ impl Launch {
             self.app.store.set_agent_session(&self.owner, Some(&session)).await?;
             session
         };
-        Ok(Agent { client, session, events, remembers, sandbox, room })
+        Ok(Agent { client, session, events, remembers, sandbox, room, expires_at })
     }
 
     fn door(&self, id: &SandboxId, port: u16) -> Door {

@@ -22,7 +22,7 @@ const CLONE_MS: u64 = 10 * 60 * 1000;
 const CLONE_OUTPUT: usize = 16 * 1024;
 /// Our files inside, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
-const SERVICE: &str = "agent";
+pub(super) const SERVICE: &str = "agent";
 /// How often it may be started again before anybody has spoken to it, and how often that is looked at.
 const MOST_STARTS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(500);

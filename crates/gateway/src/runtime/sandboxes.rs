@@ -9,11 +9,15 @@ use sandbox::attach::{AttachProvider, PlainHttp};
 use sandbox::local::{LimitsReport, LocalConfig, LocalProvider};
 use sandbox::process::{self, ProcessProvider};
 use sandbox::{Limits, Provider, SandboxError, SandboxId};
+use tokio::sync::Semaphore;
 use url::Url;
 
 use super::key::RootKey;
 use crate::config::{Config, Engine};
 use crate::data_dir::{DataDir, DataDirError};
+
+/// Sandboxes that are copied and left at the same time.
+const LEAVING: usize = 4;
 
 /// Whether somebody has said on the command line that sandboxes may protect nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub struct Sandboxes {
     pub(super) program: PathBuf,
     pub(super) keys: RootKey,
     pub(super) rng: Rng,
+    /// How many more may be copied and left at the same time.
+    pub(super) leaving: Semaphore,
     engine: Kind,
     folder: PathBuf,
 }
@@ -92,6 +98,7 @@ impl Sandboxes {
             program,
             keys,
             rng: rng.clone(),
+            leaving: Semaphore::new(LEAVING),
             engine,
             folder,
         })

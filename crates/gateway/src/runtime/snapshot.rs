@@ -4,9 +4,9 @@ use std::path::{Component, Path, PathBuf};
 
 use proto::SessionId;
 use proto::socket::SnapshotTarget;
-use sandbox::{Capability, SandboxError, SnapshotId};
+use sandbox::{Capability, SandboxError, SandboxId, SnapshotId};
 use sandboxd::protocol::{EnvFile, EnvMode};
-use store::{NewSnapshot, SessionRecord, StoreError};
+use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
 use super::room::OURS;
 use crate::app::AppState;
@@ -49,20 +49,32 @@ pub async fn snapshot(app: &AppState, session: SessionId) -> Result<Saved, Snaps
     let inside = hub.inside().await?.map_err(SnapshotError::NotRunning)?;
     let record = app.store.session(inside.owner.org(), session).await?;
     let record = record.ok_or(StoreError::Missing("this session"))?;
-    let without = left_out(app, &record).await?;
-    let id = app.sandboxes.provider.snapshot(&inside.sandbox, &without).await?;
     let target = match record.session_type {
         proto::SessionType::Setup => SnapshotTarget::Configuration,
         proto::SessionType::Coding | proto::SessionType::Cli => SnapshotTarget::Session,
     };
+    let id = keep_files(app, &inside.owner, &record, &inside.sandbox, target).await?;
+    Ok(Saved { id, target })
+}
+
+/// Copies the files of a session's sandbox, and lets the target start from the copy.
+pub(super) async fn keep_files(
+    app: &AppState,
+    owner: &Owner,
+    record: &SessionRecord,
+    sandbox: &SandboxId,
+    target: SnapshotTarget,
+) -> Result<SnapshotId, SnapshotError> {
+    let without = left_out(app, record).await?;
+    let id = app.sandboxes.provider.snapshot(sandbox, &without).await?;
     let sandbox_provider = app.sandboxes.engine().to_owned();
     let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, at: app.clock.now() };
-    if let Err(error) = app.store.record_snapshot(&inside.owner, new).await {
+    if let Err(error) = app.store.record_snapshot(owner, new).await {
         drop_copy(app, &id).await;
         return Err(error.into());
     }
-    tracing::info!(%session, snapshot = %id, target = target.as_str(), "snapshot made");
-    Ok(Saved { id, target })
+    tracing::info!(session = %record.id, snapshot = %id, target = target.as_str(), "snapshot made");
+    Ok(id)
 }
 
 /// What is not copied: our own files, which hold the credential of this session's sandbox and are written anew for every

@@ -48,6 +48,7 @@ async fn a_session_with_a_turn_stays() {
     turn.begin();
     socket.until(|frame| frame["payload"]["role"] == "assistant").await;
     drop(socket);
+    drop(live.running(&two).await);
     for _ in 0..20 {
         live.init(&two).await;
     }

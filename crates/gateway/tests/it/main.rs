@@ -40,6 +40,7 @@ mod live_agent;
 mod live_budget;
 mod live_crash;
 mod live_create;
+mod live_expiry;
 mod live_http;
 mod live_rest;
 mod live_slow;

@@ -14,10 +14,11 @@ on_both! {
 }
 
 /// Every call that needs ownership, by name.
-const CALLS: [&str; 18] = [
+const CALLS: [&str; 19] = [
     "reserve_numbers",
     "start_session",
     "set_running",
+    "set_sandbox_expiry",
     "new_sandbox_generation",
     "set_status",
     "end_session",
@@ -41,6 +42,7 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "reserve_numbers" => store.reserve_numbers(owner, 500).await,
         "start_session" => store.start_session(owner, at(71)).await,
         "set_running" => store.set_running(owner, "box", None).await,
+        "set_sandbox_expiry" => store.set_sandbox_expiry(owner, Some(at(90))).await,
         "new_sandbox_generation" => store.new_sandbox_generation(owner, None).await.map(drop),
         "set_status" => {
             store.set_status(owner, SessionStatus::Paused, Some(PauseReason::Manual), at(72)).await

@@ -10,6 +10,7 @@ on_both! {
     a_session_that_runs_again_has_neither_pause_nor_end
     every_way_out_of_the_live_states_clears_the_task
     a_new_generation_has_no_sandbox
+    who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone
     the_initial_prompt_is_sent_by_one
     counters_rise_and_pull_requests_are_listed_once
     small_facts_are_kept
@@ -76,6 +77,38 @@ async fn a_new_generation_has_no_sandbox(b: &Backend) {
     assert_eq!(b.store.new_sandbox_generation(&owner, None).await.unwrap(), 1);
     let now = record(&b.store).await;
     assert_eq!((now.sandbox_generation, now.sandbox_id, now.sandbox_expires_at), (1, None, None));
+}
+
+async fn who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let mut owners = Vec::new();
+    for (number, instance, expires) in
+        [(40, "mine", 60), (41, "other", 50), (42, "gone", 40), (43, "mine", 61)]
+    {
+        let made = session(&b.store, one, number).await;
+        let owner = b.store.own_session(made, instance).await.unwrap().owner;
+        b.store.set_running(&owner, "box", Some(at(expires))).await.unwrap();
+        owners.push(owner);
+    }
+    b.store.see_instance("other", at(55)).await.unwrap();
+    b.store.see_instance("gone", at(20)).await.unwrap();
+    let found = async |limit| b.store.expired_sessions(at(60), "mine", at(30), limit).await.unwrap();
+    assert_eq!(
+        found(9).await,
+        [id(42), id(40)],
+        "one that is alive keeps its own, and whose time comes is left"
+    );
+    assert_eq!(found(1).await, [id(42)]);
+    let states = [SessionStatus::Paused, SessionStatus::Failed, SessionStatus::Starting];
+    for status in states {
+        b.store.set_status(&owners[0], status, None, at(60)).await.unwrap();
+        assert_eq!(found(9).await, [id(42), id(40)], "{status}");
+    }
+    b.store.set_sandbox_expiry(&owners[2], None).await.unwrap();
+    b.store.new_sandbox_generation(&owners[0], None).await.unwrap();
+    assert_eq!(found(9).await, []);
+    b.store.forget_instance("other").await.unwrap();
+    assert_eq!(found(9).await, [id(41)]);
 }
 
 async fn the_initial_prompt_is_sent_by_one(b: &Backend) {

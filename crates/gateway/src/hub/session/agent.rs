@@ -76,13 +76,18 @@ impl Session {
         Ok(())
     }
 
-    async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {
-        let reason = error.map_or_else(|| "the agent ended its stream".to_owned(), |error| error.to_string());
-        tracing::warn!(session = %self.record.id, reason, "the agent was lost");
+    /// Listens no longer. A turn that runs goes on, and what it says can be asked for later.
+    pub(super) fn disconnect(&mut self) {
         self.agent = None;
         if let Some(translator) = &mut self.translator {
             translator.stream_lost();
         }
+    }
+
+    async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {
+        let reason = error.map_or_else(|| "the agent ended its stream".to_owned(), |error| error.to_string());
+        tracing::warn!(session = %self.record.id, reason, "the agent was lost");
+        self.disconnect();
         let steady = self.app.clock.elapsed().saturating_sub(self.had_at) > STEADY;
         self.losses = if steady { 1 } else { self.losses + 1 };
         if self.losses > LOSSES {

@@ -9,6 +9,7 @@ use store::StoreError;
 use tokio::sync::mpsc;
 
 use super::super::command::Refusal;
+use super::expiry::Moving;
 use super::{Boot, Over, Session};
 use crate::runtime::{Agent, Launch, LaunchError};
 
@@ -30,7 +31,7 @@ impl Session {
         if self.agent.is_some() || self.boot.is_some() {
             return Ok(Ok(()));
         }
-        if matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting) {
+        if self.is_up() {
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
         } else {
             if self.app.store.org_budget(self.record.org_id).await?.is_exhausted() {
@@ -42,9 +43,12 @@ impl Session {
             }
             (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
         }
-        self.launch(Duration::ZERO);
-        let (status, _) = self.state();
-        self.say_status(status, "").await?;
+        // One that moves has its agent after that.
+        if self.moving.is_none() {
+            self.launch(Duration::ZERO);
+        }
+        let (status, message) = self.state();
+        self.say_status(status, &message).await?;
         Ok(Ok(()))
     }
 
@@ -80,6 +84,9 @@ impl Session {
         self.record.status = SessionStatus::Running;
         self.record.sandbox_id = Some(agent.sandbox.to_string());
         self.record.agent_session_id = Some(agent.session.clone());
+        self.record.sandbox_expires_at = agent.expires_at;
+        self.watch_expiry();
+        self.moving.take_if(|moving| matches!(moving, Moving::Booting));
         let lost = self.turn.is_some() && !agent.remembers;
         let mut unsent = None;
         if self.translator.is_none() || !agent.remembers {

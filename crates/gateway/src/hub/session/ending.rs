@@ -4,12 +4,13 @@ use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
 use store::Ending;
 
+use super::expiry::Moving;
 use super::{Over, Session, millis};
 
 impl Session {
     /// Gives the session up, until somebody prompts it again. Prompts that wait are kept for then.
     pub(super) async fn fail(&mut self, reason: &str) -> Result<(), Over> {
-        (self.failures, self.losses) = (0, 0);
+        (self.failures, self.losses, self.moving) = (0, 0, None);
         self.let_go();
         if let Some(translator) = &mut self.translator {
             let out = translator.give_up(reason, millis(&self.app));
@@ -73,6 +74,7 @@ impl Session {
     /// Has no agent any more: what it did is over, and what waited for it is not sent.
     async fn dismiss(&mut self, reason: &str) -> Result<(), Over> {
         self.let_go();
+        self.moving.take_if(|moving| matches!(moving, Moving::Waiting(_)));
         if let Some(translator) = &mut self.translator {
             let out = translator.give_up(reason, millis(&self.app));
             self.take(out).await?;
@@ -99,6 +101,12 @@ impl Session {
                 self.record.sandbox_id = Some(agent.sandbox.to_string());
             }
         }
+        // Its end would wait for the copy anyway.
+        if let Some(Moving::Saving(task)) = self.moving.take()
+            && let Ok(Ok(next)) = task.await
+        {
+            self.moved_to(&next);
+        }
         self.dismiss("The session was stopped").await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
         self.app.store.new_sandbox_generation(&self.owner, None).await?;
@@ -111,7 +119,7 @@ impl Session {
         };
         self.app.store.end_session(&self.owner, ending).await?;
         self.record.status = SessionStatus::Stopped;
-        self.record.sandbox_id = None;
+        (self.record.sandbox_id, self.record.sandbox_expires_at) = (None, None);
         if let Ok(id) = sandbox
             && let Err(error) = self.app.sandboxes.provider.terminate(&id).await
         {

@@ -44,12 +44,16 @@ impl Session {
             aborts: 0,
             reading: None,
             settling: None,
+            expiry: None,
+            moving: None,
+            unsaved: 0,
             idle_since: app.clock.elapsed(),
             app,
             owner,
             record,
         };
         session.replay().await?;
+        session.watch_expiry();
         Ok(session)
     }
 

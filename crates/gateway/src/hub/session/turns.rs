@@ -10,6 +10,7 @@ use proto::{ModelId, PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
 
 use super::super::command::{Asked, Prompted};
+use super::expiry::Moving;
 use super::{Over, Session, millis};
 use crate::runtime::Door;
 
@@ -96,7 +97,8 @@ impl Session {
 
     /// Begins the next turn, if the agent is there and free.
     pub(super) async fn next_turn(&mut self) -> Result<(), Over> {
-        if self.turn.is_some() || self.dispatch.is_some() || self.aborting.is_some() || self.agent.is_none() {
+        let busy = self.turn.is_some() || self.dispatch.is_some() || self.aborting.is_some();
+        if busy || self.agent.is_none() || self.moving.is_some() {
             return Ok(());
         }
         let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
@@ -216,6 +218,10 @@ impl Session {
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
             self.flush().await?;
             self.rest().await?;
+        }
+        if matches!(self.moving, Some(Moving::Waiting(_))) {
+            self.save();
+            return Ok(());
         }
         self.next_turn().await
     }

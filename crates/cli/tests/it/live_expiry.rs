@@ -1,0 +1,234 @@
+//! Real sandboxes whose time is over: the session goes on in another one with its files, and what cannot be saved stays
+//! where it is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Machine, files_with};
+use crate::live::{Real, Watching, outcome, tokens};
+use crate::live_pool::waiting;
+
+/// Together longer than a boot of the agent on a busy machine.
+const PAUSE: Duration = Duration::from_millis(50);
+const TRIES: u32 = 2400;
+
+const SCRIPT: &str = r#"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "write it"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "echo precious > file", description = "Write" } }]
+[[rule.step]]
+text = "Done."
+
+[[rule]]
+when = "read it"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "cat file", description = "Read" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
+when = "wait for ever"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "sleep 1000", description = "Wait" } }]
+[[rule.step]]
+text = "Never said."
+
+[[rule]]
+[[rule.step]]
+text = "You said: {prompt}"
+"#;
+
+/// A session in a gateway whose sandboxes last so many seconds.
+fn lasting(seconds: &str) -> Real {
+    lasting_with(seconds, "0")
+}
+
+/// With so many sandboxes that are booted before.
+fn lasting_with(seconds: &str, pooled: &str) -> Real {
+    let machine = Machine::new();
+    let script = machine.file("expiry.toml");
+    std::fs::write(&script, SCRIPT).unwrap();
+    let script = ("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
+    let mut real =
+        Real::on(machine, &[script, ("SANDBOX_LIFETIME_SECONDS", seconds), ("WARM_POOL_SIZE", pooled)]);
+    real.new_session(&json!({}));
+    real
+}
+
+fn says(socket: &mut Watching, status: &str) -> Vec<Value> {
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == status)
+}
+
+/// What the agent answers.
+fn answer(socket: &mut Watching, prompt: &str) -> String {
+    socket.prompt(prompt);
+    let frames = socket.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "ok", "{frames:?}");
+    tokens(&frames)
+}
+
+fn info(real: &Real) -> Value {
+    real.get(&format!("/proliferate/{}", real.session))
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let mut tries = 0;
+    while !is_so() {
+        tries += 1;
+        assert!(tries < TRIES, "{what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+const OVER: &str =
+    "UPDATE sessions SET sandbox_expires_at = '2020-01-01T00:00:00.000000Z' WHERE sandbox_id IS NOT NULL";
+/// As a gateway leaves it that dies after it has kept the files, and before it has ended the sandbox.
+const LEFT: &str = "UPDATE sessions SET sandbox_id = sandbox_id || '-1', sandbox_expires_at = NULL";
+/// What the agent calls the session.
+const MEMORY: &str = "SELECT agent_session_id FROM sessions";
+const ENV_FILES: &str = r#"UPDATE configurations SET env_files =
+    '[{"workspacePath":".","path":".env","mode":"secret","keys":[{"key":"API_KEY"}]}]'"#;
+
+#[test]
+fn a_session_that_is_watched_moves_with_its_files_memory_and_prompts() {
+    let real = lasting("8");
+    let mut socket = real.watch("");
+    answer(&mut socket, "please write it");
+    let known = real.sql(MEMORY);
+    let moving = says(&mut socket, "migrating").pop().unwrap();
+    assert_eq!(moving["payload"]["message"], "Extending session...");
+    socket.prompt("please read it");
+    let mut frames = says(&mut socket, "running");
+    frames.extend(socket.until_type("turn_complete"));
+    assert!(tokens(&frames).contains("precious"), "{frames:?}");
+    assert!(frames.iter().all(|frame| frame["type"] != "error"), "{frames:?}");
+    assert!(!real.sandboxes().contains(&real.session), "the old one was not ended");
+    assert_eq!((known.is_some(), real.sql(MEMORY)), (true, known), "the agent does not remember the session");
+}
+
+#[test]
+fn a_turn_that_does_not_end_in_time_is_cancelled() {
+    let real = lasting("5");
+    let mut socket = real.watch("");
+    socket.prompt("wait for ever");
+    let frames = socket.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "cancelled", "{frames:?}");
+    let at = |wanted: &dyn Fn(&Value) -> bool| frames.iter().position(wanted).unwrap();
+    let moving = at(&|frame| frame["payload"]["status"] == "migrating");
+    assert!(moving < at(&|frame| frame["type"] == "message_cancelled"), "{frames:?}");
+    says(&mut socket, "running");
+    assert_eq!(answer(&mut socket, "hello"), "You said: hello");
+}
+
+#[test]
+fn one_that_nobody_needs_is_saved_after_a_crash_too_and_wakes_with_its_files() {
+    let mut real = lasting("3600");
+    let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
+    real.new_session(&json!({"configurationId": made["id"]}));
+    real.sql(ENV_FILES);
+    real.post(&format!("/proliferate/{}/eager-start", real.session), &json!({}));
+    until("it does not run", || info(&real)["status"] == "running");
+    assert!(info(&real)["expiresAt"].is_number());
+    real.shell(&real.session, "echo precious > file; echo API_KEY=submitted-0123456789 > .env");
+    real.sql(OVER);
+    real.kill_and_start();
+    until("it does not sleep", || info(&real)["status"] == "paused");
+    assert_eq!((real.sandboxes(), &info(&real)["expiresAt"]), (Vec::new(), &Value::Null));
+    let copies = real.machine.data_dir().join("sandboxes/snapshots");
+    assert!(!files_with(&copies, b"precious").is_empty(), "the copy is not where it is looked for");
+    for secret in ["submitted-0123456789", "pls_"] {
+        assert!(files_with(&copies, secret.as_bytes()).is_empty(), "the copy has {secret}");
+    }
+    let mut socket = real.watch("");
+    assert!(answer(&mut socket, "please read it").contains("precious"));
+    assert!(info(&real)["expiresAt"].is_number());
+}
+
+#[test]
+fn a_sandbox_that_its_session_has_left_is_ended_by_the_next_start() {
+    let mut real = lasting("3600");
+    says(&mut real.watch(""), "running");
+    real.server.take().unwrap().kill();
+    assert_eq!(real.sandboxes(), [real.session.clone()]);
+    real.sql(LEFT);
+    real.server = Some(real.machine.serve());
+    until("it is left behind", || real.sandboxes().is_empty());
+}
+
+#[test]
+fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
+    let mut real = lasting("3600");
+    says(&mut real.watch(""), "running");
+    real.server.take().unwrap().kill();
+    assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
+    real.sql(OVER);
+    real.server = Some(real.machine.serve());
+    until("it does not sleep", || info(&real)["status"] == "paused");
+    // It may be on another machine, and nothing says that it was kept.
+    let now = info(&real);
+    assert_eq!((&now["expiresAt"], &now["sandboxId"]), (&Value::Null, &json!(real.session)));
+    assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
+}
+
+#[test]
+fn one_from_the_pool_is_left_like_any_other() {
+    let mut real = lasting_with("3600", "1");
+    let pooled = waiting(&real);
+    answer(&mut real.watch(""), "please write it");
+    assert_eq!(info(&real)["sandboxId"], json!(pooled));
+    real.sql(OVER);
+    real.kill_and_start();
+    until("it was not left", || !real.sandboxes().contains(&pooled));
+    assert!(answer(&mut real.watch(""), "please read it").contains("precious"));
+    let now = info(&real)["sandboxId"].as_str().unwrap().to_owned();
+    assert!(now.starts_with(&real.session) && now != real.session, "{now}");
+}
+
+/// A file where a folder should be.
+struct InTheWay(PathBuf);
+
+impl InTheWay {
+    fn of(folder: PathBuf) -> Self {
+        std::fs::remove_dir(&folder).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for InTheWay {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).unwrap();
+        std::fs::create_dir(&self.0).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_kept_and_everyone_is_told() {
+    let mut real = lasting("5");
+    let in_the_way = InTheWay::of(real.machine.data_dir().join("sandboxes/snapshots"));
+    let mut socket = real.watch("");
+    answer(&mut socket, "please write it");
+    says(&mut socket, "migrating");
+    let told = socket.until(|frame| frame["type"] == "error" || frame["payload"]["status"] == "running");
+    let told = told.last().unwrap()["payload"]["message"].as_str().unwrap_or_default();
+    assert!(told.starts_with("The session could not be saved: ") && told.contains("in 5 minutes"), "{told}");
+    says(&mut socket, "running");
+    assert!(answer(&mut socket, "please read it").contains("precious"));
+    drop(in_the_way);
+    assert_eq!(real.sandboxes(), [real.session.clone()]);
+
+    real.sql(OVER);
+    real.kill_and_start();
+    let mut socket = real.watch("");
+    assert!(answer(&mut socket, "please read it").contains("precious"));
+    until("it was not tried again", || !real.sandboxes().contains(&real.session));
+}

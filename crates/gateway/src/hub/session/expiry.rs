@@ -1,0 +1,206 @@
+//! The time of a sandbox is over: its files are kept and the session moves to another one, or sleeps until somebody
+//! needs it. Of a sandbox that cannot be kept only the connection is left, and made anew.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use proto::socket::{ServerMessage, WireStatus};
+use proto::{PauseReason, SessionStatus};
+use sandbox::SandboxId;
+use tokio::task::JoinHandle;
+use tokio::time::Sleep;
+
+use super::{Over, Session, settled};
+use crate::runtime::{SnapshotError, leave};
+
+/// What is said while a session moves.
+pub(super) const EXTENDING: &str = "Extending session...";
+/// How long a turn may go on before it is cancelled.
+const GRACE: Duration = Duration::from_secs(30);
+/// How often it is tried to keep the files, and after which time again.
+const SAVES: u32 = 3;
+const AGAIN: TimeDelta = TimeDelta::minutes(5);
+
+/// How far a session is on its way to another sandbox.
+pub(super) enum Moving {
+    /// Its turn may end by itself until this runs out; then it is cancelled.
+    Waiting(Option<Pin<Box<Sleep>>>),
+    /// Its files are being kept, and its sandbox ends. The next one gets this name.
+    Saving(JoinHandle<Result<SandboxId, SnapshotError>>),
+    /// The next one boots.
+    Booting,
+}
+
+/// What happens on the way.
+pub(super) enum Step {
+    Late,
+    Saved(Box<Result<SandboxId, SnapshotError>>),
+}
+
+/// The next step of a session that moves.
+pub(super) async fn step(moving: &mut Option<Moving>) -> Step {
+    match moving {
+        Some(Moving::Waiting(late)) => {
+            settled(late).await;
+            *late = None;
+            Step::Late
+        }
+        Some(Moving::Saving(task)) => {
+            let broken = |error: tokio::task::JoinError| Err(SnapshotError::NotRunning(error.to_string()));
+            Step::Saved(Box::new(task.await.unwrap_or_else(broken)))
+        }
+        Some(Moving::Booting) | None => std::future::pending().await,
+    }
+}
+
+impl Session {
+    /// Looks at the wall clock anew, which may have been moved.
+    pub(super) fn watch_expiry(&mut self) {
+        let left = self.record.sandbox_expires_at.map(|at| at - self.app.clock.now());
+        self.expiry = left.map(|left| Box::pin(tokio::time::sleep(left.to_std().unwrap_or_default())));
+    }
+
+    pub(super) async fn expire(&mut self) -> Result<(), Over> {
+        self.expiry = None;
+        // A boot that failed may have left the old sandbox behind already.
+        let record = self.app.store.session(self.record.org_id, self.record.id).await?;
+        self.record.sandbox_expires_at = record.and_then(|record| record.sandbox_expires_at);
+        if !self.is_overdue() {
+            self.watch_expiry();
+            return Ok(());
+        }
+        // Whoever boots looks again when it is done.
+        if self.boot.is_some() || self.moving.is_some() {
+            return Ok(());
+        }
+        if !self.app.sandboxes.provider.capabilities().durable_snapshot {
+            return self.connect_anew().await;
+        }
+        if self.turn.is_some() && self.agent.is_none() {
+            // Its agent may have gone on with it, and can be asked.
+            self.launch(Duration::ZERO);
+            return Ok(());
+        }
+        if self.is_up() {
+            self.say_status(WireStatus::Migrating, EXTENDING).await?;
+        }
+        if self.turn.is_some() || self.works() {
+            self.moving = Some(Moving::Waiting(Some(Box::pin(tokio::time::sleep(GRACE)))));
+        } else {
+            self.save();
+        }
+        Ok(())
+    }
+
+    /// Somebody else runs the sandbox and ends it, or it cannot be kept: nothing of it is touched.
+    async fn connect_anew(&mut self) -> Result<(), Over> {
+        self.app.store.set_sandbox_expiry(&self.owner, None).await?;
+        self.record.sandbox_expires_at = None;
+        self.disconnect();
+        count("disconnected");
+        tracing::info!(session = %self.record.id, "the time of the sandbox is over; disconnected");
+        if !self.is_wanted() {
+            return self.sleep().await;
+        }
+        self.say_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
+        self.launch(Duration::ZERO);
+        Ok(())
+    }
+
+    /// No turn runs: keeps the files, and ends the sandbox.
+    pub(super) fn save(&mut self) {
+        self.disconnect();
+        self.moving = Some(Moving::Saving(tokio::spawn(leave(self.app.clone(), self.owner))));
+    }
+
+    pub(super) async fn stepped(&mut self, step: Step) -> Result<(), Over> {
+        let saved = match step {
+            Step::Late if self.turn.is_some() => {
+                self.cancelled = true;
+                self.abort();
+                return Ok(());
+            }
+            Step::Late => {
+                self.save();
+                return Ok(());
+            }
+            Step::Saved(saved) => *saved,
+        };
+        self.moving = None;
+        match saved {
+            Ok(next) => {
+                self.moved_to(&next);
+                count("saved");
+                self.go_on(Some(Moving::Booting)).await
+            }
+            Err(SnapshotError::Store(error)) => Err(error.into()),
+            Err(error) => self.not_saved(&error).await,
+        }
+    }
+
+    pub(super) fn moved_to(&mut self, next: &SandboxId) {
+        self.unsaved = 0;
+        self.record.sandbox_id = Some(next.to_string());
+        self.record.sandbox_expires_at = None;
+    }
+
+    /// The sandbox is kept, whatever its time: it has the only copy of what was done in it.
+    async fn not_saved(&mut self, error: &SnapshotError) -> Result<(), Over> {
+        count("failed");
+        self.unsaved += 1;
+        let again = (self.unsaved < SAVES).then(|| self.app.clock.now() + AGAIN);
+        let then = match again {
+            Some(_) => format!("saving is tried again in {} minutes", AGAIN.num_minutes()),
+            None => format!("{SAVES} attempts failed, so it is not ended any more"),
+        };
+        tracing::error!(session = %self.record.id, %error, then, "a sandbox whose time is over could not be saved");
+        self.app.store.set_sandbox_expiry(&self.owner, again).await?;
+        self.record.sandbox_expires_at = again;
+        self.watch_expiry();
+        let message = format!("The session could not be saved: {error}. It keeps its sandbox; {then}.");
+        self.say(vec![ServerMessage::Error { message }]).await?;
+        self.go_on(None).await
+    }
+
+    /// Has an agent again for whoever needs one.
+    async fn go_on(&mut self, moving: Option<Moving>) -> Result<(), Over> {
+        if !self.is_wanted() {
+            return self.sleep().await;
+        }
+        self.moving = moving;
+        self.launch(Duration::ZERO);
+        let (status, message) = self.state();
+        self.say_status(status, &message).await
+    }
+
+    /// Nobody needs it now: the next one who does wakes it.
+    async fn sleep(&mut self) -> Result<(), Over> {
+        if !self.is_up() {
+            return Ok(());
+        }
+        let (paused, reason) = (SessionStatus::Paused, PauseReason::Inactivity);
+        self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
+        self.record.status = paused;
+        self.say_status(WireStatus::Paused, "The time of the sandbox is over; a prompt wakes the session")
+            .await
+    }
+
+    /// Whether there is something to do about its sandbox. Who rests before that is done may never do it.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.record.sandbox_expires_at.is_some_and(|at| at <= self.app.clock.now())
+    }
+
+    /// Whether it has a sandbox, or is about to.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.is_up() && (self.watchers > 0 || self.turn.is_some() || !self.queue.is_empty())
+    }
+}
+
+fn count(outcome: &'static str) {
+    metrics::counter!("proliferate_sandbox_expiries_total", "outcome" => outcome).increment(1);
+}

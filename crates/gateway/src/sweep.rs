@@ -1,0 +1,46 @@
+//! What time does on its own to sessions that are not in memory: those whose sandbox's time is over are brought to life,
+//! and look at their time themselves. Idempotent, and harmless on several instances at once: each looks after its own,
+//! and after those of instances that are gone.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use store::StoreError;
+use tokio::time::MissedTickBehavior;
+
+use crate::app::AppState;
+use crate::runtime::end_left_behind;
+
+const TICK: Duration = Duration::from_secs(5);
+/// An instance that has not been seen for so long is gone.
+const SILENT: TimeDelta = TimeDelta::seconds(30);
+/// Sessions that are woken in one tick.
+const TOGETHER: i64 = 100;
+
+/// Does it until the gateway closes.
+pub(crate) async fn keep_sweeping(app: AppState) {
+    if let Err(error) = end_left_behind(&app).await {
+        tracing::warn!(%error, "sandboxes that their sessions have left may be there; the next start looks again");
+    }
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = app.closing.cancelled() => return,
+        }
+        if let Err(error) = wake_expired(&app).await {
+            tracing::warn!(%error, "sandboxes whose time is over cannot be found; it is tried again");
+        }
+    }
+}
+
+async fn wake_expired(app: &AppState) -> Result<(), StoreError> {
+    let now = app.clock.now();
+    for id in app.store.expired_sessions(now, &app.instance, now - SILENT, TOGETHER).await? {
+        if let Err(error) = app.hubs.open(app, id).await {
+            tracing::warn!(session = %id, %error, "a session whose sandbox's time is over cannot be woken");
+        }
+    }
+    Ok(())
+}
