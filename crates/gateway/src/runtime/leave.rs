@@ -20,9 +20,6 @@ use crate::app::AppState;
 /// How long the agent may take to end. Who answers is hostile.
 const ENDING: Duration = Duration::from_secs(30);
 
-const COPIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(500);
-
 /// Leaves the sandbox of a session in which nothing is to be done any more. The name of the one to start next.
 pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, SnapshotError> {
     let session = owner.session();
@@ -38,29 +35,12 @@ pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, Snap
     if timeout(ENDING, end_agent(&app, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
-    keep(&app, &owner, &record, &old).await?;
+    keep_files(&app, &owner, &record, &old, SnapshotTarget::Session).await?;
     app.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
     if let Err(error) = app.sandboxes.provider.terminate(&old).await {
         tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
     }
     Ok(next)
-}
-
-/// What still runs inside may remove a file while it is copied, so one copy that fails is none.
-async fn keep(
-    app: &AppState,
-    owner: &Owner,
-    record: &SessionRecord,
-    sandbox: &SandboxId,
-) -> Result<(), SnapshotError> {
-    for _ in 1..COPIES {
-        match keep_files(app, owner, record, sandbox, SnapshotTarget::Session).await {
-            Err(SnapshotError::Sandbox(error)) => tracing::warn!(%sandbox, %error, "it is copied again"),
-            done => return done.map(drop),
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    keep_files(app, owner, record, sandbox, SnapshotTarget::Session).await.map(drop)
 }
 
 /// An agent that writes while its files are copied would find them half written. One that cannot be asked is dead, or

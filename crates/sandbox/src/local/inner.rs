@@ -190,7 +190,10 @@ impl Inner {
         let name = bytes.iter().fold(String::from("snap-"), |name, byte| format!("{name}{byte:02x}"));
         let snapshot = SnapshotId::new(name)?;
         let (draft, done) = (self.folders.snapshot_draft(&snapshot), self.folders.snapshot(&snapshot));
+        let folders = self.folders.clone();
         blocking(move || {
+            let _making =
+                folders.making_snapshot().map_err(SandboxError::host("say that a snapshot is being made"))?;
             let stop = record.identity.is_some() && record.group.frozen() == Some(false);
             if stop {
                 record.group.freeze(true)?;

@@ -48,8 +48,24 @@ impl Folders {
         Ok(folders)
     }
 
-    /// Removes snapshots that a crash left half made.
+    /// To be held while a snapshot is made. Whoever opens these folders meanwhile, in another process as well, would take it
+    /// for one that a crash has left.
+    pub(crate) fn making_snapshot(&self) -> io::Result<File> {
+        let lock = self.snapshots_lock()?;
+        lock.lock_shared()?;
+        Ok(lock)
+    }
+
+    fn snapshots_lock(&self) -> io::Result<File> {
+        File::create(self.root.join("snapshots.lock"))
+    }
+
+    /// Removes snapshots that a crash left half made, if none is being made.
     fn sweep(&self) {
+        let Ok(lock) = self.snapshots_lock() else { return };
+        if lock.try_lock().is_err() {
+            return;
+        }
         let Ok(entries) = fs::read_dir(self.root.join("snapshots")) else { return };
         for entry in entries.flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b".") {
@@ -167,5 +183,28 @@ impl Folder {
             return Err(SandboxError::Records("state.json is of another version"));
         }
         Ok(Some(record))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_snapshot_that_nobody_makes_is_half_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Folders::open(folder.path().join("data")).unwrap();
+        let folders = open();
+        let draft = folders.snapshot_draft(&SnapshotId::new("snap-1").unwrap());
+        let (making, also) = (folders.making_snapshot().unwrap(), folders.making_snapshot().unwrap());
+        fs::create_dir(&draft).unwrap();
+        open();
+        assert!(draft.exists());
+        drop(making);
+        open();
+        assert!(draft.exists());
+        drop(also);
+        open();
+        assert!(!draft.exists());
     }
 }
