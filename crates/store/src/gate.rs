@@ -149,7 +149,7 @@ impl Line {
         let (file, refused) = (file.to_owned(), Refused::default());
         let line = Self { queue: line, refused: refused.clone() };
         std::thread::spawn(move || {
-            sqlite::work(&file, &turn, &refused, Inbox { queue, closers: Vec::new() })
+            sqlite::work(&file, &turn, &refused, Inbox { queue, closers: Vec::new() });
         });
         line
     }
