@@ -280,4 +280,29 @@ mod tests {
         store.close().await;
         assert!(!folder.path().join("t.db-wal").exists(), "the last connection folds everything");
     }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn while_the_last_is_folded_everybody_waits_for_the_turn_and_nothing_is_lost() {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("t.db");
+        let (store, owner) = owned(&file).await;
+        let at = DateTime::UNIX_EPOCH;
+        store.append_events(&owner, 1, 1, "{}", at).await.unwrap();
+        // As it is while somebody folds the last of it.
+        let turn = state(&store).turn.clone().lock_owned().await;
+        state(&store).state().finishing = true;
+        let (other, whose) = (store.clone(), owner);
+        let appending = tokio::spawn(async move { other.append_events(&whose, 2, 2, "{}", at).await });
+        tokio::task::yield_now().await;
+        assert!(!appending.is_finished(), "the writer has no turn");
+        state(&store).state().finishing = false;
+        drop(turn);
+        appending.await.unwrap().unwrap();
+        let (appender, file_of) = (state(&store).clone(), file.clone());
+        let rest = spawn_blocking(move || appender.fold_the_rest(&open(&file_of).unwrap()));
+        rest.await.unwrap().unwrap();
+        assert_eq!((unfolded(&store), state(&store).state().finishing), (0, false));
+        store.append_events(&owner, 3, 3, "{}", at).await.unwrap();
+        assert_eq!((unfolded(&store), rows(&file).await.len()), (AROUND, 3), "appended here again");
+    }
 }
