@@ -44,7 +44,7 @@ use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// The gate of one instance.
 pub struct Gate {

@@ -9,11 +9,10 @@ use store::StoreError;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::AppState;
+use crate::gate::DEAD_AFTER;
 use crate::runtime::end_left_behind;
 
 const TICK: Duration = Duration::from_secs(5);
-/// An instance that has not been seen for so long is gone.
-const SILENT: TimeDelta = TimeDelta::seconds(30);
 /// Sessions that are woken in one tick.
 const TOGETHER: i64 = 100;
 
@@ -37,7 +36,8 @@ pub(crate) async fn keep_sweeping(app: AppState) {
 
 async fn wake_expired(app: &AppState) -> Result<(), StoreError> {
     let now = app.clock.now();
-    for id in app.store.expired_sessions(now, &app.instance, now - SILENT, TOGETHER).await? {
+    let gone = now - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+    for id in app.store.expired_sessions(now, &app.instance, gone, TOGETHER).await? {
         if let Err(error) = app.hubs.open(app, id).await {
             tracing::warn!(session = %id, %error, "a session whose sandbox's time is over cannot be woken");
         }

@@ -126,7 +126,6 @@ macro_rules! runs {
         )
     };
 }
-pub(crate) use runs;
 
 /// A page of runs that fit a filter, newest first.
 macro_rules! list {
@@ -143,16 +142,18 @@ macro_rules! list {
 /// One run by its key.
 pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
 
-/// Several by their keys.
+/// Several by their keys, on PostgreSQL.
+pub(crate) const MANY: &str = concat!(
+    "SELECT r.* FROM UNNEST($1::uuid[], $2::text[]) AS k (org, run) CROSS JOIN LATERAL (",
+    runs!("WHERE org_id = k.org AND run_id = k.run LIMIT 1"),
+    ") r"
+);
+
+/// Those that many look for at once.
 pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Found<'_, (Uuid, String), Run> {
-    const SQL: &str = concat!(
-        "SELECT r.* FROM UNNEST($1::uuid[], $2::text[]) AS k (org, run) CROSS JOIN LATERAL (",
-        runs!("WHERE org_id = k.org AND run_id = k.run LIMIT 1"),
-        ") r"
-    );
     let (orgs, ids): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
     Box::pin(async move {
-        let rows: Vec<Run> = sqlx::query_as(SQL).bind(orgs).bind(ids).fetch_all(pool).await?;
+        let rows: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(pool).await?;
         Ok(rows.into_iter().map(|run| ((run.org_id.uuid(), run.run_id.clone()), run)).collect())
     })
 }

@@ -16,6 +16,7 @@ use super::rows::{Cell, Rows, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
 use crate::db::{Durability, in_time, transaction};
 use crate::ledger_event::{hash, whole};
+use crate::run::MANY;
 use crate::{Run, StoreError};
 
 /// After so many writes the server is told to look at the tables, and then whenever there are this many times as many.
@@ -98,15 +99,13 @@ async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, St
 }
 
 async fn look(tx: &mut PgConnection, writes: &[Ready]) -> Result<Found, StoreError> {
-    const RUNS: &str =
-        crate::run::runs!("WHERE (org_id, run_id) IN (SELECT * FROM UNNEST($1::uuid[], $2::text[]))");
     // Locked, so that what is found is there when it is changed.
     const CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
         WHERE (org_id, id) IN (SELECT * FROM UNNEST($1::uuid[], $2::uuid[])) FOR UPDATE";
     let mut found = Found::default();
     let (orgs, ids): (Vec<Uuid>, Vec<&str>) =
         run_keys(writes).into_iter().map(|(org, run)| (org.uuid(), run)).unzip();
-    let runs: Vec<Run> = sqlx::query_as(RUNS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
+    let runs: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
     found.runs.extend(runs.into_iter().map(|run| ((run.org_id, run.run_id.clone()), run)));
     let (orgs, ids): (Vec<Uuid>, Vec<Uuid>) =
         configuration_keys(writes).into_iter().map(|(org, id)| (org.uuid(), id.uuid())).unzip();

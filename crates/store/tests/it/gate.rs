@@ -2,18 +2,16 @@
 //! chain without a gap, however many write at once.
 
 use chrono::{DateTime, Utc};
-use ledger::{
-    ActionType, Actor, ActorType, Chain, Entry, Event, KeyChange, Outcome, PolicyVersions, Target,
-    TargetType, Text, Timestamp, Tree, Verifier,
-};
+use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp, Tree, Verifier};
 use proto::{OrgId, RunKind, RunStatus};
 use serde_json::json;
 use store::{
-    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, ListedEvent, NewArtifact,
-    NewConfiguration, NewEvent, NewOrg, NewRun, RunFilter, Store, Written,
+    Called, Change, Effect, Ended, EventFilter, GateWrite, JsonText, NewArtifact, NewConfiguration, NewEvent,
+    NewOrg, NewRun, Store, Written,
 };
 
 use crate::backend::{Backend, on_both};
+use crate::found::{all, told};
 
 on_both! {
     a_claim_is_given_once
@@ -25,14 +23,11 @@ on_both! {
     one_bad_write_costs_the_others_nothing
     a_call_of_a_dead_instance_is_found_and_taken
     a_lock_and_its_event_come_together
-    events_and_decisions_are_found_by_what_an_operator_names
-    events_are_found_by_their_run_and_their_case_wherever_they_were_told
-    looks_at_the_same_moment_each_find_their_own
 }
 
 const ORG: u128 = 0x1000;
 
-fn org() -> OrgId {
+pub(crate) fn org() -> OrgId {
     uuid::Uuid::from_u128(ORG).into()
 }
 
@@ -40,11 +35,11 @@ fn now() -> DateTime<Utc> {
     DateTime::parse_from_rfc3339("2026-11-15T08:30:00Z").unwrap().to_utc()
 }
 
-fn text<const MIN: usize, const MAX: usize>(text: &str) -> Text<MIN, MAX> {
+pub(crate) fn text<const MIN: usize, const MAX: usize>(text: &str) -> Text<MIN, MAX> {
     Text::new(text).unwrap()
 }
 
-fn event(id: &str, run: &str) -> NewEvent {
+pub(crate) fn event(id: &str, run: &str) -> NewEvent {
     let actor =
         Actor { actor_id: text("ada"), actor_type: ActorType::Human, agent_name: None, user_display: None };
     let pins = PolicyVersions { lanes: text("lanes-1"), roles: text("roles-1") };
@@ -54,7 +49,7 @@ fn event(id: &str, run: &str) -> NewEvent {
     NewEvent { org: Some(org()), event }
 }
 
-fn run(id: &str) -> NewRun {
+pub(crate) fn run(id: &str) -> NewRun {
     NewRun {
         org_id: org(),
         run_id: id.to_owned(),
@@ -85,7 +80,7 @@ fn run(id: &str) -> NewRun {
     }
 }
 
-fn begin(run: NewRun, events: Vec<NewEvent>) -> GateWrite {
+pub(crate) fn begin(run: NewRun, events: Vec<NewEvent>) -> GateWrite {
     GateWrite::new(Change::Begin(Box::new(run)), events)
 }
 
@@ -101,13 +96,13 @@ fn ended(outcome: &str) -> Box<Ended> {
     })
 }
 
-fn end(id: &str, instance: &str, outcome: &str) -> GateWrite {
+pub(crate) fn end(id: &str, instance: &str, outcome: &str) -> GateWrite {
     let instance = Some(instance.to_owned());
     let change = Change::End { org: org(), run_id: id.to_owned(), instance, ended: ended(outcome) };
     GateWrite::new(change, vec![event(&format!("end-of-{id}"), id)])
 }
 
-async fn done(store: &Store, write: GateWrite) {
+pub(crate) async fn done(store: &Store, write: GateWrite) {
     let written = store.gate_write(write).await.unwrap();
     assert!(matches!(written, Written::Done), "{written:?}");
 }
@@ -344,167 +339,4 @@ async fn a_lock_and_its_event_come_together(backend: &Backend) {
     assert_eq!(store.safety_lock().await.unwrap(), Some(lock(true)));
     assert!(store.gate_write(write(false, "event-001")).await.is_err(), "the event is there already");
     assert_eq!(store.safety_lock().await.unwrap(), Some(lock(true)), "no change without its event");
-}
-
-async fn events_and_decisions_are_found_by_what_an_operator_names(backend: &Backend) {
-    let store = &backend.store;
-    done(store, begin(run("run-0001"), vec![event("event-001", "run-0001")])).await;
-    assert_eq!(store.last_key_change().await.unwrap(), None);
-    let mut change = event("event-002", "run-none");
-    change.org = None;
-    change.event.action_type = ActionType::System;
-    let (name, operation) = KeyChange::TARGET;
-    change.event.target = Some(Target {
-        artifact_ref: None,
-        name: text(name),
-        operation: Some(text(operation)),
-        target_type: TargetType::System,
-    });
-    done(store, GateWrite::new(Change::Nothing, vec![change])).await;
-    done(store, end("run-0001", "here", "fine")).await;
-    done(store, begin(run("run-0002"), vec![event("event-003", "run-0002")])).await;
-
-    let positions = |entries: Vec<Entry>| entries.iter().map(|entry| entry.position).collect::<Vec<_>>();
-    assert_eq!(positions(store.last_ledger_entries(None, 2).await.unwrap()), [2, 3]);
-    let chain = Chain::new(org().uuid().to_string()).unwrap();
-    assert_eq!(positions(store.last_ledger_entries(Some(&chain), 10).await.unwrap()), [0, 2, 3]);
-    assert_eq!(positions(store.ledger_entries_about("run-0001", 10).await.unwrap()), [0, 2]);
-    assert_eq!(positions(store.ledger_entries_about("event-002", 10).await.unwrap()), [1]);
-    assert!(store.ledger_entries_about("nothing", 10).await.unwrap().is_empty());
-    assert!(store.last_key_change().await.unwrap().unwrap().contains("event-002"));
-
-    let decisions = store.recorded_decisions(Some(org()), "", 10).await.unwrap();
-    assert_eq!(
-        decisions.iter().map(|found| found.run_id.as_str()).collect::<Vec<_>>(),
-        ["run-0001", "run-0002"]
-    );
-    assert_eq!(store.recorded_decisions(None, "run-0001", 10).await.unwrap().len(), 1);
-    assert_eq!(store.recorded_decisions(Some(uuid::Uuid::from_u128(7).into()), "", 10).await.unwrap(), []);
-}
-
-fn all() -> EventFilter {
-    EventFilter { after: -1, limit: 100, ..EventFilter::default() }
-}
-
-/// The ids of events that a filter lets through.
-async fn told(store: &Store, filter: EventFilter) -> Vec<String> {
-    let id = |event: ListedEvent| {
-        serde_json::from_str::<serde_json::Value>(&event.record).unwrap()["event_id"]
-            .as_str()
-            .unwrap()
-            .to_owned()
-    };
-    store.ledger_events(org(), &filter).await.unwrap().into_iter().map(id).collect()
-}
-
-/// A run says where its events are, and those that no run tells are found by themselves.
-async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(backend: &Backend) {
-    let store = &backend.store;
-    let of = |id: &str, run: &str, case: &str| {
-        let mut new = event(id, run);
-        new.event.case_id = Some(text(case));
-        new
-    };
-    let case = |case: &str| EventFilter { case_id: Some(case.to_owned()), ..all() };
-    let run_of = |run: &str| EventFilter { run_id: Some(run.to_owned()), ..all() };
-    let in_case = |id: &str, case: &str| NewRun { case_id: Some(case.to_owned()), ..run(id) };
-    // More than are found through a run, and one of another run among them.
-    let mut many: Vec<_> =
-        (0..6).map(|number| of(&format!("many-{number:03}"), "run-0001", "case-1")).collect();
-    many[1] = of("stranger", "run-0009", "case-9");
-    done(store, begin(in_case("run-0001", "case-1"), many)).await;
-    done(store, begin(in_case("run-0002", "case-2"), vec![of("begin-002", "run-0002", "case-2")])).await;
-    let conflict = of("conflict", "run-0002", "case-3");
-    done(store, GateWrite::new(Change::Nothing, vec![conflict])).await;
-    done(store, end("run-0001", "here", "fine")).await;
-    let mut last = end("run-0002", "here", "fine");
-    last.events = vec![of("end-of-2", "run-0002", "case-2"), of("also-of-2", "run-0002", "case-2")];
-    done(store, last).await;
-
-    let first = ["many-000", "many-002", "many-003", "many-004", "many-005", "end-of-run-0001"];
-    assert_eq!(told(store, run_of("run-0001")).await, first);
-    assert_eq!(told(store, run_of("run-0002")).await, ["begin-002", "conflict", "end-of-2", "also-of-2"]);
-    assert_eq!(told(store, run_of("run-0009")).await, ["stranger"]);
-    assert_eq!(told(store, case("case-2")).await, ["begin-002", "end-of-2", "also-of-2"]);
-    assert_eq!(told(store, case("case-3")).await, ["conflict"]);
-    assert_eq!(
-        told(store, EventFilter { after: 7, limit: 2, ..case("case-2") }).await,
-        ["end-of-2", "also-of-2"]
-    );
-    assert_eq!(
-        told(store, EventFilter { case_id: Some("case-3".to_owned()), ..run_of("run-0002") }).await,
-        ["conflict"]
-    );
-    // A run that was begun before runs said where their events are, and ends now.
-    done(store, begin(in_case("run-0003", "case-4"), vec![])).await;
-    backend
-        .raw()
-        .await
-        .execute("UPDATE runs SET begun_position = NULL WHERE run_id = 'run-0003'")
-        .await
-        .unwrap();
-    let mut old = end("run-0003", "here", "fine");
-    old.events = vec![of("end-of-3", "run-0003", "case-4")];
-    done(store, old).await;
-    assert_eq!(told(store, run_of("run-0003")).await, ["end-of-3"]);
-    assert_eq!(told(store, case("case-4")).await, ["end-of-3"]);
-    let elsewhere = uuid::Uuid::from_u128(9).into();
-    assert_eq!(store.ledger_events(elsewhere, &run_of("run-0001")).await.unwrap(), []);
-    let listed = |filter: RunFilter| async move {
-        let runs = store.runs(org(), &filter).await.unwrap();
-        runs.into_iter().map(|run| run.run_id).collect::<Vec<_>>()
-    };
-    let filter = RunFilter { case_id: Some("case-2".to_owned()), limit: 10, ..RunFilter::default() };
-    assert_eq!(listed(filter).await, ["run-0002"]);
-}
-
-/// Left to itself the server looks once a minute, and until then plans for tables without rows.
-#[tokio::test]
-async fn postgres_is_told_to_look_when_its_tables_have_grown() {
-    let backend = Backend::postgres().await;
-    for number in 0..260 {
-        let id = format!("run-{number:04}");
-        done(&backend.store, begin(run(&id), vec![event(&format!("event-{number:04}"), &id)])).await;
-    }
-    let mut raw = backend.raw().await;
-    let known = "SELECT count(*) FROM pg_class WHERE relname IN ('runs', 'ledger_events') AND reltuples > 250
-        AND relnamespace = current_schema()::regnamespace";
-    let looked = async {
-        while raw.number(known).await < 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("nobody looked");
-}
-
-/// On PostgreSQL they share statements, and more come than go into one.
-async fn looks_at_the_same_moment_each_find_their_own(backend: &Backend) {
-    let store = &backend.store;
-    for id in ["run-0001", "run-0002"] {
-        done(store, begin(run(id), vec![event(&format!("event-of-{id}"), id)])).await;
-    }
-    let stranger: OrgId = uuid::Uuid::from_u128(9).into();
-    let looks = (0..1200_u32).map(|number| {
-        let store = store.clone();
-        let (of, id, there) = match number % 4 {
-            0 => (org(), "run-0001", true),
-            1 => (org(), "run-0002", true),
-            2 => (org(), "run-0003", false),
-            _ => (stranger, "run-0001", false),
-        };
-        tokio::spawn(async move {
-            let found = store.run(of, id).await.unwrap().map(|run| (run.org_id, run.run_id));
-            assert_eq!(found, there.then(|| (of, id.to_owned())));
-        })
-    });
-    for look in looks.collect::<Vec<_>>() {
-        look.await.unwrap();
-    }
-    // What was written before it was asked for is found, whoever else asks.
-    for number in 10..40 {
-        let id = format!("run-00{number}");
-        done(store, begin(run(&id), vec![event(&format!("event-of-{id}"), &id)])).await;
-        let (first, second) = tokio::join!(store.run(org(), &id), store.run(org(), "run-0003"));
-        assert!(first.unwrap().is_some() && second.unwrap().is_none());
-    }
 }

@@ -12,6 +12,7 @@ mod credentials;
 mod egress;
 mod events;
 mod fencing;
+mod found;
 mod gate;
 mod idempotency;
 mod identity;
