@@ -3,37 +3,31 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use clock::Clock;
-use futures_util::future::BoxFuture;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
 };
-use sqlx::{Connection as _, raw_sql};
 
 use crate::appender::Appender;
 use crate::gate::Line;
 use crate::near::Near;
+use crate::postgres::{self, Postgres};
 use crate::together::Together;
 pub use crate::writer::Durability;
 use crate::writer::Writer;
 use crate::{StoreError, migrate};
 
 /// How long a connection may take, and how long SQLite waits for another process that writes.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts at a file that somebody else is just making.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long PostgreSQL may take to answer. Our queries are short; one that hangs must not hold its request for ever.
-const ANSWER: Duration = Duration::from_secs(30);
 const SQLITE_READERS: u32 = 4;
-const POSTGRES_CONNECTIONS: u32 = 16;
-/// For so long nobody asks a connection to PostgreSQL whether it still leads somewhere.
-const UNASKED: Duration = Duration::from_secs(1);
 
 /// The open database. Cheap to clone.
 #[derive(Clone)]
@@ -47,7 +41,7 @@ pub struct Store {
 #[derive(Clone)]
 pub(crate) enum Db {
     Sqlite { readers: SqlitePool, near: Near, writer: Writer, appender: Appender },
-    Postgres(PgPool),
+    Postgres(Postgres),
 }
 
 /// Runs the same query expression on a pool of whichever database is open.
@@ -55,7 +49,10 @@ macro_rules! read {
     ($store:expr, $pool:ident => $query:expr) => {
         match &$store.db {
             $crate::db::Db::Sqlite { readers: $pool, .. } => $query,
-            $crate::db::Db::Postgres($pool) => $crate::db::in_time(async { $query }).await,
+            $crate::db::Db::Postgres(postgres) => {
+                let $pool = &postgres.pool;
+                postgres.in_time(async { $query }).await
+            }
         }
     };
 }
@@ -71,11 +68,12 @@ macro_rules! write {
                     })
                     .await
             }
-            $crate::db::Db::Postgres(pool) => {
-                $crate::db::transaction(pool, $crate::Durability::$durability, move |$connection| {
-                    Box::pin(async move { $block })
-                })
-                .await
+            $crate::db::Db::Postgres(postgres) => {
+                postgres
+                    .transaction($crate::Durability::$durability, move |$connection| {
+                        Box::pin(async move { $block })
+                    })
+                    .await
             }
         }
     };
@@ -103,8 +101,8 @@ macro_rules! find {
                     $crate::near::Look::AskThePool => sqlx::query_as($sql)$(.bind($value))*.fetch_optional(readers).await,
                 }
             }
-            $crate::db::Db::Postgres(pool) => {
-                $crate::db::in_time(sqlx::query_as($sql)$(.bind($value))*.fetch_optional(pool)).await
+            $crate::db::Db::Postgres(postgres) => {
+                postgres.in_time(sqlx::query_as($sql)$(.bind($value))*.fetch_optional(&postgres.pool)).await
             }
         }
     };
@@ -141,7 +139,7 @@ impl Store {
 
     /// Connects to PostgreSQL and brings the database up to date.
     pub async fn open_postgres(url: &str, clock: &Clock) -> Result<Self, StoreError> {
-        let (options, mut connection) = connect_postgres(url).await?;
+        let (options, mut connection) = postgres::connect(url).await?;
         migrate::postgres(&mut connection, clock).await.map_err(|error| migrate::stuck(error, url))?;
         connection.close().await?;
         Ok(Self::postgres(options))
@@ -149,16 +147,9 @@ impl Store {
 
     /// The store of a server's database whose schema is known to be ours.
     pub(crate) fn postgres(options: PgConnectOptions) -> Self {
-        let pool = PgPoolOptions::new()
-            .max_connections(POSTGRES_CONNECTIONS)
-            .min_connections(0)
-            .acquire_timeout(PATIENCE)
-            // One that was used a moment ago is there; asking it each time would be half of a look by key.
-            .test_before_acquire(false)
-            .before_acquire(|connection, life| Box::pin(is_there(connection, life.idle_for)))
-            .connect_lazy_with(options);
-        let together = Some(Arc::new(Together::start(&pool)));
-        Self { gate: Line::postgres(pool.clone()), together, db: Db::Postgres(pool) }
+        let postgres = Postgres::new(options);
+        let together = Some(Arc::new(Together::start(&postgres)));
+        Self { gate: Line::postgres(postgres.clone()), together, db: Db::Postgres(postgres) }
     }
 
     /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds
@@ -174,7 +165,7 @@ impl Store {
                 readers.close().await;
                 writer.close().await;
             }
-            Db::Postgres(pool) => pool.close().await,
+            Db::Postgres(postgres) => postgres.pool.close().await,
         }
     }
 
@@ -198,36 +189,6 @@ impl Store {
             Db::Postgres(_) => "PostgreSQL",
         }
     }
-}
-
-/// Whether a connection that nobody has used for a while still leads somewhere.
-async fn is_there(connection: &mut PgConnection, idle: Duration) -> sqlx::Result<bool> {
-    if idle > UNASKED {
-        connection.ping().await?;
-    }
-    Ok(true)
-}
-
-/// One connection to PostgreSQL, within a few seconds.
-pub(crate) async fn connect_postgres(url: &str) -> Result<(PgConnectOptions, PgConnection), StoreError> {
-    let unreachable = |error: sqlx::Error| StoreError::Unreachable {
-        target: describe_url(url),
-        reason: error.to_string(),
-        remedy: "Start PostgreSQL or correct DATABASE_URL.",
-    };
-    let options = PgConnectOptions::from_str(url).map_err(unreachable)?;
-    let connecting = tokio::time::timeout(PATIENCE, PgConnection::connect_with(&options));
-    let connection = connecting.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(unreachable)?;
-    Ok((options, connection))
-}
-
-/// A database URL without its password.
-pub fn describe_url(url: &str) -> String {
-    let Ok(options) = PgConnectOptions::from_str(url) else {
-        return "postgres://(not a valid URL)".to_owned();
-    };
-    let database = options.get_database().unwrap_or_default();
-    format!("postgres://{}@{}:{}/{database}", options.get_username(), options.get_host(), options.get_port())
 }
 
 pub(crate) fn sqlite_options(file: &Path) -> SqliteConnectOptions {
@@ -264,48 +225,17 @@ pub(crate) async fn connect_first(options: &SqliteConnectOptions) -> sqlx::Resul
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(sqlx::Error::Io(locked())))
 }
 
-/// One PostgreSQL transaction.
-pub(crate) async fn transaction<T, F>(pool: &PgPool, durability: Durability, run: F) -> Result<T, StoreError>
-where
-    F: for<'c> FnOnce(&'c mut PgConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send,
-{
-    let work = async {
-        let mut transaction = pool.begin().await?;
-        if durability == Durability::Process {
-            raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *transaction).await?;
-        }
-        let value = run(&mut transaction).await?;
-        transaction.commit().await?;
-        Ok(value)
-    };
-    match tokio::time::timeout(ANSWER, work).await {
-        Ok(done) => done,
-        // If the silence began after the commit was sent, it may have been kept.
-        Err(_) => Err(StoreError::Failed(no_answer())),
-    }
-}
-
 /// Credentials that expired before this are deleted when the next one of their organisation is made, so that their
 /// tables do not grow for ever. A day, so that one which has just expired can still be looked into.
 pub(crate) fn long_before(now: DateTime<Utc>) -> DateTime<Utc> {
     now - TimeDelta::days(1)
 }
 
-/// A query's answer, unless the network has swallowed it: PostgreSQL's own limits do not help then.
-pub(crate) async fn in_time<T>(query: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
-    tokio::time::timeout(ANSWER, query).await.unwrap_or_else(|_| Err(no_answer()))
-}
-
-fn no_answer() -> sqlx::Error {
-    let text = format!("no answer from PostgreSQL within {} s", ANSWER.as_secs());
-    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use sqlx::query_scalar;
+    use sqlx::{query_scalar, raw_sql};
     use tempfile::TempDir;
 
     use super::*;

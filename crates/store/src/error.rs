@@ -55,15 +55,9 @@ impl StoreError {
     /// Whether the database cannot be reached or did not keep a write, so that trying again later helps. All else
     /// that it says no to is a fault of ours.
     pub fn is_unavailable(&self) -> bool {
-        use sqlx::Error::{Database, Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
         match self {
-            Self::Unreachable { .. }
-            | Self::NotCommitted(_)
-            | Self::Failed(Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed) => true,
-            // A PostgreSQL that is stopping or full tells it as an error of its own.
-            Self::Failed(Database(error)) => error.code().is_some_and(|code| {
-                code.len() == 5 && ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
-            }),
+            Self::Unreachable { .. } | Self::NotCommitted(_) => true,
+            Self::Failed(error) => is_unavailable(error),
             _ => false,
         }
     }
@@ -81,6 +75,19 @@ impl StoreError {
             Self::Failed(sqlx::Error::Database(e)) if e.is_foreign_key_violation() => Self::Missing(parent),
             _ => self,
         }
+    }
+}
+
+/// Whether the way to the database is gone, or the database at its end.
+pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
+    use sqlx::Error::{Database, Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
+    match error {
+        Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed => true,
+        // A PostgreSQL that is stopping or full tells it as an error of its own.
+        Database(error) => error.code().is_some_and(|code| {
+            code.len() == 5 && ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
+        }),
+        _ => false,
     }
 }
 

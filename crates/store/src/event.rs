@@ -7,7 +7,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::appender::Appender;
-use crate::db::{Db, in_time, read, write};
+use crate::db::{Db, read, write};
 use crate::owner::fenced;
 use crate::writer::Writer;
 use crate::{Durability, Owner, Store, StoreError};
@@ -121,7 +121,7 @@ impl Store {
                     None => Box::pin(batch.append_by(writer, frames.to_owned())).await?,
                 }
             }
-            Db::Postgres(pool) => {
+            Db::Postgres(postgres) => {
                 let append = sqlx::query(POSTGRES)
                     .bind(session)
                     .bind(epoch)
@@ -129,7 +129,7 @@ impl Store {
                     .bind(last_seq)
                     .bind(frames)
                     .bind(at);
-                Box::pin(in_time(append.execute(pool))).await?.rows_affected()
+                Box::pin(postgres.in_time(append.execute(&postgres.pool))).await?.rows_affected()
             }
         };
         if kept == 1 { Ok(()) } else { Err(Box::pin(self.why_not_appended(owner)).await) }

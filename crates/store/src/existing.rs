@@ -6,8 +6,8 @@ use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{Connection as _, query_as, query_scalar};
 
-use crate::db::{connect_first, connect_postgres, sqlite_options};
-use crate::{Migration, Store, StoreError, describe_url, migrate};
+use crate::db::{connect_first, sqlite_options};
+use crate::{Migration, Store, StoreError, describe_url, migrate, postgres};
 
 /// The steps that ran in a database, or nothing when it is not ours yet.
 type Applied = Option<Vec<(i64, String)>>;
@@ -39,7 +39,7 @@ impl Store {
 
     /// Connects to PostgreSQL if the database has the schema of this program.
     pub async fn open_existing_postgres(url: &str) -> Result<Self, StoreError> {
-        let (options, mut connection) = connect_postgres(url).await?;
+        let (options, mut connection) = postgres::connect(url).await?;
         let applied = applied_postgres(&mut connection).await?;
         connection.close().await?;
         up_to_date(applied, || describe_url(url))?;

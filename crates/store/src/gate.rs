@@ -16,10 +16,10 @@ use std::path::Path;
 use chrono::{DateTime, Utc};
 use ledger::{Chain, Event, Text};
 use proto::{ConfigurationId, OrgId};
-use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 
 use self::disk::Refused;
+use crate::postgres::Postgres;
 use crate::row::JsonText;
 use crate::writer::Turn;
 use crate::{Ended, NewArtifact, NewRun, OverrideGrant, Run, SafetyLock, Store, StoreError};
@@ -155,9 +155,9 @@ impl Line {
     }
 
     /// Starts the line in front of a server.
-    pub(crate) fn postgres(pool: PgPool) -> Self {
+    pub(crate) fn postgres(server: Postgres) -> Self {
         let (line, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(postgres::work(pool, Inbox { queue, closers: Vec::new() }));
+        tokio::spawn(postgres::work(server, Inbox { queue, closers: Vec::new() }));
         Self { queue: line, refused: Refused::default() }
     }
 

@@ -6,7 +6,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, query_scalar};
 
 use crate::StoreError;
-use crate::db::connect_postgres;
+use crate::postgres;
 
 const VERSION: &str = "SELECT max(version) FROM schema_migrations";
 
@@ -39,7 +39,7 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
 }
 
 pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
-    let (_, mut connection) = connect_postgres(url).await?;
+    let (_, mut connection) = postgres::connect(url).await?;
     let ours = "SELECT to_regclass('schema_migrations') IS NOT NULL";
     if !query_scalar::<_, bool>(ours).fetch_one(&mut connection).await? {
         return Ok(Schema::Absent);

@@ -11,7 +11,7 @@ use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::db::in_time;
+use crate::postgres::Postgres;
 use crate::{Run, SandboxOwner, SessionRecord};
 
 /// More than this waits at those who ask.
@@ -28,12 +28,12 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    pub(crate) fn start(pool: &PgPool) -> Self {
+    pub(crate) fn start(postgres: &Postgres) -> Self {
         Self {
-            runs: Looks::start(pool, crate::run::many),
-            sessions: Looks::start(pool, crate::session_record::many),
-            sandboxes: Looks::start(pool, crate::sandbox_token::many_by_session),
-            tokens: Looks::start(pool, crate::sandbox_token::many_by_token),
+            runs: Looks::start(postgres, crate::run::many),
+            sessions: Looks::start(postgres, crate::session_record::many),
+            sandboxes: Looks::start(postgres, crate::sandbox_token::many_by_session),
+            tokens: Looks::start(postgres, crate::sandbox_token::many_by_token),
         }
     }
 }
@@ -52,9 +52,9 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     T: Clone + Send + 'static,
 {
-    fn start(pool: &PgPool, fetch: Fetch<K, T>) -> Self {
+    fn start(postgres: &Postgres, fetch: Fetch<K, T>) -> Self {
         let (looks, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(work(pool.clone(), fetch, queue));
+        tokio::spawn(work(postgres.clone(), fetch, queue));
         Self(looks)
     }
 
@@ -67,7 +67,7 @@ where
 }
 
 async fn work<K, T>(
-    pool: PgPool,
+    postgres: Postgres,
     fetch: Fetch<K, T>,
     mut queue: mpsc::Receiver<(K, oneshot::Sender<Answer<T>>)>,
 ) where
@@ -77,7 +77,7 @@ async fn work<K, T>(
     let mut asked = Vec::new();
     while queue.recv_many(&mut asked, MOST).await > 0 {
         let keys = asked.iter().map(|(key, _)| key.clone()).collect();
-        let found = in_time(fetch(&pool, keys)).await.ok();
+        let found = postgres.in_time(fetch(&postgres.pool, keys)).await.ok();
         let found: Option<HashMap<K, T>> = found.map(|rows| rows.into_iter().collect());
         for (key, done) in asked.drain(..) {
             // Whoever asked may have gone away.

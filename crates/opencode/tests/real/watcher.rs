@@ -61,9 +61,12 @@ impl<D: Dial> Watcher<'_, D> {
         self.client.prompt(&self.session, &prompt).await
     }
 
-    /// Takes the next event and does what follows from it.
+    /// Takes the next event and does what follows from it. A busy machine may make the agent close its stream; whoever
+    /// follows it then listens anew, as the gateway does.
     pub(crate) async fn step(&mut self) {
-        let data = timeout(PATIENCE, self.events.next()).await.unwrap().unwrap().unwrap();
+        let Ok(Some(data)) = timeout(PATIENCE, self.events.next()).await.unwrap() else {
+            return self.listen_anew().await;
+        };
         let event = Event::parse(&data).unwrap();
         let output = self.translator.observe(&event, self.agent.now());
         self.take(output);
@@ -79,8 +82,12 @@ impl<D: Dial> Watcher<'_, D> {
 
     /// Breaks the stream, listens anew and catches up.
     pub(crate) async fn reconnect(&mut self, translator: Translator) {
-        self.events = self.client.events().await.unwrap();
         self.translator = translator;
+        self.listen_anew().await;
+    }
+
+    async fn listen_anew(&mut self) {
+        self.events = self.client.events().await.unwrap();
         self.translator.stream_lost();
         self.catch_up().await;
     }

@@ -8,23 +8,23 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use ledger::Head;
 use proto::{ConfigurationId, OrgId};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
-use crate::db::{Durability, in_time, transaction};
 use crate::ledger_event::{hash, whole};
+use crate::postgres::Postgres;
 use crate::run::MANY;
-use crate::{Run, StoreError};
+use crate::{Durability, Run, StoreError};
 
 /// After so many writes the server is told to look at the tables, and then whenever there are this many times as many.
 const FIRST_LOOK: usize = 256;
 const NEXT_LOOK: usize = 8;
 
 /// Works until the line is closed. Whatever waits becomes one transaction.
-pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
+pub(super) async fn work(server: Postgres, mut inbox: Inbox) {
     let mut waiting = Vec::new();
     let (mut written, mut look) = (0, FIRST_LOOK);
     loop {
@@ -37,11 +37,11 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
         waiting = later;
         if !now.is_empty() {
             written += now.len();
-            commit(&pool, now).await;
+            commit(&server, now).await;
         }
         if written >= look {
             look *= NEXT_LOOK;
-            tokio::spawn(look_at_tables(pool.clone()));
+            tokio::spawn(look_at_tables(server.clone()));
         }
     }
 }
@@ -49,21 +49,22 @@ pub(super) async fn work(pool: PgPool, mut inbox: Inbox) {
 /// Makes the server plan anew. A plan is kept as long as its connection, and while a table is empty any index that begins
 /// with the organisation is as good as the key: that one would be read whole for every call. The server itself looks only
 /// once a minute.
-async fn look_at_tables(pool: PgPool) {
-    if let Err(error) = in_time(sqlx::raw_sql("ANALYZE runs, ledger_events").execute(&pool)).await {
+async fn look_at_tables(server: Postgres) {
+    let look = sqlx::raw_sql("ANALYZE runs, ledger_events").execute(&server.pool);
+    if let Err(error) = server.in_time(look).await {
         tracing::warn!(%error, "PostgreSQL could not look at the gate's tables: calls may be slow until it does");
     }
 }
 
 /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
 /// others nothing.
-async fn commit(pool: &PgPool, jobs: Vec<Job>) {
+async fn commit(server: &Postgres, jobs: Vec<Job>) {
     let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
     let writes = Arc::new(writes);
-    match attempt(pool, &writes, 0..writes.len()).await {
+    match attempt(server, &writes, 0..writes.len()).await {
         Err(error) if writes.len() > 1 && !error.is_unavailable() => {
             for (index, done) in waiting.into_iter().enumerate() {
-                answer_each([done], attempt(pool, &writes, index..index + 1).await);
+                answer_each([done], attempt(server, &writes, index..index + 1).await);
             }
         }
         result => answer(waiting, result),
@@ -71,15 +72,16 @@ async fn commit(pool: &PgPool, jobs: Vec<Job>) {
 }
 
 async fn attempt(
-    pool: &PgPool,
+    server: &Postgres,
     writes: &Arc<Vec<Ready>>,
     which: Range<usize>,
 ) -> Result<Vec<Written>, StoreError> {
     let writes = writes.clone();
-    transaction(pool, Durability::Disk, move |tx| {
-        Box::pin(async move { run(tx, writes.get(which).unwrap_or_default()).await })
-    })
-    .await
+    server
+        .transaction(Durability::Disk, move |tx| {
+            Box::pin(async move { run(tx, writes.get(which).unwrap_or_default()).await })
+        })
+        .await
 }
 
 async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {

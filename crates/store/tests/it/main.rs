@@ -34,6 +34,7 @@ mod refused;
 mod vocabulary;
 // The file and the server below.
 mod backup;
+mod broken;
 mod concurrency;
 mod existing;
 mod opening;
