@@ -5,6 +5,7 @@
 //! effect; its outcome, its answer and the event that tells it are one after it. So a call is executed once, on
 //! whichever instance it arrives, and a crash between the two is an honest `unknown`.
 
+mod answers;
 mod artifacts;
 mod call;
 mod checkpoints;
@@ -29,6 +30,8 @@ use proto::{OrgId, SessionId};
 use store::{Store, StoreError};
 
 use crate::config::Config;
+
+use answers::Answers;
 
 pub(crate) use artifacts::{LARGEST, reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
@@ -56,6 +59,7 @@ pub struct Gate {
     checkpoints: Checkpoints,
     /// Calls that this instance executes now.
     at_work: Mutex<HashMap<(OrgId, String), InFlight>>,
+    answers: Answers,
     /// The runs of the turns that sessions of this instance are in.
     turns: Mutex<HashMap<SessionId, String>>,
 }
@@ -90,6 +94,7 @@ impl Gate {
             scribe,
             checkpoints,
             at_work: Mutex::default(),
+            answers: Answers::default(),
             turns: Mutex::default(),
         };
         gate.come_alive(config).await?;

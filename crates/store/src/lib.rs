@@ -85,7 +85,7 @@ pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
 pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
-pub use sandbox_token::{NewSandboxToken, SandboxOwner};
+pub use sandbox_token::NewSandboxToken;
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
 pub use session::{NewSession, Starts};
 pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};

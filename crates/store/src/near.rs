@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
     use crate::db::Db;
-    use crate::{Called, Change, GateWrite, JsonText, NewOrg, NewRun, NewSession, Store};
+    use crate::{Called, Change, GateWrite, JsonText, NewOrg, NewRun, NewSandboxToken, NewSession, Store};
 
     const RUN: &str = "run-00000001";
 
@@ -228,6 +228,8 @@ mod tests {
             ..NewSession::new(session, org, SessionType::Setup, "local", at)
         };
         store.create_session(new).await.unwrap();
+        let token = NewSandboxToken { token_hash: [7; 32], session_id: session, at };
+        store.create_sandbox_token(token).await.unwrap();
         let run = NewRun {
             org_id: org,
             run_id: RUN.to_owned(),
@@ -272,11 +274,11 @@ mod tests {
                 store.session(org, session).await.unwrap(),
                 store.run(org, RUN).await.unwrap(),
                 store.session(org, absent).await.unwrap(),
-                format!("{:?}", store.sandbox_of_session(session).await.unwrap()),
+                store.session_of_token(&[7; 32]).await.unwrap(),
             )
         };
         let here = look().await;
-        assert!(here.0.is_some() && here.1.is_some() && here.2.is_none());
+        assert!(here.0.is_some() && here.1.is_some() && here.2.is_none() && here.3 == here.0);
         assert_eq!(near.0.lock().unwrap().idle.len(), 1, "it was found here");
         near.close();
         assert_eq!(look().await, here);

@@ -1,15 +1,14 @@
 //! Tokens of sandboxes: bound to a session and one generation of its sandbox, dead with it.
 
 use chrono::{DateTime, Utc};
-use proto::{ClientType, OrgId, SessionId, SessionType};
+use proto::SessionId;
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, PgPool, Row as _};
-use uuid::Uuid;
 
 use crate::db::{find, read, write};
-use crate::row::{from_row, word};
+use crate::session_record::records;
 use crate::together::Found;
-use crate::{Store, StoreError, TokenHash};
+use crate::{SessionRecord, Store, StoreError, TokenHash};
 
 /// A token to be stored, for the present sandbox of a session.
 pub struct NewSandboxToken {
@@ -18,63 +17,28 @@ pub struct NewSandboxToken {
     pub at: DateTime<Utc>,
 }
 
-/// The session a sandbox token stands for, and what decides its role.
-#[derive(Clone, Debug)]
-pub struct SandboxOwner {
-    pub session_id: SessionId,
-    pub org_id: OrgId,
-    pub session_type: SessionType,
-    client_type: Option<String>,
-}
-
-from_row!(near SandboxOwner, row => SandboxOwner {
-    session_id: row.try_get::<Uuid, _>("session_id")?.into(),
-    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
-    session_type: word(row.try_get("session_type")?)?,
-    client_type: row.try_get("client_type")?,
-});
-
-impl SandboxOwner {
-    /// Whether an automation started the session, which gives its agent another role.
-    pub fn is_automation(&self) -> bool {
-        self.client_type.as_deref() == Some(ClientType::Automation.as_str())
-    }
-}
-
-/// The SELECT of owners by their tokens, with the rest that makes it a query.
+/// The rest of the SELECT of sessions that makes it one by their sandboxes' tokens.
 macro_rules! by_token {
-    ($rest:literal) => {
-        concat!(
-            "SELECT s.id AS session_id, s.org_id, s.session_type, s.client_type
-            FROM sandbox_tokens t JOIN sessions s ON s.id = t.session_id AND s.sandbox_generation = t.generation
+    ($hash:literal) => {
+        records!(concat!(
+            "JOIN sandbox_tokens t ON t.session_id = s.id AND t.generation = s.sandbox_generation
             WHERE t.revoked_at IS NULL AND s.ended_at IS NULL AND t.token_hash = ",
-            $rest
-        )
+            $hash
+        ))
     };
 }
 
-/// The same by the ids of their sessions.
-macro_rules! by_session {
-    ($rest:literal) => {
-        concat!(
-            "SELECT id AS session_id, org_id, session_type, client_type FROM sessions
-            WHERE ended_at IS NULL AND id = ",
-            $rest
-        )
-    };
-}
-
-/// An owner, and the hash it was asked for by.
-struct Asked(Vec<u8>, SandboxOwner);
+/// A session, and the hash it was asked for by.
+struct Asked(Vec<u8>, SessionRecord);
 
 impl FromRow<'_, PgRow> for Asked {
     fn from_row(row: &PgRow) -> sqlx::Result<Self> {
-        Ok(Self(row.try_get("asked")?, SandboxOwner::from_row(row)?))
+        Ok(Self(row.try_get("asked")?, SessionRecord::from_row(row)?))
     }
 }
 
 /// Several by their tokens.
-pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Vec<u8>, SandboxOwner> {
+pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Vec<u8>, SessionRecord> {
     const SQL: &str = concat!(
         "SELECT k.hash AS asked, r.* FROM UNNEST($1::bytea[]) AS k (hash) CROSS JOIN LATERAL (",
         by_token!("k.hash LIMIT 1"),
@@ -82,20 +46,7 @@ pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Ve
     );
     Box::pin(async move {
         let rows: Vec<Asked> = sqlx::query_as(SQL).bind(hashes).fetch_all(pool).await?;
-        Ok(rows.into_iter().map(|Asked(hash, owner)| (hash, owner)).collect())
-    })
-}
-
-/// Several by their sessions.
-pub(crate) fn many_by_session(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SandboxOwner> {
-    const SQL: &str = concat!(
-        "SELECT r.* FROM UNNEST($1::uuid[]) AS k (id) CROSS JOIN LATERAL (",
-        by_session!("k.id LIMIT 1"),
-        ") r"
-    );
-    Box::pin(async move {
-        let rows: Vec<SandboxOwner> = sqlx::query_as(SQL).bind(ids).fetch_all(pool).await?;
-        Ok(rows.into_iter().map(|owner| (owner.session_id.uuid(), owner)).collect())
+        Ok(rows.into_iter().map(|Asked(hash, session)| (hash, session)).collect())
     })
 }
 
@@ -111,8 +62,8 @@ impl Store {
         })
     }
 
-    /// Whom a sandbox token stands for, if its sandbox is still the session's present one.
-    pub async fn sandbox_owner(&self, hash: &TokenHash) -> Result<Option<SandboxOwner>, StoreError> {
+    /// The session that a sandbox token stands for, if its sandbox is still the session's present one.
+    pub async fn session_of_token(&self, hash: &TokenHash) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = by_token!("$1");
         let hash = hash.as_slice();
         Ok(find!(self, together tokens hash.to_vec(), SQL, hash)?)
@@ -122,12 +73,5 @@ impl Store {
     pub async fn is_sandbox_of_session(&self, sandbox_id: &str) -> Result<bool, StoreError> {
         const SQL: &str = "SELECT EXISTS (SELECT 1 FROM sessions WHERE sandbox_id = $1)";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(sandbox_id).fetch_one(pool).await)?)
-    }
-
-    /// The same by session id, for the plain per-session token that old sandbox images send.
-    pub async fn sandbox_of_session(&self, id: SessionId) -> Result<Option<SandboxOwner>, StoreError> {
-        const SQL: &str = by_session!("$1");
-        let id = id.uuid();
-        Ok(find!(self, together sandboxes id, SQL, id)?)
     }
 }

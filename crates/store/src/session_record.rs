@@ -68,7 +68,7 @@ pub struct SessionRecord {
 
 /// The one SELECT of records, with the rest that makes it a query.
 macro_rules! records {
-    ($rest:literal) => {
+    ($rest:expr) => {
         concat!(
             "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,

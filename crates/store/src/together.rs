@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::postgres::Postgres;
-use crate::{Run, SandboxOwner, SessionRecord};
+use crate::{Run, SessionRecord};
 
 /// More than this waits at those who ask.
 const QUEUE: usize = 1024;
@@ -23,8 +23,7 @@ const MOST: usize = 256;
 pub(crate) struct Together {
     pub(crate) runs: Looks<(Uuid, String), Run>,
     pub(crate) sessions: Looks<Uuid, SessionRecord>,
-    pub(crate) sandboxes: Looks<Uuid, SandboxOwner>,
-    pub(crate) tokens: Looks<Vec<u8>, SandboxOwner>,
+    pub(crate) tokens: Looks<Vec<u8>, SessionRecord>,
 }
 
 impl Together {
@@ -32,7 +31,6 @@ impl Together {
         Self {
             runs: Looks::start(postgres, crate::run::many),
             sessions: Looks::start(postgres, crate::session_record::many),
-            sandboxes: Looks::start(postgres, crate::sandbox_token::many_by_session),
             tokens: Looks::start(postgres, crate::sandbox_token::many_by_token),
         }
     }

@@ -41,9 +41,9 @@ impl From<Identity> for (Option<OrgId>, Claim) {
     }
 }
 
-pub(super) async fn identity(app: &AppState, caller: &Caller) -> Result<Identity, ApiError> {
+pub(super) fn identity(caller: &Caller) -> Identity {
     let claim = |actor_type, actor_id| Claim { actor_type, actor_id };
-    Ok(match caller {
+    match caller {
         Caller::User(user) => Identity {
             actor: claim(ActorClass::Human, user.id.to_string()),
             role: if user.role >= Role::Admin { ORG_ADMIN } else { OPERATOR },
@@ -56,9 +56,7 @@ pub(super) async fn identity(app: &AppState, caller: &Caller) -> Result<Identity
             org: *org,
             session: None,
         },
-        Caller::Sandbox(owner) => {
-            let session = app.store.session(owner.org_id, owner.session_id).await?;
-            let session = session.ok_or_else(ApiError::session_not_found)?;
+        Caller::Sandbox(session) => {
             let (role, _) = gate::agent_role(session.session_type, session.automation_id.is_some());
             Identity {
                 actor: gate::agent(session.id),
@@ -67,7 +65,7 @@ pub(super) async fn identity(app: &AppState, caller: &Caller) -> Result<Identity
                 session: Some(session.id),
             }
         }
-    })
+    }
 }
 
 /// The organisation a request is about: the caller's own, or the one that a service of none names.
@@ -85,7 +83,7 @@ pub(super) async fn organisation(
 }
 
 async fn whose(app: &AppState, caller: &Caller, named: Option<&str>) -> Result<(Identity, OrgId), ApiError> {
-    let identity = identity(app, caller).await?;
+    let identity = identity(caller);
     let org = organisation(app, &identity, named).await?.ok_or_else(ApiError::organization_required)?;
     Ok((identity, org))
 }

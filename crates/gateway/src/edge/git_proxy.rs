@@ -62,10 +62,10 @@ pub(super) async fn git(
     OriginalUri(uri): OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
-    let Caller::Sandbox(owner) = caller else {
+    let Caller::Sandbox(session) = caller else {
         return Err(ApiError::forbidden("Only sandboxes may do this"));
     };
-    let repos = app.store.session_repos(owner.session_id).await?;
+    let repos = app.store.session_repos(session.id).await?;
     let found =
         repos.iter().find_map(|placed| Some((&placed.repo, wanted(&placed.repo, request.method(), &uri)?)));
     let Some((repo, ask)) = found else {
@@ -79,7 +79,7 @@ pub(super) async fn git(
             let access = access(&app, repo).await.map_err(refusal)?;
             pass(&access, ask, request).await
         }
-        Ask::Push => git_push::push(&app, repo, &owner, request).await,
+        Ask::Push => git_push::push(&app, repo, &session, request).await,
     }
 }
 

@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use proto::ToolErrorCode;
-use store::{Repo, SandboxOwner};
+use store::{Repo, SessionRecord};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ApiError;
@@ -32,7 +32,7 @@ type Pieces = mpsc::Sender<Option<io::Result<Bytes>>>;
 pub(super) async fn push(
     app: &AppState,
     repo: &Repo,
-    owner: &SandboxOwner,
+    session: &SessionRecord,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();
@@ -50,13 +50,13 @@ pub(super) async fn push(
         return refused(&wanted, "Push options are not supported: they can do anything at the forge");
     }
     let word = parts.headers.get(PUSH_PASS).and_then(|word| word.to_str().ok());
-    let by = app.passes.by(word, owner.session_id, &wanted);
+    let by = app.passes.by(word, session.id, &wanted);
     let (sending, body) = mpsc::channel(UNDER_WAY);
     let (told, telling) = oneshot::channel();
     let headers = passed_on(&parts.headers);
     let push = Push { repo: repo.clone(), wanted: wanted.clone(), headers, body: Arriving(body), told };
-    let call = push.call(app, owner.session_id, by).await?;
-    tracing::info!(session = %owner.session_id, repo = %repo.id, run = %call.run_id, ?by, "push");
+    let call = push.call(app, session.id, by).await?;
+    tracing::info!(session = %session.id, repo = %repo.id, run = %call.run_id, ?by, "push");
     let (answered, ()) = tokio::join!(perform(app, call, push), pump(first, pieces, sending));
     match telling.await {
         Ok(told) => Ok(reply(told)),

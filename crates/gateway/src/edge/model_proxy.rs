@@ -1,11 +1,13 @@
 //! The model as agents reach it: the Messages API under `/llm`, with our own credentials instead of the provider's, and
 //! with an end to what a session may spend.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request};
 use axum::http::{Response, StatusCode, header};
 use futures_util::TryStreamExt as _;
-use store::SandboxOwner;
+use store::SessionRecord;
 
 use super::ApiError;
 use super::auth::{Caller, ModelCaller, ModelRefusal};
@@ -27,7 +29,7 @@ pub(super) async fn messages(
 ) -> Result<Response<Body>, ModelRefusal> {
     let Caller::Sandbox(session) = caller else { return pass(app, uri, request).await };
     if over_budget(&app, &session).await? {
-        if let Some(hub) = app.hubs.get(session.session_id) {
+        if let Some(hub) = app.hubs.get(session.id) {
             hub.over_budget()
                 .await
                 .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
@@ -39,17 +41,16 @@ pub(super) async fn messages(
 }
 
 /// Whether the session, or its organisation, has spent what it may.
-async fn over_budget(app: &AppState, session: &SandboxOwner) -> Result<bool, ApiError> {
+async fn over_budget(app: &AppState, session: &SessionRecord) -> Result<bool, ApiError> {
     if app.store.org_budget(session.org_id).await?.is_exhausted() {
         return Ok(true);
     }
-    let budget = app.store.session_any(session.session_id).await?.and_then(|record| record.budget_micros);
-    let Some(budget) = budget.or(app.config.session_budget_micros) else { return Ok(false) };
-    Ok(app.store.session_usage(session.org_id, session.session_id).await?.cost_micros >= budget)
+    let Some(budget) = session.budget_micros.or(app.config.session_budget_micros) else { return Ok(false) };
+    Ok(app.store.session_usage(session.org_id, session.id).await?.cost_micros >= budget)
 }
 
 /// The same answer, counted when it has passed, or when nobody wants the rest.
-fn metered(app: AppState, session: SandboxOwner, answer: Response<Body>) -> Response<Body> {
+fn metered(app: AppState, session: Arc<SessionRecord>, answer: Response<Body>) -> Response<Body> {
     let (parts, body) = answer.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_owned());
     let streamed = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
@@ -65,7 +66,7 @@ fn metered(app: AppState, session: SandboxOwner, answer: Response<Body>) -> Resp
 /// Writes down what was used when it goes out of scope, so that a client that hangs up does not get it for nothing.
 struct Count {
     app: AppState,
-    session: SandboxOwner,
+    session: Arc<SessionRecord>,
     meter: Option<Meter>,
 }
 
@@ -76,10 +77,9 @@ impl Drop for Count {
         tokio::spawn(async move {
             let (model, mut used) = meter.usage();
             used.cost_micros = app.config.model_prices.cost(&model, &used);
-            let added =
-                app.store.add_usage(session.org_id, session.session_id, &model, used, app.clock.now());
+            let added = app.store.add_usage(session.org_id, session.id, &model, used, app.clock.now());
             if let Err(error) = added.await {
-                tracing::error!(session = %session.session_id, %error, "what the model used was not counted");
+                tracing::error!(session = %session.id, %error, "what the model used was not counted");
             }
         });
     }

@@ -29,8 +29,8 @@ pub(super) async fn status(access: SessionAccess) -> Result<Json<SessionStatusRe
         state: if over { RunState::Terminated } else { RunState::Running },
         status: session.status,
         terminated_at: session.ended_at,
-        reason: session.stop_reason,
-        sandbox_id: session.sandbox_id,
+        reason: session.stop_reason.clone(),
+        sandbox_id: session.sandbox_id.clone(),
         sandbox_alive: None,
     }))
 }

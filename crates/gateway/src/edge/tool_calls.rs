@@ -67,8 +67,8 @@ fn answer(answered: Answered) -> Response {
 
 /// A body that is no call is refused, and the refusal is recorded, without a run: there is no id to trust.
 async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem: &str) -> Response {
-    let identity = identity(app, caller).await.ok();
-    let code = match app.gate.refuse_unreadable(identity.map(Into::into), Failure, problem).await {
+    let whose = Some(identity(caller).into());
+    let code = match app.gate.refuse_unreadable(whose, Failure, problem).await {
         Ok(()) => ToolErrorCode::InvalidRequest,
         Err(_) => ToolErrorCode::DependencyDown,
     };
@@ -106,10 +106,7 @@ async fn read(app: &AppState, caller: &Caller, bytes: &[u8]) -> Result<Result<Ca
     if let Err(problem) = check(&request, &hash) {
         return Ok(Err(problem));
     }
-    let identity = match identity(app, caller).await {
-        Ok(identity) => identity,
-        Err(error) => return Err(error),
-    };
+    let identity = identity(caller);
     let Some(org) = organisation(app, &identity, &request).await? else {
         return Ok(Err("scope.organization_id must name the organisation".to_owned()));
     };

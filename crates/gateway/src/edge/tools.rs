@@ -57,7 +57,7 @@ pub(super) async fn callback(
 async fn read(
     app: &AppState,
     caller: &Caller,
-    session: Result<SessionRecord, ApiError>,
+    session: Result<Arc<SessionRecord>, ApiError>,
     path: Result<Path<(String, String)>, ApiError>,
     request: Request,
 ) -> Result<Call, ApiError> {
@@ -74,7 +74,7 @@ async fn read(
     if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
         return Err(ApiError::not_found("Unknown tool"));
     }
-    to_call(app, &Arc::new(session), &tool, request)
+    to_call(app, &session, &tool, request)
 }
 
 /// Every attempt is recorded, also one that is no call. Where that is not possible the caller may try again.
@@ -85,7 +85,7 @@ async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError 
     }
     let denied = status == StatusCode::FORBIDDEN;
     let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
-    let whose = identity(app, caller).await.ok().map(Into::into);
+    let whose = Some(identity(caller).into());
     match app.gate.refuse_unreadable(whose, came_to, problem).await {
         Ok(()) => refusal,
         Err(error) => error.into(),

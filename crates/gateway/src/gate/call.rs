@@ -31,7 +31,6 @@ pub(crate) struct Call {
     pub(crate) tool: String,
     pub(crate) operation: String,
     pub(crate) case: Option<String>,
-    /// The call's key: within the organisation, the same id is the same call.
     pub(crate) run_id: String,
     pub(crate) parent: Option<String>,
     /// The run that this one tries again.
@@ -114,6 +113,16 @@ impl Refusal {
 }
 
 impl Call {
+    /// Within the organisation, the same id is the same call.
+    pub(super) fn key(&self) -> (OrgId, String) {
+        (self.org, self.run_id.clone())
+    }
+
+    /// What is asked, and by whom: the same again is answered the same.
+    pub(super) fn question(&self) -> (ledger::Hash, Claim) {
+        (self.request_hash, self.actor.clone())
+    }
+
     pub(super) fn kind(&self) -> RunKind {
         match full_name(&self.tool, &self.operation).as_str() {
             crate::sources::EXPORT => RunKind::Export,

@@ -23,10 +23,9 @@ const MARGIN: Duration = Duration::from_secs(10);
 
 type Underway = Shared<BoxFuture<'static, Answered>>;
 
-/// A call at work: its content, whose it is, and where its answer will be.
+/// A call at work: what is asked by whom, and where its answer will be.
 pub(super) struct InFlight {
-    request: Hash,
-    actor: Claim,
+    question: (Hash, Claim),
     work: Underway,
 }
 
@@ -38,24 +37,14 @@ pub(super) enum Known {
 }
 
 impl Gate {
-    /// Looks for the call in the database.
-    pub(super) async fn known(&self, app: &AppState, call: &Call) -> Known {
-        match self.store.run(call.org, &call.run_id).await {
-            Ok(None) => Known::Nothing,
-            Ok(Some(run)) => self.judge_known(app, call, run).await,
-            Err(error) => Known::Down(error),
-        }
-    }
-
     /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
     pub(super) fn join(&self, key: &(OrgId, String), call: &Call, work: Underway) -> Option<Underway> {
         let mut at_work = self.work();
         match at_work.get(key) {
-            Some(found) if found.request != call.request_hash || found.actor != call.actor => None,
+            Some(found) if found.question != call.question() => None,
             Some(found) => Some(found.work.clone()),
             None => {
-                let (request, actor) = (call.request_hash, call.actor.clone());
-                at_work.insert(key.clone(), InFlight { request, actor, work: work.clone() });
+                at_work.insert(key.clone(), InFlight { question: call.question(), work: work.clone() });
                 Some(work)
             }
         }
@@ -67,7 +56,9 @@ impl Gate {
             return self.conflict(call).await;
         }
         if run.status.is_terminal() {
-            return Known::Answer(stored(call, &run));
+            let answered = stored(call, &run);
+            self.answers.keep(call.key(), call.question(), &answered);
+            return Known::Answer(answered);
         }
         match self.is_orphaned(&run).await {
             Ok(true) => self.take_over(app, call, run).await,

@@ -26,9 +26,12 @@ impl Gate {
     /// Does a call, or gives the answer that it was given before. It goes on when whoever asked goes away.
     pub(crate) async fn call(app: &AppState, call: Call) -> Answered {
         let gate = app.gate.clone();
-        let key = (call.org, call.run_id.clone());
+        if let Some(answered) = gate.answers.find(&call.key(), &call.question()) {
+            return answered;
+        }
+        let key = call.key();
         let (inside, asked) = (app.clone(), call.clone());
-        let work = async move { answer(&inside, asked).await }.boxed().shared();
+        let work = async move { perform(&inside, asked).await }.boxed().shared();
         let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
@@ -50,13 +53,6 @@ struct AtWork {
 impl Drop for AtWork {
     fn drop(&mut self) {
         self.gate.work().remove(&self.key);
-    }
-}
-
-async fn answer(app: &AppState, call: Call) -> Answered {
-    match app.gate.known(app, &call).await {
-        Known::Nothing => perform(app, call).await,
-        known => told(&call, known),
     }
 }
 
@@ -143,6 +139,7 @@ async fn write_ended(
     match claimed(app, call, written).await {
         Claimed::Ours => {
             crash_point("gate-settled");
+            gate.answers.keep(call.key(), call.question(), &answered);
             Some(answered)
         }
         Claimed::Answered(answered) => Some(answered),
@@ -224,7 +221,10 @@ pub(super) async fn execute(
 async fn settle(app: &AppState, call: &Call, write: GateWrite, answered: Answered) -> Answered {
     loop {
         match app.gate.store.gate_write(write.clone()).await {
-            Ok(Written::Done) => return answered,
+            Ok(Written::Done) => {
+                app.gate.answers.keep(call.key(), call.question(), &answered);
+                return answered;
+            }
             // Somebody took us for dead and has written what they knew: that stands.
             Ok(_) => {
                 return match app.gate.store.run(call.org, &call.run_id).await {

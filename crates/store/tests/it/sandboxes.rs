@@ -1,16 +1,15 @@
 //! Sessions and the tokens of their sandboxes: a token lives exactly as long as its sandbox is the present one.
 
-use proto::{ClientType, SessionId, SessionType};
-use store::{NewSandboxToken, NewSession, StoreError};
+use proto::SessionId;
+use store::{NewSandboxToken, StoreError};
 
 use crate::backend::{Backend, on_both};
-use crate::world::{at, ending, hash, id, new_session, org, own, session, together};
+use crate::world::{at, ending, hash, id, org, own, session, together};
 
 on_both! {
     every_sandbox_gets_its_own_generation
     a_sandbox_token_dies_when_the_generation_rises
     a_sandbox_token_dies_when_the_session_ends
-    an_automation_is_known_by_its_client
 }
 
 async fn every_sandbox_gets_its_own_generation(b: &Backend) {
@@ -36,17 +35,20 @@ async fn a_sandbox_token_dies_when_the_generation_rises(b: &Backend) {
     let (work, other) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
     b.store.create_sandbox_token(token(work, 60)).await.unwrap();
     b.store.create_sandbox_token(token(other, 61)).await.unwrap();
-    let owner = b.store.sandbox_owner(&hash(60)).await.unwrap().unwrap();
-    assert_eq!((owner.session_id, owner.org_id, owner.session_type), (work, one, SessionType::Coding));
-    assert!(b.store.sandbox_owner(&hash(99)).await.unwrap().is_none(), "an unknown hash");
+    let owner = b.store.session_of_token(&hash(60)).await.unwrap().unwrap();
+    assert_eq!(Some(owner), b.store.session(one, work).await.unwrap());
+    assert!(b.store.session_of_token(&hash(99)).await.unwrap().is_none(), "an unknown hash");
 
     b.store.new_sandbox_generation(&own(&b.store, work).await, None).await.unwrap();
-    assert!(b.store.sandbox_owner(&hash(60)).await.unwrap().is_none());
-    assert!(b.store.sandbox_owner(&hash(61)).await.unwrap().is_some(), "the other session keeps its sandbox");
-    b.store.create_sandbox_token(token(work, 62)).await.unwrap();
-    assert_eq!(b.store.sandbox_owner(&hash(62)).await.unwrap().unwrap().session_id, work);
+    assert!(b.store.session_of_token(&hash(60)).await.unwrap().is_none());
     assert!(
-        b.store.sandbox_owner(&hash(60)).await.unwrap().is_none(),
+        b.store.session_of_token(&hash(61)).await.unwrap().is_some(),
+        "the other session keeps its sandbox"
+    );
+    b.store.create_sandbox_token(token(work, 62)).await.unwrap();
+    assert_eq!(b.store.session_of_token(&hash(62)).await.unwrap().unwrap().id, work);
+    assert!(
+        b.store.session_of_token(&hash(60)).await.unwrap().is_none(),
         "a new token does not wake the old one"
     );
 }
@@ -55,27 +57,14 @@ async fn a_sandbox_token_dies_when_the_session_ends(b: &Backend) {
     let one = org(&b.store, 1).await;
     let work = session(&b.store, one, 40).await;
     b.store.create_sandbox_token(token(work, 60)).await.unwrap();
-    assert!(b.store.sandbox_of_session(work).await.unwrap().is_some());
     let owner = own(&b.store, work).await;
     b.store.end_session(&owner, ending(at(9))).await.unwrap();
 
-    assert!(b.store.sandbox_owner(&hash(60)).await.unwrap().is_none());
-    assert!(b.store.sandbox_of_session(work).await.unwrap().is_none());
+    assert!(b.store.session_of_token(&hash(60)).await.unwrap().is_none());
     for session in [work, id(99)] {
         let late = b.store.create_sandbox_token(token(session, 61)).await;
         assert!(matches!(late, Err(StoreError::Missing("this live session"))), "{late:?}");
     }
     b.store.start_session(&owner, at(10)).await.unwrap();
     b.store.create_sandbox_token(token(work, 61)).await.unwrap();
-}
-
-async fn an_automation_is_known_by_its_client(b: &Backend) {
-    let one = org(&b.store, 1).await;
-    let cases =
-        [(40, Some(ClientType::Automation), true), (41, Some(ClientType::Cli), false), (42, None, false)];
-    for (number, client_type, is_automation) in cases {
-        b.store.create_session(NewSession { client_type, ..new_session(one, number) }).await.unwrap();
-        let owner = b.store.sandbox_of_session(id(number)).await.unwrap().unwrap();
-        assert_eq!(owner.is_automation(), is_automation, "{client_type:?}");
-    }
 }

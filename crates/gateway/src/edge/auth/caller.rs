@@ -1,11 +1,13 @@
 //! From a presented token to a caller whose claim holds now.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use proto::http::{Me, TokenSource};
 use proto::{OrgId, Role, SessionId, UserId};
-use store::{Member, SandboxOwner};
+use store::{Member, SessionRecord};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
@@ -23,8 +25,8 @@ pub enum Caller {
         name: String,
         org: Option<OrgId>,
     },
-    /// The sandbox of one session.
-    Sandbox(SandboxOwner),
+    /// The sandbox of one session, which was found on the way.
+    Sandbox(Arc<SessionRecord>),
 }
 
 /// A member of an organisation, now; also the extractor of routes that only people may call.
@@ -60,8 +62,8 @@ impl Caller {
             Self::Service { org, .. } => {
                 Me { user_id: None, org_id: *org, role: None, source: TokenSource::Service }
             }
-            Self::Sandbox(owner) => {
-                Me { user_id: None, org_id: Some(owner.org_id), role: None, source: TokenSource::Sandbox }
+            Self::Sandbox(session) => {
+                Me { user_id: None, org_id: Some(session.org_id), role: None, source: TokenSource::Sandbox }
             }
         }
     }
@@ -129,7 +131,7 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
             let owner = app.store.key_owner(&hash(token)).await?;
             owner.map(|member| Caller::User(User::new(member, TokenSource::Cli)))
         }
-        Some(CredentialKind::Sandbox) => app.store.sandbox_owner(&hash(token)).await?.map(Caller::Sandbox),
+        Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(sandbox),
         // Good for URLs of one session, for one login or for a cookie, and for nothing else.
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
@@ -179,7 +181,11 @@ async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Resu
     if !bool::from(expected.as_bytes().ct_eq(token.as_bytes())) {
         return Ok(None);
     }
-    Ok(app.store.sandbox_of_session(id).await?.map(Caller::Sandbox))
+    Ok(app.store.session_any(id).await?.filter(|session| session.ended_at.is_none()).map(sandbox))
+}
+
+fn sandbox(session: SessionRecord) -> Caller {
+    Caller::Sandbox(Arc::new(session))
 }
 
 /// The token of the one `Authorization` header: of two, a proxy before us may have looked at the other one.

@@ -1,5 +1,7 @@
 //! The one check between a caller and a session. Every route with a session in its path goes through it.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use proto::SessionId;
@@ -15,13 +17,13 @@ use crate::app::AppState;
 /// any other path it gets one and the same refusal, whether there is a session or not.
 pub struct SessionAccess {
     pub caller: Caller,
-    pub session: SessionRecord,
+    pub session: Arc<SessionRecord>,
 }
 
 /// A caller and the session of the path, or why it may not see it: for a route that records its refusals.
 pub struct SessionAttempt {
     pub caller: Caller,
-    pub session: Result<SessionRecord, ApiError>,
+    pub session: Result<Arc<SessionRecord>, ApiError>,
 }
 
 impl FromRequestParts<AppState> for SessionAttempt {
@@ -49,20 +51,19 @@ pub(in crate::edge) async fn admit(
     app: &AppState,
     caller: &Caller,
     id: Option<SessionId>,
-) -> Result<SessionRecord, ApiError> {
-    if let Caller::Sandbox(owner) = caller
-        && id != Some(owner.session_id)
-    {
-        return Err(ApiError::forbidden("This token is for another session"));
-    }
+) -> Result<Arc<SessionRecord>, ApiError> {
+    let org = match caller {
+        Caller::Sandbox(own) => {
+            let refused = || ApiError::forbidden("This token is for another session");
+            return Some(own).filter(|own| id == Some(own.id)).cloned().ok_or_else(refused);
+        }
+        Caller::User(user) => Some(user.org),
+        Caller::Service { org, .. } => *org,
+    };
     let session = match id {
         Some(id) => app.store.session_any(id).await?,
         None => None,
     };
-    let theirs = |session: &SessionRecord| match caller {
-        Caller::User(user) => session.org_id == user.org,
-        Caller::Service { org, .. } => org.is_none_or(|org| session.org_id == org),
-        Caller::Sandbox(owner) => session.org_id == owner.org_id,
-    };
-    session.filter(theirs).ok_or_else(ApiError::session_not_found)
+    let theirs = |session: &SessionRecord| org.is_none_or(|org| session.org_id == org);
+    session.filter(theirs).map(Arc::new).ok_or_else(ApiError::session_not_found)
 }

@@ -3,6 +3,8 @@
 //! Our own clients use a ticket: one session, one user, once. Old clients put their token there; it is accepted and
 //! never logged (the access log has the route, not the URL).
 
+use std::sync::Arc;
+
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use proto::http::TokenSource;
@@ -19,7 +21,7 @@ use crate::identity::{CredentialKind, hash};
 /// A caller whose credential came in `?token=` (or, as everywhere, in a header), and the session of the path.
 pub struct UrlCaller {
     pub caller: Caller,
-    pub session: SessionRecord,
+    pub session: Arc<SessionRecord>,
 }
 
 #[derive(Deserialize)]
