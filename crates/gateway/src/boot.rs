@@ -153,7 +153,8 @@ impl Gateway {
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
-        sweep.abort();
+        // To abort it while it connects to the database would leave a connection that nobody waits for.
+        let _ = tokio::time::timeout(CLOSING_POOL, sweep).await;
         let closing = async {
             let _ = gate.await;
             self.app.gate.close().await;

@@ -149,13 +149,15 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
     }
 
-    /// Positions and hashes from a position on: the leaves of the tree.
+    /// The hashes from a position on: the leaves of the tree. All of them come as one text: as rows of their own they
+    /// would take as long as a tenth of the calls that wrote them.
     pub async fn ledger_hashes(&self, from: u64, limit: i64) -> Result<Vec<Hash>, StoreError> {
-        const SQL: &str = "SELECT hash FROM ledger_events WHERE position >= $1 ORDER BY position LIMIT $2";
+        const SQL: &str = "SELECT string_agg(hash, ' ' ORDER BY position) FROM (SELECT position, hash
+            FROM ledger_events WHERE position >= $1 ORDER BY position LIMIT $2) AS leaves";
         let from = i64::try_from(from).unwrap_or(i64::MAX);
-        let rows: Vec<String> =
-            read!(self, pool => sqlx::query_scalar(SQL).bind(from).bind(limit).fetch_all(pool).await)?;
-        Ok(rows.iter().map(|text| hash(text)).collect::<sqlx::Result<_>>()?)
+        let all: Option<String> =
+            read!(self, pool => sqlx::query_scalar(SQL).bind(from).bind(limit).fetch_one(pool).await)?;
+        Ok(all.unwrap_or_default().split_whitespace().map(hash).collect::<sqlx::Result<_>>()?)
     }
 
     /// How many events there are over all chains.

@@ -161,8 +161,10 @@ async fn work(
             }
         }
     }
-    // Only now may the file be copied away: the log is folded into it.
-    if let Err(error) = connection.close().await {
+    // Only now may the file be copied away: the log is folded into it. The last one to close does that as well, but who
+    // was cut off while connecting closes later.
+    let folded = execute(&mut connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
+    if let Err(error) = folded.and(connection.close().await) {
         tracing::warn!(%error, "the database did not close cleanly");
     }
     for closer in closers {
