@@ -149,12 +149,14 @@ impl Gateway {
         });
         let pool = tokio::spawn(keep_pool(self.app.clone()));
         let gate = tokio::spawn(keep_gate(self.app.clone()));
-        let sweep = tokio::spawn(keep_sweeping(self.app.clone()));
+        let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
-        // To abort it while it connects to the database would leave a connection that nobody waits for.
-        let _ = tokio::time::timeout(CLOSING_POOL, sweep).await;
+        // It stops by itself: to abort it while it connects to the database would leave a connection that nobody waits for.
+        if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
+            sweep.abort();
+        }
         let closing = async {
             let _ = gate.await;
             self.app.gate.close().await;

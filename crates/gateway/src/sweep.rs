@@ -38,6 +38,9 @@ async fn wake_expired(app: &AppState) -> Result<(), StoreError> {
     let now = app.clock.now();
     let gone = now - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
     for id in app.store.expired_sessions(now, &app.instance, gone, TOGETHER).await? {
+        if app.closing.is_cancelled() {
+            return Ok(());
+        }
         if let Err(error) = app.hubs.open(app, id).await {
             tracing::warn!(session = %id, %error, "a session whose sandbox's time is over cannot be woken");
         }

@@ -41,10 +41,10 @@ impl Postgres {
             // One that was used a moment ago is there; asking it each time would be half of a look by key.
             .test_before_acquire(false)
             .before_acquire(move |connection, life| {
-                let asked = life.idle_for > UNASKED || known.since(life.idle_for);
+                let known = known.clone();
                 Box::pin(async move {
-                    if asked {
-                        connection.ping().await?;
+                    if life.idle_for > UNASKED || known.since(life.idle_for) {
+                        connection.ping().await.inspect_err(|error| known.note(error))?;
                     }
                     Ok(true)
                 })

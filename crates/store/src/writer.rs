@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{AssertSqlSafe, Connection as _, raw_sql};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, raw_sql};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::StoreError;
@@ -163,8 +163,11 @@ async fn work(
     }
     // Only now may the file be copied away: the log is folded into it. The last one to close does that as well, but who
     // was cut off while connecting closes later.
-    let folded = execute(&mut connection, "PRAGMA wal_checkpoint(TRUNCATE)").await;
-    if let Err(error) = folded.and(connection.close().await) {
+    let folded = raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut connection).await;
+    if folded.and_then(|row| row.try_get::<i64, _>("busy")).is_ok_and(|busy| busy != 0) {
+        tracing::warn!("somebody else reads the database: a part of it is still in its log");
+    }
+    if let Err(error) = connection.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
     }
     for closer in closers {

@@ -60,15 +60,16 @@ fn answer(answered: Answered) -> Response {
         Outcome::Failed(ToolErrorCode::InvalidRequest) => StatusCode::BAD_REQUEST,
         Outcome::Failed(ToolErrorCode::ToolError) => StatusCode::BAD_GATEWAY,
         Outcome::Failed(ToolErrorCode::ToolTimeout) => StatusCode::GATEWAY_TIMEOUT,
-        Outcome::Failed(ToolErrorCode::DependencyDown) => StatusCode::SERVICE_UNAVAILABLE,
+        Outcome::Failed(ToolErrorCode::DependencyDown) | Outcome::Unavailable => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
     (status, Json(answered.body)).into_response()
 }
 
 /// A body that is no call is refused, and the refusal is recorded, without a run: there is no id to trust.
 async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem: &str) -> Response {
-    let whose = Some(identity(caller).into());
-    let code = match app.gate.refuse_unreadable(whose, Failure, problem).await {
+    let code = match app.gate.refuse_unreadable(identity(caller).into(), Failure, problem).await {
         Ok(()) => ToolErrorCode::InvalidRequest,
         Err(_) => ToolErrorCode::DependencyDown,
     };

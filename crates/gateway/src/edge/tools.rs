@@ -8,8 +8,8 @@ use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use ledger::payload_hash;
+use proto::SessionId;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
-use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::SessionRecord;
 
@@ -46,7 +46,7 @@ pub(super) async fn callback(
             "This tool_call_id was used before with other arguments; nothing was done",
         )),
         // Nothing was done and trying again helps: the tool inside does that on its own.
-        Outcome::Failed(ToolErrorCode::DependencyDown) => {
+        Outcome::Unavailable => {
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
         _ => Ok((StatusCode::OK, Json(answered.body)).into_response()),
@@ -85,8 +85,7 @@ async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError 
     }
     let denied = status == StatusCode::FORBIDDEN;
     let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
-    let whose = Some(identity(caller).into());
-    match app.gate.refuse_unreadable(whose, came_to, problem).await {
+    match app.gate.refuse_unreadable(identity(caller).into(), came_to, problem).await {
         Ok(()) => refusal,
         Err(error) => error.into(),
     }

@@ -67,6 +67,8 @@ pub(crate) enum Outcome {
     Failed(ToolErrorCode),
     /// The id was used before for something else.
     Conflict,
+    /// Nothing was written down, and asking again helps.
+    Unavailable,
 }
 
 /// What the caller is told: the same words, however often it asks.
@@ -184,7 +186,7 @@ impl Call {
 impl Answered {
     /// An answer that is written down nowhere: nothing could be.
     pub(super) fn unrecorded(call: &Call, refusal: Refusal) -> Self {
-        let outcome = Outcome::Failed(refusal.code);
+        let outcome = if refusal.retryable { Outcome::Unavailable } else { Outcome::Failed(refusal.code) };
         Self { outcome, body: call.body(&Result::Refused(refusal)) }
     }
 

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use ledger::Hash;
-use policy::{Claim, Versions};
+use policy::{Claim, RunState, Versions, decide};
 use proto::{OrgId, RunStatus, ToolErrorCode};
 use serde_json::json;
 use store::{Change, GateWrite, Run, StoreError, Written};
@@ -14,7 +14,7 @@ use store::{Change, GateWrite, Run, StoreError, Written};
 use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
 use super::{DEAD_AFTER, Gate, pipeline};
 use crate::app::AppState;
-use crate::sources::{self, Work};
+use crate::sources::{self, Tool, Work};
 
 /// Between two looks at a call that another instance executes.
 const LOOK: Duration = Duration::from_millis(100);
@@ -37,6 +37,15 @@ pub(super) enum Known {
 }
 
 impl Gate {
+    /// Looks for the call in the database.
+    pub(super) async fn known(&self, app: &AppState, call: &Call) -> Known {
+        match self.store.run(call.org, &call.run_id).await {
+            Ok(None) => Known::Nothing,
+            Ok(Some(run)) => self.judge_known(app, call, run).await,
+            Err(error) => Known::Down(error),
+        }
+    }
+
     /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
     pub(super) fn join(&self, key: &(OrgId, String), call: &Call, work: Underway) -> Option<Underway> {
         let mut at_work = self.work();
@@ -88,10 +97,13 @@ impl Gate {
         }
     }
 
+    /// Whether nobody executes a call that is under way.
     async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(instance) = &run.instance else { return Ok(false) };
         if *instance == self.instance {
-            return Ok(false);
+            // Whoever asks is the one that is at work on it here, so nobody else is: the answer to the claim was lost on its
+            // way from the database, and the caller was told to ask again.
+            return Ok(true);
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
         Ok(!self.store.is_instance_alive(instance, before).await?)
@@ -101,7 +113,12 @@ impl Gate {
     async fn take_over(&self, app: &AppState, call: &Call, run: Run) -> Known {
         let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
         let work = tool.as_ref().map(|tool| (tool.as_ref(), tool.work()));
-        let Some((tool, Work::Outside(outside))) = work.filter(|(_, work)| work.replay_safe()) else {
+        let again = work.filter(|(_, work)| work.replay_safe());
+        let allowed = match self.is_still_allowed(call, tool.as_deref()).await {
+            Ok(allowed) => allowed,
+            Err(error) => return Known::Down(error),
+        };
+        let Some((tool, Work::Outside(outside))) = again.filter(|_| allowed) else {
             return match self.give_up(&run).await {
                 Ok(()) => self.again(call).await,
                 Err(error) => Known::Down(error),
@@ -123,6 +140,14 @@ impl Gate {
             Ok(_) => self.wait_for(app, call).await,
             Err(error) => Known::Down(error),
         }
+    }
+
+    /// Whether policy would let the call happen now: an operator may have forbidden it since it was claimed. The run that it
+    /// belongs to may have died with the instance that claimed it.
+    async fn is_still_allowed(&self, call: &Call, tool: Option<&dyn Tool>) -> Result<bool, StoreError> {
+        let mut request = self.question(call, tool).await?.request;
+        request.run = RunState::New;
+        Ok(decide(&self.rules.policy(), &request).outcome == policy::Outcome::Allow)
     }
 
     /// Writes down that nobody knows what became of a call.
@@ -150,7 +175,7 @@ impl Gate {
         }
     }
 
-    /// Another instance, or a settling of ours, is at it: its answer is ours too.
+    /// Another instance is at it: its answer is ours too.
     fn wait_for<'a>(&'a self, app: &'a AppState, call: &'a Call) -> BoxFuture<'a, Known> {
         let tool = sources::find(&self.rules.policy(), &call.tool, &call.operation);
         let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);

@@ -31,7 +31,7 @@ impl Gate {
         }
         let key = call.key();
         let (inside, asked) = (app.clone(), call.clone());
-        let work = async move { perform(&inside, asked).await }.boxed().shared();
+        let work = async move { answer(&inside, asked).await }.boxed().shared();
         let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
@@ -53,6 +53,13 @@ struct AtWork {
 impl Drop for AtWork {
     fn drop(&mut self) {
         self.gate.work().remove(&self.key);
+    }
+}
+
+async fn answer(app: &AppState, call: Call) -> Answered {
+    match app.gate.known(app, &call).await {
+        Known::Nothing => perform(app, call).await,
+        known => told(&call, known),
     }
 }
 

@@ -246,12 +246,10 @@ impl Gate {
     /// their organisation's chain, or in the system's.
     pub(crate) async fn refuse_unreadable(
         &self,
-        whose: Option<(Option<OrgId>, Claim)>,
+        (org, actor): (Option<OrgId>, Claim),
         came_to: Outcome,
         problem: &str,
     ) -> Result<(), StoreError> {
-        let nobody = || Claim { actor_type: ActorClass::System, actor_id: "unknown".to_owned() };
-        let (org, actor) = whose.unwrap_or_else(|| (None, nobody()));
         let versions = self.rules.policy().pins().versions();
         let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, came_to)];
         let events = events.map(|(action, outcome)| {

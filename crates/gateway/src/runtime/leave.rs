@@ -64,6 +64,9 @@ fn successor(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
 /// Ends the sandboxes that sessions have left and that did not end then.
 pub(crate) async fn end_left_behind(app: &AppState) -> Result<(), SnapshotError> {
     for listed in app.sandboxes.provider.list().await? {
+        if app.closing.is_cancelled() {
+            return Ok(());
+        }
         let Some((session, number)) = numbered(listed.id.as_str()) else { continue };
         let record = app.store.session_any(session).await?;
         let now = record.and_then(|record| numbered(record.sandbox_id?.as_str()));

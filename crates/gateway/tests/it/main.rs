@@ -14,6 +14,7 @@ mod world;
 mod attach;
 mod bearer;
 mod identity;
+mod left_behind;
 mod login;
 mod roles;
 mod sessions;

@@ -64,8 +64,12 @@ impl<D: Dial> Watcher<'_, D> {
     /// Takes the next event and does what follows from it. A busy machine may make the agent close its stream; whoever
     /// follows it then listens anew, as the gateway does.
     pub(crate) async fn step(&mut self) {
-        let Ok(Some(data)) = timeout(PATIENCE, self.events.next()).await.unwrap() else {
-            return self.listen_anew().await;
+        let data = match timeout(PATIENCE, self.events.next()).await.unwrap() {
+            Ok(Some(data)) => data,
+            Ok(None) | Err(ApiError::Broken(_) | ApiError::Unreachable(_) | ApiError::Silent) => {
+                return self.listen_anew().await;
+            }
+            Err(error) => panic!("{error}"),
         };
         let event = Event::parse(&data).unwrap();
         let output = self.translator.observe(&event, self.agent.now());

@@ -1,27 +1,56 @@
 //! A server that throws out all its clients, as one that is restarted does: no more than one caller is told.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Raw};
 
 const CALLERS: usize = 12;
 const OTHERS: &str = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+/// A connection that nobody has used for a second is asked before it is used.
+const FORGOTTEN: Duration = Duration::from_millis(1_100);
+
+async fn call(backend: &Backend, callers: usize) {
+    for look in join_all((0..callers).map(|_| backend.store.orgs())).await {
+        look.unwrap();
+    }
+}
+
+/// Throws all clients out but the one that asks for it.
+async fn throw_out(raw: &mut Raw) {
+    let open = raw.number(&format!("SELECT count(*) {OTHERS}")).await;
+    assert!(open > 2, "these callers came one after the other: {open}");
+    raw.number(&format!("SELECT count(pg_terminate_backend(pid)) {OTHERS}")).await;
+    while raw.number(&format!("SELECT count(*) {OTHERS}")).await > 0 {}
+}
+
+async fn told(backend: &Backend) -> usize {
+    let mut told = 0;
+    for _ in 0..CALLERS {
+        told += usize::from(backend.store.orgs().await.is_err());
+    }
+    told
+}
 
 #[tokio::test]
 async fn one_broken_connection_makes_all_others_suspicious() {
     let backend = Backend::postgres().await;
     let mut raw = backend.raw().await;
-    let looks = (0..CALLERS).map(|_| backend.store.orgs());
-    for look in join_all(looks).await {
-        look.unwrap();
-    }
-    let open = raw.number(&format!("SELECT count(*) {OTHERS}")).await;
-    assert!(open > 2, "these callers came one after the other: {open}");
-    raw.number(&format!("SELECT count(pg_terminate_backend(pid)) {OTHERS}")).await;
-    while raw.number(&format!("SELECT count(*) {OTHERS}")).await > 0 {}
-    let mut told = 0;
-    for _ in 0..CALLERS {
-        told += usize::from(backend.store.orgs().await.is_err());
-    }
+    call(&backend, CALLERS).await;
+    throw_out(&mut raw).await;
+    let told = told(&backend).await;
     assert!(told < 2, "{told} of {CALLERS} were told");
+}
+
+#[tokio::test]
+async fn one_that_is_found_broken_before_it_is_used_makes_them_so_too() {
+    let backend = Backend::postgres().await;
+    let mut raw = backend.raw().await;
+    call(&backend, CALLERS).await;
+    tokio::time::sleep(FORGOTTEN).await;
+    // The oldest are used first, so these are not the ones that are asked first.
+    call(&backend, CALLERS / 2).await;
+    throw_out(&mut raw).await;
+    assert_eq!(told(&backend).await, 0);
 }

@@ -1,0 +1,155 @@
+//! Calls that are found as somebody left them: claimed and never executed, or answered long ago. The rows are made by
+//! hand, since no instance of a test dies in the right moment.
+
+use proto::{RunKind, RunStatus, ToolErrorCode};
+use serde_json::{Value, json};
+use store::{Called, Change, Ended, GateWrite, JsonText, NewRun, Written};
+
+use crate::harness::Setup;
+use crate::people::{sandbox_token, session};
+use crate::world::{World, with, write_call};
+
+/// The instance of nobody.
+const DEAD: &str = "an instance that died";
+
+async fn worlds() -> [World; 2] {
+    [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
+}
+
+/// What is in the database of a call that `instance` has claimed.
+async fn claimed(world: &World, call: &Value, instance: &str) -> NewRun {
+    let text = |field: &str| call[field].as_str().unwrap().to_owned();
+    // Who the token of this world is, as the gate writes it down.
+    let known = format!("known-{}", text("run_id"));
+    world.call(&with(write_call(&known), "parameters", json!({}))).await;
+    let known = world.run(&known).await;
+    NewRun {
+        org_id: world.team.org,
+        run_id: text("run_id"),
+        kind: RunKind::ToolGateway,
+        lanes_version: known["policy_versions"]["lanes"].as_str().unwrap().to_owned(),
+        roles_version: known["policy_versions"]["roles"].as_str().unwrap().to_owned(),
+        parent_run_id: None,
+        root_run_id: text("run_id"),
+        run_name: None,
+        case_id: Some(text("case_id")),
+        session_id: None,
+        correlation_id: Some(text("correlation_id")),
+        actor: JsonText::of(&json!({"actor_type": "system", "actor_id": known["actor"]["actor_id"]})),
+        role_id: "SERVICE".to_owned(),
+        lane_id: Some(text("lane_id")),
+        call: Some(Called {
+            tool: text("tool_name"),
+            operation: text("operation"),
+            request_hash: ledger::payload_hash(call).unwrap().to_string(),
+            decision: JsonText::of(&json!({})),
+            instance: instance.to_owned(),
+        }),
+        inputs: JsonText::of(&json!({"artifact_refs": []})),
+        retry_count: 0,
+        retry_reason: None,
+        created_at: world.gateway.app.clock.now(),
+        end: None,
+    }
+}
+
+async fn write(world: &World, run: NewRun) {
+    let write = GateWrite::new(Change::Begin(Box::new(run)), Vec::new());
+    let written = world.gateway.app.store.gate_write(write).await.unwrap();
+    assert!(matches!(written, Written::Done), "{written:?}");
+}
+
+fn look_call(run: &str) -> Value {
+    let call = with(write_call(run), "operation", json!("effect.look"));
+    let call = with(call, "lane_id", json!("actions.read"));
+    with(call, "parameters", json!({}))
+}
+
+/// The database has taken a claim, and the connection broke before it could say so.
+#[tokio::test]
+async fn a_claim_of_our_own_that_nobody_executes_is_not_waited_for() {
+    for world in worlds().await {
+        let call = write_call("run-00000001");
+        let run = claimed(&world, &call, &world.gateway.app.instance).await;
+        let before = world.effects();
+        write(&world, run).await;
+        for _ in 0..2 {
+            let answer = world.call(&call).await;
+            assert_eq!(answer.status, 502, "{}", answer.text());
+            assert!(answer.text().contains("unknown"), "{}", answer.text());
+        }
+        assert_eq!(world.run("run-00000001").await["outcome"], "unknown");
+        assert_eq!(world.effects(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_was_left_is_asked_again_unless_that_was_forbidden_since() {
+    for world in worlds().await {
+        let (asked, forbidden) = (look_call("run-00000001"), look_call("run-00000002"));
+        for call in [&asked, &forbidden] {
+            let run = claimed(&world, call, DEAD).await;
+            write(&world, run).await;
+        }
+        let answer = world.call(&asked).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let world = world.locked(true).await;
+        let answer = world.call(&forbidden).await;
+        assert_eq!(answer.status, 502, "{}", answer.text());
+        assert_eq!(world.run("run-00000002").await["outcome"], "unknown");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_stays_whatever_is_decided_later() {
+    for world in worlds().await {
+        let call = write_call("run-00000001");
+        let first = world.call(&call).await;
+        assert_eq!(first.status, 200, "{}", first.text());
+        let world = world.locked(true).await;
+        for _ in 0..2 {
+            let again = world.call(&call).await;
+            assert_eq!((again.status, again.json()), (200, first.json()));
+        }
+        assert_eq!(world.call(&write_call("run-00000002")).await.status, 403, "it is locked");
+        assert_eq!((world.effects(), world.events("run-00000001").await.len()), (1, 2));
+    }
+}
+
+/// 503 makes the tool inside the sandbox ask again under the same id, and that is what it would be told for ever.
+#[tokio::test]
+async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
+    for world in worlds().await {
+        let app = &world.gateway.app;
+        let own = session(app, world.team.org).await;
+        let token = sandbox_token(app, own).await;
+        let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
+        let place = json!([own.to_string(), "save_snapshot", "toolu_1"]).to_string();
+        let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
+        let call = with(
+            with(write_call(&id), "tool_name", json!("save_snapshot")),
+            "operation",
+            json!("save_snapshot"),
+        );
+        let mut run = claimed(&world, &call, DEAD).await;
+        let told = json!({"success": false, "result": "The store could not be reached."});
+        run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": own.to_string()}));
+        run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();
+        run.end = Some(Ended {
+            status: RunStatus::Failed,
+            outcome: "The store could not be reached.".to_owned(),
+            error: None,
+            answer: Some(JsonText::of(
+                &json!({"outcome": {"failed": ToolErrorCode::DependencyDown}, "body": told}),
+            )),
+            response_hash: None,
+            outputs: JsonText::of(&json!({"artifact_refs": []})),
+            at: app.clock.now(),
+        });
+        write(&world, run).await;
+        let path = format!("/proliferate/{own}/tools/save_snapshot");
+        let asked = json!({"tool_call_id": "toolu_1", "args": {}});
+        let answer = world.gateway.post(&path, &asked).bearer(&token).send().await;
+        assert_eq!((answer.status, answer.json()), (200, told), "{}", answer.text());
+    }
+}
