@@ -4,6 +4,7 @@ mod args;
 mod context;
 mod doctor;
 mod failure;
+mod memory;
 mod output;
 
 mod audit;
@@ -27,9 +28,6 @@ use clap::{CommandFactory as _, Parser as _};
 use args::{Cli, Command};
 use context::Context;
 use failure::Failure;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     if let Some(code) = hidden::run() {

@@ -1,5 +1,7 @@
 //! `up` and `serve`: the same gateway, once for a person at a terminal and once for a supervisor.
 
+use std::time::Duration;
+
 use gateway::config::Database;
 use gateway::identity::login_link;
 use gateway::lifecycle::Lifecycle;
@@ -11,7 +13,11 @@ use store::Member;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::memory;
 use crate::output::{BOLD, DIM, GREEN, line};
+
+/// By then everything that happens once at the start has happened.
+const STARTED: Duration = Duration::from_secs(2);
 
 /// Runs everything and greets the person who started it with a fresh login link.
 pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
@@ -57,6 +63,10 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
 
 async fn serve_until_stopped(gateway: Gateway, life: Lifecycle) -> Result<(), Failure> {
     tracing::info!(url = %gateway.app.public_url, version = env!("CARGO_PKG_VERSION"), "serving");
+    tokio::spawn(async {
+        tokio::time::sleep(STARTED).await;
+        memory::give_back();
+    });
     if !gateway.run(&life).await {
         tracing::warn!("stopped hard: requests were cut off");
     }
