@@ -152,6 +152,7 @@ impl Gateway {
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         let drained = life.drained().await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
         // It stops by itself: to abort it while it connects to the database would leave a connection that nobody waits for.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {

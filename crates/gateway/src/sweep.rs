@@ -1,6 +1,6 @@
-//! What time does on its own to sessions that are not in memory: those whose sandbox's time is over are brought to life,
-//! and look at their time themselves. Idempotent, and harmless on several instances at once: each looks after its own,
-//! and after those of instances that are gone.
+//! What time does on its own to sessions that are not in memory: those that have prompts to answer, and those whose
+//! sandbox's time is over, are brought to life and look after it themselves. Idempotent, and harmless on several instances
+//! at once: each looks after its own, and after those of instances that are gone.
 
 use std::time::Duration;
 
@@ -28,10 +28,32 @@ pub(crate) async fn keep_sweeping(app: AppState) {
             _ = ticks.tick() => {}
             () = app.closing.cancelled() => return,
         }
+        if let Err(error) = wake_waiting(&app).await {
+            tracing::warn!(%error, "sessions whose prompts wait cannot be found; it is tried again");
+        }
         if let Err(error) = wake_expired(&app).await {
             tracing::warn!(%error, "sandboxes whose time is over cannot be found; it is tried again");
         }
     }
+}
+
+/// Goes on with turns and prompts that an instance has left when it ended. What was accepted does not wait for somebody to
+/// look.
+async fn wake_waiting(app: &AppState) -> Result<(), StoreError> {
+    let gone = app.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+    for id in app.store.sessions_with_prompts(&app.instance, gone, TOGETHER).await? {
+        if app.closing.is_cancelled() {
+            return Ok(());
+        }
+        if app.hubs.is_alive(id) {
+            continue;
+        }
+        let woken = async { app.hubs.open(app, id).await?.wake().await };
+        if let Err(error) = woken.await {
+            tracing::warn!(session = %id, %error, "a session whose prompts wait cannot be woken");
+        }
+    }
+    Ok(())
 }
 
 async fn wake_expired(app: &AppState) -> Result<(), StoreError> {

@@ -33,6 +33,11 @@ const RETRIES: u32 = 5;
 /// How long the end of a cancelled or failed turn may take to be written down by the agent.
 const SETTLING: Duration = Duration::from_secs(1);
 
+/// Requests of the agent that are answered, and errors and retries of it that are told, after one prompt.
+const MOST_ASKED: u32 = 64;
+const MOST_ERRORS: u32 = 64;
+const MOST_RETRIES: u32 = 1_000;
+
 const SILENT: &str = "The agent ended the turn without an answer.";
 const STOPPED: &str = "The agent stopped before it had finished.";
 const CUT: &str = "The agent sent more than can be shown; a part of it was left out.";
@@ -77,6 +82,17 @@ pub struct Translator {
     last_prompt: Option<String>,
     /// Sessions of sub-agents.
     children: Recent,
+    /// Requests that were refused.
+    refused: Recent,
+    /// What was taken of that which has no end of its own, since the last prompt.
+    taken: Taken,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    asked: u32,
+    errors: u32,
+    retries: u32,
 }
 
 impl Translator {
@@ -91,12 +107,15 @@ impl Translator {
             prompts: Recent::default(),
             last_prompt: None,
             children: Recent::default(),
+            refused: Recent::default(),
+            taken: Taken::default(),
         }
     }
 
     /// A prompt with this id is about to be sent.
     pub fn begin(&mut self, prompt: &str) {
         self.prompts.insert(prompt);
+        self.taken = Taken::default();
         let turn = self.turn.get_or_insert_default();
         turn.user.get_or_insert_with(|| prompt.to_owned());
     }
@@ -119,14 +138,16 @@ impl Translator {
         match &event.body {
             Body::Session { parent } => self.session_seen(&event.session, parent),
             Body::PermissionAsked { id, permission } if ours || self.children.contains(&event.session) => {
-                refuse_permission(id, permission, out);
+                self.refuse_permission(id, permission, out);
             }
-            Body::QuestionAsked { id } if is_id(id) && (ours || self.children.contains(&event.session)) => {
-                out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
+            Body::QuestionAsked { id } if ours || self.children.contains(&event.session) => {
+                if self.may_ask(id) {
+                    out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
+                }
             }
             // An error of a plugin names no session; it is shown, and is no fault of the turn.
             Body::Error(failure) if event.session.is_empty() && !failure.is_abort() => {
-                out.messages.push(ServerMessage::Error { message: reason(failure) });
+                self.tell_error(reason(failure), out);
             }
             _ if !ours => {}
             Body::Delta { message, part, delta } => self.delta(message, part, delta, now, out),
@@ -304,6 +325,9 @@ impl Translator {
 
     fn retry(&mut self, attempt: u32, message: &str, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
+        if !another(&mut self.taken.retries, MOST_RETRIES) {
+            return;
+        }
         (turn.active, turn.retrying) = (true, true);
         text::abandon(turn, out);
         let reason = bound::line(message, MAX_REASON);
@@ -345,7 +369,27 @@ impl Translator {
             }
             turn.last_error.clone_from(&message);
         }
-        out.messages.push(ServerMessage::Error { message });
+        self.tell_error(message, out);
+    }
+
+    fn tell_error(&mut self, message: String, out: &mut Output) {
+        if another(&mut self.taken.errors, MOST_ERRORS) {
+            out.messages.push(ServerMessage::Error { message });
+        }
+    }
+
+    /// Whether a request is new, and not one of too many: each costs a request of ours.
+    fn may_ask(&mut self, request: &str) -> bool {
+        is_id(request) && self.refused.insert(request) && another(&mut self.taken.asked, MOST_ASKED)
+    }
+
+    fn refuse_permission(&mut self, request: &str, permission: &str, out: &mut Output) {
+        if self.may_ask(request) {
+            let permission = bound::line(permission, MAX_ID);
+            let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
+            out.messages.push(ServerMessage::Error { message });
+            out.effects.push(Effect::RejectPermission { request: request.to_owned() });
+        }
     }
 
     /// Closes whatever is open, and then the turn.
@@ -381,13 +425,11 @@ fn unique(calls: &mut Recent, call: &str, part: &str) -> Option<String> {
     [call.to_owned(), format!("{call}.{part}")].into_iter().find(|name| calls.insert(name))
 }
 
-fn refuse_permission(request: &str, permission: &str, out: &mut Output) {
-    if is_id(request) {
-        let permission = bound::line(permission, MAX_ID);
-        let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
-        out.messages.push(ServerMessage::Error { message });
-        out.effects.push(Effect::RejectPermission { request: request.to_owned() });
-    }
+/// Counts one more, unless there were as many as there may be.
+fn another(count: &mut u32, most: u32) -> bool {
+    let fits = *count < most;
+    *count += u32::from(fits);
+    fits
 }
 
 /// After a retry, takes the notice of it back with the first sign of success.

@@ -137,6 +137,7 @@ fn an_empty_tool_result_is_written_as_a_space() {
         tool: "bash".to_owned(),
         result: String::new(),
         duration_ms: 0,
+        status: None,
     };
     assert_eq!(serde_json::to_value(Frame::to_one(end)).unwrap()["payload"]["result"], " ");
 }

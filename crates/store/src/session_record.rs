@@ -176,6 +176,23 @@ impl Store {
         Ok(find!(self, together sessions id, SQL, id)?)
     }
 
+    /// Sessions under way that have prompts to answer and are `instance`'s, or nobody's: their owner has not been seen since
+    /// `before`.
+    pub async fn sessions_with_prompts(
+        &self,
+        instance: &str,
+        before: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<SessionId>, StoreError> {
+        const SQL: &str = "SELECT id FROM sessions WHERE status IN ('pending', 'starting', 'running')
+            AND (owner_instance = $1 OR owner_instance NOT IN (SELECT id FROM instances WHERE seen_at >= $2))
+            AND EXISTS (SELECT 1 FROM prompts WHERE session_id = sessions.id AND state IN ('queued', 'dispatched'))
+            ORDER BY last_activity_at LIMIT $3";
+        let found: Vec<Uuid> = read!(self, pool => sqlx::query_scalar(SQL)
+            .bind(instance).bind(before).bind(limit).fetch_all(pool).await)?;
+        Ok(found.into_iter().map(Into::into).collect())
+    }
+
     /// Sessions whose sandbox's time is over and that are `instance`'s, or nobody's: their owner has not been seen since
     /// `before`. The longest overdue first.
     pub async fn expired_sessions(

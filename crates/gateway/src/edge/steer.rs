@@ -61,8 +61,10 @@ pub(super) async fn message(
 #[utoipa::path(post, path = "/proliferate/{id}/cancel", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    // One that is not alive does nothing that could be cancelled.
-    if let Some(hub) = app.hubs.get(access.session.id) {
+    let id = access.session.id;
+    // One that is not alive does nothing that could be cancelled, unless nobody has gone on with it since a restart.
+    if app.hubs.is_alive(id) || !app.store.queued_prompts(id).await?.is_empty() {
+        let hub = open(&app, &access).await?;
         hub.cancel().await.map_err(|error| gone(&error))?;
     }
     Ok(Json(OkReply::OK))
@@ -73,7 +75,7 @@ pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     let hub = app.hubs.get(access.session.id).ok_or_else(|| ApiError::not_found("Session not active"))?;
-    hub.state().await.map_err(|error| gone(&error))?;
+    hub.touch().await.map_err(|error| gone(&error))?;
     Ok(Json(OkReply::OK))
 }
 

@@ -37,6 +37,14 @@ pub(crate) enum Command {
     State {
         reply: oneshot::Sender<(WireStatus, String)>,
     },
+    /// Somebody still uses it.
+    Touch {
+        reply: oneshot::Sender<()>,
+    },
+    /// Writes down what is counted and not written yet.
+    Flush {
+        reply: oneshot::Sender<()>,
+    },
     /// Ends the session for good, or as far as a prompt can wake it again.
     Stop {
         reply: oneshot::Sender<()>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use proto::SessionId;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use store::StoreError;
@@ -111,6 +111,24 @@ impl Hubs {
     pub(crate) fn get(&self, id: SessionId) -> Option<Hub> {
         let hub = self.live().get(&id).and_then(|cell| cell.get().cloned());
         hub.filter(|hub| !hub.commands.is_closed()).inspect(|hub| self.use_of(hub))
+    }
+
+    /// Whether it is alive here; asking does not keep it so.
+    pub(crate) fn is_alive(&self, id: SessionId) -> bool {
+        self.live().get(&id).and_then(|cell| cell.get()).is_some_and(|hub| !hub.commands.is_closed())
+    }
+
+    /// Writes down what all of them have counted: the last thing before the end.
+    pub(crate) async fn flush(&self) {
+        let hubs: Vec<Hub> = self.live().values().filter_map(|cell| cell.get().cloned()).collect();
+        let flushes = hubs.iter().filter(|hub| !hub.commands.is_closed()).map(|hub| async {
+            let (reply, answer) = oneshot::channel();
+            if hub.commands.send(Command::Flush { reply }).await.is_ok() {
+                // One that ends at this moment writes by itself.
+                let _ = answer.await;
+            }
+        });
+        join_all(flushes).await;
     }
 
     /// How many are alive.
@@ -235,6 +253,10 @@ impl Hub {
 
     pub(crate) async fn state(&self) -> Result<(WireStatus, String), HubError> {
         self.ask(|reply| Command::State { reply }).await
+    }
+
+    pub(crate) async fn touch(&self) -> Result<(), HubError> {
+        self.ask(|reply| Command::Touch { reply }).await
     }
 
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {

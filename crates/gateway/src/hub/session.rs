@@ -106,6 +106,10 @@ pub(super) struct Session {
     unsaved: u32,
     /// Since when nobody needs it.
     idle_since: Duration,
+    /// The last number when the log was last pruned.
+    rested: i64,
+    /// How many prompts wait, as everyone was told.
+    told_waiting: usize,
 }
 
 /// What an actor leaves behind.
@@ -183,7 +187,7 @@ impl Session {
             || self.turn.is_some()
             || self.boot.is_some()
             || self.moving.is_some()
-            || !self.queue.is_empty()
+            || (!self.queue.is_empty() && !self.has_ended())
             || self.is_overdue()
     }
 
@@ -215,6 +219,15 @@ impl Session {
             }
             Command::State { reply } => {
                 let _ = reply.send(self.state());
+            }
+            Command::Touch { reply } => {
+                self.idle_since = self.app.clock.elapsed();
+                self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+                let _ = reply.send(());
+            }
+            Command::Flush { reply } => {
+                self.flush().await?;
+                let _ = reply.send(());
             }
             Command::Stop { reply } => {
                 self.stop().await?;

@@ -58,7 +58,9 @@ impl Transcript {
                 };
                 self.tool_started(message, part_id, call);
             }
-            ServerMessage::ToolEnd { tool_call_id, result, .. } => self.tool_ended(tool_call_id, result, now),
+            ServerMessage::ToolEnd { tool_call_id, result, status, .. } => {
+                self.tool_ended(tool_call_id, result, status.unwrap_or(ToolStatus::Completed), now);
+            }
             ServerMessage::MessageComplete { message_id } => return self.finish(message_id),
             _ => {}
         }
@@ -136,14 +138,14 @@ impl Transcript {
     }
 
     /// A call may end after its message is finished: then it is in the store as it was, and the end in the log.
-    fn tool_ended(&mut self, id: &str, result: &str, now: i64) {
+    fn tool_ended(&mut self, id: &str, result: &str, status: ToolStatus, now: i64) {
         let pieces = self.open.iter_mut().flat_map(|held| &mut held.parts);
         for (_, piece) in pieces {
             if let Piece::Tool { call } = piece
                 && call.id == id
             {
                 call.result = Some(result.to_owned());
-                call.status = ToolStatus::Completed;
+                call.status = status;
                 call.completed_at = Some(now);
             }
         }
@@ -266,6 +268,7 @@ mod tests {
             tool: "bash".into(),
             result: "x".into(),
             duration_ms: 1,
+            status: None,
         };
         transcript.apply(&end, 7, 8);
         let whole = ServerMessage::TextPartComplete {
@@ -283,6 +286,24 @@ mod tests {
         assert_eq!((call.args.clone(), call.result.as_deref()), (json!({"command": "ls"}), Some("x")));
         assert_eq!((call.status, call.started_at, call.completed_at), (ToolStatus::Completed, 6, Some(8)));
         assert_eq!((transcript.settled(9), transcript.open().len()), (9, 0));
+    }
+
+    #[test]
+    fn a_call_that_failed_is_kept_as_failed() {
+        let mut transcript = Transcript::default();
+        for (number, said) in (1..).zip([message("a", MessageRole::Assistant, ""), started(json!({}))]) {
+            transcript.apply(&said, number, 1);
+        }
+        let end = ServerMessage::ToolEnd {
+            part_id: "t".into(),
+            tool_call_id: "c".into(),
+            tool: "bash".into(),
+            result: "no such file".into(),
+            duration_ms: 1,
+            status: Some(ToolStatus::Error),
+        };
+        transcript.apply(&end, 3, 2);
+        assert_eq!(transcript.open()[0].shown().tool_calls[0].status, ToolStatus::Error);
     }
 
     #[test]

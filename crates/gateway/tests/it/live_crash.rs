@@ -4,14 +4,18 @@ use clock::Rng;
 use opencode::ids::PromptIds;
 use proto::PromptState;
 use proto::socket::{Frame, Message, MessageRole, MessageSource, ServerMessage};
-use serde_json::json;
+use serde_json::{Value, json};
 use store::{NewPrompt, Owner, StoredMessage};
 
+use crate::harness::within;
 use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, numbers, of_type, on_both, tokens};
 
 on_both! {
     the_initial_prompt_is_one_turn_wherever_its_owner_died
     a_long_turn_goes_on_after_a_restart
+    what_was_accepted_goes_on_after_a_restart_though_nobody_watches
+    a_cancel_after_a_restart_reaches_the_turn_that_was_left
+    what_was_counted_survives_a_stop
 }
 
 /// What the owner had done when it died, in this order.
@@ -107,4 +111,40 @@ async fn a_long_turn_goes_on_after_a_restart(on: On) {
     assert!(of_type(&frames, "gap").is_empty() && of_type(&frames, "init").is_empty());
     assert_unbroken(&frames);
     assert_eq!(tokens(&frames), format!("{}middle end", long.repeat(40)));
+}
+
+async fn what_was_accepted_goes_on_after_a_restart_though_nobody_watches(on: On) {
+    let Midway { live, session, turn, .. } = Midway::start(on, "one ").await;
+    live.prompt(&session, "next").await;
+    let live = live.restarted().await;
+    within(live.agent.wait_for_asked("/event", 2)).await;
+    turn.say("two");
+    turn.end();
+    within(live.next_turn()).await.answer("three");
+    let mut socket = live.watch(&session).await;
+    let whole =
+        |frame: &Value| frame["type"] == "init" && frame["payload"]["messages"][3]["content"] == "three";
+    if !socket.until_type("init").await.iter().any(whole) {
+        socket.until_type("turn_complete").await;
+    }
+    let init = live.init(&session).await;
+    let contents: Vec<_> =
+        init["payload"]["messages"].as_array().unwrap().iter().map(|m| &m["content"]).collect();
+    assert_eq!(contents[1..], [&json!("one two"), &json!("next"), &json!("three")]);
+}
+
+async fn a_cancel_after_a_restart_reaches_the_turn_that_was_left(on: On) {
+    let Midway { live, session, .. } = Midway::start(on, "one ").await;
+    let live = live.restarted().await;
+    live.post(&format!("/proliferate/{session}/cancel"), &json!({})).await;
+    within(live.agent.wait_for_asked("/abort", 1)).await;
+}
+
+async fn what_was_counted_survives_a_stop(on: On) {
+    let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
+    turn.call("bash", &json!({"command": "ls"}), "out");
+    socket.until_type("tool_end").await;
+    let live = live.restarted().await;
+    let shown = live.get("/proliferate/sessions").await["sessions"][0].clone();
+    assert_eq!(shown["metrics"]["toolCalls"], 1, "{shown}");
 }

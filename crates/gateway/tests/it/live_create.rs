@@ -3,7 +3,7 @@
 use proto::Role;
 use serde_json::{Value, json};
 
-use crate::live::{Live, On, id, on_both};
+use crate::live::{Live, Midway, On, id, is_status, on_both};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
 on_both! {
@@ -11,6 +11,7 @@ on_both! {
     sessions_are_listed_by_what_they_are_page_by_page
     repositories_and_configurations_are_made_changed_and_removed
     what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end
+    what_was_counted_is_written_when_the_agent_is_given_up
 }
 
 fn new(more: &Value) -> Value {
@@ -208,4 +209,15 @@ async fn what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end(on: On)
     live.next_turn().await.answer("yes");
     socket.until_type("turn_complete").await;
     assert_eq!(shown().await["outcome"], Value::Null, "a session that goes on has none");
+}
+
+async fn what_was_counted_is_written_when_the_agent_is_given_up(on: On) {
+    let Midway { live, mut socket, turn, .. } = Midway::start(on, "one ").await;
+    turn.call("bash", &json!({"command": "ls"}), "out");
+    socket.until_type("tool_end").await;
+    live.agent.behave(|manner| manner.drops_listeners = true);
+    live.agent.cut();
+    socket.until(|frame| is_status(frame, "error")).await;
+    let shown = live.get("/proliferate/sessions").await["sessions"][0].clone();
+    assert_eq!((&shown["metrics"]["toolCalls"], &shown["latestTask"]), (&json!(1), &Value::Null), "{shown}");
 }

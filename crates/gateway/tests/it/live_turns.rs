@@ -17,6 +17,7 @@ on_both! {
     a_cancel_that_comes_before_the_agent_has_begun_still_counts
     a_cancel_without_a_turn_clears_the_queue
     the_initial_prompt_is_sent_once_however_many_come
+    the_initial_prompt_comes_before_what_is_said_later
     the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
     a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
@@ -55,6 +56,7 @@ async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order(on
     }
     frames.extend(socket.until_turns(3).await);
     assert_unbroken(&frames);
+    assert_eq!(of_type(&frames, "queue").last().unwrap()["payload"]["length"], 0, "nobody waits any more");
     assert_eq!((users(&frames), tokens(&frames).as_str()), (vec!["a", "b", "c"], "123"));
     let sent = live.agent.asked("/prompt_async");
     let texts: Vec<_> = sent.iter().map(|asked| asked.body["parts"][0]["text"].as_str().unwrap()).collect();
@@ -268,4 +270,14 @@ async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition(on
     assert_unbroken(&frames);
     assert_eq!((tokens(&frames).as_str(), outcomes(&frames)), ("before between after", vec!["ok"]));
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the prompt was sent again");
+}
+
+async fn the_initial_prompt_comes_before_what_is_said_later(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session_with(&json!({"initialPrompt": "first"})).await;
+    live.prompt(&session, "second").await;
+    within(live.agent.wait_for_asked("/prompt_async", 2)).await;
+    let sent = live.agent.asked("/prompt_async");
+    let texts: Vec<_> = sent.iter().map(|asked| &asked.body["parts"][0]["text"]).collect();
+    assert_eq!(texts, [&json!("first"), &json!("second")]);
 }

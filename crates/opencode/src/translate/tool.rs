@@ -1,6 +1,6 @@
 //! A tool call: begun once, perhaps again with its arguments, then what it reports, then ended once.
 
-use proto::socket::ServerMessage;
+use proto::socket::{ServerMessage, ToolStatus};
 use serde_json::Value;
 
 use super::bound;
@@ -59,13 +59,14 @@ impl ToolCall {
             let ToolState { output, error, time, .. } = &part.state;
             let result = if output.is_empty() { error } else { output };
             let end = time.end.unwrap_or(now);
-            out.push(self.end(&part.id, bound::text(result, MAX_RESULT), end));
+            let failed = part.state.status == "error";
+            out.push(self.end(&part.id, bound::text(result, MAX_RESULT), end, failed));
         }
     }
 
     /// Ends a call of which nothing more will be heard.
     pub(super) fn interrupt(&mut self, part: &str, now: i64) -> Option<ServerMessage> {
-        (!self.ended).then(|| self.end(part, INTERRUPTED.to_owned(), now))
+        (!self.ended).then(|| self.end(part, INTERRUPTED.to_owned(), now, true))
     }
 
     fn start(&mut self, part: &Part<'_>, fresh: bool, out: &mut Vec<ServerMessage>) {
@@ -110,7 +111,7 @@ impl ToolCall {
         });
     }
 
-    fn end(&mut self, part: &str, result: String, end: i64) -> ServerMessage {
+    fn end(&mut self, part: &str, result: String, end: i64, failed: bool) -> ServerMessage {
         self.ended = true;
         let duration = self.started.map_or(0, |start| end.saturating_sub(start));
         ServerMessage::ToolEnd {
@@ -119,6 +120,7 @@ impl ToolCall {
             tool: self.name.clone(),
             result,
             duration_ms: u64::try_from(duration).unwrap_or_default(),
+            status: failed.then_some(ToolStatus::Error),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! A sandbox that lies: whatever it sends, memory is bounded and clients are told when something is left out.
 
 use opencode::translate::Translator;
-use proto::socket::ServerMessage;
+use proto::socket::{ServerMessage, ToolStatus};
 use serde_json::json;
 
 use crate::promises::check;
-use crate::stage::{PROMPT, SESSION, Stage, completed, delta, event, message, status, text, tool};
+use crate::stage::{
+    PROMPT, SESSION, Stage, completed, delta, done_state, event, message, retry, status, text, tool,
+};
 
 fn errors(stage: &Stage) -> usize {
     stage.script().iter().filter(|line| line.starts_with("error ")).count()
@@ -172,4 +174,43 @@ fn ids_that_are_no_ids_are_left_out() {
     let asked = json!({ "id": long, "sessionID": SESSION, "permission": "x" });
     stage.events([event("permission.asked", asked.clone()), event("question.asked", asked)]);
     assert!(stage.said.is_empty() && stage.effects.is_empty(), "{:?}", stage.script());
+}
+
+#[test]
+fn what_has_no_end_of_its_own_is_taken_only_so_often() {
+    let mut stage = Stage::busy();
+    for number in 0..2_000 {
+        let asked = |kind: &str| json!({ "id": format!("{kind}_{number}"), "sessionID": SESSION, "permission": "bash" });
+        let error = |who: &str| json!({ "name": "E", "data": { "message": format!("{who} {number}") } });
+        stage.events([event("permission.asked", asked("per")), event("question.asked", asked("que"))]);
+        stage.event(&event("session.error", json!({ "error": error("plugin") })));
+        stage.event(&event("session.error", json!({ "sessionID": SESSION, "error": error("model") })));
+        stage.event(&retry(1, "overloaded"));
+    }
+    assert!(stage.effects.len() < 100, "{} requests of ours", stage.effects.len());
+    let errors = stage.said.iter().filter(|said| matches!(said, ServerMessage::Error { .. })).count();
+    assert!((1..=128).contains(&errors), "{errors} errors");
+    assert!(stage.said.len() < 1_500, "{} messages", stage.said.len());
+}
+
+#[test]
+fn a_request_that_is_made_again_is_answered_once() {
+    let mut stage = Stage::busy();
+    for _ in 0..3 {
+        let asked = json!({ "id": "per_1", "sessionID": SESSION, "permission": "bash" });
+        stage.event(&event("permission.asked", asked));
+    }
+    assert_eq!((stage.effects.len(), stage.said.len()), (1, 1), "{:?}", stage.script());
+}
+
+#[test]
+fn a_call_that_failed_says_so() {
+    let mut stage = Stage::busy();
+    let failed = json!({ "status": "error", "input": {}, "error": "no such file" });
+    stage.events([tool("a1", "t1", failed), tool("a1", "t2", done_state())]);
+    let ends = stage.said.iter().filter_map(|said| match said {
+        ServerMessage::ToolEnd { status, .. } => Some(*status),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [Some(ToolStatus::Error), None]);
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{GitResult, GitState, Message};
+use super::{GitResult, GitState, Message, ToolStatus};
 use crate::words::words;
 use crate::{InvocationId, InvocationStatus, JsonObject, Risk, UserId, iso};
 
@@ -76,6 +76,9 @@ pub enum ServerMessage {
         #[serde(serialize_with = "never_empty")]
         result: String,
         duration_ms: u64,
+        /// Given only where the call failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        status: Option<ToolStatus>,
     },
     Error {
         message: String,

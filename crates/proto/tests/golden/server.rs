@@ -219,6 +219,19 @@ fn tools() -> Vec<Golden> {
                 tool: s("bash"),
                 result: s(" "),
                 duration_ms: 0,
+                status: None,
+            },
+        ),
+        numbered(
+            r#"{"type":"tool_end","payload":{"partId":"p","toolCallId":"c","tool":"read","result":"no such file","durationMs":3,"status":"error"},"seq":23}"#,
+            23,
+            ServerMessage::ToolEnd {
+                part_id: s("p"),
+                tool_call_id: s("c"),
+                tool: s("read"),
+                result: s("no such file"),
+                duration_ms: 3,
+                status: Some(ToolStatus::Error),
             },
         ),
     ]

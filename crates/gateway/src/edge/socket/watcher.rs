@@ -128,7 +128,10 @@ impl Watcher {
             self.send(init).await?;
             self.place = head;
         }
-        self.tell(&ServerMessage::Status { status: joined.status, message: joined.message }).await
+        let state = (joined.status, joined.message);
+        // What was missed may tell of later states than that of the moment of joining.
+        let (status, message) = if goes_on { self.hub.state().await.unwrap_or(state) } else { state };
+        self.tell(&ServerMessage::Status { status, message }).await
     }
 
     /// Sends everything after a number, if it is still there: from memory, else from the log.

@@ -40,6 +40,10 @@ impl Session {
             translator.observe_into(&event, now, &mut all);
         }
         self.take(all).await?;
+        if self.turn.is_none() {
+            // It was not asked: what it says all the same does not stay for ever.
+            Box::pin(self.rest_at_times()).await?;
+        }
         if self.works() { Ok(()) } else { Box::pin(self.after_turn()).await }
     }
 
@@ -132,5 +136,6 @@ pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> 
 
 /// Only this event is lost.
 fn left_out(error: &ApiError) {
-    tracing::warn!(%error, "an event of the agent was left out");
+    metrics::counter!("proliferate_agent_events_left_out_total").increment(1);
+    tracing::debug!(%error, "an event of the agent was left out");
 }

@@ -104,6 +104,9 @@ impl Session {
             }
         }
         self.agent = Some(agent);
+        if self.turn.is_some() {
+            self.telemetry.start(self.app.clock.elapsed());
+        }
         if let Some(prompt) = unsent {
             self.hand_over(prompt);
         }

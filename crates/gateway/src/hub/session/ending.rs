@@ -18,6 +18,8 @@ impl Session {
         }
         self.settle_turn().await?;
         self.interrupt().await?;
+        self.telemetry.stop(self.app.clock.elapsed());
+        self.flush().await?;
         let ending = Ending {
             status: SessionStatus::Failed,
             stop_reason: Some(reason.to_owned()),

@@ -48,6 +48,8 @@ impl Session {
             moving: None,
             unsaved: 0,
             idle_since: app.clock.elapsed(),
+            rested: head,
+            told_waiting: 0,
             app,
             owner,
             record,

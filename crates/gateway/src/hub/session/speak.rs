@@ -10,7 +10,8 @@ use super::{Over, Session, frame, millis};
 /// owner goes on behind the block.
 const BLOCK: i64 = 100_000;
 /// What of a conversation is told at once; of a longer one the end.
-const WHOLE: usize = 16 * 1024 * 1024;
+/// Whoever does not read it keeps it waiting in our memory, so it is no more than the system itself keeps for a socket.
+const WHOLE: usize = 256 * 1024;
 /// Frames that stay in the log behind the last turn, for clients that come back.
 const KEPT: i64 = 5_000;
 
@@ -65,7 +66,13 @@ impl Session {
     /// What a long turn has left in memory and in the log is let go of.
     pub(super) async fn rest(&mut self) -> Result<(), Over> {
         self.feed.rest();
+        self.rested = self.feed.head();
         Ok(self.app.store.prune_events(&self.owner, self.feed.head() - KEPT).await?)
+    }
+
+    /// The same where that was not done for long.
+    pub(super) async fn rest_at_times(&mut self) -> Result<(), Over> {
+        if self.feed.head() - self.rested > KEPT { self.rest().await } else { Ok(()) }
     }
 
     /// The conversation up to now; nothing when the store does not answer.

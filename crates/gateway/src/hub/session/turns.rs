@@ -33,12 +33,12 @@ impl Session {
         if let Err(refusal) = self.try_wake().await? {
             return Ok(Prompted::Refused(refusal));
         }
+        // What was to be said first comes first, also where its time has not come yet.
+        self.initial_prompt().await?;
         let id = PromptIds::new(millis(&self.app), 0, &self.app.rng).message;
         self.queue_up(id.clone(), asked).await?;
         self.next_turn().await?;
-        if !self.queue.is_empty() {
-            self.tell_queue().await?;
-        }
+        self.tell_queue().await?;
         Ok(Prompted::Queued { id })
     }
 
@@ -110,10 +110,7 @@ impl Session {
         self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
         self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
         self.hand_over(prompt);
-        if !self.queue.is_empty() {
-            self.tell_queue().await?;
-        }
-        Ok(())
+        self.tell_queue().await
     }
 
     /// Sends a prompt to the agent in the background, under its own ids, so that a second attempt is no second turn.
@@ -148,7 +145,8 @@ impl Session {
         if self.turn.is_some() {
             self.cancelled = true;
             self.abort();
-            return Ok(());
+            // One that goes on without us is told as soon as it is found again.
+            return if self.agent.is_none() { self.wake().await } else { Ok(()) };
         }
         self.drop_prompts().await?;
         self.say(vec![ServerMessage::MessageCancelled { message_id: None }]).await
@@ -194,7 +192,7 @@ impl Session {
             self.app.store.mark_initial_prompt(&self.owner, now).await?;
             self.record.initial_prompt_sent_at = Some(now);
         }
-        Ok(())
+        self.tell_queue().await
     }
 
     /// Whether the agent is at work on a turn, or about to be.
@@ -214,6 +212,7 @@ impl Session {
             self.app.gate.end_turn(&self.record, &prompt, status).await?;
             (self.cancelled, self.aborts, self.settling) = (false, 0, None);
             self.telemetry.stop(self.app.clock.elapsed());
+            self.idle_since = self.app.clock.elapsed();
             self.app.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
             self.flush().await?;
@@ -226,7 +225,12 @@ impl Session {
         self.next_turn().await
     }
 
+    /// Tells how many prompts wait, where that has changed.
     async fn tell_queue(&mut self) -> Result<(), Over> {
+        let waiting = self.queue.len();
+        if std::mem::replace(&mut self.told_waiting, waiting) == waiting {
+            return Ok(());
+        }
         self.say(vec![ServerMessage::Queue { length: self.queue.len() as u64 }]).await
     }
 }
