@@ -25,6 +25,11 @@ impl PromptIds {
     }
 }
 
+/// What of an id was by chance, and does not depend on when it was made.
+pub fn letters(id: &str) -> &str {
+    &id[id.len().saturating_sub(RANDOM)..]
+}
+
 /// Twelve hexadecimal digits of milliseconds and a counter, then letters by chance.
 fn id(kind: &str, now: i64, counter: usize, rng: &Rng) -> String {
     let moment = (now.unsigned_abs() << 12).wrapping_add(counter as u64) & 0xffff_ffff_ffff;

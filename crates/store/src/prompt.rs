@@ -72,6 +72,18 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?)
     }
 
+    /// The ids of the prompts that came after a moment, whatever became of them.
+    pub async fn prompts_since(
+        &self,
+        session: SessionId,
+        since: DateTime<Utc>,
+    ) -> Result<Vec<String>, StoreError> {
+        const SQL: &str =
+            "SELECT id FROM prompts WHERE session_id = $1 AND created_at > $2 ORDER BY position";
+        let session = session.uuid();
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(since).fetch_all(pool).await)?)
+    }
+
     /// Says what became of a prompt.
     pub async fn set_prompt_state(
         &self,

@@ -71,7 +71,7 @@ async fn settle<T: Serialize>(
     }
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get(HEADER) else { return Ok(None) };
     let text = value.to_str().ok().filter(|text| (1..=LONGEST).contains(&text.len()));
     let text =

@@ -39,7 +39,10 @@ pub(super) async fn message(
     }
     let source = source.or(Some(MessageSource::Api));
     let (org, session) = (access.session.org_id, access.session.id);
-    let asked = Asked::new(content, images.unwrap_or_default(), Some(sender), source);
+    let mut asked = Asked::new(content, images.unwrap_or_default(), Some(sender), source);
+    if let Some(key) = idempotent::key(&headers)? {
+        asked = asked.once(session, &key);
+    }
     let work = {
         let app = app.clone();
         async move {

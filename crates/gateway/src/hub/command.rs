@@ -1,7 +1,9 @@
 //! What can be asked of a live session. Who asks has been checked at the edge.
 
 use axum::extract::ws::Utf8Bytes;
+use proto::SessionId;
 use proto::socket::{MessageSource, ServerMessage, WireStatus};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
 use crate::runtime::Inside;
@@ -67,6 +69,8 @@ pub(crate) struct Asked {
     pub(crate) images: Vec<String>,
     pub(crate) sender: Option<String>,
     pub(crate) source: Option<MessageSource>,
+    /// Stands for a key of the client's: the same one again is the same prompt.
+    pub(crate) once: Option<u64>,
 }
 
 impl Asked {
@@ -80,7 +84,15 @@ impl Asked {
         images
             .retain(|image| image.strip_prefix("data:image/").is_some_and(|rest| rest.contains(";base64,")));
         images.truncate(MAX_IMAGES);
-        Self { content, images, sender, source }
+        Self { content, images, sender, source, once: None }
+    }
+
+    /// The same prompt, however often it comes with this key for this session.
+    pub(crate) fn once(self, session: SessionId, key: &str) -> Self {
+        let parts = [session.to_string().as_bytes(), key.as_bytes(), self.content.as_bytes()].join(&0);
+        let digest = Sha256::digest(parts);
+        let once = digest.first_chunk().copied().map(u64::from_be_bytes);
+        Self { once, ..self }
     }
 }
 

@@ -187,7 +187,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) life: Lifecycle,
     task: JoinHandle<bool>,
-    setup: Setup,
+    pub(crate) setup: Setup,
 }
 
 impl Running {

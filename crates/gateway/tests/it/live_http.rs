@@ -433,3 +433,37 @@ async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On
     assert_eq!(ask(path, &stranger).await, 404);
     assert_eq!(live.agent.asked("/event").len(), 0, "it was woken");
 }
+
+/// The gateway died after the prompt was kept and before its answer was.
+#[tokio::test]
+async fn a_prompt_that_comes_again_with_its_key_is_one_prompt_though_its_answer_was_lost() {
+    let live = Live::echoing(On::Postgres).await;
+    let session = live.session().await;
+    let path = format!("/proliferate/{session}/message");
+    let ask = async |content: &str| {
+        let body = json!({"type": "prompt", "content": content});
+        live.ask("POST", &path, Some(&live.ada.token), &body, Some("key-1")).await
+    };
+    let (status, first) = ask("once").await;
+    assert_eq!(status, 200, "{first}");
+    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
+    assert_eq!(ask("once").await, (200, first));
+    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
+    let (status, other) = ask("another").await;
+    assert_eq!(status, 200, "{other}");
+    within(live.agent.wait_for_asked("/prompt_async", 2)).await;
+    let sent = live.agent.asked("/prompt_async");
+    let texts: Vec<_> = sent.iter().map(|asked| &asked.body["parts"][0]["text"]).collect();
+    assert_eq!(texts, [&json!("once"), &json!("another")]);
+}
+
+#[tokio::test]
+async fn a_heartbeat_counts_as_use() {
+    let live = Live::echoing(On::Sqlite).await;
+    let session = live.session().await;
+    let _socket = live.running(&session).await;
+    let used = async || live.app.store.session_any(id(&session)).await.unwrap().unwrap().last_activity_at;
+    let before = used().await;
+    live.post(&format!("/proliferate/{session}/heartbeat"), &json!({})).await;
+    assert!(used().await > before);
+}

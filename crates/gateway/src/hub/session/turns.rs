@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
-use opencode::ids::PromptIds;
+use opencode::ids::{PromptIds, letters};
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
 use proto::{ModelId, PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
@@ -16,6 +17,8 @@ use crate::runtime::Door;
 
 /// Prompts that may wait for their turn.
 const WAITING: usize = 100;
+/// So long the key of a prompt stands for it.
+const ONCE: TimeDelta = TimeDelta::hours(1);
 /// Attempts to hand a prompt over, and the pause after the first that failed.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
@@ -35,11 +38,24 @@ impl Session {
         }
         // What was to be said first comes first, also where its time has not come yet.
         self.initial_prompt().await?;
-        let id = PromptIds::new(millis(&self.app), 0, &self.app.rng).message;
+        let rng = asked.once.map_or_else(|| self.app.rng.clone(), Rng::seeded);
+        let id = PromptIds::new(millis(&self.app), 0, &rng).message;
+        if asked.once.is_some()
+            && let Some(id) = self.same_prompt(&id).await?
+        {
+            return Ok(Prompted::Queued { id });
+        }
         self.queue_up(id.clone(), asked).await?;
         self.next_turn().await?;
         self.tell_queue().await?;
         Ok(Prompted::Queued { id })
+    }
+
+    /// A prompt that came lately with the same key: its answer may have been lost on the way to the client.
+    async fn same_prompt(&self, id: &str) -> Result<Option<String>, Over> {
+        let since = self.app.clock.now() - ONCE;
+        let known = self.app.store.prompts_since(self.record.id, since).await?;
+        Ok(known.into_iter().find(|known| letters(known) == letters(id)))
     }
 
     /// Puts a prompt at the end of the queue, unless one of this id was ever there.
@@ -85,6 +101,7 @@ impl Session {
             images: Vec::new(),
             sender: Some(user.to_string()),
             source: Some(MessageSource::Web),
+            once: None,
         };
         let (session, began) = (self.record.id.uuid(), self.record.started_at.timestamp_millis());
         let ids = PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1));
