@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::harness::within;
-use crate::live::{Live, Midway, On, assert_unbroken, is_status, of_type, on_both, tokens};
+use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, of_type, on_both, tokens};
 
 on_both! {
     a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition
@@ -11,6 +11,7 @@ on_both! {
     an_agent_that_lost_its_memory_ends_the_turn_and_keeps_its_words
     an_agent_that_dies_in_the_middle_keeps_what_was_said
     garbage_endless_lines_and_forged_events_change_nothing
+    what_an_agent_says_unasked_does_not_stay_for_ever
     an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts
     an_agent_that_cannot_be_reached_is_given_up_after_three_attempts_and_everyone_is_told_why
     a_session_stays_in_hand_while_its_agent_does_not_answer
@@ -90,6 +91,26 @@ async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {
     assert!(!frames.iter().any(|frame| frame.to_string().contains("FORGED")));
     assert_eq!(of_type(&frames, "message").len(), 2, "the prompt and one answer");
     assert_eq!(live.agent.asked("/event").len(), 1, "one bad event is no reason to leave");
+}
+
+async fn what_an_agent_says_unasked_does_not_stay_for_ever(on: On) {
+    const ANSWERS: usize = 4_000;
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
+    let own = record.agent_session_id.unwrap();
+    for number in 0..ANSWERS {
+        let time = json!({"created": 1, "completed": 2});
+        let info =
+            json!({"id": format!("msg_{number}"), "sessionID": own, "role": "assistant", "time": time});
+        live.agent.emit(&json!({"type": "message.updated", "properties": {"info": info}}));
+        let idle = json!({"sessionID": own, "status": {"type": "idle"}});
+        live.agent.emit(&json!({"type": "session.status", "properties": idle}));
+    }
+    socket.until_turns(ANSWERS).await;
+    let logged = live.app.store.events_after(id(&session), 0, 1).await.unwrap();
+    assert!(logged[0].first_seq > 1_000, "nothing was let go of: {}", logged[0].first_seq);
 }
 
 async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on: On) {
