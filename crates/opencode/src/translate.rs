@@ -410,7 +410,8 @@ impl Translator {
             out.messages.push(ServerMessage::MessageComplete { message_id: step.id.clone() });
         }
         if turn.verdict == Verdict::Cancelled {
-            out.messages.push(ServerMessage::MessageCancelled { message_id: None });
+            let message_id = turn.steps.last().map(|step| step.id.clone());
+            out.messages.push(ServerMessage::MessageCancelled { message_id });
         }
         for step in &turn.steps {
             self.finished.insert(&step.id);

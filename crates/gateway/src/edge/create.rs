@@ -210,7 +210,7 @@ async fn booted(hub: &Hub) -> Result<(), String> {
     loop {
         match hub.state().await.map_err(|error| error.to_string())? {
             (WireStatus::Running, _) => return Ok(()),
-            (WireStatus::Error, reason) => return Err(reason),
+            (WireStatus::Stopped | WireStatus::Paused, reason) => return Err(reason),
             _ => said.changed().await.map_err(|error| error.to_string())?,
         }
     }

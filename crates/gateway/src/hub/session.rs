@@ -297,12 +297,12 @@ impl Session {
             (None, Some(_)) => WireStatus::Resuming,
             (None, None) => match self.record.status {
                 SessionStatus::Paused | SessionStatus::Suspended => WireStatus::Paused,
-                SessionStatus::Failed => WireStatus::Error,
                 _ => WireStatus::Stopped,
             },
         };
         // Why there is no agent stays known until there is one.
-        let reason = self.record.stop_reason.clone().filter(|_| status == WireStatus::Error);
+        let failed = self.record.status == SessionStatus::Failed;
+        let reason = self.record.stop_reason.clone().filter(|_| failed && status == WireStatus::Stopped);
         (status, reason.unwrap_or_default())
     }
 }

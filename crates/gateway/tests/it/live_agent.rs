@@ -129,7 +129,7 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on:
     // Who comes later is told as well, and nobody tries again unasked.
     let mut late = live.watch(&session).await;
     let state = late
-        .until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error")
+        .until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "stopped")
         .await
         .pop()
         .unwrap();
