@@ -158,6 +158,19 @@ impl Store {
         })
     }
 
+    /// Takes the mark back and lets the prompt wait again: it did not reach the agent.
+    pub async fn roll_back_initial_prompt(&self, owner: &Owner, prompt: &str) -> Result<(), StoreError> {
+        const MARK: &str = "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1";
+        const PROMPT: &str = "UPDATE prompts SET state = 'queued' WHERE session_id = $1 AND id = $2";
+        let (owner, prompt) = (*owner, prompt.to_owned());
+        write!(self, Disk, tx => {
+            fenced!(tx, owner, HOLD);
+            sqlx::query(MARK).bind(owner.session().uuid()).execute(&mut *tx).await?;
+            sqlx::query(PROMPT).bind(owner.session().uuid()).bind(prompt).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
     /// Notes that somebody uses the session. Not worth waiting for the disk.
     pub async fn touch(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET last_activity_at = $3 WHERE id = $1 AND owner_epoch = $2";

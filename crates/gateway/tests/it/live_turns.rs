@@ -18,6 +18,7 @@ on_both! {
     a_cancel_without_a_turn_clears_the_queue
     the_initial_prompt_is_sent_once_however_many_come
     the_initial_prompt_comes_before_what_is_said_later
+    the_initial_prompt_is_due_again_when_it_did_not_reach_the_agent
     the_initial_prompt_of_a_session_that_was_not_begun_survives_a_restart
     a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
@@ -280,4 +281,21 @@ async fn the_initial_prompt_comes_before_what_is_said_later(on: On) {
     let sent = live.agent.asked("/prompt_async");
     let texts: Vec<_> = sent.iter().map(|asked| &asked.body["parts"][0]["text"]).collect();
     assert_eq!(texts, [&json!("first"), &json!("second")]);
+}
+
+async fn the_initial_prompt_is_due_again_when_it_did_not_reach_the_agent(on: On) {
+    let live = Live::echoing(on).await;
+    live.agent.behave(|manner| manner.refusals = 4);
+    let session = live.session_with(&json!({"initialPrompt": "first"})).await;
+    let mut socket = live.watch(&session).await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], "Failed to send prompt");
+    socket.prompt("second").await;
+    let frames = socket.until_turns(2).await;
+    assert_eq!(
+        (users(&frames), tokens(&frames).as_str()),
+        (vec!["first", "second"], "echo: firstecho: second")
+    );
+    let live = live.restarted().await;
+    live.running(&session).await.nothing_but_pong().await;
 }

@@ -58,7 +58,7 @@ impl Session {
         Ok(known.into_iter().find(|known| letters(known) == letters(id)))
     }
 
-    /// Puts a prompt at the end of the queue, unless one of this id was ever there.
+    /// Puts a prompt at the end of the queue, unless one of this id was ever there, or waits to be sent again.
     async fn queue_up(&mut self, id: String, asked: Asked) -> Result<(), Over> {
         let now = self.app.clock.now();
         let new = NewPrompt {
@@ -69,7 +69,11 @@ impl Session {
             source: asked.source,
             at: now,
         };
-        if !self.app.store.queue_prompt(&self.owner, new).await? {
+        let is_new = self.app.store.queue_prompt(&self.owner, new).await?;
+        if !is_new && !self.app.store.is_queued(self.record.id, &id).await? {
+            return Ok(());
+        }
+        if self.queue.iter().any(|prompt| prompt.id == id) {
             return Ok(());
         }
         self.telemetry.prompted();
@@ -103,13 +107,16 @@ impl Session {
             source: Some(MessageSource::Web),
             once: None,
         };
-        let (session, began) = (self.record.id.uuid(), self.record.started_at.timestamp_millis());
-        let ids = PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1));
-        self.queue_up(ids.message, asked).await?;
+        self.queue_up(self.initial_id(), asked).await?;
         let now = self.app.clock.now();
         self.app.store.mark_initial_prompt(&self.owner, now).await?;
         self.record.initial_prompt_sent_at = Some(now);
         Ok(())
+    }
+
+    fn initial_id(&self) -> String {
+        let (session, began) = (self.record.id.uuid(), self.record.started_at.timestamp_millis());
+        PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1)).message
     }
 
     /// Begins the next turn, if the agent is there and free.
@@ -144,6 +151,7 @@ impl Session {
     /// How the handing over went.
     pub(super) async fn sent(&mut self, sent: Result<(), ApiError>) -> Result<(), Over> {
         self.dispatch = None;
+        let lost = self.turn.clone().filter(|turn| sent.is_err() && *turn == self.initial_id());
         if let Err(error) = sent {
             tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
             // An agent that is being had again is asked whether it has it.
@@ -155,7 +163,13 @@ impl Session {
             }
         }
         self.abort();
-        self.after_turn().await
+        self.after_turn().await?;
+        // The first prompt is due again, with the next agent or before the next prompt.
+        if let Some(first) = lost.filter(|first| self.turn.as_ref() != Some(first)) {
+            self.app.store.roll_back_initial_prompt(&self.owner, &first).await?;
+            self.record.initial_prompt_sent_at = None;
+        }
+        Ok(())
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Over> {
