@@ -4,10 +4,11 @@ use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clock::Clock;
 use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection as _, raw_sql};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::db::PATIENCE;
 use crate::error::is_unavailable;
@@ -26,13 +27,17 @@ pub(crate) struct Postgres {
     broken: Broken,
 }
 
-/// When a connection was last found broken: what broke one has most likely broken all that nobody used since.
-#[derive(Clone, Default)]
-struct Broken(Arc<Mutex<Option<Instant>>>);
+/// When a connection was last found broken: what broke one has most likely broken all that nobody used since. By a clock of
+/// its own, since the pool counts real time.
+#[derive(Clone)]
+struct Broken {
+    clock: Clock,
+    last: Arc<Mutex<Option<Duration>>>,
+}
 
 impl Postgres {
     pub(crate) fn new(options: PgConnectOptions) -> Self {
-        let broken = Broken::default();
+        let broken = Broken { clock: Clock::system(), last: Arc::default() };
         let known = broken.clone();
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
@@ -86,14 +91,14 @@ impl Postgres {
 impl Broken {
     fn note(&self, error: &sqlx::Error) {
         if is_unavailable(error) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.elapsed());
         }
     }
 
     /// Whether one was found broken within this time.
     fn since(&self, time: Duration) -> bool {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.is_some_and(|at| at.elapsed() <= time)
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|at| self.clock.elapsed().saturating_sub(at) <= time)
     }
 }
 
