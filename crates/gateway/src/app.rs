@@ -18,7 +18,7 @@ use crate::coord::Coord;
 use crate::gate::Gate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
-use crate::llm::Llm;
+use crate::llm::{Llm, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::sources::git::{Passes, Pushes};
@@ -55,6 +55,8 @@ pub struct App {
     pub pushes: Pushes,
     pub passes: Passes,
     pub llm: Llm,
+    /// What requests to the model that are under way may cost.
+    pub spending: Spending,
     /// The one door for side effects.
     pub gate: Arc<Gate>,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].

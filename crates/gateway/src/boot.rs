@@ -22,7 +22,7 @@ use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
-use crate::llm::{Llm, LlmError};
+use crate::llm::{Llm, LlmError, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
@@ -122,6 +122,7 @@ impl Gateway {
             pushes: Pushes::default(),
             passes: Passes::default(),
             llm,
+            spending: Spending::default(),
             gate,
             model_requests: Semaphore::new(MODEL_REQUESTS),
             metrics,

@@ -104,6 +104,14 @@ impl Config {
         let service_secret = r.secret("SERVICE_TO_SERVICE_AUTH_TOKEN", values::signing_secret);
         let jwt_secret = r.secret("GATEWAY_JWT_SECRET", values::signing_secret);
         r.differ("GATEWAY_JWT_SECRET", "SERVICE_TO_SERVICE_AUTH_TOKEN");
+        let model_prices = r.optional("MODEL_PRICES", Prices::parse).unwrap_or_default();
+        let session_budget_micros = r.optional("SESSION_BUDGET_DOLLARS", values::dollars);
+        if session_budget_micros.is_some() && !model_prices.cover_all() {
+            r.complain(
+                "SESSION_BUDGET_DOLLARS: a model without a price would spend nothing of it; say in MODEL_PRICES what all \
+                 others cost too, e.g. *=3/15",
+            );
+        }
         Some(Self {
             listen: r.required("PROLIFERATE_LISTEN", values::address)?,
             data_dir: r
@@ -127,8 +135,8 @@ impl Config {
             anthropic_api_key: r.secret("ANTHROPIC_API_KEY", values::header_value),
             anthropic_base_url: r.required("ANTHROPIC_BASE_URL", values::web_url)?,
             model_script: r.optional("PROLIFERATE_MODEL_SCRIPT", values::path),
-            model_prices: r.optional("MODEL_PRICES", Prices::parse).unwrap_or_default(),
-            session_budget_micros: r.optional("SESSION_BUDGET_DOLLARS", values::dollars),
+            model_prices,
+            session_budget_micros,
             policy_dir: r.optional("PROLIFERATE_POLICY_DIR", values::path),
             audit_signing_key: r.optional("AUDIT_SIGNING_KEY", values::path),
             audit_checkpoint_dir: r.optional("AUDIT_CHECKPOINT_DIR", values::path),

@@ -1,7 +1,9 @@
 //! The model behind the agents: a provider that speaks the Messages API, or the scripted one.
 
+mod asked;
 mod meter;
 mod prices;
+mod spending;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +18,11 @@ use url::Url;
 
 use crate::config::Config;
 
+pub(crate) use asked::Asked;
 pub(crate) use meter::Meter;
-pub use prices::Prices;
-pub(crate) use prices::micros;
+pub use prices::{Prices, micros};
+pub use spending::Spending;
+pub(crate) use spending::{Hold, Room};
 
 /// A model may think for long before its first word.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
@@ -29,7 +33,7 @@ const REQUEST_HEADERS: [&str; 4] = ["content-type", "accept", "anthropic-version
 const REPLY_HEADERS: [&str; 5] =
     ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id"];
 
-/// Bodies of the scripted model that are read without a thread of their own.
+/// Bodies that are read without a thread of their own.
 const AT_ONCE: usize = 1 << 20;
 
 /// Where requests to the model go.
@@ -70,6 +74,11 @@ impl Llm {
             }
         };
         Ok(Self::Scripted(Arc::new(Model::new(script))))
+    }
+
+    /// Whether somebody has to pay for what it says.
+    pub(crate) fn costs(&self) -> bool {
+        matches!(self, Self::Upstream { .. })
     }
 
     /// Passes one request on and streams the answer back. `path` is what follows the proxy's own prefix,
@@ -176,6 +185,8 @@ pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::PAYMENT_REQUIRED => "billing_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         _ => "api_error",
     };
     let body = serde_json::json!({ "type": "error", "error": { "type": kind, "message": message } });

@@ -137,3 +137,14 @@ fn redis_is_reached_over_tcp_plain_or_with_tls() {
         assert!(!errors.contains(bad), "{errors}");
     }
 }
+
+#[test]
+fn a_budget_needs_a_price_for_every_model() {
+    let budget = ("SESSION_BUDGET_DOLLARS", "2.50");
+    for prices in ["", "claude-opus=5/25"] {
+        let errors = load(&[budget, ("MODEL_PRICES", prices)], &[]).unwrap_err().to_string();
+        assert!(errors.contains("SESSION_BUDGET_DOLLARS") && errors.contains("MODEL_PRICES"), "{errors}");
+    }
+    let config = load(&[budget, ("MODEL_PRICES", "claude-opus=5/25,*=3/15")], &[]).unwrap();
+    assert_eq!(config.session_budget_micros, Some(2_500_000));
+}

@@ -3,22 +3,25 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Request};
-use axum::http::{Response, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Response, StatusCode, header};
 use futures_util::TryStreamExt as _;
 use store::SessionRecord;
+use tokio::sync::SemaphorePermit;
 
 use super::ApiError;
 use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
-use crate::llm::{Meter, failure};
+use crate::llm::{Asked, Hold, Meter, Room, failure};
 
 /// As large as the provider itself takes.
 const MAX_BODY: usize = model::MAX_BODY;
 
-/// Passes a request of the Messages API on and streams the answer back.
+/// Passes a request of the Messages API on and streams the answer back. Where it costs money only sandboxes may ask, for
+/// what they use is counted and has an end.
 #[utoipa::path(post, path = "/llm/v1/messages", tag = "model", request_body = serde_json::Value,
     responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream")))]
 pub(super) async fn messages(
@@ -27,60 +30,92 @@ pub(super) async fn messages(
     uri: OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ModelRefusal> {
-    let Caller::Sandbox(session) = caller else { return pass(app, uri, request).await };
-    if over_budget(&app, &session).await? {
-        if let Some(hub) = app.hubs.get(session.id) {
-            hub.over_budget()
-                .await
-                .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+    let Caller::Sandbox(session) = caller else {
+        if app.llm.costs() {
+            return Ok(failure(StatusCode::FORBIDDEN, "Only the agent of a session may ask the model"));
         }
-        return Ok(failure(StatusCode::PAYMENT_REQUIRED, "The budget of this session is used up"));
+        return pass(app, uri, request).await;
+    };
+    let taken = Taken::read(&app, request).await?;
+    let asked = Asked::read(&taken.body).await;
+    let most = asked.at_most(&app.config.model_prices);
+    let hold = app.spending.hold(session.id, session.org_id, most);
+    match room(&app, &session, &hold).await? {
+        Room::Gone => return used_up(&app, &session).await,
+        Room::Busy => return Ok(busy()),
+        Room::Free => {}
     }
-    let answer = pass(app.clone(), uri, request).await?;
-    Ok(if answer.status().is_success() { metered(app, session, answer) } else { answer })
-}
-
-/// Whether the session, or its organisation, has spent what it may.
-async fn over_budget(app: &AppState, session: &SessionRecord) -> Result<bool, ApiError> {
-    if app.store.org_budget(session.org_id).await?.is_exhausted() {
-        return Ok(true);
+    let mut count = Count { app: app.clone(), session, open: Some((Meter::new(asked), hold)) };
+    let answer = taken.pass_on(&app, &uri).await;
+    if !answer.status().is_success() {
+        count.open = None;
+        return Ok(answer);
     }
-    let Some(budget) = session.budget_micros.or(app.config.session_budget_micros) else { return Ok(false) };
-    Ok(app.store.session_usage(session.org_id, session.id).await?.cost_micros >= budget)
+    Ok(count.along(answer))
 }
 
-/// The same answer, counted when it has passed, or when nobody wants the rest.
-fn metered(app: AppState, session: Arc<SessionRecord>, answer: Response<Body>) -> Response<Body> {
-    let (parts, body) = answer.into_parts();
-    let kind = parts.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_owned());
-    let streamed = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
-    let mut count = Count { app, session, meter: Some(Meter::new(streamed)) };
-    let body = body.into_data_stream().inspect_ok(move |piece| {
-        if let Some(meter) = &mut count.meter {
-            meter.pass(piece);
-        }
-    });
-    Response::from_parts(parts, Body::from_stream(body))
+/// Whether the session and its organisation may spend what is held.
+async fn room(app: &AppState, session: &SessionRecord, hold: &Hold) -> Result<Room, ApiError> {
+    let org = app.store.org_budget(session.org_id).await?;
+    let of_org = org.budget_micros.map_or(Room::Free, |budget| hold.room_of_org(budget, org.spent_micros));
+    let Some(budget) = session.budget_micros.or(app.config.session_budget_micros) else { return Ok(of_org) };
+    let spent = app.store.session_usage(session.org_id, session.id).await?.cost_micros;
+    Ok(of_org.max(hold.room_of_session(budget, spent)))
 }
 
-/// Writes down what was used when it goes out of scope, so that a client that hangs up does not get it for nothing.
+/// Pauses the session and says why.
+async fn used_up(app: &AppState, session: &SessionRecord) -> Result<Response<Body>, ModelRefusal> {
+    if let Some(hub) = app.hubs.get(session.id) {
+        hub.over_budget().await.map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+    }
+    Ok(failure(StatusCode::PAYMENT_REQUIRED, "The budget of this session is used up"))
+}
+
+/// Agents try again by themselves; nothing is over yet.
+fn busy() -> Response<Body> {
+    let message = "Other requests may need the rest of the budget: try again when they have ended";
+    let mut answer = failure(StatusCode::TOO_MANY_REQUESTS, message);
+    answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
+}
+
+/// Writes down what was used when it goes out of scope, so that a client that hangs up does not get it for nothing. What
+/// was held for it is free only then.
 struct Count {
     app: AppState,
     session: Arc<SessionRecord>,
-    meter: Option<Meter>,
+    /// `None`: there is nothing to count.
+    open: Option<(Meter, Hold)>,
+}
+
+impl Count {
+    /// The same answer, counted when it has passed, or when nobody wants the rest.
+    fn along(mut self, answer: Response<Body>) -> Response<Body> {
+        let (parts, body) = answer.into_parts();
+        let kind = parts.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_owned());
+        if let Some((meter, _)) = &mut self.open {
+            meter.answered(kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")));
+        }
+        let body = body.into_data_stream().inspect_ok(move |piece| {
+            if let Some((meter, _)) = &mut self.open {
+                meter.pass(piece);
+            }
+        });
+        Response::from_parts(parts, Body::from_stream(body))
+    }
 }
 
 impl Drop for Count {
     fn drop(&mut self) {
-        let Some(meter) = self.meter.take() else { return };
+        let Some((meter, hold)) = self.open.take() else { return };
         let (app, session) = (self.app.clone(), self.session.clone());
         tokio::spawn(async move {
-            let (model, mut used) = meter.usage();
-            used.cost_micros = app.config.model_prices.cost(&model, &used);
+            let (model, used) = meter.usage(&app.config.model_prices);
             let added = app.store.add_usage(session.org_id, session.id, &model, used, app.clock.now());
             if let Err(error) = added.await {
                 tracing::error!(session = %session.id, %error, "what the model used was not counted");
             }
+            drop(hold);
         });
     }
 }
@@ -108,15 +143,30 @@ pub(super) async fn models(
     pass(app, uri, request).await
 }
 
-async fn pass(
-    app: AppState,
-    OriginalUri(uri): OriginalUri,
-    request: Request,
-) -> Result<Response<Body>, ModelRefusal> {
-    let (parts, body) = request.into_parts();
-    // Whoever has to wait has sent no body yet; it is asked for when there is room.
-    let _room = app.model_requests.acquire().await.map_err(|error| ApiError::internal(error.to_string()))?;
-    let body = read(&app, &parts.headers, body, MAX_BODY).await?;
-    let path = uri.path_and_query().and_then(|path| path.as_str().strip_prefix("/llm")).unwrap_or_default();
-    Ok(app.llm.answer(&parts.method, path, &parts.headers, body).await)
+async fn pass(app: AppState, uri: OriginalUri, request: Request) -> Result<Response<Body>, ModelRefusal> {
+    Ok(Taken::read(&app, request).await?.pass_on(&app, &uri).await)
+}
+
+/// A request that is held in memory, and the room that it takes.
+struct Taken<'a> {
+    parts: Parts,
+    body: Bytes,
+    _room: SemaphorePermit<'a>,
+}
+
+impl<'a> Taken<'a> {
+    async fn read(app: &'a AppState, request: Request) -> Result<Self, ModelRefusal> {
+        let (parts, body) = request.into_parts();
+        // Whoever has to wait has sent no body yet; it is asked for when there is room.
+        let room = app.model_requests.acquire().await;
+        let room = room.map_err(|error| ApiError::internal(error.to_string()))?;
+        let body = read(app, &parts.headers, body, MAX_BODY).await?;
+        Ok(Self { parts, body, _room: room })
+    }
+
+    async fn pass_on(self, app: &AppState, OriginalUri(uri): &OriginalUri) -> Response<Body> {
+        let path =
+            uri.path_and_query().and_then(|path| path.as_str().strip_prefix("/llm")).unwrap_or_default();
+        app.llm.answer(&self.parts.method, path, &self.parts.headers, self.body).await
+    }
 }

@@ -4,6 +4,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use store::Usage;
 
+use super::Prices;
+use super::asked::{Asked, tokens};
+
 /// A line that is longer holds no usage; a whole answer that is not streamed may.
 const LONGEST_LINE: usize = 64 * 1024;
 const LONGEST_BODY: usize = 4 * 1024 * 1024;
@@ -18,6 +21,12 @@ pub(crate) struct Meter {
     skipping: bool,
     used: Tokens,
     model: String,
+    /// What was asked for: it is what is known of a request that nobody waited for.
+    asked: Asked,
+    /// The last word on what was used has come.
+    settled: bool,
+    /// Bytes that the model said, in case it never comes.
+    said: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -40,7 +49,18 @@ struct Said {
     #[serde(default)]
     message: Option<Begun>,
     #[serde(default)]
+    delta: Option<Delta>,
+    #[serde(default)]
     model: Option<String>,
+}
+
+/// The next piece of a text, a thought or a tool's input.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Delta {
+    text: Option<String>,
+    thinking: Option<String>,
+    partial_json: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -52,8 +72,23 @@ struct Begun {
 }
 
 impl Meter {
-    pub(crate) fn new(streamed: bool) -> Self {
-        Self { streamed, line: Vec::new(), skipping: false, used: Tokens::default(), model: String::new() }
+    /// For a request that has no answer yet.
+    pub(crate) fn new(asked: Asked) -> Self {
+        Self {
+            streamed: true,
+            line: Vec::new(),
+            skipping: false,
+            used: Tokens::default(),
+            model: String::new(),
+            asked,
+            settled: false,
+            said: 0,
+        }
+    }
+
+    /// It is answered, in pieces or as a whole.
+    pub(crate) fn answered(&mut self, streamed: bool) {
+        self.streamed = streamed;
     }
 
     /// Looks at the next piece.
@@ -61,33 +96,43 @@ impl Meter {
         if !self.streamed {
             if self.line.len() + piece.len() <= LONGEST_BODY {
                 self.line.extend_from_slice(piece);
+            } else {
+                self.said += piece.len();
             }
             return;
         }
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
-            if !self.skipping {
+            if self.skipping {
+                self.said += part.len();
+            } else {
                 self.line.extend_from_slice(part);
                 self.skipping = self.line.len() > LONGEST_LINE;
             }
             if part.ends_with(b"\n") {
                 let line = std::mem::take(&mut self.line);
-                if !std::mem::take(&mut self.skipping)
-                    && let Some(data) = line.strip_prefix(b"data:")
-                {
+                if std::mem::take(&mut self.skipping) {
+                    self.said += line.len();
+                } else if let Some(data) = line.strip_prefix(b"data:") {
                     self.read(data);
                 }
             }
         }
     }
 
-    /// The model that answered and what was used, as far as it was said.
-    pub(crate) fn usage(mut self) -> (String, Usage) {
+    /// The model that answered, what was used and what it costs. What was not said is estimated, so that whoever hangs
+    /// up early does not get it for nothing.
+    pub(crate) fn usage(mut self, prices: &Prices) -> (String, Usage) {
+        let rest = std::mem::take(&mut self.line);
         if !self.streamed {
-            let body = std::mem::take(&mut self.line);
-            self.read(&body);
+            self.read(&rest);
+        }
+        if !self.settled {
+            self.said += rest.len();
+            self.used.output = self.used.output.max(Some(tokens(self.said)));
+            self.used.input = self.used.input.or(Some(self.asked.input_tokens));
         }
         let count = |tokens: Option<i64>| tokens.unwrap_or_default().max(0);
-        let used = Usage {
+        let mut used = Usage {
             requests: 1,
             input_tokens: count(self.used.input),
             output_tokens: count(self.used.output),
@@ -95,7 +140,10 @@ impl Meter {
             cache_write_tokens: count(self.used.cache_write),
             cost_micros: 0,
         };
-        (if self.model.is_empty() { "unknown".to_owned() } else { self.model }, used)
+        let named = !self.model.is_empty();
+        used.cost_micros = prices.cost(if named { &self.model } else { &self.asked.model }, &used);
+        // A name that only the agent said is none to keep a count under: there is no end to those.
+        (if named { self.model } else { "unknown".to_owned() }, used)
     }
 
     /// Later numbers replace earlier ones: they are sums so far.
@@ -105,6 +153,11 @@ impl Meter {
         if let Some(model) = said.model.or(named) {
             self.model = model.chars().filter(|c| !c.is_control()).take(LONGEST_NAME).collect();
         }
+        if let Some(delta) = said.delta {
+            let pieces = [delta.text, delta.thinking, delta.partial_json];
+            self.said += pieces.iter().flatten().map(String::len).sum::<usize>();
+        }
+        self.settled |= said.usage.is_some();
         let all = [begun, said.usage];
         for tokens in all.into_iter().flatten() {
             let used = &mut self.used;
@@ -125,14 +178,24 @@ mod tests {
         data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"\\\"usage\\\":{}\"}}\n\n\
         event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":42}}\n\n";
 
+    fn prices() -> Prices {
+        Prices::parse("*=1000000/1000000").unwrap()
+    }
+
+    fn meter(streamed: bool) -> Meter {
+        let mut meter = Meter::new(Asked { model: "asked".to_owned(), input_tokens: 7, most_output: 9 });
+        meter.answered(streamed);
+        meter
+    }
+
     #[test]
     fn a_streamed_answer_is_counted_however_it_is_cut() {
         for size in [1, 2, 7, 64, 10_000] {
-            let mut meter = Meter::new(true);
+            let mut meter = meter(true);
             for piece in STREAM.as_bytes().chunks(size) {
                 meter.pass(&Bytes::copy_from_slice(piece));
             }
-            let (model, used) = meter.usage();
+            let (model, used) = meter.usage(&Prices::default());
             assert_eq!(
                 (used.input_tokens, used.output_tokens, used.cache_read_tokens),
                 (10, 42, 3),
@@ -143,16 +206,42 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_answer_is_counted_and_garbage_is_nothing() {
-        let mut meter = Meter::new(false);
-        meter.pass(&Bytes::from_static(br#"{"content":[],"usage":{"input_tokens":5,"#));
-        meter.pass(&Bytes::from_static(br#""output_tokens":6}}"#));
-        let (_, used) = meter.usage();
+    fn whoever_hangs_up_before_the_last_word_pays_for_what_was_said() {
+        let (begin, _) = STREAM.split_once("event: message_delta").unwrap();
+        let mut cut = meter(true);
+        cut.pass(&Bytes::from(begin));
+        for delta in ["text", "thinking", "partial_json"] {
+            let line = format!("data: {{\"delta\":{{\"{delta}\":\"{}\"}}}}\n", "x".repeat(400));
+            cut.pass(&Bytes::from(line));
+        }
+        cut.pass(&Bytes::from(format!("data: {}\n", "x".repeat(LONGEST_LINE * 2))));
+        let (_, used) = cut.usage(&prices());
+        assert_eq!(used.input_tokens, 10);
+        let least = i64::try_from((1200 + LONGEST_LINE * 2) / 4).unwrap();
+        assert!((least..least + 20).contains(&used.output_tokens), "{used:?}");
+        let whole = {
+            let mut whole = meter(false);
+            whole.pass(&Bytes::from("x".repeat(400)));
+            whole
+        };
+        assert_eq!(whole.usage(&prices()).1.output_tokens, 100);
+        // Before the first word there is only what was asked.
+        let (model, used) = meter(true).usage(&prices());
+        assert_eq!((model.as_str(), used.input_tokens, used.output_tokens), ("unknown", 7, 0));
+        assert_eq!(used.cost_micros, 7_000_000);
+    }
+
+    #[test]
+    fn a_whole_answer_is_counted_and_nobody_earns_tokens() {
+        let mut whole = meter(false);
+        whole.pass(&Bytes::from_static(br#"{"content":[],"usage":{"input_tokens":5,"#));
+        whole.pass(&Bytes::from_static(br#""output_tokens":6}}"#));
+        let (_, used) = whole.usage(&prices());
         assert_eq!((used.requests, used.input_tokens, used.output_tokens), (1, 5, 6));
-        let mut meter = Meter::new(true);
-        meter.pass(&Bytes::from(format!("data: {}", "x".repeat(LONGEST_LINE * 3))));
-        assert!(meter.line.len() <= LONGEST_LINE * 3 + 10 && meter.skipping);
-        meter.pass(&Bytes::from_static(b"\ndata: {\"usage\":{\"output_tokens\":-5}}\n"));
-        assert_eq!(meter.usage().1.output_tokens, 0, "nobody earns tokens");
+        let mut odd = meter(true);
+        odd.pass(&Bytes::from(format!("data: {}", "x".repeat(LONGEST_LINE * 3))));
+        assert!(odd.line.len() <= LONGEST_LINE * 3 + 10 && odd.skipping);
+        odd.pass(&Bytes::from_static(b"\ndata: {\"usage\":{\"output_tokens\":-5}}\n"));
+        assert_eq!(odd.usage(&prices()).1.output_tokens, 0, "nobody earns tokens");
     }
 }

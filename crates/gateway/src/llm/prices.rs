@@ -31,6 +31,11 @@ impl Prices {
         prices.collect::<Result<_, String>>().map(Self)
     }
 
+    /// Whether every model has a price.
+    pub fn cover_all(&self) -> bool {
+        self.0.iter().any(|price| price.model == "*")
+    }
+
     /// What this usage costs, in micro-dollars, rounded up. Reading a cache counts a tenth of input, writing one five
     /// quarters.
     pub fn cost(&self, model: &str, used: &Usage) -> i64 {
@@ -45,7 +50,7 @@ impl Prices {
 }
 
 /// Dollars with up to six decimals as micro-dollars.
-pub(crate) fn micros(text: &str) -> Option<i64> {
+pub fn micros(text: &str) -> Option<i64> {
     let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     if part.len() > 6
         || !whole.bytes().chain(part.bytes()).all(|byte| byte.is_ascii_digit())

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use crate::call::{Answer, Call};
 use crate::harness::{Running, Setup, TestGateway, address_of};
 use crate::logs::Captured;
-use crate::people::{Person, api_key, login_code, org, person, sandbox_token, session};
+use crate::people::{Person, api_key, login_code, org, person, sandbox_token, service_token, session};
 use crate::raw::Raw;
 
 const PROVIDER_KEY: &str = "sk-ant-the-real-key-of-the-provider";
@@ -27,13 +27,19 @@ async fn scripted(script: &str) -> ScriptedModel {
     ScriptedModel::start(Script::parse(script).unwrap()).await.unwrap()
 }
 
-/// A gateway in front of a provider, and an agent's key.
+/// A gateway in front of a provider, and the key of a sandbox.
 async fn in_front_of(base: &str) -> (TestGateway, String) {
-    let setup = Setup::sqlite().set("ANTHROPIC_API_KEY", PROVIDER_KEY).set("ANTHROPIC_BASE_URL", base);
-    let gateway = setup.start().await;
-    let person = agent(&gateway).await;
-    let key = api_key(&gateway.app, &person).await.1;
+    let gateway = behind(Setup::sqlite(), base).start().await;
+    let key = of_a_sandbox(&gateway).await;
     (gateway, key)
+}
+
+fn behind(setup: Setup, base: &str) -> Setup {
+    setup.set("ANTHROPIC_API_KEY", PROVIDER_KEY).set("ANTHROPIC_BASE_URL", base)
+}
+
+async fn of_a_sandbox(gateway: &TestGateway) -> String {
+    sandbox_token(&gateway.app, session(&gateway.app, org(&gateway.app).await).await).await
 }
 
 async fn agent(gateway: &TestGateway) -> Person {
@@ -119,6 +125,19 @@ async fn the_scripted_model_streams_to_every_credential_of_ours() {
         let models = gateway.get("/llm/v1/models").bearer(&token).send().await;
         assert_eq!((models.status, models.json()["data"].is_array()), (200, true));
     }
+}
+
+#[tokio::test]
+async fn a_provider_is_asked_for_sandboxes_alone_for_only_they_are_counted() {
+    let provider = scripted("[[rule]]\n[[rule.step]]\ntext = \"x\"").await;
+    let (gateway, sandbox) = in_front_of(&provider.url()).await;
+    let person = agent(&gateway).await;
+    let service = service_token(&gateway.app, Some(person.org));
+    for token in [api_key(&gateway.app, &person).await.1, person.token, service] {
+        assert_refusal(&messages(&gateway, "hi").bearer(&token).send().await, 403, "permission_error");
+    }
+    assert!(provider.requests().is_empty(), "{:?}", provider.requests());
+    assert_eq!(messages(&gateway, "hi").bearer(&sandbox).status().await, 200);
 }
 
 #[tokio::test]
