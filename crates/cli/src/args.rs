@@ -1,6 +1,7 @@
 //! The command line: every command, its options and its help.
 
 mod audit;
+mod orgs;
 mod policy;
 mod session;
 
@@ -11,6 +12,7 @@ use clap_complete::Shell;
 use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
 
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
+pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{ExplainArgs, GrantArgs, OverrideCommand, PolicyCommand, RiskArg, WriteArg};
 pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
 
@@ -135,18 +137,6 @@ pub(crate) enum TokenCommand {
         #[arg(long, value_name = "ID")]
         session: SessionId,
     },
-}
-
-#[derive(Subcommand)]
-pub(crate) enum OrgsCommand {
-    /// Make an organisation
-    Create {
-        /// What people call it
-        #[arg(long)]
-        name: String,
-    },
-    /// List them
-    Ls,
 }
 
 #[derive(Args)]

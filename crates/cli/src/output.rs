@@ -40,6 +40,11 @@ impl Output {
         }
     }
 
+    /// One result of several words: the JSON value, or a table of one row.
+    pub(crate) fn one(self, value: &Value, columns: &[&str], row: Vec<String>) {
+        if self.json { line(&value.to_string()) } else { table(columns, &[row]) }
+    }
+
     pub(crate) fn is_json(self) -> bool {
         self.json
     }
@@ -56,6 +61,11 @@ impl Output {
         bar.enable_steady_tick(Duration::from_millis(100));
         bar
     }
+}
+
+/// Says something to know beside the result.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{YELLOW}note{YELLOW:#}: {text}");
 }
 
 /// Prints a line. A reader that went away (`| head`) is no error.

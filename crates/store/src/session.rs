@@ -91,17 +91,30 @@ impl NewSession {
 pub(crate) const HOLD_LIMIT: &str =
     "UPDATE organizations SET name = name WHERE id = $1 RETURNING session_limit";
 /// Other sessions that have a sandbox or are about to get one.
-pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions
-    WHERE org_id = $1 AND id <> $2 AND status IN ('pending', 'starting', 'running')";
+pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND id <> $2
+    AND (status = 'running' OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
+/// How long a session counts that has no sandbox yet: one that nobody came for, or that never came up, must not take the
+/// place of others for ever. One that waits longer is admitted anew when it starts.
+const ABOUT_TO: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
+
+/// Those without a sandbox count that were made, or began to start, after this.
+pub(crate) fn counts_since(now: DateTime<Utc>) -> DateTime<Utc> {
+    now - ABOUT_TO
+}
 
 /// Refuses a session for which its organisation has no room.
 macro_rules! admit {
-    ($connection:expr, $org:expr, $session:expr) => {{
+    ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
         let limit: Option<Option<i64>> =
             sqlx::query_scalar(HOLD_LIMIT).bind($org).fetch_optional(&mut *$connection).await?;
         if let Some(Some(limit)) = limit {
-            let live: i64 =
-                sqlx::query_scalar(LIVE).bind($org).bind($session).fetch_one(&mut *$connection).await?;
+            let since = $crate::session::counts_since($at);
+            let live: i64 = sqlx::query_scalar(LIVE)
+                .bind($org)
+                .bind($session)
+                .bind(since)
+                .fetch_one(&mut *$connection)
+                .await?;
             if live >= limit {
                 return Err($crate::StoreError::SessionLimit { limit });
             }
@@ -125,7 +138,7 @@ impl Store {
             Starts::Now => SessionStatus::Starting,
         };
         write!(self, Disk, tx => {
-            admit!(tx, new.org_id.uuid(), new.id.uuid());
+            admit!(tx, new.org_id.uuid(), new.id.uuid(), new.at);
             sqlx::query(SQL)
                 .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.created_by.map(UserId::uuid))
                 .bind(new.configuration_id.map(ConfigurationId::uuid))

@@ -40,7 +40,7 @@ impl Store {
             WHERE id = $1 AND owner_epoch = $2";
         let owner = *owner;
         write!(self, Disk, tx => {
-            admit!(tx, owner.org().uuid(), owner.session().uuid());
+            admit!(tx, owner.org().uuid(), owner.session().uuid(), at);
             fenced!(tx, owner, SQL, at);
             Ok(())
         })

@@ -107,3 +107,45 @@ fn words_that_are_no_address_or_no_name_are_refused() {
     assert_eq!(machine.run(&["orgs", "create", "--name", " "]).code, 2);
     assert_eq!(machine.run(&["keys", "create", "--name", "a\nb"]).code, 2);
 }
+
+#[test]
+fn what_an_organisation_may_spend_and_run_is_set_shown_and_taken_back() {
+    let machine = Machine::new().with("MODEL_PRICES", "*=3/15");
+    let server = machine.serve();
+    let (org, token) = (machine.first_org(), machine.run(&["token", "user"]).out.trim().to_owned());
+    let limits = |more: &[&str]| machine.json(&[&["orgs", "limits", &org], more].concat());
+    let none = serde_json::json!({"id": org, "budgetMicros": null, "spentMicros": 0, "sessionLimit": null});
+    assert_eq!(limits(&[]), none);
+    let set = limits(&["--budget", "2.5", "--sessions", "1"]);
+    assert_eq!((&set["budgetMicros"], &set["sessionLimit"]), (&2_500_000.into(), &1.into()));
+    let body = serde_json::json!({"sessionType": "coding", "clientType": "web"});
+    let create = || server.post("/proliferate/sessions", &token, &body);
+    assert_eq!(create().0, 201);
+    let (status, refused) = create();
+    assert_eq!((status, refused["details"]["billingCode"].as_str()), (402, Some("CONCURRENT_LIMIT")));
+    // What is not named stays as it is.
+    assert_eq!(limits(&["--sessions", "none"])["budgetMicros"], 2_500_000);
+    assert_eq!(create().0, 201);
+    limits(&["--budget", "0"]);
+    let (status, refused) = create();
+    assert_eq!((status, refused["details"]["billingCode"].as_str()), (402, Some("NO_CREDITS")));
+    let shown = machine.run(&["orgs", "limits", &org]);
+    assert_eq!(shown.out, "BUDGET  SPENT  SESSIONS\n0.00    0.00   none\n");
+    assert_eq!(shown.err, "");
+    assert_eq!(limits(&["--budget", "none"]), none);
+}
+
+#[test]
+fn wrong_limits_are_refused_and_a_budget_without_prices_is_warned_of() {
+    let machine = Machine::new();
+    machine.serve().stop();
+    let org = machine.first_org();
+    for wrong in [["--budget", "-1"], ["--budget", "much"], ["--sessions", "-1"], ["--sessions", "1.5"]] {
+        assert_eq!(machine.run(&[&["orgs", "limits", &org][..], &wrong].concat()).code, 2, "{wrong:?}");
+    }
+    let nobody = machine.run(&["orgs", "limits", "00000000-0000-4000-8000-000000000001", "--sessions", "1"]);
+    assert_eq!((nobody.code, nobody.out.as_str()), (1, ""));
+    assert!(nobody.err.contains("does not exist"), "{}", nobody.err);
+    let warned = machine.run(&["orgs", "limits", &org, "--budget", "1"]);
+    assert!(warned.code == 0 && warned.err.contains("MODEL_PRICES"), "{}", warned.err);
+}

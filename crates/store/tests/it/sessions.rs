@@ -16,6 +16,7 @@ on_both! {
     a_list_is_filtered
     pages_follow_each_other_without_loss_or_repetition
     an_organisation_gets_no_more_live_sessions_than_it_may_have
+    a_session_that_never_came_up_counts_for_ten_minutes
     a_deleted_session_leaves_a_tombstone_and_its_children
 }
 
@@ -215,6 +216,24 @@ async fn an_organisation_gets_no_more_live_sessions_than_it_may_have(b: &Backend
     b.store.start_session(&owner, at(8)).await.unwrap();
     // A live one counts itself once.
     b.store.start_session(&owner, at(9)).await.unwrap();
+}
+
+async fn a_session_that_never_came_up_counts_for_ten_minutes(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    b.store.set_org_limits(one, None, Some(1)).await.unwrap();
+    let new = |number, second| NewSession { at: at(second), ..new_session(one, number) };
+    b.store.create_session(NewSession { starts: Starts::Now, ..new(40, 0) }).await.unwrap();
+    let full = b.store.create_session(new(41, 599)).await;
+    assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
+    b.store.create_session(new(41, 600)).await.unwrap();
+    // One that waited for long is admitted anew, and one that runs counts however old it is.
+    let owner = own(&b.store, id(40)).await;
+    let full = b.store.start_session(&owner, at(601)).await;
+    assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
+    b.store.start_session(&owner, at(1200)).await.unwrap();
+    b.store.set_running(&owner, "box", None).await.unwrap();
+    let full = b.store.create_session(new(42, 9_000)).await;
+    assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
 }
 
 async fn a_deleted_session_leaves_a_tombstone_and_its_children(b: &Backend) {

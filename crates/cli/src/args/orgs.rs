@@ -1,0 +1,52 @@
+//! The options of `orgs`.
+
+use clap::{Args, Subcommand};
+use gateway::llm::micros;
+use proto::OrgId;
+
+#[derive(Subcommand)]
+pub(crate) enum OrgsCommand {
+    /// Make an organisation
+    Create {
+        /// What people call it
+        #[arg(long)]
+        name: String,
+    },
+    /// List them
+    Ls,
+    /// Show what an organisation may spend and how many live sessions it may have, or change it
+    Limits(LimitsArgs),
+}
+
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Args)]
+pub(crate) struct LimitsArgs {
+    /// As `orgs ls` shows it
+    pub(crate) org: OrgId,
+    /// What its sessions may spend together, ever, by MODEL_PRICES; none: no limit
+    #[arg(long, value_name = "DOLLARS", value_parser = budget)]
+    pub(crate) budget: Option<Limit>,
+    /// How many live sessions it may have at a time; none: no limit
+    #[arg(long, value_name = "N", value_parser = sessions)]
+    pub(crate) sessions: Option<Limit>,
+}
+
+/// A limit, or that there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Limit(pub(crate) Option<i64>);
+
+fn budget(text: &str) -> Result<Limit, String> {
+    limit(text, micros(text), "dollars, e.g. 2.50")
+}
+
+fn sessions(text: &str) -> Result<Limit, String> {
+    limit(text, text.parse().ok().filter(|count| *count >= 0), "a whole number")
+}
+
+fn limit(text: &str, value: Option<i64>, wanted: &str) -> Result<Limit, String> {
+    match (text, value) {
+        ("none", _) => Ok(Limit(None)),
+        (_, Some(value)) => Ok(Limit(Some(value))),
+        _ => Err(format!("must be {wanted}, or none")),
+    }
+}
