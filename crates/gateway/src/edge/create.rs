@@ -12,7 +12,7 @@ use store::{Configuration, FoundConfiguration, NewSession, Starts, WantedCli, Wa
 use super::auth::Caller;
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
-use crate::hub::Hub;
+use crate::hub::{Hub, HubError};
 
 const ROUTE: &str = "POST /proliferate/sessions";
 /// The longest prompt or title of a new session.
@@ -189,29 +189,38 @@ async fn configuration(
 
 /// Waits for the sandbox of a new session; one that cannot be had leaves no session behind.
 async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
-    let unavailable = |cause: String| ApiError::unavailable("The sandbox", cause);
-    let hub = app.hubs.open(app, id).await.map_err(|error| unavailable(error.to_string()))?;
-    match booted(&hub).await {
-        Ok(()) => {
+    let unavailable = |error: HubError| ApiError::unavailable("The sandbox", error.to_string());
+    let hub = app.hubs.open(app, id).await.map_err(unavailable)?;
+    let refusal = match booted(&hub).await {
+        Ok(Ok(())) => {
             let record = app.store.session_any(id).await?.ok_or_else(ApiError::session_not_found)?;
             let sandbox_id = record.sandbox_id.unwrap_or_else(|| id.to_string());
-            Ok(CreatedSandbox { sandbox_id, preview_url: record.preview_url, ssh_host: None, ssh_port: None })
+            return Ok(CreatedSandbox {
+                sandbox_id,
+                preview_url: record.preview_url,
+                ssh_host: None,
+                ssh_port: None,
+            });
         }
-        Err(reason) => {
-            hub.delete("a failed start".to_owned()).await.map_err(|error| unavailable(error.to_string()))?;
-            Err(unavailable(reason))
-        }
-    }
+        Ok(Err(reason)) => ApiError::no_sandbox(&reason),
+        Err(error) => unavailable(error),
+    };
+    hub.delete("a failed start".to_owned()).await.map_err(unavailable)?;
+    Err(refusal)
 }
 
-async fn booted(hub: &Hub) -> Result<(), String> {
-    hub.wake().await.map_err(|error| error.to_string())?;
+/// Waits until the agent is there; else why it will not be, as those who watch the session are told.
+async fn booted(hub: &Hub) -> Result<Result<(), String>, HubError> {
+    hub.wake().await?;
     let mut said = hub.feed.listen();
     loop {
-        match hub.state().await.map_err(|error| error.to_string())? {
-            (WireStatus::Running, _) => return Ok(()),
-            (WireStatus::Stopped | WireStatus::Paused, reason) => return Err(reason),
-            _ => said.changed().await.map_err(|error| error.to_string())?,
+        match hub.state().await? {
+            (WireStatus::Running, _) => return Ok(Ok(())),
+            (WireStatus::Stopped, reason) if !reason.is_empty() => return Ok(Err(reason)),
+            // Somebody was faster than the sandbox; nothing starts it again by itself.
+            (WireStatus::Stopped, _) => return Ok(Err("the session was stopped meanwhile".to_owned())),
+            (WireStatus::Paused, _) => return Ok(Err("the session was paused meanwhile".to_owned())),
+            _ => said.changed().await.map_err(|_| HubError::Gone)?,
         }
     }
 }

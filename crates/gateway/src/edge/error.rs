@@ -115,6 +115,13 @@ impl ApiError {
         Self { cause: Some(cause.into()), ..error }
     }
 
+    /// There will be no sandbox. Whoever watches a session is told the same reason.
+    pub fn no_sandbox(reason: &str) -> Self {
+        let message = format!("The sandbox is not available: {reason}");
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, message);
+        Self { cause: Some(reason.to_owned()), ..error }
+    }
+
     pub fn internal(cause: impl Into<String>) -> Self {
         let error =
             Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "Internal server error");

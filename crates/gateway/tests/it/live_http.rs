@@ -19,6 +19,7 @@ on_both! {
     a_key_is_settled_although_its_client_hung_up
     a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept
     an_immediate_session_that_cannot_start_leaves_nothing_behind
+    an_immediate_session_that_is_stopped_before_it_runs_is_refused
     every_route_knows_who_may_call_it
     a_heartbeat_and_a_cancel_bring_nothing_to_life
     a_long_conversation_is_read_page_by_page_without_waking_anything
@@ -273,6 +274,30 @@ async fn an_immediate_session_that_cannot_start_leaves_nothing_behind(on: On) {
     assert_eq!(status, 503, "{answer}");
     let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"], json!([]));
+    // It says what those are told who watch one that cannot start.
+    let mut socket = live.watch(&live.session().await).await;
+    let told = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
+    let reason = told["payload"]["message"].as_str().unwrap();
+    assert_eq!(answer["error"], format!("The sandbox is not available: {reason}"));
+    assert!(reason.contains("not trusted") && !reason.contains("127.0.0.1"), "{reason}");
+}
+
+async fn an_immediate_session_that_is_stopped_before_it_runs_is_refused(on: On) {
+    let live = Live::echoing(on).await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let mut body = new();
+    body["sandboxMode"] = json!("immediate");
+    let slow = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None);
+    let meanwhile = async {
+        within(live.agent.wait_for_asked("/global/health", 1)).await;
+        let list = live.get("/proliferate/sessions").await;
+        let session = list["sessions"][0]["id"].as_str().unwrap().to_owned();
+        live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
+    };
+    let ((status, answer), ()) = tokio::join!(slow, meanwhile);
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains("stopped"), "{answer}");
+    assert_eq!(live.get("/proliferate/sessions").await["sessions"], json!([]));
 }
 
 async fn every_route_knows_who_may_call_it(on: On) {
