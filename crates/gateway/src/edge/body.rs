@@ -1,7 +1,7 @@
 //! The one way in which a handler gets JSON: bounded, in time, and meaning one thing only.
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, MatchedPath, Request};
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -18,10 +18,21 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        let bytes = read(app, &parts.headers, body, app.config.max_body_bytes).await?;
+        let limit = limit(app, parts.extensions.get());
+        let bytes = read(app, &parts.headers, body, limit).await?;
         ledger::check(&bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| misshapen(&error))
     }
+}
+
+/// A prompt may have images in it: as large as it may be in a frame of the socket.
+const PROMPT_ROUTE: &str = "/proliferate/{id}/message";
+const MAX_PROMPT: usize = 32 * 1024 * 1024;
+
+/// The most bytes of a body on this route.
+fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
+    let usual = app.config.max_body_bytes;
+    if route.is_some_and(|route| route.as_str() == PROMPT_ROUTE) { usual.max(MAX_PROMPT) } else { usual }
 }
 
 /// Where a body is not what it should be. The reader's own words repeat values, which may be secrets; only the name

@@ -21,6 +21,7 @@ on_both! {
     an_immediate_session_that_cannot_start_leaves_nothing_behind
     an_immediate_session_that_is_stopped_before_it_runs_is_refused
     every_route_knows_who_may_call_it
+    a_prompt_may_bring_twenty_megabytes_of_images_and_nothing_else_may
     a_heartbeat_and_a_cancel_bring_nothing_to_life
     a_long_conversation_is_read_page_by_page_without_waking_anything
 }
@@ -380,6 +381,20 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
         assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 400, "{body}");
     }
     assert!(live.agent.asked("").is_empty());
+}
+
+async fn a_prompt_may_bring_twenty_megabytes_of_images_and_nothing_else_may(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let ask = async |path: &str, length: usize| {
+        let image = format!("data:image/png;base64,{}", "A".repeat(length));
+        let body = json!({"type": "prompt", "content": "look", "images": [image]});
+        live.ask("POST", &format!("/proliferate/{path}"), Some(&live.ada.token), &body, None).await.0
+    };
+    let message = format!("{session}/message");
+    assert_eq!(ask(&message, 20_000_000).await, 200);
+    assert_eq!(ask(&message, 33 << 20).await, 413);
+    assert_eq!(ask("sessions", 2 << 20).await, 413);
 }
 
 #[tokio::test]
