@@ -7,8 +7,9 @@ use proto::{
     SessionStatus, SessionType, TriggerEventId, TriggerId, UserId,
 };
 use sqlx::types::{Json, JsonValue};
+use uuid::Uuid;
 
-use crate::db::write;
+use crate::db::{read, write};
 use crate::row::{storable, storable_json};
 use crate::{Store, StoreError};
 
@@ -93,6 +94,10 @@ pub(crate) const HOLD_LIMIT: &str =
 /// Other sessions that have a sandbox or are about to get one.
 pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND id <> $2
     AND (status = 'running' OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
+/// Other sessions that set this configuration up.
+const SETTING_UP: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND configuration_id = $2
+    AND session_type = 'setup' AND (status IN ('running', 'paused', 'suspended')
+    OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
 /// How long a session counts that has no sandbox yet: one that nobody came for, or that never came up, must not take the
 /// place of others for ever. One that waits longer is admitted anew when it starts.
 const ABOUT_TO: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
@@ -126,6 +131,27 @@ pub(crate) use admit;
 impl Store {
     /// Makes a session, unless its organisation has as many live ones as it may.
     pub async fn create_session(&self, new: NewSession) -> Result<(), StoreError> {
+        self.create(new, None).await.map(drop)
+    }
+
+    /// Makes the session that sets a configuration up, unless another one is at it: of many that ask at once, one gets
+    /// `true`.
+    pub async fn create_setup_session(
+        &self,
+        new: NewSession,
+        configuration: ConfigurationId,
+    ) -> Result<bool, StoreError> {
+        self.create(NewSession { configuration_id: Some(configuration), ..new }, Some(configuration)).await
+    }
+
+    /// How many live sessions an organisation has, as its limit counts them.
+    pub async fn live_sessions(&self, org: OrgId, at: DateTime<Utc>) -> Result<i64, StoreError> {
+        let (org, since) = (org.uuid(), counts_since(at));
+        Ok(read!(self, pool =>
+            sqlx::query_scalar(LIVE).bind(org).bind(Uuid::nil()).bind(since).fetch_one(pool).await)?)
+    }
+
+    async fn create(&self, new: NewSession, sets_up: Option<ConfigurationId>) -> Result<bool, StoreError> {
         const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
             session_type, client_type, client_metadata, origin, status, title, initial_prompt, system_prompt,
             agent_config, automation_id, trigger_id, trigger_event_id, trigger_context, local_path_hash,
@@ -139,6 +165,14 @@ impl Store {
         };
         write!(self, Disk, tx => {
             admit!(tx, new.org_id.uuid(), new.id.uuid(), new.at);
+            if let Some(configuration) = sets_up {
+                let others: i64 = sqlx::query_scalar(SETTING_UP)
+                    .bind(new.org_id.uuid()).bind(configuration.uuid()).bind(counts_since(new.at))
+                    .fetch_one(&mut *tx).await?;
+                if others > 0 {
+                    return Ok(false);
+                }
+            }
             sqlx::query(SQL)
                 .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.created_by.map(UserId::uuid))
                 .bind(new.configuration_id.map(ConfigurationId::uuid))
@@ -153,7 +187,7 @@ impl Store {
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
                 .execute(&mut *tx).await?;
-            Ok(())
+            Ok(true)
         })
         .map_err(|error: StoreError| {
             error.on_constraint("this session", "this organisation, user, configuration, parent or trigger")

@@ -6,8 +6,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSession, ErrorBody};
 use proto::socket::WireStatus;
-use proto::{ClientType, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType, UserId};
-use store::{Configuration, FoundConfiguration, NewSession, Starts, WantedCli, WantedManaged};
+use proto::{
+    ClientType, ConfigurationKind, ConfigurationStatus, OrgId, Origin, SandboxMode, SessionId, SessionStatus,
+    SessionType, UserId,
+};
+use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError, WantedCli, WantedManaged};
 
 use super::auth::Caller;
 use super::{ApiError, Body, idempotent};
@@ -81,6 +84,12 @@ async fn make(
     if budget.is_exhausted() {
         return Err(ApiError::billing(proto::BillingCode::NoCredits, "The organisation's budget is used up"));
     }
+    // What is refused must not leave a new configuration behind; who comes in between is refused at the end.
+    if let Some(limit) = budget.session_limit
+        && app.store.live_sessions(org, app.clock.now()).await? >= limit
+    {
+        return Err(StoreError::SessionLimit { limit }.into());
+    }
     if let Some(id) = &request.snapshot_id {
         let known = app.store.snapshot(org, id).await?;
         known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
@@ -94,8 +103,8 @@ async fn make(
     let configuration_id = found.as_ref().map(|found| found.configuration.id);
     let is_new = found.as_ref().is_some_and(|found| found.is_new);
     // Whoever makes a setup session does it alone.
-    let wants_setup =
-        is_new && request.managed_configuration.is_some() && request.session_type != SessionType::Setup;
+    let unfinished = found.as_ref().is_some_and(|found| is_unfinished(&found.configuration));
+    let wants_setup = unfinished && request.session_type != SessionType::Setup;
     let agent_config = request.agent_config.clone();
     let cli = request.cli_configuration.as_ref().map(|cli| cli.local_path_hash.clone());
     app.store
@@ -122,10 +131,10 @@ async fn make(
             ..NewSession::new(id, org, request.session_type, app.sandboxes.engine(), app.clock.now())
         })
         .await?;
-    let sandbox = if immediate { Some(boot(app, id).await?) } else { None };
     if let (true, Some(configuration)) = (wants_setup, configuration_id) {
         setup::start(app, (org, user), configuration, agent_config).await;
     }
+    let sandbox = if immediate { Some(boot(app, id).await?) } else { None };
     Ok(CreatedSession {
         session_id: id,
         configuration_id,
@@ -135,6 +144,11 @@ async fn make(
         is_new_configuration: is_new,
         sandbox,
     })
+}
+
+/// Whether an agent has yet to set it up.
+fn is_unfinished(configuration: &Configuration) -> bool {
+    configuration.kind == ConfigurationKind::Managed && configuration.status == ConfigurationStatus::Building
 }
 
 /// What a session starts from; nothing for a scratch session.

@@ -425,6 +425,34 @@ async fn a_new_managed_configuration_is_set_up_by_a_session_of_its_own_once() {
     assert_eq!(init["payload"]["messages"][0]["senderId"], "managed-configuration-setup");
 }
 
+#[tokio::test]
+async fn a_managed_configuration_that_could_not_be_set_up_is_set_up_for_whoever_comes_next() {
+    let live = Live::start(On::Sqlite).await;
+    live.post("/v1/repos", &json!({"url": "https://example.com/app.git"})).await;
+    let mut body = new();
+    body["managedConfiguration"] = json!({});
+    let create = async || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None).await;
+    let limit = async |limit| live.app.store.set_org_limits(live.ada.org, None, Some(limit)).await.unwrap();
+    limit(0).await;
+    assert_eq!(create().await.0, 402);
+    assert_eq!(live.get("/v1/configurations").await["configurations"], json!([]), "it was made for nobody");
+    // There is room for the session and not for the one that sets up.
+    limit(1).await;
+    let (status, made) = create().await;
+    assert_eq!((status, &made["isNewConfiguration"]), (201, &json!(true)));
+    limit(9).await;
+    let (status, again) = create().await;
+    assert_eq!((status, &again["configurationId"]), (201, &made["configurationId"]));
+    let turn = within(live.agent.next_turn()).await;
+    assert!(turn.text.contains("Set up the workspace for: app"), "{}", turn.text);
+    turn.answer("done");
+    assert_eq!(create().await.0, 201);
+    let list = live.get("/proliferate/sessions").await;
+    let all = list["sessions"].as_array().unwrap();
+    let setup = all.iter().filter(|session| session["sessionType"] == "setup").count();
+    assert_eq!((all.len(), setup), (4, 1), "{list}");
+}
+
 async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;

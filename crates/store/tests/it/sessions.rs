@@ -17,6 +17,7 @@ on_both! {
     pages_follow_each_other_without_loss_or_repetition
     an_organisation_gets_no_more_live_sessions_than_it_may_have
     a_session_that_never_came_up_counts_for_ten_minutes
+    one_session_at_a_time_sets_a_configuration_up
     a_deleted_session_leaves_a_tombstone_and_its_children
 }
 
@@ -234,6 +235,31 @@ async fn a_session_that_never_came_up_counts_for_ten_minutes(b: &Backend) {
     b.store.set_running(&owner, "box", None).await.unwrap();
     let full = b.store.create_session(new(42, 9_000)).await;
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
+}
+
+async fn one_session_at_a_time_sets_a_configuration_up(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let place = configuration(b, 1, 30).await;
+    let new = |number, second| NewSession {
+        session_type: SessionType::Setup,
+        at: at(second),
+        ..new_session(one, number)
+    };
+    let made = together(8, |caller| {
+        let (store, new) = (b.store.clone(), new(40 + u8::try_from(caller).unwrap(), 0));
+        async move { (new.id, store.create_setup_session(new, place).await.unwrap()) }
+    })
+    .await;
+    let made: Vec<SessionId> = made.into_iter().filter(|(_, made)| *made).map(|(id, _)| id).collect();
+    assert_eq!((made.len(), b.store.live_sessions(one, at(1)).await.unwrap()), (1, 1));
+    assert!(!b.store.create_setup_session(new(50, 599), place).await.unwrap());
+    // One that sleeps may go on, one that has ended or never came up does not.
+    let owner = own(&b.store, made[0]).await;
+    b.store.set_status(&owner, SessionStatus::Paused, None, at(5)).await.unwrap();
+    assert!(!b.store.create_setup_session(new(50, 9_000), place).await.unwrap());
+    b.store.set_status(&owner, SessionStatus::Stopped, None, at(6)).await.unwrap();
+    assert!(b.store.create_setup_session(new(50, 10_000), place).await.unwrap());
+    assert!(b.store.create_setup_session(new(51, 10_600), place).await.unwrap());
 }
 
 async fn a_deleted_session_leaves_a_tombstone_and_its_children(b: &Backend) {

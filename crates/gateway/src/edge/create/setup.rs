@@ -13,7 +13,8 @@ use crate::hub::{Asked, Prompted};
 /// Who asks the agent, where no person does.
 const SENDER: &str = "managed-configuration-setup";
 
-/// Starts it beside the session that was asked for, which is there whatever becomes of this one.
+/// Starts it beside the session that was asked for, which is there whatever becomes of this one. Where one is at work
+/// already nothing happens; where it could not be started, whoever comes next starts it.
 pub(super) async fn start(
     app: &AppState,
     whose: (OrgId, Option<UserId>),
@@ -21,7 +22,8 @@ pub(super) async fn start(
     agent_config: Option<AgentConfig>,
 ) {
     match begin(app, whose, configuration, agent_config).await {
-        Ok(session) => tracing::info!(%session, %configuration, "setup session started"),
+        Ok(Some(session)) => tracing::info!(%session, %configuration, "setup session started"),
+        Ok(None) => {}
         Err(error) => {
             let (status, body) = error.tell();
             tracing::warn!(%configuration, %status, reason = body.error, "no setup session");
@@ -34,7 +36,7 @@ async fn begin(
     whose: (OrgId, Option<UserId>),
     configuration: ConfigurationId,
     agent_config: Option<AgentConfig>,
-) -> Result<SessionId, ApiError> {
+) -> Result<Option<SessionId>, ApiError> {
     let (org, created_by) = whose;
     let repos = app.store.configuration_repos(org, configuration).await?;
     let names: Vec<&str> = repos.iter().map(|placed| placed.repo.name.as_str()).collect();
@@ -42,13 +44,14 @@ async fn begin(
     let id: SessionId = app.rng.uuid(app.clock.now()).into();
     let new = NewSession {
         created_by,
-        configuration_id: Some(configuration),
         title: Some("Set up the managed configuration".to_owned()),
         agent_config,
         starts: Starts::Now,
         ..NewSession::new(id, org, SessionType::Setup, app.sandboxes.engine(), app.clock.now())
     };
-    app.store.create_session(new).await?;
+    if !app.store.create_setup_session(new, configuration).await? {
+        return Ok(None);
+    }
     let hub = app
         .hubs
         .open(app, id)
@@ -56,7 +59,7 @@ async fn begin(
         .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
     let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
     match hub.prompt(asked).await {
-        Ok(Prompted::Queued { .. }) => Ok(id),
+        Ok(Prompted::Queued { .. }) => Ok(Some(id)),
         Ok(Prompted::Full | Prompted::Refused(_)) | Err(_) => Err(StoreError::Missing("this session").into()),
     }
 }
