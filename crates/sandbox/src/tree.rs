@@ -5,18 +5,20 @@
 //! devices are left out of copies; set-id bits are dropped, as a copy belongs to the gateway's user.
 
 mod copy;
+mod opened;
 mod remove;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) use copy::{Copy, Owner};
 pub(crate) use remove::remove;
+
+use self::opened::Opened;
 
 /// Deeper than any honest tree, and few enough open handles.
 const MAX_DEPTH: usize = 128;
@@ -63,20 +65,14 @@ fn open_folder(parent: impl AsFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errn
     rustix::fs::openat(parent, name, FOLDER, Mode::empty())
 }
 
-/// The names in a folder, read at once so that what is done to them cannot disturb the reading.
-fn names(folder: impl AsFd) -> Result<Vec<std::ffi::CString>, TreeError> {
-    let mut found = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name.to_bytes() != b"." && name.to_bytes() != b".." {
-            if found.len() as u64 >= MAX_ENTRIES {
-                return Err(TreeError::TooMany);
-            }
-            found.push(name.to_owned());
-        }
+/// `None` for what has vanished, or became something else, since it was seen: that is simply not there any more.
+/// Every other failure is one, or a copy would lack what could not be opened and a measure what is hidden.
+fn unless_gone<T>(done: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL) => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(found)
 }
 
 fn look(parent: impl AsFd, name: &std::ffi::CStr) -> Result<Stat, Errno> {
@@ -90,8 +86,7 @@ fn kind(stat: &Stat) -> FileType {
 /// What a folder takes on disk, links counted once. Stops with an error above `most`.
 pub(crate) fn measure(top: &Path, most: u64) -> Result<u64, TreeError> {
     let mut sum = Sum { bytes: 0, entries: 0, most };
-    let top = open_top(top)?;
-    sum.folder(&top, 0)?;
+    sum.folder(&mut Opened::top(top)?, 0)?;
     Ok(sum.bytes)
 }
 
@@ -102,18 +97,18 @@ struct Sum {
 }
 
 impl Sum {
-    fn folder(&mut self, folder: &OwnedFd, depth: usize) -> Result<(), TreeError> {
+    fn folder(&mut self, folder: &mut Opened, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
-        for name in names(folder)? {
-            // What vanishes between two looks is simply not there any more.
-            let Ok(stat) = look(folder, &name) else { continue };
+        while let Some(name) = folder.next_name()? {
+            let handle = folder.handle()?;
+            let Some(stat) = unless_gone(look(handle, &name))? else { continue };
             self.add(&stat)?;
             if kind(&stat) == FileType::Directory
-                && let Ok(inner) = open_folder(folder, &name)
+                && let Some(mut inner) = Opened::folder(handle, &name, &stat)?
             {
-                self.folder(&inner, depth + 1)?;
+                self.folder(&mut inner, depth + 1)?;
             }
         }
         Ok(())
@@ -131,14 +126,6 @@ impl Sum {
             _ => Ok(()),
         }
     }
-}
-
-/// Opens a file for reading if it is a plain one; a pipe that took its place does not block us.
-fn open_plain(parent: impl AsFd, name: &std::ffi::CStr) -> Result<Option<(File, Stat)>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    Ok((kind(&stat) == FileType::RegularFile).then(|| (File::from(file), stat)))
 }
 
 #[cfg(test)]

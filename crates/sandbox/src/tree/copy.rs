@@ -3,13 +3,14 @@
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
 
-use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, look, names, open_folder, open_plain, open_top};
+use super::opened::{Opened, open_plain};
+use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, look, open_folder, open_top, unless_gone};
 
 /// Who shall own the copy; `None` leaves it to the user who copies.
 pub(crate) type Owner = Option<u32>;
@@ -39,29 +40,30 @@ impl Copy {
 
     /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
     pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
-        let (from, to) = (open_top(from)?, open_top(to)?);
-        self.folder(&from, &to, 0)?;
-        let stat = rustix::fs::fstat(&from)?;
-        self.finish(&to, &stat)
+        let (mut from, to) = (Opened::top(from)?, open_top(to)?);
+        self.folder(&mut from, &to, 0)?;
+        self.finish(&to, &from.stat)
     }
 
-    fn folder(&mut self, from: &OwnedFd, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
+    fn folder(&mut self, from: &mut Opened, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
-        for name in names(from)? {
+        while let Some(name) = from.next_name()? {
+            let from = from.handle()?;
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
                 return Err(TreeError::TooMany);
             }
             self.at.push(OsStr::from_bytes(name.to_bytes()));
             let wanted = !self.without.contains(&self.at);
-            // What vanishes between two looks is simply not there any more.
-            match look(from, &name).ok().filter(|_| wanted).map(|stat| kind(&stat)) {
-                Some(FileType::Directory) => self.subfolder(from, to, &name, depth)?,
-                Some(FileType::RegularFile) => self.file(from, to, &name)?,
-                Some(FileType::Symlink) => self.link(from, to, &name)?,
-                _ => {}
+            if let Some(stat) = unless_gone(look(from, &name))?.filter(|_| wanted) {
+                match kind(&stat) {
+                    FileType::Directory => self.subfolder(from, to, (&name, &stat), depth)?,
+                    FileType::RegularFile => self.file(from, to, &name)?,
+                    FileType::Symlink => self.link(from, to, &name)?,
+                    _ => {}
+                }
             }
             self.at.pop();
         }
@@ -70,21 +72,20 @@ impl Copy {
 
     fn subfolder(
         &mut self,
-        from: &OwnedFd,
+        from: BorrowedFd<'_>,
         to: &OwnedFd,
-        name: &CStr,
+        (name, stat): (&CStr, &Stat),
         depth: usize,
     ) -> Result<(), TreeError> {
-        let Ok(inner) = open_folder(from, name) else { return Ok(()) };
+        let Some(mut inner) = Opened::folder(from, name, stat)? else { return Ok(()) };
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         let copy = open_folder(to, name)?;
-        self.folder(&inner, &copy, depth + 1)?;
-        let stat = rustix::fs::fstat(&inner)?;
-        self.finish(&copy, &stat)
+        self.folder(&mut inner, &copy, depth + 1)?;
+        self.finish(&copy, &inner.stat)
     }
 
-    fn file(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
-        let Ok(Some((source, stat))) = open_plain(from, name) else { return Ok(()) };
+    fn file(&mut self, from: BorrowedFd<'_>, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
+        let Some((source, stat)) = open_plain(from, name)? else { return Ok(()) };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
         let size = u64::try_from(stat.st_size).unwrap_or_default();
@@ -119,8 +120,9 @@ impl Copy {
         Ok(to.flush()?)
     }
 
-    fn link(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
-        let Ok(target) = rustix::fs::readlinkat(from, name, Vec::new()) else { return Ok(()) };
+    fn link(&mut self, from: BorrowedFd<'_>, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
+        let target = unless_gone(rustix::fs::readlinkat(from, name, Vec::new()))?;
+        let Some(target) = target else { return Ok(()) };
         rustix::fs::symlinkat(&target, to, name)?;
         if let Some(owner) = self.owner {
             let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));

@@ -1,16 +1,19 @@
 //! Removing a hostile folder completely, however deep it is and whatever its modes are.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 
-use super::{TreeError, kind, look, names, open_folder, open_top};
+use super::opened::{give_rights, next_name};
+use super::{TreeError, kind, look, open_folder, open_top, unless_gone};
 
 /// How deep one descent goes; what lies deeper is first moved up to the top.
 const DESCENT: usize = 32;
+/// How many names are read at once; reading on after removing some of them may miss others.
+const NAMES: usize = 1024;
 
 /// Removes a folder and all that is in it. What is not there is removed already, also when another process removes it
 /// meanwhile: a sandbox may be ended by its gateway and by an operator at once.
@@ -36,20 +39,42 @@ fn or_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
     if removed == Err(Errno::NOENT) { Ok(()) } else { removed }
 }
 
+fn names(folder: &OwnedFd) -> Result<Vec<CString>, TreeError> {
+    let mut folder = Dir::read_from(folder)?;
+    let names = std::iter::from_fn(|| next_name(&mut folder)).take(NAMES).collect::<Result<_, _>>();
+    Ok(names?)
+}
+
 fn clear(top: &OwnedFd, folder: &OwnedFd, depth: usize, moved: &mut u64) -> Result<(), TreeError> {
-    for name in names(folder)? {
-        let Ok(stat) = look(folder, &name) else { continue };
+    loop {
+        let names = names(folder)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        clear_names(top, folder, &names, depth, moved)?;
+    }
+}
+
+fn clear_names(
+    top: &OwnedFd,
+    folder: &OwnedFd,
+    names: &[CString],
+    depth: usize,
+    moved: &mut u64,
+) -> Result<(), TreeError> {
+    for name in names {
+        let Some(stat) = unless_gone(look(folder, name))? else { continue };
         if kind(&stat) != FileType::Directory {
-            or_gone(rustix::fs::unlinkat(folder, &name, AtFlags::empty()))?;
+            or_gone(rustix::fs::unlinkat(folder, name, AtFlags::empty()))?;
         } else if depth >= DESCENT {
-            move_up(top, folder, &name, moved)?;
+            move_up(top, folder, name, moved)?;
         } else {
-            let inner = match open_for_removal(folder, &name) {
+            let inner = match open_for_removal(folder, name) {
                 Err(Errno::NOENT) => continue,
                 opened => opened?,
             };
             clear(top, &inner, depth + 1, moved)?;
-            or_gone(rustix::fs::unlinkat(folder, &name, AtFlags::REMOVEDIR))?;
+            or_gone(rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR))?;
         }
     }
     Ok(())
@@ -63,13 +88,6 @@ fn open_for_removal(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
         give_rights(parent, name)?;
     }
     open_folder(parent, name)
-}
-
-/// Through a handle: changing modes by name follows a link that has taken the folder's place meanwhile.
-pub(super) fn give_rights(parent: &OwnedFd, name: &CStr) -> Result<(), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), Mode::RWXU)
 }
 
 fn move_up(top: &OwnedFd, folder: &OwnedFd, name: &CStr, moved: &mut u64) -> Result<(), TreeError> {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
+use super::opened::give_rights;
 use super::*;
 
 fn copy(from: &Path, to: &Path, most: u64) -> Result<(), TreeError> {
@@ -34,7 +35,7 @@ fn a_sparse_file_costs_what_it_holds_and_a_large_one_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
-    let file = File::create(from.join("sparse")).unwrap();
+    let file = fs::File::create(from.join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
     copy(&from, &dir.path().join("to"), 1 << 20).unwrap();
     assert_eq!(fs::metadata(dir.path().join("to/sparse")).unwrap().len(), 1 << 40);
@@ -61,11 +62,8 @@ fn a_very_deep_folder_is_refused_and_still_removed() {
         }
         at = next;
     }
-    // As an ordinary user the folders without rights hide the depth from the measure, never from the removal.
+    assert_eq!(measure(&top, u64::MAX), Err(TreeError::TooDeep));
     fs::set_permissions(&top, fs::Permissions::from_mode(0o700)).unwrap();
-    if rustix::process::geteuid().is_root() {
-        assert_eq!(measure(&top, u64::MAX), Err(TreeError::TooDeep));
-    }
     remove(&top).unwrap();
     assert!(!top.exists());
     assert_eq!(fs::read_to_string(keep).unwrap(), "safe");
@@ -92,9 +90,9 @@ fn rights_are_given_to_a_folder_and_never_through_a_link_that_took_its_place() {
     fs::set_permissions(&real, fs::Permissions::from_mode(0o500)).unwrap();
     symlink(&real, &link).unwrap();
     let top = open_top(dir.path()).unwrap();
-    assert!(remove::give_rights(&top, c"link").is_err());
+    assert!(give_rights(&top, c"link").is_err());
     assert_eq!(mode(), 0o500);
-    remove::give_rights(&top, c"real").unwrap();
+    give_rights(&top, c"real").unwrap();
     assert_eq!(mode(), 0o700);
 }
 
@@ -173,4 +171,136 @@ fn what_is_to_be_left_out_is_not_in_the_copy_and_stays_where_it_is() {
     assert_eq!(["a/.env", "a/ours/key", "link"].map(there), [false; 3]);
     assert_eq!(["a/.env.example", "ours", "b"].map(there), [true; 3]);
     assert!(fs::read(from.join("link")).is_ok() && fs::read(from.join("a/ours/key")).is_ok());
+}
+
+/// What `work` gives as an ordinary user who owns `folder`.
+fn as_ordinary_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> T {
+    const USER: u32 = 61_235;
+    if !rustix::process::geteuid().is_root() {
+        return work();
+    }
+    let chown = std::process::Command::new("chown").args(["-R", &USER.to_string()]).arg(folder).status();
+    assert!(chown.unwrap().success());
+    let user = rustix::fs::Uid::from_raw(USER);
+    let dropped = || {
+        // Of this thread alone.
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(dropped).join().unwrap())
+}
+
+#[test]
+fn what_has_no_rights_is_measured_and_copied_and_keeps_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to, again) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("again"));
+    fs::create_dir_all(from.join("none/inner")).unwrap();
+    fs::create_dir(from.join("list")).unwrap();
+    for file in ["none/inner/file", "list/file", "file"] {
+        fs::write(from.join(file), vec![1; 1 << 20]).unwrap();
+    }
+    for (name, mode) in [("none/inner", 0o100), ("none", 0), ("list", 0o600), ("file", 0o200), ("", 0o300)] {
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    as_ordinary_user(dir.path(), || {
+        assert!(measure(&from, 1 << 30).unwrap() >= 3 << 20);
+        assert_eq!(measure(&from, 2 << 20), Err(TreeError::TooLarge(2 << 20)));
+        copy(&from, &to, 1 << 30).unwrap();
+        // As a snapshot becomes a home again.
+        copy(&to, &again, 1 << 30).unwrap();
+    });
+    for top in [from, to, again] {
+        let mode = |name: &str| fs::metadata(top.join(name)).unwrap().mode() & 0o777;
+        assert_eq!(mode(""), 0o300);
+        fs::set_permissions(&top, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(["none", "list", "file"].map(mode), [0, 0o600, 0o200]);
+        for (folder, inner) in [("none", "inner"), ("list", "file")] {
+            fs::set_permissions(top.join(folder), fs::Permissions::from_mode(0o700)).unwrap();
+            assert!(top.join(folder).join(inner).exists());
+        }
+        assert_eq!(mode("none/inner"), 0o100);
+        assert_eq!(fs::metadata(top.join("none/inner/file")).unwrap().len(), 1 << 20);
+    }
+}
+
+/// Tells a child process of the next test that it is to run short of descriptors.
+const SHORT: &str = "short";
+
+/// Does nothing but in the folder of the next test.
+#[test]
+fn with_few_descriptors() {
+    use rustix::process::{Resource, Rlimit};
+    let dir = std::env::current_dir().unwrap();
+    if !dir.join(SHORT).exists() {
+        return;
+    }
+    let few = Rlimit { current: Some(32), maximum: Some(32) };
+    rustix::process::setrlimit(Resource::Nofile, few).unwrap();
+    let none_left = Err(TreeError::from(Errno::MFILE));
+    assert_eq!(copy(&dir.join("from"), &dir.join("to"), 1 << 20), none_left);
+    assert_eq!(measure(&dir.join("from"), 1 << 20).map(drop), none_left);
+    println!("it was told");
+}
+
+/// Runs one test of this file in another process, in a folder in which it does something.
+fn alone(test: &str, dir: &Path) {
+    let ran = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("tree::tests::{test}"), "--nocapture"])
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("it was told"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_opened_is_told_and_not_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("from").join("d/".repeat(60))).unwrap();
+    fs::write(dir.path().join(SHORT), "").unwrap();
+    alone("with_few_descriptors", dir.path());
+}
+
+/// Marks the folder of many names.
+const MANY: &str = "many-names";
+
+/// Does nothing but in the folder of the next test.
+#[test]
+fn with_little_memory() {
+    use rustix::process::{Resource, Rlimit};
+    let dir = std::env::current_dir().unwrap();
+    if !dir.join(MANY).exists() {
+        return;
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+    let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
+    let little = Some(data * 1024 + (2 << 20));
+    rustix::process::setrlimit(Resource::Data, Rlimit { current: little, maximum: little }).unwrap();
+    measure(&dir, u64::MAX).unwrap();
+    println!("it was told");
+}
+
+#[test]
+fn a_folder_of_many_names_is_measured_without_keeping_them() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(MANY), "").unwrap();
+    let folder = open_top(dir.path()).unwrap();
+    for number in 0..20_000 {
+        let name = format!("{number:0250}");
+        rustix::fs::symlinkat(c"x", &folder, name.as_str()).unwrap();
+    }
+    alone("with_little_memory", dir.path());
+}
+
+#[test]
+fn a_folder_of_many_names_is_removed_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("top");
+    fs::create_dir_all(top.join("many")).unwrap();
+    for number in 0..5_000 {
+        fs::write(top.join(format!("many/{number}")), "").unwrap();
+    }
+    remove(&top).unwrap();
+    assert!(!top.exists());
 }
