@@ -1,8 +1,9 @@
 //! The kernel calls that no program inside may make, as three filters that all have to agree.
 //!
-//! A filter of `seccompiler` has one answer, so there are two lists: calls that are refused, and `clone3`, which is
-//! "not implemented" so that libc falls back to `clone`, whose flags can be looked at. Both begin with a check of
-//! the architecture that kills 32-bit calls. On x86-64 the x32 calls pass that check with other numbers, so a third
+//! A filter of `seccompiler` has one answer, so there are two lists: calls that are refused, and those that are "not
+//! implemented" so that programs do without: `clone3`, for which libc takes `clone`, whose flags can be looked at, and
+//! `io_setup`, since the contexts of all sandboxes count against one limit of the host. Both begin with a check of the
+//! architecture that kills 32-bit calls. On x86-64 the x32 calls pass that check with other numbers, so a third
 //! filter refuses their whole range.
 
 use std::collections::BTreeMap;
@@ -30,8 +31,9 @@ const FAMILIES: [u64; 4] = [1, 2, 10, 16];
 /// The programs in the form that the kernel takes, one per filter.
 pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
     let refused = compile(refused()?, EPERM)?;
-    let clone3 = compile(BTreeMap::from([(nr::CLONE3, Vec::new())]), ENOSYS)?;
-    let mut all = vec![bytes(&refused), bytes(&clone3)];
+    let absent = [nr::CLONE3, nr::IO_SETUP].map(|nr| (nr, Vec::new()));
+    let absent = compile(BTreeMap::from(absent), ENOSYS)?;
+    let mut all = vec![bytes(&refused), bytes(&absent)];
     if cfg!(target_arch = "x86_64") {
         all.push(bytes(&no_x32()));
     }

@@ -76,6 +76,10 @@ const ATTEMPTS: &[(&str, &str)] = &[
         "bpf, keyrings, io_uring",
         "perl -e 'for (321, 250, 425) { syscall($_, 0, 0, 0); print q(ESCAPED) unless $!{EPERM} }'",
     ),
+    (
+        "contexts of asynchronous input and output",
+        "perl -e '$c = pack(q(Q), 0); print q(ESCAPED) if syscall(206, 1000, $c) == 0; print q(ESCAPED) unless $!{ENOSYS}'",
+    ),
     ("a setuid program", "su -c id root </dev/null 2>&1 | grep -q uid=0 && echo ESCAPED"),
 ];
 

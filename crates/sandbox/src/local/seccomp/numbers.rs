@@ -1,12 +1,13 @@
 //! The numbers of the kernel calls in question, by architecture, as `seccompiler` takes numbers only.
 
-pub(super) use arch::{CLONE, CLONE3, IOCTL, REFUSED, SOCKET, SOCKETPAIR};
+pub(super) use arch::{CLONE, CLONE3, IO_SETUP, IOCTL, REFUSED, SOCKET, SOCKETPAIR};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
     pub(crate) const CLONE: i64 = 56;
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 16;
+    pub(crate) const IO_SETUP: i64 = 206;
     pub(crate) const SOCKET: i64 = 41;
     pub(crate) const SOCKETPAIR: i64 = 53;
     #[rustfmt::skip]
@@ -84,6 +85,7 @@ mod arch {
     pub(crate) const CLONE: i64 = 220;
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 29;
+    pub(crate) const IO_SETUP: i64 = 0;
     pub(crate) const SOCKET: i64 = 198;
     pub(crate) const SOCKETPAIR: i64 = 199;
     #[rustfmt::skip]
@@ -154,6 +156,7 @@ mod arch {
     pub(crate) const CLONE: i64 = 220;
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 29;
+    pub(crate) const IO_SETUP: i64 = 0;
     pub(crate) const SOCKET: i64 = 198;
     pub(crate) const SOCKETPAIR: i64 = 199;
     #[rustfmt::skip]
