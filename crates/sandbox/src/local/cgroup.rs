@@ -165,6 +165,8 @@ impl Place {
             (Controller::Memory, false) => {
                 write("memory.limit_in_bytes", limits.memory_bytes.to_string())?;
                 let _ = write("memory.memsw.limit_in_bytes", limits.memory_bytes.to_string());
+                // What waits in sockets is counted apart, and without a limit not at all.
+                let _ = write("memory.kmem.tcp.limit_in_bytes", limits.memory_bytes.to_string());
                 Ok(())
             }
             (Controller::Pids, _) => write("pids.max", limits.pids.to_string()),
@@ -310,5 +312,16 @@ mod tests {
         assert_eq!(read("memory.max"), (2u64 << 30).to_string());
         assert_eq!(read("pids.max"), "512");
         assert_eq!(read("cpu.max"), "50000 100000");
+    }
+
+    #[test]
+    fn version_one_limits_memory_swap_and_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { folder: dir.path().to_owned(), unified: false };
+        place.limit(Controller::Memory, &Limits::default()).unwrap();
+        for file in ["limit_in_bytes", "memsw.limit_in_bytes", "kmem.tcp.limit_in_bytes"] {
+            let written = fs::read_to_string(dir.path().join(format!("memory.{file}"))).unwrap();
+            assert_eq!(written, (2u64 << 30).to_string(), "{file}");
+        }
     }
 }
