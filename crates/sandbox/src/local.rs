@@ -15,6 +15,7 @@ mod inner;
 mod launched;
 mod launcher;
 mod netns;
+mod open_files;
 mod plan;
 mod records;
 mod seccomp;

@@ -223,6 +223,11 @@ impl Group {
         files
     }
 
+    /// Its processes; `None` where the host has no groups.
+    pub(crate) fn pids(&self) -> Option<Vec<i32>> {
+        self.0.values().next().map(Place::pids)
+    }
+
     /// Whether all processes are stopped; `None` where the host cannot stop them.
     pub(crate) fn frozen(&self) -> Option<bool> {
         let place = self.0.get(&Controller::Freezer)?;

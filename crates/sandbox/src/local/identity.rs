@@ -126,6 +126,13 @@ pub(crate) fn all_pids() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// Processes in a pid namespace.
+pub(crate) fn inside(namespace: u64) -> Vec<i32> {
+    let is_inside =
+        |pid: &i32| fs::metadata(proc(*pid).join("ns/pid")).is_ok_and(|found| found.ino() == namespace);
+    all_pids().into_iter().filter(is_inside).collect()
+}
+
 /// Whose process it is.
 pub(crate) fn owner(pid: i32) -> Option<u32> {
     fs::metadata(proc(pid)).ok().map(|found| found.uid())

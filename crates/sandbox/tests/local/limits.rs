@@ -119,6 +119,34 @@ async fn without_control_groups_the_watcher_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_without_a_name_count_for_the_disk() {
+    let bed = Bed::new();
+    let sandbox = bed.start_with("nameless", |spec| spec.limits.disk_bytes = 32 * MIB).await;
+    let script = "for i in 1 2 3; do perl -e '$n = q(f) . $$; open(F, q(+>), $n) or die; unlink $n; \
+        print F q(x) x 25_000_000; F->flush; sleep 600' >/dev/null 2>&1 & done; true";
+    bed.run(&sandbox, script).await;
+    assert!(ends(&bed, &sandbox, 30).await, "the sandbox goes on with 75 MB");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_nobody_maps_counts_without_control_groups() {
+    let bed = Bed::with(|config| config.cgroups = false);
+    let start = async |name| bed.start_with(name, |spec| spec.limits.memory_bytes = 96 * MIB).await;
+    let tmp = start("in-tmp").await;
+    bed.run(&tmp, "dd if=/dev/zero of=/tmp/x bs=1M count=100 2>/dev/null").await;
+    let memfd = start("in-memfd").await;
+    // 319 makes a file in memory; on other architectures 279 does.
+    let script = "perl -MPOSIX -e '$n = q(x); $f = syscall((POSIX::uname())[4] eq q(x86_64) ? 319 : 279, $n, 0); \
+        open(F, qq(>&=$f)) or die; print F q(x) x 1_000_000 for 1..120; F->flush; sleep 600' >/dev/null 2>&1 & true";
+    bed.run(&memfd, script).await;
+    for sandbox in [tmp, memfd] {
+        assert!(ends(&bed, &sandbox, 30).await, "{sandbox} goes on with more than 96 MiB");
+        bed.provider.terminate(&sandbox).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_log_does_not_grow_without_end() {
     let bed = Bed::new();
     let sandbox = bed.start("log").await;
