@@ -60,8 +60,13 @@ impl LocalProvider {
         }
         let probe = format!("{}-probe-{}", folders.mark(), std::process::id());
         let cgroups = if config.cgroups { Cgroups::detect(&probe) } else { Cgroups::default() };
-        let (live, locks) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Inner { config, folders, cgroups, uids, live, locks })))
+        let (live, watches, locks) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let inner = Inner { config, folders, cgroups, uids, live, watches, locks };
+        // Who opens the folders outside of a runtime only wants to read them.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            inner.watch_running()?;
+        }
+        Ok(Self(Arc::new(inner)))
     }
 
     pub fn limits_report(&self) -> LimitsReport {

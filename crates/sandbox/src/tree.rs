@@ -5,6 +5,7 @@
 //! devices are left out of copies; set-id bits are dropped, as a copy belongs to the gateway's user.
 
 mod copy;
+mod kept;
 mod opened;
 mod remove;
 
@@ -16,6 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) use copy::{Copy, Owner};
+pub(crate) use kept::keep_folder;
 pub(crate) use remove::remove;
 
 use self::opened::Opened;

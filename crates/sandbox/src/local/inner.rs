@@ -30,7 +30,6 @@ pub(super) struct Live {
     pub(super) identity: Identity,
     pub(super) broker: tokio::sync::Mutex<Broker>,
     pub(super) listeners: Vec<(u16, Arc<TcpListener>)>,
-    _watch: Watch,
 }
 
 pub(super) struct Inner {
@@ -40,6 +39,8 @@ pub(super) struct Inner {
     /// `None` without root.
     pub(super) uids: Option<Uids>,
     pub(super) live: Mutex<HashMap<SandboxId, Arc<Live>>>,
+    /// Apart from the sockets: who is alive is watched also when nobody has asked for it since a restart.
+    pub(super) watches: Mutex<HashMap<SandboxId, Watch>>,
     pub(super) locks: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -60,6 +61,23 @@ impl Inner {
 
     pub(super) fn forget(&self, id: &SandboxId) {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Watches what another gateway has left running. A record that cannot be read now is read again when its sandbox is
+    /// asked for.
+    pub(super) fn watch_running(&self) -> Result<(), SandboxError> {
+        for id in self.folders.ids()? {
+            if let Ok((record, _, handle)) = self.running(&id) {
+                self.watch(&id, &record, handle);
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
+        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), watch);
     }
 
     /// The recorded process, checked to be the one.
@@ -92,13 +110,14 @@ impl Inner {
         handle: OwnedFd,
         mut broker: Broker,
     ) -> Result<Arc<Live>, SandboxError> {
+        // First, since a broker that fails is no reason to let the sandbox take what it likes.
+        self.watch(id, record, handle);
         let mut listeners = Vec::new();
         for port in &record.injected {
             listeners.push((*port, Arc::new(broker.listen(*port).await?)));
         }
-        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle));
         let broker = tokio::sync::Mutex::new(broker);
-        let live = Arc::new(Live { identity, broker, listeners, _watch: watch });
+        let live = Arc::new(Live { identity, broker, listeners });
         self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), live.clone());
         Ok(live)
     }

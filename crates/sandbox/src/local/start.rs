@@ -135,7 +135,7 @@ impl Inner {
         blocking(move || {
             let host = SandboxError::host("make the sandbox's home");
             if folder.home().exists() {
-                return Ok(());
+                return Ok(tree::keep_folder(&folder.home(), c"workspace", uid)?);
             }
             let draft = folder.home_draft();
             tree::remove(&draft)?;
@@ -143,9 +143,9 @@ impl Inner {
             if let Some(snapshot) = snapshot {
                 Copy::new(uid, most).run(&snapshot, &draft)?;
             } else {
-                private(&draft.join("workspace"), uid).map_err(&host)?;
                 own(&draft, uid).map_err(&host)?;
             }
+            tree::keep_folder(&draft, c"workspace", uid)?;
             fs::rename(&draft, folder.home()).map_err(host)
         })
         .await

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{TreeError, kind, open_folder, open_top, unless_gone};
 
 /// A handle of whatever has the name, for which no rights on it are needed.
-const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open folder. Its names are read bit by bit, as how many there are is the sandbox's choice.
 pub(super) struct Opened {
@@ -119,7 +119,7 @@ fn rights(stat: &Stat) -> Mode {
     Mode::from_raw_mode(stat.st_mode & 0o7777)
 }
 
-fn change_rights(handle: impl AsFd, rights: Mode) -> Result<(), Errno> {
+pub(super) fn change_rights(handle: impl AsFd, rights: Mode) -> Result<(), Errno> {
     rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd()), rights)
 }
 

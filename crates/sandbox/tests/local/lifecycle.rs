@@ -70,6 +70,58 @@ async fn it_outlives_a_killed_gateway_and_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_left_running_is_watched_before_anybody_asks_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let first = LocalProvider::open(config.clone()).unwrap();
+    let mut wanted = spec("left");
+    wanted.limits.disk_bytes = 16 << 20;
+    first.ensure(&wanted).await.unwrap();
+    let script = "(while [ ! -e /home/user/go ]; do sleep 0.05; done; for i in 1 2 3 4; do \
+        dd if=/dev/zero of=f$i bs=1M count=8; done) >/dev/null 2>&1 & true";
+    run(&first, &wanted.id, script).await.unwrap();
+    // Its watcher ends with it.
+    drop(first);
+    let bed = Bed { provider: LocalProvider::open(config).unwrap(), folder };
+    std::fs::write(bed.folder.path().join("data/sandboxes/left/home/go"), "").unwrap();
+    assert!(super::limits::ends(&bed, &wanted.id, 30).await, "nobody watches it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workspace_that_is_gone_or_something_else_is_made_anew() {
+    let bed = Bed::new();
+    let wanted = spec("moved");
+    let cases = [
+        ("mv /home/user/workspace /home/user/elsewhere", ""),
+        ("rmdir /home/user/workspace; ln -s /etc /home/user/workspace", "workspace.aside-1"),
+        ("rmdir /home/user/workspace; echo x > /home/user/workspace", "workspace.aside-2"),
+        ("chmod 0 /home/user/workspace", "workspace.aside-2"),
+        ("chmod 0 /home/user/workspace /home/user", "workspace.aside-2"),
+    ];
+    for (script, aside) in cases {
+        bed.provider.ensure(&wanted).await.unwrap();
+        bed.run(&wanted.id, script).await;
+        bed.run(&wanted.id, "kill -9 -1; kill -9 1").await;
+        let record = bed.folder.path().join("data/sandboxes/moved/state.json");
+        let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+        let pid = i32::try_from(record["identity"]["pid"].as_i64().unwrap()).unwrap();
+        if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        assert!(super::limits::ends(&bed, &wanted.id, 30).await);
+        assert!(!bed.provider.ensure(&wanted).await.unwrap().recovered, "{script}");
+        assert_eq!(
+            bed.run(&wanted.id, "touch it && pwd -P; rm it").await,
+            "/home/user/workspace\n",
+            "{script}"
+        );
+        let said = bed.run(&wanted.id, "ls /home/user | grep aside | tail -1").await;
+        assert_eq!(said.trim(), aside, "{script}");
+    }
+    bed.provider.terminate(&wanted.id).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_fits_another_process_is_not_trusted() {
     let bed = Bed::new();
     let sandbox = bed.start("stale").await;

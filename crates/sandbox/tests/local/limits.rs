@@ -10,7 +10,7 @@ use super::support::Bed;
 
 const MIB: u64 = 1024 * 1024;
 
-async fn ends(bed: &Bed, id: &SandboxId, seconds: u32) -> bool {
+pub(crate) async fn ends(bed: &Bed, id: &SandboxId, seconds: u32) -> bool {
     for _ in 0..seconds * 20 {
         let list = bed.provider.list().await.unwrap();
         if list.iter().any(|listed| listed.id == *id && listed.state == SandboxState::Dead) {

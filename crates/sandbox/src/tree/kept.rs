@@ -1,0 +1,52 @@
+//! A folder that a sandbox has to have, whatever it did to it the last time: it cannot start without.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::io::Errno;
+
+use super::opened::{HANDLE, change_rights};
+use super::{Owner, TreeError, kind, look};
+
+/// Makes the folder `name` in `top`, if it is not there. What is no folder is moved aside, and nothing is lost. Both can be
+/// entered by their owner afterwards. Nothing inside may run meanwhile.
+pub(crate) fn keep_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(), TreeError> {
+    let top = rustix::fs::open(top, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
+    open_up(&top)?;
+    match look(&top, name).map(|stat| kind(&stat)) {
+        Ok(FileType::Directory) => {}
+        Ok(_) => {
+            move_aside(&top, name)?;
+            make(&top, name, owner)?;
+        }
+        Err(Errno::NOENT) => make(&top, name, owner)?,
+        Err(error) => return Err(error.into()),
+    }
+    Ok(open_up(&rustix::fs::openat(&top, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?)?)
+}
+
+fn open_up(folder: &OwnedFd) -> Result<(), Errno> {
+    let mode = rustix::fs::fstat(folder)?.st_mode & 0o7777;
+    if mode & 0o700 == 0o700 { Ok(()) } else { change_rights(folder, Mode::from_raw_mode(mode | 0o700)) }
+}
+
+fn make(top: &OwnedFd, name: &CStr, owner: Owner) -> Result<(), Errno> {
+    rustix::fs::mkdirat(top, name, Mode::RWXU)?;
+    let Some(owner) = owner else { return Ok(()) };
+    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    rustix::fs::chownat(top, name, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn move_aside(top: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    for number in 1_u64.. {
+        let aside = format!("{}.aside-{number}", name.to_string_lossy());
+        let aside = CString::new(aside).unwrap_or_default();
+        match rustix::fs::renameat_with(top, name, top, &aside, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => {}
+            other => return other,
+        }
+    }
+    Ok(())
+}
