@@ -65,6 +65,9 @@ impl From<Failure> for Answer {
             Failure::Idle => (TIMEOUT, "idle", "nothing came from the host for too long"),
             Failure::TargetGone => (BAD_GATEWAY, "target_gone", "the host closed the connection too early"),
             Failure::BadResponse => (BAD_GATEWAY, "bad_response", "the host's answer is not valid HTTP/1.1"),
+            Failure::RefusedSince => {
+                ("403 Forbidden", "refused_since", "the organisation's rules changed and refuse it now")
+            }
             Failure::BodyStalled => {
                 ("408 Request Timeout", "body_timeout", "the body did not arrive in time")
             }

@@ -63,7 +63,8 @@ impl Dialer {
         Ok(found.into_iter().map(|address| address.to_canonical()).collect())
     }
 
-    fn check(
+    /// Whether an address may be connected to for a target.
+    pub(crate) fn check(
         &self,
         rules: &Rules,
         target: &Target,

@@ -4,8 +4,8 @@
 //! a [`Recorder`]. It knows nothing of sandboxes, sessions or databases.
 //!
 //! - A redirect is not followed here: the client asks again, and that request is checked like any other.
-//! - Rules are read anew for each request, also on a connection that is kept alive. A tunnel that is open stays
-//!   open; who wants to end it drops the future of [`Proxy::serve`], and the record says so.
+//! - Rules are read anew for each request, also on a connection that is kept alive. When they change, what is open is
+//!   decided again, and ends if it is refused now.
 //! - `Upgrade` is taken out of plain requests, so a WebSocket needs `wss:`, which goes through `CONNECT`.
 
 mod address;

@@ -1,6 +1,6 @@
 //! The proxy of one sandbox: takes its connections, has every request checked, answered and recorded.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use clock::Clock;
@@ -15,10 +15,11 @@ use crate::connect::tunnel;
 use crate::dial::{DialError, Dialer};
 use crate::fields::{Framing, HeadError};
 use crate::head::{Request, RequestHead};
+use crate::host::Target;
 use crate::http::exchange;
 use crate::limits::Limits;
 use crate::meter::Metered;
-use crate::record::{Book, Counters, Ended, Entry, Kind, Recorder, Refusal, Verdict};
+use crate::record::{Book, Counters, Ended, Entry, Failure, Kind, Recorder, Refusal, Verdict};
 use crate::resolve::Resolve;
 use crate::rules::{Grounds, Rules};
 
@@ -27,7 +28,7 @@ const FAREWELLS: usize = 16;
 
 /// What a proxy is made of.
 pub struct Config {
-    /// Read anew for each request.
+    /// Read anew for each request, and for what is open whenever they change.
     pub rules: watch::Receiver<Arc<Rules>>,
     pub resolver: Arc<dyn Resolve>,
     pub addresses: AddressPolicy,
@@ -109,7 +110,11 @@ impl Shared {
             Ok(stream) => {
                 let meter = entry.meter();
                 let target = Metered::new(stream, Arc::clone(&meter));
-                entry.end(Box::pin(tunnel(client, target, &meter, &self.limits)).await);
+                let refused = self.refused_from_now(&head.target, entry.address());
+                entry.end(tokio::select! {
+                    ended = Box::pin(tunnel(client, target, &meter, &self.limits)) => ended,
+                    () = refused => Ended::Failed(Failure::RefusedSince),
+                });
             }
             Err(answer) => {
                 drop(entry);
@@ -139,7 +144,14 @@ impl Shared {
         };
         let meter = entry.meter();
         let target = Metered::new(stream, Arc::clone(&meter));
-        let outcome = Box::pin(exchange(client, target, head, &meter, &self.limits)).await;
+        let refused = self.refused_from_now(&head.target, entry.address());
+        let outcome = tokio::select! {
+            outcome = Box::pin(exchange(client, target, head, &meter, &self.limits)) => outcome,
+            () = refused => {
+                entry.end(Ended::Failed(Failure::RefusedSince));
+                return false;
+            }
+        };
         entry.end(outcome.result.map_or_else(Ended::Failed, |_| Ended::Complete));
         drop(entry);
         match outcome.result {
@@ -194,6 +206,24 @@ impl Shared {
         let answer = Answer::from(&refusal);
         entry.refuse(refusal);
         Err(answer)
+    }
+
+    /// Ends when the rules have changed so that what was reached may not be reached any more.
+    async fn refused_from_now(&self, target: &Target, address: Option<IpAddr>) {
+        let mut rules = self.rules.clone();
+        loop {
+            let now = Arc::clone(&rules.borrow_and_update());
+            let allowed = now.decide(target).is_ok_and(|grounds| {
+                address.is_none_or(|address| self.dialer.check(&now, target, &grounds, address).is_ok())
+            });
+            if !allowed {
+                return;
+            }
+            if rules.changed().await.is_err() {
+                // Nobody is left who could change them.
+                return std::future::pending().await;
+            }
+        }
     }
 
     async fn refuse_malformed<S: AsyncRead + AsyncWrite + Send>(

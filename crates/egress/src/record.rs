@@ -96,6 +96,8 @@ pub enum Failure {
     BodyTooLong,
     /// The target does not speak HTTP/1.1 as it should.
     BadResponse,
+    /// The rules changed meanwhile, and refuse it now.
+    RefusedSince,
 }
 
 /// Where records go. Called while traffic waits, so it must not block; [`record_queue`] makes one that does not.
@@ -216,6 +218,10 @@ pub(crate) struct Entry<'a> {
 impl Entry<'_> {
     pub(crate) fn meter(&self) -> Arc<Meter> {
         Arc::clone(&self.meter)
+    }
+
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.record.address
     }
 
     pub(crate) fn reached(&mut self, address: IpAddr) {

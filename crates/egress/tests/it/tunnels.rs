@@ -1,11 +1,11 @@
 //! `CONNECT`: every byte and every ending passes, and nothing stays open for ever.
 
-use egress::{Ended, Failure, Grounds, Kind, Limits, Verdict};
+use egress::{Ended, Failure, Grounds, Kind, Limits, Mode, Rules, Verdict};
 use testkit::{Direction, FaultProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::harness::{HOST, PUBLIC, Setup, World};
+use crate::harness::{HOST, PUBLIC, Setup, World, open};
 use crate::origin::echo;
 
 #[tokio::test]
@@ -103,4 +103,45 @@ async fn a_stopped_proxy_leaves_no_tunnel_and_no_silence() {
     world.stop();
     assert_eq!(wire.rest().await, "");
     assert_eq!(world.record().await.ended, Ended::Cancelled);
+}
+
+#[tokio::test]
+async fn a_tunnel_ends_when_the_rules_refuse_it_and_only_then() {
+    let (site, _task) = echo(PUBLIC).await;
+    let host = format!("site.test:{}", site.port());
+    let refusals = [
+        Rules::new(Mode::Offline),
+        Rules::new(Mode::AllowList),
+        open().deny("site.test").unwrap(),
+        // By the address that the name had.
+        open().deny(&PUBLIC.to_string()).unwrap(),
+    ];
+    for rules in refusals {
+        let mut world = World::new().await;
+        let mut wire = world.connect().await;
+        wire.tunnel(&host).await;
+        world.change_rules(open().deny("other.test").unwrap());
+        wire.send("ping").await;
+        wire.until("ping").await;
+        world.change_rules(rules);
+        assert_eq!(wire.rest().await, "");
+        let record = world.record().await;
+        assert_eq!((record.ended, record.bytes_up), (Ended::Failed(Failure::RefusedSince), 4));
+        assert!(matches!(record.verdict, Verdict::Allowed(_)));
+    }
+}
+
+#[tokio::test]
+async fn a_plain_request_under_way_ends_when_the_rules_refuse_it() {
+    let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut world = World::new().await;
+    let mut wire = world.connect().await;
+    wire.send(format!("GET http://site.test:{port}/ HTTP/1.1\r\n\r\n")).await;
+    let (mut target, _) = listener.accept().await.unwrap();
+    target.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome").await.unwrap();
+    wire.until("some").await;
+    world.change_rules(Rules::new(Mode::Offline));
+    assert_eq!(wire.rest().await, "");
+    assert_eq!(world.record().await.ended, Ended::Failed(Failure::RefusedSince));
 }
