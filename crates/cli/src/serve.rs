@@ -7,6 +7,7 @@ use gateway::identity::login_link;
 use gateway::lifecycle::Lifecycle;
 use gateway::llm::Llm;
 use gateway::{Gateway, telemetry};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use store::Member;
@@ -50,6 +51,7 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
 /// Listens to signals first: whoever reads our greeting may answer it with a stop signal at once.
 async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     telemetry::start_logging(&context.config);
+    raise_descriptor_limit();
     let life = Lifecycle::default();
     let signals = life.stop_on_signals(context.config.stop_after);
     signals.map_err(|error| Failure::failed(format!("cannot listen to signals: {error}")))?;
@@ -58,6 +60,14 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     tokio::select! {
         gateway = starting => Ok((gateway?, life)),
         () = life.soft.cancelled() => Err(Failure::failed("stopped before the start was complete")),
+    }
+}
+
+/// Clients and sandboxes need some each, and what a shell gives at first is meant for one program.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, "the host gives no more open files than it did at first");
     }
 }
 

@@ -109,6 +109,18 @@ impl Machine {
         command.envs(settings.iter().copied());
         start(command)
     }
+
+    /// Starts the gateway as a shell does that was told to let programs open 256 files.
+    pub(crate) fn serve_short_of_descriptors(&self) -> Server {
+        let plain = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", "ulimit -S -n 256; exec \"$@\"", "sh"])
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        shell.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        start(shell)
+    }
 }
 
 fn start(mut command: Command) -> Server {

@@ -81,3 +81,14 @@ fn up_greets_with_a_link_on_every_start() {
         assert!(greeting.contains("built-in script"), "{greeting}");
     }
 }
+
+#[test]
+fn it_takes_as_many_descriptors_as_the_host_lets_it() {
+    let machine = Machine::new();
+    let server = machine.serve_short_of_descriptors();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let words: Vec<_> = line.split_ascii_whitespace().collect();
+    assert_eq!(words[0], words[1], "{line}");
+    assert_ne!(words[0], "256");
+}
