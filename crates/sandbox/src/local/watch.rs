@@ -110,9 +110,9 @@ impl Watched {
             Err(TreeError::TooLarge(_)) => Some("disk"),
             Err(TreeError::TooMany) => Some("files"),
             Err(TreeError::TooDeep) => Some("depth of folders"),
-            // Not the sandbox's doing: the gateway may be short of descriptors. The next look tells.
+            // The gateway may be short of descriptors, or the sandbox just ends. The next look tells.
             Err(TreeError::Io(kind)) => {
-                if !self.unseen.swap(true, Ordering::SeqCst) {
+                if !identity::ended(&self.handle) && !self.unseen.swap(true, Ordering::SeqCst) {
                     tracing::warn!(folder = %self.folder.0.display(), ?kind, "a sandbox's files cannot be counted now");
                 }
                 None
@@ -152,9 +152,9 @@ fn resident(status: &str) -> Option<u64> {
 
 /// A process whose first thread has ended has no memory by its own name.
 fn resident_of_threads(pid: i32) -> Option<u64> {
-    let statuses =
+    let mut statuses =
         open_files::threads(pid).map(|thread| fs::read_to_string(thread.join("status")).unwrap_or_default());
-    statuses.filter_map(|status| resident(&status)).next()
+    statuses.find_map(|status| resident(&status))
 }
 
 fn field(status: &str, name: &str) -> Option<u64> {
