@@ -42,9 +42,26 @@ from_row!(Snapshot, row => Snapshot {
     created_at: row.try_get("created_at")?,
 });
 
+/// Nothing starts from it any more.
+macro_rules! unnamed {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.org_id = snapshots.org_id AND s.snapshot_id = snapshots.id)
+        AND NOT EXISTS
+            (SELECT 1 FROM configurations c WHERE c.org_id = snapshots.org_id AND c.snapshot_id = snapshots.id)"
+    };
+}
+
+/// What it was made of is deleted.
+macro_rules! orphaned {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = snapshots.session_id)"
+    };
+}
+
 impl Store {
-    /// Keeps a snapshot, and lets its target start from it: both or neither.
-    pub async fn record_snapshot(&self, owner: &Owner, new: NewSnapshot) -> Result<(), StoreError> {
+    /// Keeps a snapshot, and lets its target start from it: both or neither. The names of those whose copies can be
+    /// removed now, since nothing starts from them any more: this store has forgotten them.
+    pub async fn record_snapshot(&self, owner: &Owner, new: NewSnapshot) -> Result<Vec<String>, StoreError> {
         const SQL: &str =
             "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, created_at)
             VALUES ($1, $2, $3, $4, $5, $6)";
@@ -52,25 +69,64 @@ impl Store {
         const CONFIGURATION: &str =
             "UPDATE configurations SET snapshot_id = $2, status = 'ready', error = NULL, updated_at = $3
             WHERE id = (SELECT configuration_id FROM sessions WHERE id = $1)";
+        const OF_SESSION: &str = "SELECT snapshot_id FROM sessions WHERE id = $1";
+        const OF_CONFIGURATION: &str = "SELECT snapshot_id FROM configurations
+            WHERE id = (SELECT configuration_id FROM sessions WHERE id = $1)";
+        const FORGET: &str = concat!(
+            "DELETE FROM snapshots WHERE org_id = $1 AND sandbox_provider = $3 AND id <> $4
+            AND (session_id = $2 OR id = $5 OR ",
+            orphaned!(),
+            ") AND ",
+            unnamed!(),
+            " RETURNING id"
+        );
         let owner = *owner;
         write!(self, Disk, tx => {
             fenced!(tx, owner, HOLD);
             let session = owner.session().uuid();
             sqlx::query(SQL)
                 .bind(&new.id).bind(owner.org().uuid()).bind(session).bind(new.target.as_str())
-                .bind(new.sandbox_provider).bind(new.at).execute(&mut *tx).await?;
+                .bind(&new.sandbox_provider).bind(new.at).execute(&mut *tx).await?;
+            let former = match new.target {
+                SnapshotTarget::Session => OF_SESSION,
+                SnapshotTarget::Configuration => OF_CONFIGURATION,
+            };
+            let former: Option<Option<String>> =
+                sqlx::query_scalar(former).bind(session).fetch_optional(&mut *tx).await?;
             let done = match new.target {
                 SnapshotTarget::Session => {
-                    sqlx::query(SESSION).bind(session).bind(new.id).execute(&mut *tx).await?.rows_affected()
+                    sqlx::query(SESSION).bind(session).bind(&new.id).execute(&mut *tx).await?.rows_affected()
                 }
                 SnapshotTarget::Configuration => {
-                    sqlx::query(CONFIGURATION).bind(session).bind(new.id).bind(new.at)
+                    sqlx::query(CONFIGURATION).bind(session).bind(&new.id).bind(new.at)
                         .execute(&mut *tx).await?.rows_affected()
                 }
             };
-            if done == 0 { Err(StoreError::Missing("this configuration")) } else { Ok(()) }
+            if done == 0 {
+                return Err(StoreError::Missing("this configuration"));
+            }
+            let forgotten: Vec<String> = sqlx::query_scalar(FORGET)
+                .bind(owner.org().uuid()).bind(session).bind(new.sandbox_provider).bind(new.id)
+                .bind(former.flatten()).fetch_all(&mut *tx).await?;
+            Ok(forgotten)
         })
         .map_err(|error: StoreError| error.on_constraint("this snapshot", "this organisation"))
+    }
+
+    /// Forgets the snapshots of deleted sessions from which nothing starts; their names, to remove the copies.
+    pub async fn forget_orphaned_snapshots(&self, sandbox_provider: &str) -> Result<Vec<String>, StoreError> {
+        const SQL: &str = concat!(
+            "DELETE FROM snapshots WHERE sandbox_provider = $1 AND ",
+            orphaned!(),
+            " AND ",
+            unnamed!(),
+            " RETURNING id"
+        );
+        let provider = sandbox_provider.to_owned();
+        write!(self, Disk, tx => {
+            let forgotten: Vec<String> = sqlx::query_scalar(SQL).bind(provider).fetch_all(&mut *tx).await?;
+            Ok(forgotten)
+        })
     }
 
     /// A snapshot of an organisation; one of another does not exist here.

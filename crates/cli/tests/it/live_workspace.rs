@@ -38,6 +38,20 @@ fn saved_files_come_back_in_another_session_and_after_a_stop() {
     assert_eq!(real.shell(&real.session, "cat file"), "precious");
 }
 
+#[test]
+fn a_session_keeps_one_copy_however_often_it_is_saved() {
+    let real = Real::start();
+    let mut socket = running(&real);
+    let copies = real.machine.data_dir().join("sandboxes/snapshots");
+    let copies =
+        || std::fs::read_dir(&copies).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    for _ in 0..3 {
+        socket.say(&json!({"type": "save_snapshot"}));
+        let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
+        assert_eq!(copies(), [saved["snapshotId"].as_str().unwrap()], "{saved}");
+    }
+}
+
 const ENV_FILES: &str = r#"UPDATE configurations SET env_files = '[
     {"workspacePath":".","path":"app/.env.local","mode":"secret","keys":[{"key":"API_KEY"}]},
     {"workspacePath":".","path":"app/.env.shared","mode":"plain","keys":[]}]'"#;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::launch::sandbox_of;
 use super::prepare::SERVICE;
-use super::snapshot::{SnapshotError, keep_files};
+use super::snapshot::{SnapshotError, drop_orphans, keep_files};
 use crate::app::AppState;
 
 /// How long the agent may take to end. Who answers is hostile.
@@ -61,8 +61,9 @@ fn successor(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
     SandboxId::new(format!("{}-{}", record.id, record.sandbox_generation + 1))
 }
 
-/// Ends the sandboxes that sessions have left and that did not end then.
+/// Ends the sandboxes that sessions have left and that did not end then, and removes what deleted ones have left.
 pub(crate) async fn end_left_behind(app: &AppState) -> Result<(), SnapshotError> {
+    drop_orphans(app).await?;
     for listed in app.sandboxes.provider.list().await? {
         if app.closing.is_cancelled() {
             return Ok(());

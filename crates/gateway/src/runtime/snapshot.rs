@@ -69,11 +69,17 @@ pub(super) async fn keep_files(
     let id = app.sandboxes.provider.snapshot(sandbox, &without).await?;
     let sandbox_provider = app.sandboxes.engine().to_owned();
     let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, at: app.clock.now() };
-    if let Err(error) = app.store.record_snapshot(owner, new).await {
-        drop_copy(app, &id).await;
-        return Err(error.into());
-    }
+    let unnamed = match app.store.record_snapshot(owner, new).await {
+        Ok(unnamed) => unnamed,
+        Err(error) => {
+            drop_copy(app, id.as_str()).await;
+            return Err(error.into());
+        }
+    };
     tracing::info!(session = %record.id, snapshot = %id, target = target.as_str(), "snapshot made");
+    for old in unnamed {
+        drop_copy(app, &old).await;
+    }
     Ok(id)
 }
 
@@ -103,8 +109,20 @@ fn plain(path: &Path) -> Option<PathBuf> {
     names.filter(|names| !names.as_os_str().is_empty())
 }
 
-async fn drop_copy(app: &AppState, id: &SnapshotId) {
-    if let Err(error) = app.sandboxes.provider.remove_snapshot(id).await {
+/// Removes the copies of sessions that were deleted, from which nothing starts.
+pub(super) async fn drop_orphans(app: &AppState) -> Result<(), StoreError> {
+    for id in app.store.forget_orphaned_snapshots(app.sandboxes.engine()).await? {
+        drop_copy(app, &id).await;
+    }
+    Ok(())
+}
+
+async fn drop_copy(app: &AppState, id: &str) {
+    let removed = match SnapshotId::new(id) {
+        Ok(id) => app.sandboxes.provider.remove_snapshot(&id).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = removed {
         tracing::error!(snapshot = %id, %error, "a snapshot that nobody knows of is left behind");
     }
 }

@@ -10,6 +10,7 @@ use crate::world::{at, configuration, id, new_session, org, own, session, snapsh
 on_both! {
     a_snapshot_belongs_to_one_organisation_and_outlives_its_session
     a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from
+    what_nothing_starts_from_any_more_is_forgotten
 }
 
 async fn a_snapshot_belongs_to_one_organisation_and_outlives_its_session(b: &Backend) {
@@ -47,4 +48,37 @@ async fn a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from(b: 
     let refused = b.store.record_snapshot(&lost, snapshot("lost", SnapshotTarget::Configuration)).await;
     assert!(matches!(refused, Err(StoreError::Missing("this configuration"))), "{refused:?}");
     assert_eq!(b.store.snapshot(one, "lost").await.unwrap(), None, "half of it was kept");
+}
+
+async fn what_nothing_starts_from_any_more_is_forgotten(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let place = configuration(b, 1, 30).await;
+    let (setup, work, other) = (id(40), session(&b.store, one, 41).await, id(42));
+    let new = NewSession { session_type: SessionType::Setup, ..new_session(one, 40) };
+    b.store.create_session(NewSession { configuration_id: Some(place), ..new }).await.unwrap();
+    let record = async |session, name, target| {
+        let owner = own(&b.store, session).await;
+        b.store.record_snapshot(&owner, snapshot(name, target)).await.unwrap()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(record(work, "a", SnapshotTarget::Session).await, none);
+    assert_eq!(record(work, "b", SnapshotTarget::Session).await, ["a"]);
+    assert_eq!(b.store.snapshot(one, "a").await.unwrap(), None);
+    // Another session starts from it, until that has one of its own.
+    let from = NewSession { snapshot_id: Some("b".to_owned()), ..new_session(one, 42) };
+    b.store.create_session(from).await.unwrap();
+    assert_eq!(record(work, "c", SnapshotTarget::Session).await, none);
+    assert_eq!(record(other, "d", SnapshotTarget::Session).await, ["b"]);
+    // The same for a configuration, which its session does not have to outlive.
+    assert_eq!(record(setup, "e", SnapshotTarget::Configuration).await, none);
+    assert_eq!(record(setup, "f", SnapshotTarget::Configuration).await, ["e"]);
+    for gone in [setup, other] {
+        b.store.delete_session(one, gone, "ada", at(9)).await.unwrap();
+    }
+    assert_eq!(b.store.forget_orphaned_snapshots("elsewhere").await.unwrap(), none);
+    assert_eq!(b.store.forget_orphaned_snapshots("local").await.unwrap(), ["d"]);
+    b.store.delete_session(one, work, "ada", at(9)).await.unwrap();
+    let new = session(&b.store, one, 43).await;
+    assert_eq!(record(new, "g", SnapshotTarget::Session).await, ["c"]);
+    assert!(b.store.snapshot(one, "f").await.unwrap().is_some());
 }
