@@ -26,6 +26,11 @@ const LOOKUPS: usize = 8;
 /// Records of one sandbox that may wait for the database, and how many are written at once.
 const QUEUE: usize = 4096;
 const BATCH: usize = 256;
+/// How many rows of a sandbox are written in a minute; the rest is summed up in one. A refusal costs a sandbox nothing, so
+/// those have a share of their own and hide nothing that was reached.
+const MINUTE: Duration = Duration::from_mins(1);
+const REACHED: u32 = 6000;
+const REFUSED: u32 = 600;
 
 /// Whose network it is.
 #[derive(Clone, Debug)]
@@ -170,27 +175,90 @@ async fn keep_fresh(networks: Weak<Networks>) {
 
 /// Writes records until the sandbox's proxy is gone and all are written.
 async fn keep_records(mut records: Records, network: Network, store: Store, clock: Clock, rng: Rng) {
-    while let Some(first) = records.next().await {
+    let (mut shares, mut minute) = ([Share::of(REACHED), Share::of(REFUSED)], clock.elapsed());
+    loop {
+        let first = tokio::time::timeout(MINUTE, records.next()).await;
+        let over = matches!(first, Ok(None));
+        let mut first = first.ok().flatten();
         let mut batch = Vec::new();
-        let mut next = Some(first);
-        while let Some(news) = next {
+        if over || clock.elapsed().saturating_sub(minute) >= MINUTE {
+            batch.extend(shares.iter_mut().filter_map(|share| share.end(&network)));
+            minute = clock.elapsed();
+        }
+        for _ in 0..BATCH {
+            let next = first.take().or_else(|| records.next().now_or_never().flatten());
+            let Some(news) = next else { break };
             match news {
                 News::Record(record) => {
                     count(&record);
-                    batch.push(row(&record, &network, rng.uuid(clock.now())));
+                    let refused = matches!(record.verdict, Verdict::Refused(_));
+                    let row = row(&record, &network, rng.uuid(clock.now()));
+                    batch.extend(shares[usize::from(refused)].take(row));
                 }
                 News::Lost(lost) => {
                     metrics::counter!("proliferate_egress_records_lost_total").increment(lost);
                     tracing::warn!(sandbox = %network.sandbox, lost, "attempts were not recorded: too many at once");
                 }
             }
-            next = if batch.len() < BATCH { records.next().now_or_never().flatten() } else { None };
         }
-        let written = batch.len();
-        if let Err(error) = store.add_egress_records(batch).await {
-            metrics::counter!("proliferate_egress_records_lost_total").increment(written as u64);
-            tracing::error!(sandbox = %network.sandbox, %error, written, "attempts were not recorded");
+        write(&store, batch, &network).await;
+        if over {
+            return;
         }
+    }
+}
+
+async fn write(store: &Store, batch: Vec<NewEgressRecord>, network: &Network) {
+    let written = batch.len();
+    if written == 0 {
+        return;
+    }
+    if let Err(error) = store.add_egress_records(batch).await {
+        metrics::counter!("proliferate_egress_records_lost_total").increment(written as u64);
+        tracing::error!(sandbox = %network.sandbox, %error, written, "attempts were not recorded");
+    }
+}
+
+/// What may still be written in this minute, and the sum of what was not.
+struct Share {
+    most: u32,
+    written: u32,
+    rest: Option<(u64, NewEgressRecord)>,
+}
+
+impl Share {
+    fn of(most: u32) -> Self {
+        Self { most, written: 0, rest: None }
+    }
+
+    fn take(&mut self, row: NewEgressRecord) -> Option<NewEgressRecord> {
+        if self.written < self.most {
+            self.written += 1;
+            return Some(row);
+        }
+        match &mut self.rest {
+            Some((count, sum)) => {
+                *count += 1;
+                sum.bytes_up = sum.bytes_up.saturating_add(row.bytes_up);
+                sum.bytes_down = sum.bytes_down.saturating_add(row.bytes_down);
+                sum.duration_ms = (row.started_at - sum.started_at).num_milliseconds().max(0);
+            }
+            None => {
+                let kind = EgressKind::Unknown;
+                let sum = NewEgressRecord { kind, host: None, port: None, address: None, ..row };
+                self.rest = Some((1, sum));
+            }
+        }
+        None
+    }
+
+    /// Ends the minute; the row for what was left out.
+    fn end(&mut self, network: &Network) -> Option<NewEgressRecord> {
+        self.written = 0;
+        let (left_out, sum) = self.rest.take()?;
+        tracing::warn!(sandbox = %network.sandbox, left_out, "attempts were summed up in one row: too many in a minute");
+        let reason = format!("{left_out} more attempts within a minute, of which only this sum is kept");
+        Some(NewEgressRecord { reason: Some(reason), ..sum })
     }
 }
 

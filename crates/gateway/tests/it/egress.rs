@@ -89,6 +89,39 @@ async fn a_changed_rule_counts_for_running_sandboxes_and_every_attempt_is_on_rec
     assert_eq!(foreign.json(), json!({"records": []}));
 }
 
+#[tokio::test]
+async fn a_flood_of_attempts_becomes_some_rows_and_a_sum() {
+    for gateway in TestGateway::both().await {
+        let team = OrgOf3::new(&gateway.app).await;
+        let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };
+        let proxy = gateway.app.networks.proxy(network).await.unwrap();
+        let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+        let asking = async {
+            let request = "GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: x\r\n\r\n";
+            ours.write_all(request.repeat(1000).as_bytes()).await.unwrap();
+            ours.shutdown().await.unwrap();
+            let mut answers = String::new();
+            ours.read_to_string(&mut answers).await.unwrap();
+            assert_eq!(answers.matches(" 403 Forbidden").count(), 1000);
+        };
+        within(async { tokio::join!(asking, proxy.serve(theirs)) }).await;
+        // What is still to be said is said when nobody can come any more.
+        drop(proxy);
+        let (rest, rows) = within(async {
+            loop {
+                let rows = gateway.app.store.egress_records(team.org, None, 2000).await.unwrap();
+                let sum = rows.iter().find_map(|row| row.reason.as_ref()?.split_once(" more attempts"));
+                if let Some((rest, _)) = sum {
+                    break (rest.parse::<usize>().unwrap(), rows.len());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert_eq!((rows, rest), (601, 400));
+    }
+}
+
 /// What a sandbox gets for a plain request through its proxy.
 async fn ask(proxy: &Proxy, host: &str) -> String {
     let (mut ours, theirs) = tokio::io::duplex(4096);
