@@ -60,7 +60,8 @@ macro_rules! orphaned {
 
 impl Store {
     /// Keeps a snapshot, and lets its target start from it: both or neither. The names of those whose copies can be
-    /// removed now, since nothing starts from them any more: this store has forgotten them.
+    /// removed now, since nothing starts from them any more: this store has forgotten them. The last five of a session are
+    /// kept for whoever wants to start from one by its name.
     pub async fn record_snapshot(&self, owner: &Owner, new: NewSnapshot) -> Result<Vec<String>, StoreError> {
         const SQL: &str =
             "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, created_at)
@@ -74,7 +75,8 @@ impl Store {
             WHERE id = (SELECT configuration_id FROM sessions WHERE id = $1)";
         const FORGET: &str = concat!(
             "DELETE FROM snapshots WHERE org_id = $1 AND sandbox_provider = $3 AND id <> $4
-            AND (session_id = $2 OR id = $5 OR ",
+            AND ((id = $5 AND session_id <> $2) OR (session_id = $2 AND id NOT IN (SELECT k.id FROM snapshots k
+                WHERE k.session_id = $2 ORDER BY k.created_at DESC, k.id DESC LIMIT 5)) OR ",
             orphaned!(),
             ") AND ",
             unnamed!(),
