@@ -236,18 +236,14 @@ impl Share {
             self.written += 1;
             return Some(row);
         }
-        match &mut self.rest {
-            Some((count, sum)) => {
-                *count += 1;
-                sum.bytes_up = sum.bytes_up.saturating_add(row.bytes_up);
-                sum.bytes_down = sum.bytes_down.saturating_add(row.bytes_down);
-                sum.duration_ms = (row.started_at - sum.started_at).num_milliseconds().max(0);
-            }
-            None => {
-                let kind = EgressKind::Unknown;
-                let sum = NewEgressRecord { kind, host: None, port: None, address: None, ..row };
-                self.rest = Some((1, sum));
-            }
+        if let Some((count, sum)) = &mut self.rest {
+            *count += 1;
+            sum.bytes_up = sum.bytes_up.saturating_add(row.bytes_up);
+            sum.bytes_down = sum.bytes_down.saturating_add(row.bytes_down);
+            sum.duration_ms = (row.started_at - sum.started_at).num_milliseconds().max(0);
+        } else {
+            let kind = EgressKind::Unknown;
+            self.rest = Some((1, NewEgressRecord { kind, host: None, port: None, address: None, ..row }));
         }
         None
     }

@@ -24,8 +24,9 @@ pub(super) fn memory(pids: &[i32]) -> u64 {
 
 /// What the filesystems in memory hold that a process can write to.
 pub(super) fn tmpfs(pid: i32) -> u64 {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
     let used = |name: &str| {
-        let found = rustix::fs::statfs(format!("/proc/{pid}/root/{name}")).ok()?;
+        let found = rustix::fs::statfs(root.join(name)).ok()?;
         let in_memory = u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS);
         let block = u64::try_from(found.f_bsize).unwrap_or_default();
         in_memory.then(|| found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(block))
