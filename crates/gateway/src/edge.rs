@@ -40,4 +40,5 @@ mod workspaces;
 pub use body::Body;
 pub use error::ApiError;
 pub use login::cookie_name;
+pub(crate) use router::router_inside;
 pub use router::{api_document, router};

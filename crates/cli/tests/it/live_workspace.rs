@@ -54,6 +54,21 @@ fn a_session_keeps_five_copies_however_often_it_is_saved() {
     }
 }
 
+#[test]
+fn what_is_counted_of_all_is_not_told_inside() {
+    let real = Real::start();
+    let _socket = running(&real);
+    let ask = |path: &str| {
+        let script = format!(
+            "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(q(127.0.0.1:4098)) or die; \
+            print $s qq(GET {path} HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n); print scalar <$s>'"
+        );
+        real.shell(&real.session, &script)
+    };
+    assert!(ask("/health").contains(" 200 "));
+    assert!(ask("/metrics").contains(" 404 "));
+}
+
 const ENV_FILES: &str = r#"UPDATE configurations SET env_files = '[
     {"workspacePath":".","path":"app/.env.local","mode":"secret","keys":[{"key":"API_KEY"}]},
     {"workspacePath":".","path":"app/.env.shared","mode":"plain","keys":[]}]'"#;

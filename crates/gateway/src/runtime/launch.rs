@@ -213,7 +213,7 @@ impl Launch {
             env,
             snapshot,
             proxy: app.networks.proxy(self.network(id)).await?,
-            gateway: Some(edge::router(app.clone())),
+            gateway: Some(edge::router_inside(app.clone())),
             agent: Some(program.to_owned()),
         };
         Ok((app.sandboxes.start(wanted).await?, token))

@@ -206,7 +206,7 @@ async fn boot(
         env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
         snapshot: None,
         proxy: proxy_of(Rules::new(Mode::Offline), &app.clock),
-        gateway: Some(edge::router(app.clone())),
+        gateway: Some(edge::router_inside(app.clone())),
         agent: Some(program.clone()),
     };
     let room = app.sandboxes.start(wanted).await?;

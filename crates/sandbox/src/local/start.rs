@@ -37,7 +37,15 @@ impl Inner {
                     let group = record.group.clone();
                     blocking(move || if group.frozen() == Some(true) { group.freeze(false) } else { Ok(()) })
                         .await?;
-                    self.attached(&spec.id).await?;
+                    match self.attached(&spec.id).await {
+                        // A program inside has taken the gateway's place while there was none. Its processes end, and
+                        // whoever asks again starts anew with the same files.
+                        Err(error @ SandboxError::PortTaken(_)) => {
+                            self.end_processes(&spec.id, record).await?;
+                            return Err(error);
+                        }
+                        attached => drop(attached?),
+                    }
                     return Ok(Ensured { id: spec.id.clone(), recovered: true });
                 }
                 Found::Unknown => return Err(SandboxError::Records("the host hides its process")),

@@ -23,6 +23,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// A look at many files may take long; it then takes at most this share of one core.
 const REST: u32 = 9;
 
+/// Terminals come from one store of the host's, and no sandbox needs more of them.
+const MOST_TERMINALS: usize = 128;
+
 /// One kind of look, which says what there is too much of, and how long to rest after it.
 type Look = (fn(&Watched) -> Option<&'static str>, u32);
 
@@ -81,9 +84,12 @@ impl Watched {
         false
     }
 
-    /// Its log is cut, and memory and processes are counted where no control group does.
+    /// Its log is cut, its terminals are counted, and memory and processes where no control group does.
     fn taken(&self) -> Option<&'static str> {
         cut_log(&self.folder);
+        if self.record.identity.is_some_and(|identity| terminals(identity.pid) > MOST_TERMINALS) {
+            return Some("terminals");
+        }
         let (limits, group) = (&self.record.limits, &self.record.group);
         if [Controller::Memory, Controller::Pids].iter().all(|controller| group.has(*controller)) {
             return None;
@@ -155,6 +161,11 @@ fn resident_of_threads(pid: i32) -> Option<u64> {
     let mut statuses =
         open_files::threads(pid).map(|thread| fs::read_to_string(thread.join("status")).unwrap_or_default());
     statuses.find_map(|status| resident(&status))
+}
+
+/// Terminals that a sandbox has open.
+fn terminals(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/root/dev/pts")).map_or(0, Iterator::count)
 }
 
 fn field(status: &str, name: &str) -> Option<u64> {

@@ -87,6 +87,32 @@ async fn what_a_gateway_left_running_is_watched_before_anybody_asks_for_it() {
     assert!(super::limits::ends(&bed, &wanted.id, 30).await, "nobody watches it");
 }
 
+/// With a gateway that was not there for a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_takes_the_gateways_port_ends_and_the_files_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let first = LocalProvider::open(config.clone()).unwrap();
+    let mut wanted = spec("squat");
+    wanted.injected.insert(3128);
+    first.ensure(&wanted).await.unwrap();
+    let script = "echo kept > note; perl -MIO::Socket::INET -e 'until ($s = IO::Socket::INET->new(Listen => 1, \
+        LocalAddr => q(127.0.0.1), LocalPort => 3128)) { select undef, undef, undef, 0.02 } \
+        open F, q(>), q(taken); close F; sleep 600' >/dev/null 2>&1 & true";
+    run(&first, &wanted.id, script).await.unwrap();
+    drop(first);
+    let home = folder.path().join("data/sandboxes/squat/home/workspace");
+    while !home.join("taken").exists() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let next = LocalProvider::open(config).unwrap();
+    let refused = next.ensure(&wanted).await;
+    assert!(matches!(refused, Err(SandboxError::PortTaken(3128))), "{refused:?}");
+    assert!(!next.ensure(&wanted).await.unwrap().recovered);
+    assert_eq!(std::fs::read_to_string(home.join("note")).unwrap(), "kept\n");
+    next.terminate(&wanted.id).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workspace_that_is_gone_or_something_else_is_made_anew() {
     let bed = Bed::new();
@@ -291,23 +317,6 @@ async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
     }
     assert!(stalled, "the queue of the program inside is full");
     assert_eq!(bed.run(&sandbox, "echo alive").await, "alive\n");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_injected_port_that_a_program_took_while_nobody_held_it_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = config(folder.path());
-    let mut wanted = spec("taken");
-    wanted.injected.insert(5000);
-    let gone = LocalProvider::open(config.clone()).unwrap();
-    gone.ensure(&wanted).await.unwrap();
-    drop(gone);
-    let bed = Bed { provider: LocalProvider::open(config).unwrap(), folder };
-    bed.run(&wanted.id, LISTEN).await;
-    let error = bed.provider.ensure(&wanted).await.unwrap_err();
-    assert!(matches!(error, SandboxError::PortTaken(5000)), "{error}");
-    assert_eq!(bed.run(&wanted.id, "echo alive").await, "alive\n");
-    bed.provider.terminate(&wanted.id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

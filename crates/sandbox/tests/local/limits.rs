@@ -130,6 +130,16 @@ async fn files_without_a_name_count_for_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_all_terminals_of_the_host() {
+    let bed = Bed::new();
+    let sandbox = bed.start("terminals").await;
+    let script = "perl -e 'for (1..200) { open($f[$_], q(+<), q(/dev/ptmx)) or last } sleep 600' >/dev/null 2>&1 & true";
+    bed.run(&sandbox, script).await;
+    assert!(ends(&bed, &sandbox, 30).await, "the sandbox goes on with 200 terminals");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn memory_that_nobody_maps_counts_without_control_groups() {
     let bed = Bed::with(|config| config.cgroups = false);
     let start = async |name| bed.start_with(name, |spec| spec.limits.memory_bytes = 96 * MIB).await;
