@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -165,7 +166,8 @@ fn resident_of_threads(pid: i32) -> Option<u64> {
 
 /// Terminals that a sandbox has open.
 fn terminals(pid: i32) -> usize {
-    fs::read_dir(format!("/proc/{pid}/root/dev/pts")).map_or(0, Iterator::count)
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    fs::read_dir(root.join("dev/pts")).map_or(0, Iterator::count)
 }
 
 fn field(status: &str, name: &str) -> Option<u64> {
