@@ -72,14 +72,6 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?)
     }
 
-    /// Whether a prompt waits for its turn.
-    pub async fn is_queued(&self, session: SessionId, id: &str) -> Result<bool, StoreError> {
-        const SQL: &str =
-            "SELECT EXISTS (SELECT 1 FROM prompts WHERE session_id = $1 AND id = $2 AND state = 'queued')";
-        let session = session.uuid();
-        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(id).fetch_one(pool).await)?)
-    }
-
     /// The ids of the prompts that came after a moment, whatever became of them.
     pub async fn prompts_since(
         &self,

@@ -68,10 +68,12 @@ impl Hold {
     /// one request costs, and no more.
     fn room(&self, budget: i64, spent: i64, beside: i64) -> Room {
         let left = budget.saturating_sub(spent);
-        match () {
-            () if left <= 0 => Room::Gone,
-            () if beside > 0 && beside.saturating_add(self.micros) > left => Room::Busy,
-            () => Room::Free,
+        if left <= 0 {
+            Room::Gone
+        } else if beside > 0 && beside.saturating_add(self.micros) > left {
+            Room::Busy
+        } else {
+            Room::Free
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Steering over HTTP: made once, named, stopped, deleted; and who may do which of it.
 
+use chrono::TimeDelta;
 use proto::socket::{Message, MessageRole};
 use serde_json::{Value, json};
 use store::StoredMessage;
@@ -14,10 +15,8 @@ on_both! {
     a_stop_during_a_boot_ends_the_boot
     a_name_is_told_to_everyone
     a_deleted_session_is_gone_for_everyone_at_once
-    one_key_is_one_session_and_one_prompt
-    while_a_request_runs_its_key_is_taken
-    a_key_is_settled_although_its_client_hung_up
     a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept
+    a_session_that_was_on_its_way_up_long_ago_has_lost_its_room
     an_immediate_session_that_cannot_start_leaves_nothing_behind
     an_immediate_session_that_is_stopped_before_it_runs_is_refused
     every_route_knows_who_may_call_it
@@ -139,107 +138,6 @@ async fn a_deleted_session_is_gone_for_everyone_at_once(on: On) {
     assert_eq!(list["sessions"], json!([]));
 }
 
-async fn one_key_is_one_session_and_one_prompt(on: On) {
-    let live = Live::echoing(on).await;
-    let ask = async |path: &str, body: &Value, key: &str| {
-        live.ask("POST", path, Some(&live.ada.token), body, Some(key)).await
-    };
-    let first = ask("/proliferate/sessions", &new(), "k").await;
-    assert_eq!(first.0, 201);
-    assert_eq!(ask("/proliferate/sessions", &new(), "k").await, first);
-    let mut other = new();
-    other["title"] = json!("another");
-    assert_eq!(ask("/proliferate/sessions", &other, "k").await.0, 422);
-    assert_ne!(ask("/proliferate/sessions", &new(), "l").await.1["sessionId"], first.1["sessionId"]);
-    let session = first.1["sessionId"].as_str().unwrap().to_owned();
-    let mut socket = live.running(&session).await;
-    let (path, body) =
-        (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "once"}));
-    // The same key on another route is another key.
-    let (one, two) = tokio::join!(ask(&path, &body, "k"), ask(&path, &body, "k"));
-    let mut statuses = [one.0, two.0];
-    statuses.sort_unstable();
-    assert!(statuses == [200, 200] || statuses == [200, 409], "{statuses:?}");
-    let replayed = ask(&path, &body, "k").await;
-    assert_eq!((replayed.0, &replayed.1["ok"]), (200, &json!(true)));
-    assert_eq!(ask(&path, &json!({"type": "prompt", "content": "twice"}), "k").await.0, 422);
-    let said = socket.until_type("turn_complete").await;
-    assert_eq!(replayed.1["messageId"], of_type(&said, "message")[0]["payload"]["id"]);
-    socket.nothing_but_pong().await;
-    assert_eq!(live.agent.asked("/prompt_async").len(), 1);
-    for key in ["", &"x".repeat(256), "\u{e9}"] {
-        assert_eq!(ask("/proliferate/sessions", &new(), key).await.0, 400, "{key:?}");
-    }
-    let service = service_token(&live.app, Some(live.ada.org));
-    let by_service =
-        json!({"type": "prompt", "content": "from a service", "userId": live.ada.id.to_string()});
-    for _ in 0..2 {
-        assert_eq!(live.ask("POST", &path, Some(&service), &by_service, Some("s")).await.0, 200);
-    }
-    socket.until_type("turn_complete").await;
-    socket.nothing_but_pong().await;
-    assert_eq!(live.agent.asked("/prompt_async").len(), 2, "keys of services count");
-}
-
-async fn while_a_request_runs_its_key_is_taken(on: On) {
-    let live = Live::echoing(on).await;
-    live.agent.behave(|manner| manner.healthy = false);
-    let mut body = new();
-    body["sandboxMode"] = json!("immediate");
-    let slow = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow"));
-    let meanwhile = async {
-        within(live.agent.wait_for_asked("/global/health", 1)).await;
-        let second =
-            live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow")).await;
-        live.agent.behave(|manner| manner.healthy = true);
-        second
-    };
-    let (first, second) = tokio::join!(slow, meanwhile);
-    assert_eq!((first.0, second.0), (201, 409));
-    assert_eq!(first.1["status"], "running");
-    assert_eq!(first.1["sandbox"]["sandboxId"], first.1["sessionId"]);
-    let (_, info) = live
-        .ask(
-            "GET",
-            &format!("/proliferate/{}", first.1["sessionId"].as_str().unwrap()),
-            Some(&live.ada.token),
-            &json!(null),
-            None,
-        )
-        .await;
-    assert_eq!(
-        (&info["status"], &info["sandboxId"]),
-        (&json!("running"), &first.1["sessionId"]),
-        "as it is, not as it was"
-    );
-}
-
-async fn a_key_is_settled_although_its_client_hung_up(on: On) {
-    let live = Live::echoing(on).await;
-    live.agent.behave(|manner| manner.healthy = false);
-    let mut body = new();
-    body["sandboxMode"] = json!("immediate");
-    let ask = || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k"));
-    tokio::select! {
-        early = ask() => panic!("{early:?}"),
-        () = within(live.agent.wait_for_asked("/global/health", 1)) => {}
-    }
-    live.agent.behave(|manner| manner.healthy = true);
-    let again = within(async {
-        loop {
-            let again = ask().await;
-            if again.0 != 409 {
-                return again;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    })
-    .await;
-    assert_eq!((again.0, &again.1["status"]), (201, &json!("running")), "{}", again.1);
-    let list = live.get("/proliferate/sessions").await;
-    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
-}
-
 async fn a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept(on: On) {
     let live = Live::echoing(on).await;
     let (one, two) = (live.session().await, live.session().await);
@@ -264,6 +162,21 @@ async fn a_prompt_that_there_is_no_room_or_money_for_is_refused_and_not_kept(on:
     live.app.store.set_org_limits(live.ada.org, None, Some(2)).await.unwrap();
     assert_eq!(ask().await.0, 200);
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: wake up");
+}
+
+async fn a_session_that_was_on_its_way_up_long_ago_has_lost_its_room(on: On) {
+    let live = Live::echoing(on).await;
+    let (one, two) = (live.session().await, live.session().await);
+    let (store, long_ago) = (&live.app.store, live.app.clock.now() - TimeDelta::minutes(11));
+    let owner = store.own_session(id(&one), "an instance that died").await.unwrap().owner;
+    store.start_session(&owner, long_ago).await.unwrap();
+    live.running(&two).await;
+    let path = format!("/proliferate/{one}/message");
+    let prompt = json!({"type": "prompt", "content": "wake up"});
+    for (limit, answer) in [(1, 402), (2, 200)] {
+        store.set_org_limits(live.ada.org, None, Some(limit)).await.unwrap();
+        assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &prompt, None).await.0, answer);
+    }
 }
 
 async fn an_immediate_session_that_cannot_start_leaves_nothing_behind(on: On) {
@@ -500,29 +413,6 @@ async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On
     let stranger = person(&live.app, org(&live.app).await, proto::Role::Owner).await.token;
     assert_eq!(ask(path, &stranger).await, 404);
     assert_eq!(live.agent.asked("/event").len(), 0, "it was woken");
-}
-
-/// The gateway died after the prompt was kept and before its answer was.
-#[tokio::test]
-async fn a_prompt_that_comes_again_with_its_key_is_one_prompt_though_its_answer_was_lost() {
-    let live = Live::echoing(On::Postgres).await;
-    let session = live.session().await;
-    let path = format!("/proliferate/{session}/message");
-    let ask = async |content: &str| {
-        let body = json!({"type": "prompt", "content": content});
-        live.ask("POST", &path, Some(&live.ada.token), &body, Some("key-1")).await
-    };
-    let (status, first) = ask("once").await;
-    assert_eq!(status, 200, "{first}");
-    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
-    assert_eq!(ask("once").await, (200, first));
-    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
-    let (status, other) = ask("another").await;
-    assert_eq!(status, 200, "{other}");
-    within(live.agent.wait_for_asked("/prompt_async", 2)).await;
-    let sent = live.agent.asked("/prompt_async");
-    let texts: Vec<_> = sent.iter().map(|asked| &asked.body["parts"][0]["text"]).collect();
-    assert_eq!(texts, [&json!("once"), &json!("another")]);
 }
 
 #[tokio::test]

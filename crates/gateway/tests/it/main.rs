@@ -43,6 +43,7 @@ mod live_crash;
 mod live_create;
 mod live_expiry;
 mod live_http;
+mod live_keys;
 mod live_rest;
 mod live_slow;
 mod live_stream;

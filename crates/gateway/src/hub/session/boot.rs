@@ -31,7 +31,8 @@ impl Session {
         if self.agent.is_some() || self.boot.is_some() {
             return Ok(Ok(()));
         }
-        if self.is_up() {
+        // One that was only on its way up may have lost its room meanwhile.
+        if self.record.status == SessionStatus::Running {
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
         } else {
             if self.app.store.org_budget(self.record.org_id).await?.is_exhausted() {

@@ -69,9 +69,11 @@ impl Session {
             source: asked.source,
             at: now,
         };
-        let is_new = self.app.store.queue_prompt(&self.owner, new).await?;
-        if !is_new && !self.app.store.is_queued(self.record.id, &id).await? {
-            return Ok(());
+        if !self.app.store.queue_prompt(&self.owner, new).await? {
+            let waiting = self.app.store.queued_prompts(self.record.id).await?;
+            if !waiting.iter().any(|prompt| prompt.id == id && prompt.state == PromptState::Queued) {
+                return Ok(());
+            }
         }
         if self.queue.iter().any(|prompt| prompt.id == id) {
             return Ok(());

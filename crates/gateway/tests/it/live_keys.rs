@@ -1,0 +1,141 @@
+//! A key of the client's stands for one request: it is done once, answered the same again, and free when it failed.
+
+use serde_json::{Value, json};
+
+use crate::harness::within;
+use crate::live::{Live, On, of_type, on_both};
+use crate::people::service_token;
+
+on_both! {
+    one_key_is_one_session_and_one_prompt
+    while_a_request_runs_its_key_is_taken
+    a_key_is_settled_although_its_client_hung_up
+}
+
+fn new() -> Value {
+    json!({"sessionType": "coding", "clientType": "web"})
+}
+
+async fn one_key_is_one_session_and_one_prompt(on: On) {
+    let live = Live::echoing(on).await;
+    let ask = async |path: &str, body: &Value, key: &str| {
+        live.ask("POST", path, Some(&live.ada.token), body, Some(key)).await
+    };
+    let first = ask("/proliferate/sessions", &new(), "k").await;
+    assert_eq!(first.0, 201);
+    assert_eq!(ask("/proliferate/sessions", &new(), "k").await, first);
+    let mut other = new();
+    other["title"] = json!("another");
+    assert_eq!(ask("/proliferate/sessions", &other, "k").await.0, 422);
+    assert_ne!(ask("/proliferate/sessions", &new(), "l").await.1["sessionId"], first.1["sessionId"]);
+    let session = first.1["sessionId"].as_str().unwrap().to_owned();
+    let mut socket = live.running(&session).await;
+    let (path, body) =
+        (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "once"}));
+    // The same key on another route is another key.
+    let (one, two) = tokio::join!(ask(&path, &body, "k"), ask(&path, &body, "k"));
+    let mut statuses = [one.0, two.0];
+    statuses.sort_unstable();
+    assert!(statuses == [200, 200] || statuses == [200, 409], "{statuses:?}");
+    let replayed = ask(&path, &body, "k").await;
+    assert_eq!((replayed.0, &replayed.1["ok"]), (200, &json!(true)));
+    assert_eq!(ask(&path, &json!({"type": "prompt", "content": "twice"}), "k").await.0, 422);
+    let said = socket.until_type("turn_complete").await;
+    assert_eq!(replayed.1["messageId"], of_type(&said, "message")[0]["payload"]["id"]);
+    socket.nothing_but_pong().await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 1);
+    for key in ["", &"x".repeat(256), "\u{e9}"] {
+        assert_eq!(ask("/proliferate/sessions", &new(), key).await.0, 400, "{key:?}");
+    }
+    let service = service_token(&live.app, Some(live.ada.org));
+    let by_service =
+        json!({"type": "prompt", "content": "from a service", "userId": live.ada.id.to_string()});
+    for _ in 0..2 {
+        assert_eq!(live.ask("POST", &path, Some(&service), &by_service, Some("s")).await.0, 200);
+    }
+    socket.until_type("turn_complete").await;
+    socket.nothing_but_pong().await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 2, "keys of services count");
+}
+
+async fn while_a_request_runs_its_key_is_taken(on: On) {
+    let live = Live::echoing(on).await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let mut body = new();
+    body["sandboxMode"] = json!("immediate");
+    let slow = live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow"));
+    let meanwhile = async {
+        within(live.agent.wait_for_asked("/global/health", 1)).await;
+        let second =
+            live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("slow")).await;
+        live.agent.behave(|manner| manner.healthy = true);
+        second
+    };
+    let (first, second) = tokio::join!(slow, meanwhile);
+    assert_eq!((first.0, second.0), (201, 409));
+    assert_eq!(first.1["status"], "running");
+    assert_eq!(first.1["sandbox"]["sandboxId"], first.1["sessionId"]);
+    let (_, info) = live
+        .ask(
+            "GET",
+            &format!("/proliferate/{}", first.1["sessionId"].as_str().unwrap()),
+            Some(&live.ada.token),
+            &json!(null),
+            None,
+        )
+        .await;
+    assert_eq!(
+        (&info["status"], &info["sandboxId"]),
+        (&json!("running"), &first.1["sessionId"]),
+        "as it is, not as it was"
+    );
+}
+
+async fn a_key_is_settled_although_its_client_hung_up(on: On) {
+    let live = Live::echoing(on).await;
+    live.agent.behave(|manner| manner.healthy = false);
+    let mut body = new();
+    body["sandboxMode"] = json!("immediate");
+    let ask = || live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, Some("k"));
+    tokio::select! {
+        early = ask() => panic!("{early:?}"),
+        () = within(live.agent.wait_for_asked("/global/health", 1)) => {}
+    }
+    live.agent.behave(|manner| manner.healthy = true);
+    let again = within(async {
+        loop {
+            let again = ask().await;
+            if again.0 != 409 {
+                return again;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!((again.0, &again.1["status"]), (201, &json!("running")), "{}", again.1);
+    let list = live.get("/proliferate/sessions").await;
+    assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
+}
+
+/// The gateway died after the prompt was kept and before its answer was.
+#[tokio::test]
+async fn a_prompt_that_comes_again_with_its_key_is_one_prompt_though_its_answer_was_lost() {
+    let live = Live::echoing(On::Postgres).await;
+    let session = live.session().await;
+    let path = format!("/proliferate/{session}/message");
+    let ask = async |content: &str| {
+        let body = json!({"type": "prompt", "content": content});
+        live.ask("POST", &path, Some(&live.ada.token), &body, Some("key-1")).await
+    };
+    let (status, first) = ask("once").await;
+    assert_eq!(status, 200, "{first}");
+    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
+    assert_eq!(ask("once").await, (200, first));
+    live.gateway.setup.sql("DELETE FROM idempotency_keys").await;
+    let (status, other) = ask("another").await;
+    assert_eq!(status, 200, "{other}");
+    within(live.agent.wait_for_asked("/prompt_async", 2)).await;
+    let sent = live.agent.asked("/prompt_async");
+    let texts: Vec<_> = sent.iter().map(|asked| &asked.body["parts"][0]["text"]).collect();
+    assert_eq!(texts, [&json!("once"), &json!("another")]);
+}
