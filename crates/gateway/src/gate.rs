@@ -33,7 +33,7 @@ use crate::config::Config;
 
 use answers::Answers;
 
-pub(crate) use artifacts::{LARGEST, reference};
+pub(crate) use artifacts::{LARGEST, reference, unknown_reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
 use checkpoints::Checkpoints;
 pub use checkpoints::{CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger};
@@ -42,7 +42,7 @@ use known::InFlight;
 pub(crate) use permit::Permit;
 use rules::Rules;
 pub use rules::{RulesError, read_policy};
-pub(crate) use runs::{NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
+pub(crate) use runs::{Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
 use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;
 

@@ -114,18 +114,17 @@ pub(crate) enum Failure {
 
 /// The tool of this name and operation, if there is one.
 pub(crate) fn find(policy: &Policy, name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
-    if let Some(tool) = platform::find(name) {
+    // A tool is known by the name that policy decides about, and by no other: `transcription.run` is asked for as such, or
+    // as `transcription` and `run`.
+    let whole = full_name(name, operation);
+    if let Some(tool) = platform::find(&whole) {
         return Some(Arc::new(tool));
     }
-    if let Some(tool) = git::find(name, operation) {
+    if let Some(tool) = git::find(&whole) {
         return Some(tool);
     }
-    // A tool is known by the names that policy decides about, and by no other: `transcription.run` is asked for as such,
-    // or as `transcription` and `run`.
-    let whole = full_name(name, operation);
-    if [name, &whole].contains(&EXPORT) {
+    if whole == EXPORT {
         return Some(Arc::new(export::Export));
     }
-    let tool = policy.tool(&whole).or_else(|| policy.tool(name))?;
-    Some(Arc::new(http_tool::HttpSource::new(tool.clone())))
+    Some(Arc::new(http_tool::HttpSource::new(policy.tool(&whole)?.clone())))
 }

@@ -5,6 +5,7 @@
 //! tells it, an effect on our own rows) is one [`GateWrite`], and is kept whole or not at all.
 
 mod disk;
+mod kept;
 mod plan;
 mod postgres;
 mod rows;
@@ -12,6 +13,7 @@ mod sqlite;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ledger::{Chain, Event, Text};
@@ -107,7 +109,8 @@ pub enum Written {
 
 /// A write, and who waits for it.
 struct Job {
-    ready: Ready,
+    /// Whoever asks keeps it too, and longer: what is made on one thread and freed on another costs both.
+    ready: Arc<Ready>,
     done: Waiting,
 }
 
@@ -131,7 +134,7 @@ impl Ready {
 type Waiting = oneshot::Sender<Result<Written, StoreError>>;
 
 enum Asked {
-    Write(Box<Job>),
+    Write(Job),
     Close(oneshot::Sender<()>),
 }
 
@@ -189,7 +192,7 @@ impl Inbox {
 
     fn sort(&mut self, asked: Asked, jobs: &mut Vec<Job>) {
         match asked {
-            Asked::Write(job) => jobs.push(*job),
+            Asked::Write(job) => jobs.push(job),
             Asked::Close(closer) => {
                 self.queue.close();
                 self.closers.push(closer);
@@ -203,9 +206,10 @@ impl Store {
     pub async fn gate_write(&self, write: GateWrite) -> Result<Written, StoreError> {
         let stopped = || StoreError::NotCommitted("the gate's writer has stopped".to_owned());
         let (done, answer) = oneshot::channel();
+        let ready = Arc::new(Ready::new(write)?);
         self.gate
             .queue
-            .send(Asked::Write(Box::new(Job { ready: Ready::new(write)?, done })))
+            .send(Asked::Write(Job { ready: ready.clone(), done }))
             .await
             .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
@@ -228,12 +232,20 @@ impl Effect {
 }
 
 impl Change {
-    /// The run it touches. Two writes to one run never share a transaction: each must see what the other did.
+    /// The run it changes. Two writes to one run never share a transaction: each must see what the other did.
     fn run(&self) -> Option<(OrgId, &str)> {
         match self {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
             Self::Nothing | Self::Lock(_) | Self::Grant(_) => None,
+        }
+    }
+
+    /// The run that the one it makes is below, which must be seen as it is by then.
+    fn parent(&self) -> Option<(OrgId, &str)> {
+        match self {
+            Self::Begin(run) => run.parent_run_id.as_deref().map(|parent| (run.org_id, parent)),
+            _ => None,
         }
     }
 
@@ -255,7 +267,10 @@ impl Change {
 fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| {
-        job.ready.write.change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())))
+        let change = &job.ready.write.change;
+        let parent_changes = change.parent().is_some_and(|(org, run)| seen.contains(&(org, run.to_owned())));
+        let alone = change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())));
+        alone && !parent_changes
     })
 }
 

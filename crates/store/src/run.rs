@@ -90,6 +90,7 @@ pub struct Run {
     pub outcome: Option<String>,
     pub answer: Option<JsonValue>,
     pub retry_count: i64,
+    pub retry_reason: Option<String>,
     pub created_at: DateTime<Utc>,
     pub started_at: Option<DateTime<Utc>>,
     pub completed_at: Option<DateTime<Utc>>,
@@ -120,8 +121,8 @@ macro_rules! runs {
         concat!(
             "SELECT org_id, run_id, run_kind, status, lanes_version, roles_version, parent_run_id, root_run_id,
             run_name, case_id, session_id, correlation_id, actor, role_id, lane_id, tool, operation, request_hash,
-            response_hash, instance, inputs, outputs, error, outcome, answer, retry_count, created_at, started_at,
-            completed_at FROM runs ",
+            response_hash, instance, inputs, outputs, error, outcome, answer, retry_count, retry_reason, created_at,
+            started_at, completed_at FROM runs ",
             $rest
         )
     };
@@ -185,6 +186,7 @@ from_row!(near Run, row => Run {
     outcome: row.try_get("outcome")?,
     answer: row.try_get::<Option<Json<_>>, _>("answer")?.map(|json| json.0),
     retry_count: row.try_get("retry_count")?,
+    retry_reason: row.try_get("retry_reason")?,
     created_at: row.try_get("created_at")?,
     started_at: row.try_get("started_at")?,
     completed_at: row.try_get("completed_at")?,

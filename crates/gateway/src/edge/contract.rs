@@ -3,13 +3,13 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike as _, SecondsFormat, Utc};
 use policy::{ActorClass, Claim};
 use proto::http::{
     ArtifactQuery, AuditEvents, AuditQuery, ErrorBody, FinishRun, PolicyVersionsBody, RunList, RunQuery,
     RunRecord, StartRun,
 };
-use proto::{OrgId, Role, SessionId};
+use proto::{OrgId, Role, RunKind, SessionId};
 use serde_json::{Value, json};
 use store::{Artifact, EventFilter, ListedEvent, Run, RunFilter};
 
@@ -17,7 +17,7 @@ use super::auth::Caller;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::{self, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE};
+use crate::gate::{self, Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE};
 
 const RUNS: u32 = 50;
 const MOST_RUNS: u32 = 200;
@@ -33,6 +33,20 @@ pub(super) struct Identity {
     pub(super) org: Option<OrgId>,
     /// The session of a sandbox.
     pub(super) session: Option<SessionId>,
+}
+
+impl Identity {
+    /// The one case that a sandbox has.
+    fn case(&self) -> Option<String> {
+        self.session.map(|session| session.to_string())
+    }
+}
+
+impl Attempt {
+    /// What is known before anything was read.
+    pub(super) fn of(identity: &Identity) -> Self {
+        Self { role: Some(identity.role), case: identity.case(), ..Self::default() }
+    }
 }
 
 impl From<Identity> for (Option<OrgId>, Claim) {
@@ -108,6 +122,9 @@ pub(super) async fn start_run(
             "case_id has 4 to 120, run_name up to 200, parent_run_id 8 to 120 characters",
         ));
     }
+    if identity.session.is_some() && !matches!(request.run_kind, RunKind::Agent | RunKind::Orchestrator) {
+        return Err(ApiError::forbidden("A sandbox starts runs of the kinds agent and orchestrator only"));
+    }
     let case = match (identity.session, request.case_id) {
         (Some(session), Some(case)) if case != session.to_string() => {
             return Err(ApiError::forbidden("A sandbox starts runs of its own session only"));
@@ -145,6 +162,11 @@ pub(super) async fn finish_run(
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_run(&app, &identity, org, &id).await?;
     let outcome = request.outcome.unwrap_or_else(|| request.status.as_str().to_owned());
+    if !is_name(&outcome) {
+        return Err(ApiError::bad_request(
+            "outcome has at most 200 characters, none of them a control character",
+        ));
+    }
     app.gate.finish_run(&found, &identity.actor, request.status, &outcome).await.map_err(refused)?;
     Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
 }
@@ -184,7 +206,7 @@ pub(super) async fn runs(
         before => before.flatten(),
     };
     let filter = RunFilter {
-        case_id: identity.session.map(|session| session.to_string()).or(query.case_id),
+        case_id: identity.case().or(query.case_id),
         parent_run_id: query.parent_run_id,
         status: query.status,
         kind: query.run_kind,
@@ -201,7 +223,10 @@ pub(super) async fn runs(
 
 fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
     let (micros, id) = text.split_once('_')?;
-    Some((DateTime::from_timestamp_micros(micros.parse().ok()?)?, id.to_owned()))
+    // Nothing was made before there was a clock, and PostgreSQL knows no moment long before that.
+    let micros: i64 = micros.parse().ok().filter(|micros| *micros >= 0)?;
+    let at = DateTime::from_timestamp_micros(micros).filter(|at| at.year() < 10_000)?;
+    Some((at, id.to_owned()))
 }
 
 /// Events of the organisation's chain, oldest first.
@@ -263,9 +288,10 @@ pub(super) async fn artifact_content(
     Query(query): Query<ArtifactQuery>,
 ) -> Result<Response, ApiError> {
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
-    let found = visible_artifact(&app, &identity, org, &id, query.case_id.as_deref()).await;
     check_names([&query.case_id])?;
-    let reading = (org, identity.actor.clone(), identity.role, id.clone(), query.case_id.clone());
+    let case = identity.case().or(query.case_id);
+    let found = visible_artifact(&app, &identity, org, &id, case.as_deref()).await;
+    let reading = (org, identity.actor.clone(), identity.role, id.clone(), case);
     app.gate.record_reading(reading, found.as_ref().ok()).await?;
     found?;
     let content = app.store.artifact_content(org, &id).await?;
@@ -287,7 +313,7 @@ async fn visible_artifact(
     id: &str,
     case: Option<&str>,
 ) -> Result<Artifact, ApiError> {
-    let own = identity.session.map(|session| session.to_string());
+    let own = identity.case();
     let case = own.as_deref().or(case);
     let found = if is_name(id) { app.store.artifact(org, id).await? } else { None };
     found
@@ -296,7 +322,7 @@ async fn visible_artifact(
 }
 
 /// What can be a name of something at all; nothing else is asked for.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     text.chars().count() <= 200 && !text.chars().any(char::is_control)
 }
 
@@ -345,5 +371,6 @@ fn record(run: Run) -> RunRecord {
         inputs: run.inputs,
         outputs: run.outputs,
         retry_count: run.retry_count,
+        retry_reason: run.retry_reason,
     }
 }

@@ -14,10 +14,10 @@ use proto::{OrgId, ToolErrorCode};
 use serde_json::Value;
 
 use super::auth::Caller;
-use super::contract::{Identity, identity};
+use super::contract::{Identity, identity, is_name};
 use super::{ApiError, body};
 use crate::app::AppState;
-use crate::gate::{Answered, CALLBACK, Call, Door, Gate, Outcome, TURN};
+use crate::gate::{self, Answered, Attempt, CALLBACK, Call, Door, Gate, Outcome, TURN};
 
 /// A body that was read to its end, or the refusal to read it.
 pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
@@ -39,16 +39,17 @@ impl FromRequest<AppState> for Raw {
         (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
         (status = 504, body = ToolCallReply)))]
 pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Result<Response, ApiError> {
-    let bytes = match content {
-        Ok(bytes) => bytes,
-        Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => {
-            return Ok(unreadable(&app, &caller, status, "the body is too large").await);
+    let mut attempt = Attempt::of(&identity(&caller));
+    let read = match content {
+        Ok(bytes) => {
+            read(&app, &caller, &bytes, &mut attempt).await?.map_err(|it| (StatusCode::BAD_REQUEST, it))
         }
-        Err(status) => return Ok(unreadable(&app, &caller, status, "the body did not arrive whole").await),
+        Err(status @ StatusCode::PAYLOAD_TOO_LARGE) => Err((status, "the body is too large".to_owned())),
+        Err(status) => Err((status, "the body did not arrive whole".to_owned())),
     };
-    match read(&app, &caller, &bytes).await? {
+    match read {
         Ok(call) => Ok(answer(Gate::call(&app, call).await)),
-        Err(problem) => Ok(unreadable(&app, &caller, StatusCode::BAD_REQUEST, &problem).await),
+        Err((status, problem)) => Ok(unreadable(&app, &caller, attempt, status, &problem).await),
     }
 }
 
@@ -67,18 +68,25 @@ fn answer(answered: Answered) -> Response {
     (status, Json(answered.body)).into_response()
 }
 
-/// A body that is no call is refused, and the refusal is recorded, without a run: there is no id to trust.
-async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem: &str) -> Response {
-    let code = match app.gate.refuse_unreadable(identity(caller).into(), Failure, problem).await {
+/// A body that is no call is refused, and the refusal is recorded with whatever it says of itself. It makes no run.
+async fn unreadable(
+    app: &AppState,
+    caller: &Caller,
+    attempt: Attempt,
+    status: StatusCode,
+    problem: &str,
+) -> Response {
+    let refused = app.gate.refuse_unreadable(identity(caller).into(), &attempt, Failure, problem).await;
+    let code = match refused {
         Ok(()) => ToolErrorCode::InvalidRequest,
         Err(_) => ToolErrorCode::DependencyDown,
     };
     let reply = ToolCallReply {
         outcome: "failure".to_owned(),
-        tool_name: String::new(),
-        operation: String::new(),
-        run_id: None,
-        correlation_id: None,
+        tool_name: attempt.tool.unwrap_or_default(),
+        operation: attempt.operation.unwrap_or_default(),
+        run_id: attempt.run_id,
+        correlation_id: attempt.correlation,
         output_artifacts: Vec::new(),
         response_hash_sha256: None,
         error: Some(proto::http::ToolCallError {
@@ -91,8 +99,14 @@ async fn unreadable(app: &AppState, caller: &Caller, status: StatusCode, problem
     (status, Json(reply)).into_response()
 }
 
-/// From bytes to a call; the inner error is what is wrong with them, in words of ours.
-async fn read(app: &AppState, caller: &Caller, bytes: &[u8]) -> Result<Result<Call, String>, ApiError> {
+/// From bytes to a call; the inner error is what is wrong with them, in words of ours. What can be said of them in any
+/// case is added to the attempt.
+async fn read(
+    app: &AppState,
+    caller: &Caller,
+    bytes: &[u8],
+    attempt: &mut Attempt,
+) -> Result<Result<Call, String>, ApiError> {
     let payload = match ledger::parse(bytes) {
         Ok(payload) => payload,
         Err(error) => return Ok(Err(format!("the body is {error}"))),
@@ -100,10 +114,12 @@ async fn read(app: &AppState, caller: &Caller, bytes: &[u8]) -> Result<Result<Ca
     let Ok(hash) = payload_hash(&payload) else {
         return Ok(Err("the body has no canonical form".to_owned()));
     };
+    describe(attempt, &payload, hash);
     let request: ToolCall = match serde_json::from_value(payload) {
         Ok(request) => request,
         Err(error) => return Ok(Err(misshapen(&error))),
     };
+    attempt.run_id = Some(&request.run_id).filter(|id| short(id, 8, 120) && !is_ours(id)).cloned();
     if let Err(problem) = check(&request, &hash) {
         return Ok(Err(problem));
     }
@@ -112,6 +128,29 @@ async fn read(app: &AppState, caller: &Caller, bytes: &[u8]) -> Result<Result<Ca
         return Ok(Err("scope.organization_id must name the organisation".to_owned()));
     };
     Ok(to_call(identity, org, request, hash))
+}
+
+fn describe(attempt: &mut Attempt, payload: &Value, hash: Hash) {
+    let field = |name: &str, least: usize, most: usize| {
+        let text = payload.get(name).and_then(Value::as_str)?;
+        short(text, least, most).then(|| text.to_owned())
+    };
+    attempt.request_hash = Some(hash);
+    attempt.lane = field("lane_id", 1, 120);
+    attempt.tool = field("tool_name", 1, 200);
+    attempt.operation = field("operation", 1, 200);
+    attempt.correlation = field("correlation_id", 0, 120);
+    attempt.case = attempt.case.take().or_else(|| field("case_id", 4, 120));
+}
+
+/// Whether a run of this id is one that we make ourselves.
+fn is_ours(run_id: &str) -> bool {
+    run_id.starts_with(CALLBACK) || run_id.starts_with(TURN)
+}
+
+/// So many characters, and all of them of the kind that a line has.
+fn short(text: &str, least: usize, most: usize) -> bool {
+    (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }
 
 /// Only the names of fields are ours to repeat.
@@ -124,20 +163,18 @@ fn misshapen(error: &serde_json::Error) -> String {
 }
 
 fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {
-    let short = |text: &str, least: usize, most: usize| {
-        (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control)
-    };
     let optional =
         |text: &Option<String>, least, most| text.as_deref().is_none_or(|text| short(text, least, most));
+    let scoped = |field: &str, least, most| match request.scope.get(field) {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_str().is_some_and(|text| short(text, least, most)),
+    };
     let rules = [
         (short(&request.tool_name, 1, 200), "tool_name has 1 to 200 characters"),
         (short(&request.operation, 1, 200), "operation has 1 to 200 characters"),
         (short(&request.lane_id, 1, 120), "lane_id has 1 to 120 characters"),
         (short(&request.run_id, 8, 120), "run_id has 8 to 120 characters"),
-        (
-            !request.run_id.starts_with(CALLBACK) && !request.run_id.starts_with(TURN),
-            "run_id begins with a word that is ours",
-        ),
+        (!is_ours(&request.run_id), "run_id begins with a word that is ours"),
         (short(&request.actor.actor_id, 3, 120), "actor.actor_id has 3 to 120 characters"),
         (optional(&request.actor.agent_name, 0, 120), "actor.agent_name has at most 120 characters"),
         (optional(&request.case_id, 4, 120), "case_id has 4 to 120 characters"),
@@ -153,6 +190,9 @@ fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {
             request.scope.len() <= 64 && request.scope.keys().all(|name| short(name, 1, 80)),
             "scope has at most 64 fields with names of 1 to 80 characters",
         ),
+        (scoped("case_id", 4, 120), "scope.case_id is a text of 4 to 120 characters"),
+        (scoped("override_ticket_id", 1, 120), "scope.override_ticket_id is a text of 1 to 120 characters"),
+        (scoped("override_reason", 1, 400), "scope.override_reason is a text of 1 to 400 characters"),
         (request.input_artifacts.len() <= MAX_ARTIFACTS, "at most 64 input_artifacts"),
         (
             request.contract_version.as_deref().is_none_or(|version| version == "v1"),
@@ -178,6 +218,12 @@ async fn organisation(
     super::contract::organisation(app, identity, named).await
 }
 
+/// An artifact as its caller names it. What else is said of it is not ours to repeat: that is looked up.
+fn named(given: Value) -> Option<ArtifactRef> {
+    let given: ArtifactRef = serde_json::from_value(given).ok()?;
+    is_name(given.artifact_id.as_str()).then(|| gate::unknown_reference(given.artifact_id, given.hash_sha256))
+}
+
 fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Result<Call, String> {
     let class = match request.actor.actor_type.as_str() {
         "agent" => ActorClass::Agent,
@@ -185,20 +231,25 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         "system" => ActorClass::System,
         _ => return Err("actor.actor_type is agent, human or system".to_owned()),
     };
-    let artifacts: Result<Vec<ArtifactRef>, _> =
-        request.input_artifacts.into_iter().map(serde_json::from_value).collect();
-    let artifacts =
-        artifacts.map_err(|_| "input_artifacts holds something that is no artifact_ref".to_owned())?;
-    // A sandbox's case is its session, also where it does not say so.
-    let case = request.case_id.or_else(|| identity.session.map(|session| session.to_string()));
-    let given = |value: &Value| !matches!(value, Value::Null) && value.as_str() != Some("");
+    let artifacts: Option<Vec<ArtifactRef>> = request.input_artifacts.into_iter().map(named).collect();
+    let artifacts = artifacts.ok_or("input_artifacts holds something that is no artifact_ref")?;
+    let said = |field: &str| request.scope.get(field).and_then(Value::as_str).map(str::to_owned);
+    let case = match (request.case_id, said("case_id")) {
+        (Some(case), Some(other)) if case != other => {
+            return Err("case_id and scope.case_id are two cases".to_owned());
+        }
+        // A sandbox's case is its session, also where it does not say so.
+        (case, other) => case.or(other).or_else(|| identity.session.map(|session| session.to_string())),
+    };
+    // What a lane requires is said in words: a flag or an empty line says nothing.
+    let given = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
     let mut scope: BTreeSet<String> =
         request.scope.iter().filter(|(_, value)| given(value)).map(|(name, _)| name.clone()).collect();
     scope.insert("run_id".to_owned());
     if case.is_some() {
         scope.insert("case_id".to_owned());
     }
-    let ticket = request.scope.get("override_ticket_id").and_then(Value::as_str).map(str::to_owned);
+    let (ticket, override_reason) = (said("override_ticket_id"), said("override_reason"));
     Ok(Call {
         door: Door::ToolCalls,
         org,
@@ -214,10 +265,12 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         case,
         run_id: request.run_id,
         parent: request.parent_run_id,
+        above: None,
         retry_of: request.retry_of.map(|run| (run, request.retry_reason.unwrap_or_default())),
         correlation: request.correlation_id,
         scope,
         ticket,
+        override_reason,
         demanded: request.policy_versions.map(|pins| Versions { lanes: pins.lanes, roles: pins.roles }),
         writes: None,
         denial: None,

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use store::SessionRecord;
 
 use super::auth::{Caller, SessionAttempt};
-use super::contract::identity;
+use super::contract::{identity, is_name};
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::{self, Call, Door, Gate, Outcome};
+use crate::gate::{self, Attempt, Call, Door, Gate, Outcome};
 use crate::sources::{PLATFORM_TOOLS, offered};
 
 /// The longest id of a call.
@@ -36,9 +36,10 @@ pub(super) async fn callback(
     request: Request,
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
+    let asked = path.as_ref().ok().map(|Path((_, tool))| tool.clone()).filter(|tool| is_name(tool));
     let call = match read(&app, &caller, session, path, request).await {
         Ok(call) => call,
-        Err(refusal) => return Err(record(&app, &caller, refusal).await),
+        Err(refusal) => return Err(record(&app, &caller, asked, refusal).await),
     };
     let answered = Gate::call(&app, call).await;
     match answered.outcome {
@@ -78,14 +79,16 @@ async fn read(
 }
 
 /// Every attempt is recorded, also one that is no call. Where that is not possible the caller may try again.
-async fn record(app: &AppState, caller: &Caller, refusal: ApiError) -> ApiError {
+async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: ApiError) -> ApiError {
     let (status, problem) = refusal.told();
     if status.is_server_error() {
         return refusal;
     }
     let denied = status == StatusCode::FORBIDDEN;
     let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
-    match app.gate.refuse_unreadable(identity(caller).into(), came_to, problem).await {
+    let identity = identity(caller);
+    let attempt = Attempt { operation: tool.clone(), tool, ..Attempt::of(&identity) };
+    match app.gate.refuse_unreadable(identity.into(), &attempt, came_to, problem).await {
         Ok(()) => refusal,
         Err(error) => error.into(),
     }
@@ -116,10 +119,12 @@ fn to_call(
         case: Some(session.id.to_string()),
         run_id: gate::callback_run(session.id, tool, &request.tool_call_id),
         parent: app.gate.turn_of(session.id),
+        above: None,
         retry_of: None,
         correlation: Some(request.tool_call_id.chars().take(120).collect()),
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
         ticket: None,
+        override_reason: None,
         demanded: None,
         writes: None,
         denial: (!of_this_mode).then(|| format!("{tool} is only available in setup sessions.")),

@@ -65,6 +65,24 @@ pub(super) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactR
     })
 }
 
+/// An artifact of which no more is known than what its caller says.
+pub(crate) fn unknown_reference(artifact_id: Text<3, 120>, hash_sha256: Hash) -> ArtifactRef {
+    ArtifactRef {
+        artifact_id,
+        artifact_kind: Text::fit("unknown"),
+        byte_size: None,
+        case_id: None,
+        confidentiality: None,
+        content_type: None,
+        created_at_utc: None,
+        hash_sha256,
+        hash_source: None,
+        lineage: None,
+        scope: None,
+        storage_locator: None,
+    }
+}
+
 /// How an artifact is referred to. `None` for a row that no reference can be made of, which we never write.
 pub(crate) fn reference(found: &Artifact) -> Option<ArtifactRef> {
     let run_id = found.lineage.as_ref().and_then(|lineage| lineage["run_id"].as_str());

@@ -13,6 +13,9 @@ use store::SessionRecord;
 
 use crate::sources::Output;
 
+/// What is told of a failure.
+const LONGEST_MESSAGE: usize = 2000;
+
 /// One call, read and checked for form. What it may do is not decided yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -33,6 +36,8 @@ pub(crate) struct Call {
     pub(crate) case: Option<String>,
     pub(crate) run_id: String,
     pub(crate) parent: Option<String>,
+    /// The run above it, once that was found and counts.
+    pub(crate) above: Option<String>,
     /// The run that this one tries again.
     pub(crate) retry_of: Option<(String, String)>,
     pub(crate) correlation: Option<String>,
@@ -40,6 +45,8 @@ pub(crate) struct Call {
     pub(crate) scope: BTreeSet<String>,
     /// The ticket of a break-glass grant.
     pub(crate) ticket: Option<String>,
+    /// Why the glass is broken.
+    pub(crate) override_reason: Option<String>,
     pub(crate) demanded: Option<Versions>,
     /// What it writes to, as far as that was decided about.
     pub(crate) writes: Option<Write>,
@@ -104,7 +111,7 @@ impl Result {
 
 impl Refusal {
     pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), retryable: code.retryable() }
+        Self { code, message: line(&message.into()), retryable: code.retryable() }
     }
 
     /// For an effect that may have happened: trying again by itself would be wrong.
@@ -112,6 +119,12 @@ impl Refusal {
         let message = "the gateway stopped while the call ran: whether it took effect is unknown";
         Self { code: ToolErrorCode::ToolError, message: message.to_owned(), retryable: false }
     }
+}
+
+/// As long as the contract lets a message be, and of characters that can be shown and stored.
+fn line(message: &str) -> String {
+    let plain = |char: char| if char.is_control() && char != '\n' { '\u{fffd}' } else { char };
+    message.chars().take(LONGEST_MESSAGE).map(plain).collect()
 }
 
 impl Call {
@@ -219,10 +232,12 @@ impl Call {
             case: run.case_id.clone(),
             run_id: run.run_id.clone(),
             parent: run.parent_run_id.clone(),
+            above: run.parent_run_id.clone(),
             retry_of: None,
             correlation: run.correlation_id.clone(),
             scope: BTreeSet::new(),
             ticket: (run.kind == RunKind::Override).then(String::new),
+            override_reason: None,
             demanded: None,
             writes: None,
             denial: None,

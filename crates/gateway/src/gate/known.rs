@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How much longer than the tool itself may take one waits for another instance.
 const MARGIN: Duration = Duration::from_secs(10);
 
-type Underway = Shared<BoxFuture<'static, Answered>>;
+pub(super) type Underway = Shared<BoxFuture<'static, Answered>>;
 
 /// A call at work: what is asked by whom, and where its answer will be.
 pub(super) struct InFlight {
@@ -37,15 +37,6 @@ pub(super) enum Known {
 }
 
 impl Gate {
-    /// Looks for the call in the database.
-    pub(super) async fn known(&self, app: &AppState, call: &Call) -> Known {
-        match self.store.run(call.org, &call.run_id).await {
-            Ok(None) => Known::Nothing,
-            Ok(Some(run)) => self.judge_known(app, call, run).await,
-            Err(error) => Known::Down(error),
-        }
-    }
-
     /// Brings a call to work, or finds the same one there. `None`: another one is there under its id.
     pub(super) fn join(&self, key: &(OrgId, String), call: &Call, work: Underway) -> Option<Underway> {
         let mut at_work = self.work();
@@ -56,6 +47,14 @@ impl Gate {
                 at_work.insert(key.clone(), InFlight { question: call.question(), work: work.clone() });
                 Some(work)
             }
+        }
+    }
+
+    /// A call is at work no more. Another one may have come under its id since.
+    pub(super) fn leave(&self, key: &(OrgId, String), work: &Underway) {
+        let mut at_work = self.work();
+        if at_work.get(key).is_some_and(|found| found.work.ptr_eq(work)) {
+            at_work.remove(key);
         }
     }
 
@@ -145,7 +144,7 @@ impl Gate {
     /// Whether policy would let the call happen now: an operator may have forbidden it since it was claimed. The run that it
     /// belongs to may have died with the instance that claimed it.
     async fn is_still_allowed(&self, call: &Call, tool: Option<&dyn Tool>) -> Result<bool, StoreError> {
-        let mut request = self.question(call, tool).await?.request;
+        let mut request = self.question(&mut call.clone(), tool).await?.request;
         request.run = RunState::New;
         Ok(decide(&self.rules.policy(), &request).outcome == policy::Outcome::Allow)
     }

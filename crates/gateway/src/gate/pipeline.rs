@@ -10,7 +10,7 @@ use proto::{OrgId, ToolErrorCode};
 use store::{GateWrite, Written};
 
 use super::call::{Answered, Call, Refusal};
-use super::known::Known;
+use super::known::{Known, Underway};
 use super::question::Question;
 use super::record::Prepared;
 use super::{Gate, Permit};
@@ -31,14 +31,14 @@ impl Gate {
         }
         let key = call.key();
         let (inside, asked) = (app.clone(), call.clone());
-        let work = async move { answer(&inside, asked).await }.boxed().shared();
+        let work = async move { perform(&inside, asked).await }.boxed().shared();
         let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
         // From the first look on, or a caller that hangs up would leave a call that nobody executes.
         let done = tokio::spawn(async move {
-            let _at_work = AtWork { gate, key };
-            work.await
+            let at_work = AtWork { gate, key, work };
+            at_work.work.clone().await
         });
         done.await.unwrap_or_else(|_| Answered::unrecorded(&call, Refusal::unknown()))
     }
@@ -48,18 +48,12 @@ impl Gate {
 struct AtWork {
     gate: Arc<Gate>,
     key: (OrgId, String),
+    work: Underway,
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        self.gate.work().remove(&self.key);
-    }
-}
-
-async fn answer(app: &AppState, call: Call) -> Answered {
-    match app.gate.known(app, &call).await {
-        Known::Nothing => perform(app, call).await,
-        known => told(&call, known),
+        self.gate.leave(&self.key, &self.work);
     }
 }
 
@@ -177,14 +171,11 @@ async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store:
     let policy = gate.rules.policy();
     let tool = sources::find(&policy, &call.tool, &call.operation);
     let question = gate.question(call, tool.as_deref()).await?;
+    call.above = question.above().map(|run| run.run_id.clone());
     call.writes = tool.as_ref().and_then(|tool| tool.writes().cloned());
     // Only in a lane that breaks the glass is a ticket one.
     let breaks = policy.lane(&call.lane).is_some_and(|lane| lane.override_minutes.is_some());
     call.ticket = call.ticket.take().filter(|_| breaks);
-    // A child is of its parent's case, also where it does not say so.
-    if call.case.is_none() {
-        call.case = question.parent.as_ref().and_then(|parent| parent.case_id.clone());
-    }
     let verdict = decide(&policy, &question.request);
     Ok(Decided { question, verdict, versions: policy.pins().versions(), tool })
 }

@@ -5,6 +5,7 @@ use proto::RunStatus;
 use store::{Run, StoreError};
 
 use super::Gate;
+use super::artifacts::reference;
 use super::call::Call;
 use crate::sources::Tool;
 
@@ -17,21 +18,29 @@ pub(super) struct Question {
     pub(super) retried: Option<Run>,
 }
 
+impl Question {
+    /// The run that the call's own run is below. One that does not count is none: it may be somebody else's.
+    pub(super) fn above(&self) -> Option<&Run> {
+        self.retried.as_ref().or(self.parent.as_ref())
+    }
+}
+
 impl Gate {
+    /// What policy is asked. On the way the call becomes what it really is: of its parent's case, and with references to
+    /// artifacts in our own words.
     pub(super) async fn question(
         &self,
-        call: &Call,
+        call: &mut Call,
         tool: Option<&dyn Tool>,
     ) -> Result<Question, StoreError> {
         let (state, parent) = self.parent(call).await?;
-        let retried = match &call.retry_of {
-            Some((id, _)) => self.store.run(call.org, id).await?,
-            None => None,
-        };
-        let retried = retried.filter(|run| {
-            run.status.is_terminal() && run.tool.as_deref() == Some(&call.tool) && run.case_id == call.case
-        });
+        let retried = self.retried(call).await?;
         let lost = call.retry_of.is_some() && retried.is_none();
+        let above = retried.as_ref().or(parent.as_ref());
+        if let (None, Some(case)) = (&call.case, above.and_then(|run| run.case_id.as_ref())) {
+            call.case = Some(case.clone());
+            call.scope.insert("case_id".to_owned());
+        }
         let request = Request {
             actor: call.actor.clone(),
             claimed: call.claimed.clone(),
@@ -54,11 +63,19 @@ impl Gate {
         Ok(Question { request, parent, retried })
     }
 
+    /// The run that a call tries again: it has ended, and was a call of the same tool.
+    async fn retried(&self, call: &Call) -> Result<Option<Run>, StoreError> {
+        let Some((id, _)) = &call.retry_of else { return Ok(None) };
+        let found = self.store.run(call.org, id).await?;
+        Ok(found.filter(|run| {
+            run.status.is_terminal() && run.tool.as_deref() == Some(&call.tool) && is_of_case(call, run)
+        }))
+    }
+
     async fn parent(&self, call: &Call) -> Result<(RunState, Option<Run>), StoreError> {
         let Some(id) = &call.parent else { return Ok((RunState::New, None)) };
         let found = self.store.run(call.org, id).await?.filter(|run| run.status == RunStatus::Running);
-        // A child belongs to its parent's case.
-        let found = found.filter(|run| run.case_id.is_none() || run.case_id == call.case);
+        let found = found.filter(|run| run.case_id.is_none() || is_of_case(call, run));
         let state = match &found {
             None => RunState::Inactive,
             Some(run) => RunState::Active(Versions {
@@ -73,7 +90,7 @@ impl Gate {
     /// same here, or the answer would tell which there are.
     async fn flags(
         &self,
-        call: &Call,
+        call: &mut Call,
         tool: Option<&dyn Tool>,
     ) -> Result<std::collections::BTreeSet<Flag>, StoreError> {
         let mut flags: std::collections::BTreeSet<Flag> =
@@ -82,14 +99,17 @@ impl Gate {
         if call.session.is_some_and(|own| call.case.as_deref() != Some(own.to_string().as_str())) {
             flags.insert(Flag::cross_case_lookup());
         }
-        for given in &call.input_artifacts {
+        for given in &mut call.input_artifacts {
             let found = self.store.artifact(call.org, given.artifact_id.as_str()).await?;
-            let own = found.is_some_and(|found| {
+            let own = found.filter(|found| {
                 found.hash == given.hash_sha256.to_string()
                     && (found.case_id.is_none() || found.case_id == call.case)
             });
-            if !own {
-                flags.insert(Flag::cross_case_lookup());
+            match own.as_ref().and_then(reference) {
+                Some(known) => *given = known,
+                None => {
+                    flags.insert(Flag::cross_case_lookup());
+                }
             }
         }
         Ok(flags)
@@ -111,4 +131,9 @@ impl Gate {
             now: now.timestamp(),
         }))
     }
+}
+
+/// A child belongs to the case of the run above it, also where it does not say so.
+fn is_of_case(call: &Call, above: &Run) -> bool {
+    call.case.is_none() || above.case_id == call.case
 }

@@ -55,15 +55,14 @@ impl Gate {
     }
 
     fn new_run(&self, call: &Call, decided: &Decided, end: Option<Ended>) -> NewRun {
-        let Question { request, parent, retried } = &decided.question;
-        let above = retried.as_ref().or(parent.as_ref());
+        let Question { request, retried, .. } = &decided.question;
+        let above = decided.question.above();
         NewRun {
             org_id: call.org,
             run_id: call.run_id.clone(),
             kind: call.kind(),
             lanes_version: decided.versions.lanes.clone(),
             roles_version: decided.versions.roles.clone(),
-            // A parent that does not count is not recorded: it may be somebody else's.
             parent_run_id: above.map(|run| run.run_id.clone()),
             root_run_id: above.map_or_else(|| call.run_id.clone(), |run| run.root_run_id.clone()),
             run_name: None,
@@ -139,8 +138,9 @@ impl Gate {
         }
         let answered = Answered { outcome: result.outcome(), body };
         let ended = self.ended(status, &result, &answered, hash);
-        let also = also(call).filter(|_| asked == Asked::Tool);
-        let also = also.map(|action| self.scribe.outcome(call, action, refused.as_ref(), versions));
+        let also = if asked == Asked::Tool { also(call) } else { Vec::new() };
+        let tell = |action| self.scribe.outcome(call, action, refused.as_ref(), versions);
+        let also = also.into_iter().map(tell).collect();
         Finished { ended, artifact, event, also, answered }
     }
 
@@ -185,7 +185,7 @@ struct Finished {
     artifact: Option<NewArtifact>,
     event: NewEvent,
     /// What else it was, beside a call.
-    also: Option<NewEvent>,
+    also: Vec<NewEvent>,
     answered: Answered,
 }
 
@@ -216,11 +216,12 @@ struct RunError<'a> {
 }
 
 /// What else a call is, beside a call of a tool.
-fn also(call: &Call) -> Option<ActionType> {
-    match call.kind() {
+fn also(call: &Call) -> Vec<ActionType> {
+    let kind = match call.kind() {
         RunKind::Export => Some(ActionType::Export),
-        RunKind::Override => Some(ActionType::Override),
         RunKind::DbWrite => Some(ActionType::DbWrite),
         _ => None,
-    }
+    };
+    // Whatever is done with a broken glass, it is told that the glass was broken.
+    kind.into_iter().chain(call.ticket.as_ref().map(|_| ActionType::Override)).collect()
 }

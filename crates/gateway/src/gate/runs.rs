@@ -1,6 +1,6 @@
 //! Runs that are not calls: what a caller starts to group its calls, and the turns of sessions.
 
-use ledger::{ActionType, Authz, Decision, Outcome, Target, TargetType, Text};
+use ledger::{ActionType, Authz, Decision, Event, Hash, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
 use proto::{OrgId, RunKind, RunStatus, SessionId, SessionType};
 use serde_json::json;
@@ -131,7 +131,11 @@ impl Gate {
                 Some(found.filter(fits).ok_or(RunRefusal::ParentInactive)?)
             }
         };
-        let versions = self.rules.policy().pins().versions();
+        // A child is pinned as its parent is, or a new run below an old one would be a way around the pin.
+        let versions = match &parent {
+            Some(run) => Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() },
+            None => self.rules.policy().pins().versions(),
+        };
         let (org, run_id) = (new.org, new.run_id.clone());
         let case = new.case.clone().or_else(|| parent.as_ref().and_then(|run| run.case_id.clone()));
         let started = self.tell(&new, case.as_deref(), &versions, "the run is running");
@@ -241,12 +245,43 @@ fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind,
     });
 }
 
+/// What an attempt that is no call says of itself. It need not be true: it is what was asked.
+#[derive(Default)]
+pub(crate) struct Attempt {
+    pub(crate) role: Option<&'static str>,
+    pub(crate) lane: Option<String>,
+    pub(crate) tool: Option<String>,
+    pub(crate) operation: Option<String>,
+    pub(crate) run_id: Option<String>,
+    pub(crate) case: Option<String>,
+    pub(crate) correlation: Option<String>,
+    pub(crate) request_hash: Option<Hash>,
+}
+
+impl Attempt {
+    fn describe(&self, event: &mut Event) {
+        event.role_id = self.role.map(Text::cut);
+        event.lane_id = self.lane.as_deref().map(Text::cut);
+        event.run_id = self.run_id.as_deref().and_then(|id| Text::new(id).ok());
+        event.case_id = self.case.as_deref().and_then(|id| Text::new(id).ok());
+        event.correlation_id = self.correlation.as_deref().map(Text::cut);
+        event.request_hash_sha256 = self.request_hash;
+        event.target = self.tool.as_deref().map(|tool| Target {
+            artifact_ref: None,
+            name: Text::cut(tool),
+            operation: self.operation.as_deref().map(Text::cut),
+            target_type: TargetType::Tool,
+        });
+    }
+}
+
 impl Gate {
     /// Records that somebody sent something that is no call (a failure), or a call where they may make none (denied): in
     /// their organisation's chain, or in the system's.
     pub(crate) async fn refuse_unreadable(
         &self,
         (org, actor): (Option<OrgId>, Claim),
+        attempt: &Attempt,
         came_to: Outcome,
         problem: &str,
     ) -> Result<(), StoreError> {
@@ -255,6 +290,7 @@ impl Gate {
         let events = events.map(|(action, outcome)| {
             let mut new = self.scribe.event(org, action, outcome, &actor, &versions);
             new.event.outcome_reason = Some(Text::cut(problem));
+            attempt.describe(&mut new.event);
             new
         });
         let write = GateWrite::new(Change::Nothing, events.into());

@@ -59,6 +59,8 @@ impl Scribe {
             policy_ref: Some(Text::cut(&format!("lanes@{}", versions.lanes))),
             rule_id: Some(Text::cut(&verdict.rule_id)),
         });
+        let retry = call.retry_of.as_ref().filter(|(_, reason)| !reason.is_empty());
+        new.event.notes = retry.map(|(_, reason)| Text::cut(&format!("tried again: {reason}")));
         new
     }
 
@@ -86,6 +88,11 @@ impl Scribe {
         if outcome != Outcome::Success {
             new.event.severity = Some(Severity::Warn);
         }
+        if action == ActionType::Override {
+            let ticket = call.ticket.as_deref().unwrap_or_default();
+            let reason = call.override_reason.as_deref().unwrap_or_default();
+            new.event.notes = Some(Text::cut(&format!("ticket {ticket}: {reason}")));
+        }
         new
     }
 
@@ -95,7 +102,7 @@ impl Scribe {
         event.actor.agent_name = call.agent_name.as_deref().map(Text::cut);
         event.case_id = call.case.as_deref().and_then(|id| Text::new(id).ok());
         event.run_id = Text::new(call.run_id.as_str()).ok();
-        event.parent_run_id = call.parent.as_deref().and_then(|id| Text::new(id).ok());
+        event.parent_run_id = call.above.as_deref().and_then(|id| Text::new(id).ok());
         event.correlation_id = call.correlation.as_deref().map(Text::cut);
         event.lane_id = Some(Text::cut(&call.lane));
         event.role_id = Some(Text::cut(call.role));

@@ -33,10 +33,9 @@ pub(crate) enum By {
     Person(UserId),
 }
 
-/// The tool of this name. It must be asked for by its whole name, or policy would be asked about another.
-pub(super) fn find(name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
+/// The tool of this whole name.
+pub(super) fn find(name: &str) -> Option<Arc<dyn Tool>> {
     match name {
-        _ if name != operation => None,
         push::PUSH => Some(Arc::new(push::PushTool)),
         PULL_REQUEST => Some(Arc::new(PullRequest)),
         _ => None,
@@ -83,10 +82,12 @@ pub(crate) async fn to_call(
         case: Some(session.to_string()),
         run_id,
         parent,
+        above: None,
         retry_of: None,
         correlation: Some(about.chars().take(120).collect()),
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
         ticket: None,
+        override_reason: None,
         demanded: None,
         writes: None,
         denial: None,

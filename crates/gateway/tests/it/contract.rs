@@ -5,6 +5,7 @@ mod calls;
 mod events;
 mod rules;
 mod runs;
+mod words;
 
 use std::collections::BTreeMap;
 
@@ -79,6 +80,14 @@ checks! {
     events::events_are_numbered_and_nobody_changes_them: "E.2";
     events::a_reference_is_whole_and_read_strictly: "A.1";
     events::guessable_parameters_are_hashed_with_a_key;
+
+    words::a_tool_has_the_one_name_that_policy_decides_about;
+    words::a_case_in_the_scope_is_the_case;
+    words::what_a_caller_says_of_an_artifact_is_not_repeated;
+    words::a_child_is_of_its_parents_case_and_pins;
+    words::what_is_said_of_a_run_is_a_line;
+    words::a_broken_glass_is_told_with_ticket_and_reason;
+    words::a_sandbox_says_nothing_of_other_cases;
 }
 
 /// A row is `| id | what must hold | `check` |`; rows of attacks are others.

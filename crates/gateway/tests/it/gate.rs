@@ -150,7 +150,7 @@ pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
 pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: World) {
     let long = "x".repeat(300);
     let deep = [r#"{"a":"#.repeat(200), "1".to_owned(), "}".repeat(200)].concat();
-    let bodies = [
+    let no_call = [
         "not json".to_owned(),
         "{}".to_owned(),
         r#"{"tool_name":"a","tool_name":"b"}"#.to_owned(),
@@ -164,24 +164,43 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
         with(write_call("run-00000001"), "run_id", json!(long)).to_string(),
         with(write_call("run-00000001"), "run_id", json!("short")).to_string(),
         with(write_call("run-00000001"), "run_id", json!("call_0123456789")).to_string(),
-        with(write_call("run-00000001"), "case_id", json!(long)).to_string(),
-        with(write_call("run-00000001"), "request_hash_sha256", json!("0".repeat(64))).to_string(),
-        with(write_call("run-00000001"), "contract_version", json!("v2")).to_string(),
-        with(write_call("run-00000001"), "input_artifacts", json!([{"artifact_id": "x"}])).to_string(),
-        with(write_call("run-00000001"), "actor", json!({"actor_type": "god", "actor_id": "worker"}))
-            .to_string(),
     ];
-    for body in &bodies {
-        let before = world.gateway.app.store.ledger_size().await.unwrap();
-        let call = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body(body.clone());
-        let answer = call.send().await;
-        assert_eq!(answer.status, 400, "{body}: {}", answer.text());
-        let reply = answer.json();
-        assert_eq!(reply["error"]["error_code"], "INVALID_REQUEST", "{body}");
-        assert!(reply["run_id"].is_null(), "{body}");
-        let after = world.gateway.app.store.ledger_size().await.unwrap();
-        assert_eq!(after - before, 2, "{body}");
+    let mut wrong_call = Vec::new();
+    for (field, value) in [
+        ("case_id", json!(long)),
+        ("request_hash_sha256", json!("0".repeat(64))),
+        ("contract_version", json!("v2")),
+        ("input_artifacts", json!([{"artifact_id": "x"}])),
+        ("actor", json!({"actor_type": "god", "actor_id": "worker"})),
+        ("scope", json!({"case_id": "case-2"})),
+        ("scope", json!({"case_id": 7})),
+        ("scope", json!({"override_ticket_id": "a\u{0}b"})),
+        ("scope", json!({"override_reason": false})),
+    ] {
+        wrong_call.push(with(write_call("run-00000001"), field, value).to_string());
     }
+    for (bodies, told) in [(no_call.as_slice(), Value::Null), (&wrong_call, json!("run-00000001"))] {
+        for body in bodies {
+            let before = world.gateway.app.store.ledger_size().await.unwrap();
+            let call = world.gateway.call("POST", "/v1/tool-calls").bearer(&world.token).body(body.clone());
+            let answer = call.send().await;
+            assert_eq!(answer.status, 400, "{body}: {}", answer.text());
+            let reply = answer.json();
+            assert_eq!(reply["error"]["error_code"], "INVALID_REQUEST", "{body}");
+            assert_eq!(reply["run_id"], told, "{body}");
+            let after = world.gateway.app.store.ledger_size().await.unwrap();
+            assert_eq!(after - before, 2, "{body}");
+        }
+    }
+    // What has the form of a call is told of in its own words.
+    let events = world.events("run-00000001").await;
+    assert_eq!(events.len(), 2 * wrong_call.len());
+    for event in events {
+        let said = (&event["lane_id"], &event["target"]["name"], &event["correlation_id"], &event["role_id"]);
+        assert_eq!(said, (&json!("actions.write"), &json!("effect"), &json!("why-1"), &json!("SERVICE")));
+        assert_eq!(event["request_hash_sha256"].as_str().unwrap().len(), 64);
+    }
+    assert!(world.run("run-00000001").await["run_id"].is_null(), "it made no run");
     // The form is right and the tool's own schema says no: there is a run, and it failed.
     let wrong = with(write_call("run-00000002"), "parameters", json!({"note": "far too long for this tool"}));
     let answer = world.call(&wrong).await;
@@ -243,6 +262,7 @@ pub(crate) async fn a_child_needs_an_active_parent_and_inherits_from_it(world: W
     // Of another case than its parent: as if there were no such parent.
     let stray = with(child("run-00000002"), "case_id", json!("case-2"));
     assert_eq!(world.call(&stray).await.status, 403);
+    assert!(world.events("run-00000002").await.iter().all(|event| event["parent_run_id"].is_null()));
     let finish = format!("/v1/runs/{parent}/finish");
     let finish = || world.gateway.post(&finish, &json!({"status": "completed"})).bearer(&world.token).send();
     assert_eq!(finish().await.status, 200);
@@ -267,6 +287,10 @@ pub(crate) async fn a_retry_is_a_new_run_below_the_first(world: World) {
     assert_eq!(world.call(&retry).await.status, 200);
     let run = world.run("run-00000002").await;
     assert_eq!((run["parent_run_id"].as_str(), run["retry_count"].as_i64()), (Some("run-00000001"), Some(1)));
+    assert_eq!(run["retry_reason"], "it failed");
+    let events = world.events("run-00000002").await;
+    assert!(events.iter().all(|event| event["parent_run_id"] == "run-00000001"), "{events:?}");
+    assert_eq!(events[0]["notes"], "tried again: it failed");
     assert_eq!(world.run("run-00000001").await["status"], "failed", "the first stays as it ended");
     let stray = with(write_call("run-00000003"), "retry_of", json!("run-never-was"));
     assert_eq!(world.call(&stray).await.status, 403);

@@ -154,6 +154,8 @@ pub struct RunRecord {
     #[schema(value_type = Object)]
     pub outputs: Value,
     pub retry_count: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_reason: Option<String>,
 }
 
 /// Which runs are wanted, newest first.

@@ -37,6 +37,11 @@ pub(super) struct Committed {
 }
 
 impl Committed {
+    /// What only looked has nothing to bring. What it saw was brought before it, as batches come one after the other.
+    fn has_written(&self) -> bool {
+        self.result.as_ref().is_ok_and(|results| results.iter().any(|one| matches!(one, Written::Done)))
+    }
+
     /// Whether it was kept is not known. What was refused before that stays refused.
     fn in_doubt(self, why: &str) {
         match self.result {
@@ -91,7 +96,7 @@ impl Disk {
 
 fn work(batches: &Receiver<Batch>, refused: &Refused) {
     while let Ok(Batch { log, all }) = batches.recv() {
-        if all.iter().any(|committed| committed.result.is_ok())
+        if all.iter().any(Committed::has_written)
             && let Err(error) = log.sync_data()
         {
             refused.because(&error);

@@ -1,6 +1,7 @@
 //! What a transaction of the gate does, decided from what was there before it. Nothing here asks a database.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use ledger::{AppendError, Chain, Entry, Head};
 use proto::{ConfigurationId, OrgId, RunStatus};
@@ -46,19 +47,16 @@ pub(super) struct Told<'a> {
 }
 
 /// The runs that must be looked at.
-pub(super) fn run_keys(writes: &[Ready]) -> Vec<(OrgId, &str)> {
+pub(super) fn run_keys(writes: &[Arc<Ready>]) -> Vec<(OrgId, &str)> {
     let mut keys: Vec<_> = writes.iter().filter_map(|ready| ready.write.change.run()).collect();
-    keys.extend(writes.iter().filter_map(|ready| match &ready.write.change {
-        Change::Begin(run) => run.parent_run_id.as_deref().map(|parent| (run.org_id, parent)),
-        _ => None,
-    }));
+    keys.extend(writes.iter().filter_map(|ready| ready.write.change.parent()));
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
 /// The configurations that must be looked at.
-pub(super) fn configuration_keys(writes: &[Ready]) -> Vec<(OrgId, ConfigurationId)> {
+pub(super) fn configuration_keys(writes: &[Arc<Ready>]) -> Vec<(OrgId, ConfigurationId)> {
     let mut keys: Vec<_> =
         writes.iter().filter_map(|ready| ready.write.effect.as_ref()).map(Effect::key).collect();
     keys.sort_unstable();
@@ -70,9 +68,10 @@ pub(super) fn configuration_keys(writes: &[Ready]) -> Vec<(OrgId, ConfigurationI
 const TOGETHER: usize = 4;
 
 /// Decides about each write by what was found. The first event goes to position `size`.
-pub(super) fn plan<'a>(writes: &'a [Ready], found: &Found, size: u64) -> Plan<'a> {
+pub(super) fn plan<'a>(writes: &'a [Arc<Ready>], found: &Found, size: u64) -> Plan<'a> {
     let mut plan = Plan::default();
-    for Ready { write, records } in writes {
+    for ready in writes {
+        let Ready { write, records } = ready.as_ref();
         let result = judge(&mut plan, write, found, size);
         if matches!(result, Written::Done) {
             plan.artifacts.extend(&write.artifacts);

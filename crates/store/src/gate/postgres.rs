@@ -11,8 +11,9 @@ use proto::{ConfigurationId, OrgId};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::kept::Kept;
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
-use super::rows::{Cell, Rows, of_ledger, of_plan};
+use super::rows::{Cell, Rows, What, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
 use crate::ledger_event::{hash, whole};
 use crate::postgres::Postgres;
@@ -25,7 +26,7 @@ const NEXT_LOOK: usize = 8;
 
 /// Works until the line is closed. Whatever waits becomes one transaction.
 pub(super) async fn work(server: Postgres, mut inbox: Inbox) {
-    let mut waiting = Vec::new();
+    let (mut waiting, kept) = (Vec::new(), Arc::new(Kept::default()));
     let (mut written, mut look) = (0, FIRST_LOOK);
     loop {
         if waiting.is_empty() {
@@ -37,7 +38,7 @@ pub(super) async fn work(server: Postgres, mut inbox: Inbox) {
         waiting = later;
         if !now.is_empty() {
             written += now.len();
-            commit(&server, now).await;
+            commit(&server, &kept, now).await;
         }
         if written >= look {
             look *= NEXT_LOOK;
@@ -61,13 +62,13 @@ async fn look_at_tables(server: Postgres) {
 
 /// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
 /// others nothing.
-async fn commit(server: &Postgres, jobs: Vec<Job>) {
+async fn commit(server: &Postgres, kept: &Arc<Kept>, jobs: Vec<Job>) {
     let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
     let writes = Arc::new(writes);
-    match attempt(server, &writes, 0..writes.len()).await {
+    match attempt(server, kept, &writes, 0..writes.len()).await {
         Err(error) if writes.len() > 1 && !error.is_unavailable() => {
             for (index, done) in waiting.into_iter().enumerate() {
-                answer_each([done], attempt(server, &writes, index..index + 1).await);
+                answer_each([done], attempt(server, kept, &writes, index..index + 1).await);
             }
         }
         result => answer(waiting, result),
@@ -76,24 +77,28 @@ async fn commit(server: &Postgres, jobs: Vec<Job>) {
 
 async fn attempt(
     server: &Postgres,
-    writes: &Arc<Vec<Ready>>,
+    kept: &Arc<Kept>,
+    writes: &Arc<Vec<Arc<Ready>>>,
     which: Range<usize>,
 ) -> Result<Vec<Written>, StoreError> {
-    let writes = writes.clone();
-    server
+    let (asked, known, these) = (writes.clone(), kept.clone(), which.clone());
+    let results = server
         .transaction(Durability::Disk, move |tx| {
-            Box::pin(async move { run(tx, writes.get(which).unwrap_or_default()).await })
+            Box::pin(async move { run(tx, &known, asked.get(these).unwrap_or_default()).await })
         })
-        .await
+        .await?;
+    kept.note(writes.get(which).unwrap_or_default(), &results);
+    Ok(results)
 }
 
-async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
+async fn run(tx: &mut PgConnection, kept: &Kept, writes: &[Arc<Ready>]) -> Result<Vec<Written>, StoreError> {
     // First of all: whoever changes this row writes alone.
     const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
     let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
     let found = look(tx, writes).await?;
     let size = whole(size)?;
-    let plan = plan(writes, &found, size);
+    let mut plan = plan(writes, &found, size);
+    plan.artifacts.retain(|artifact| !kept.has(artifact));
     for rows in of_plan(&plan) {
         execute(tx, &rows).await?;
     }
@@ -103,7 +108,7 @@ async fn run(tx: &mut PgConnection, writes: &[Ready]) -> Result<Vec<Written>, St
     Ok(plan.results)
 }
 
-async fn look(tx: &mut PgConnection, writes: &[Ready]) -> Result<Found, StoreError> {
+async fn look(tx: &mut PgConnection, writes: &[Arc<Ready>]) -> Result<Found, StoreError> {
     // Locked, so that what is found is there when it is changed.
     const CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
         WHERE (org_id, id) IN (SELECT * FROM UNNEST($1::uuid[], $2::uuid[])) FOR UPDATE";
@@ -157,7 +162,7 @@ async fn execute(tx: &mut PgConnection, rows: &Rows<'_>) -> sqlx::Result<()> {
     query.execute(&mut *tx).await.map(drop)
 }
 
-/// The statement. The columns are named as SQLite names those of `VALUES`.
+/// The statement for all rows.
 fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
     let (mut columns, mut arrays, mut names) = (String::new(), String::new(), String::new());
     for (index, cell) in (1..).zip(first) {
@@ -176,8 +181,18 @@ fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
         let _ = write!(arrays, "{comma}${index}::{array}[]");
         let _ = write!(names, "{comma}c{index}");
     }
-    let (before, after) = (rows.before, rows.after);
-    format!("{before}SELECT {columns} FROM UNNEST({arrays}) AS u({names}){after}")
+    let rows_of_it = format!("SELECT {columns} FROM UNNEST({arrays}) AS u({names})");
+    match &rows.what {
+        What::Insert { into, conflict } => format!("{into}{rows_of_it}{conflict}"),
+        What::Update { table, set, whose } => {
+            let set: Vec<_> =
+                set.iter().map(|(column, number)| format!("{column} = v.column{number}")).collect();
+            let whose: Vec<_> =
+                whose.iter().map(|(column, number)| format!("{table}.{column} = v.column{number}")).collect();
+            let (set, whose) = (set.join(", "), whose.join(" AND "));
+            format!("UPDATE {table} SET {set} FROM ({rows_of_it}) AS v WHERE {whose}")
+        }
+    }
 }
 
 fn as_text<'a>(cell: &'a Cell<'_>) -> Option<&'a str> {

@@ -1,7 +1,7 @@
 //! The rows that a transaction of the gate writes, before it is known which database takes them.
 //!
 //! SQLite takes them one by one in a statement that is prepared once, PostgreSQL all at once as arrays: each what is
-//! fastest there. The texts around the rows are the same.
+//! fastest there. Both texts are made of the same words.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,11 +16,26 @@ use super::{Change, Effect, moment};
 use crate::row::JsonText;
 use crate::{NewArtifact, NewRun, StoreError};
 
-/// Rows of one statement, and what stands before and after them.
+/// Rows of one statement.
 pub(super) struct Rows<'a> {
-    pub(super) before: &'static str,
+    pub(super) what: What,
     pub(super) values: Vec<Vec<Cell<'a>>>,
-    pub(super) after: &'static str,
+}
+
+/// What is done with rows.
+pub(super) enum What {
+    Insert {
+        /// Up to the rows.
+        into: &'static str,
+        /// After them.
+        conflict: &'static str,
+    },
+    /// Columns, each with the number of its value.
+    Update {
+        table: &'static str,
+        set: &'static [(&'static str, usize)],
+        whose: &'static [(&'static str, usize)],
+    },
 }
 
 /// One value of a row. All rows of a statement have the same kinds.
@@ -174,15 +189,12 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             *position,
         ]
     };
-    Rows {
-        before: "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
+    let into = "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
             roles_version, parent_run_id, root_run_id, run_name, case_id, session_id, correlation_id, actor,
             role_id, lane_id, tool, operation, request_hash, decision, instance, inputs, retry_count,
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,
-            completed_at, begun_position) ",
-        values: runs.iter().map(row).collect(),
-        after: "",
-    }
+            completed_at, begun_position) ";
+    Rows { what: What::Insert { into, conflict: "" }, values: runs.iter().map(row).collect() }
 }
 
 fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
@@ -200,21 +212,26 @@ fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
             *position,
         ]
     });
-    Rows {
-        before:
-            "UPDATE runs SET status = v.column3, outcome = v.column4, error = v.column5, answer = v.column6,
-            response_hash = v.column7, outputs = v.column8, completed_at = v.column9,
-            ended_position = v.column10 FROM (",
-        values: rows.collect(),
-        after: ") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2",
-    }
+    let set = &[
+        ("status", 3),
+        ("outcome", 4),
+        ("error", 5),
+        ("answer", 6),
+        ("response_hash", 7),
+        ("outputs", 8),
+        ("completed_at", 9),
+        ("ended_position", 10),
+    ];
+    Rows { what: What::Update { table: "runs", set, whose: RUN_KEY }, values: rows.collect() }
 }
+
+/// A run by the first two values of its row.
+const RUN_KEY: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
 
 fn takes<'a>(plan: &Plan<'a>) -> Rows<'a> {
     Rows {
-        before: "UPDATE runs SET instance = v.column3 FROM (",
+        what: What::Update { table: "runs", set: &[("instance", 3)], whose: RUN_KEY },
         values: plan.takes.iter().map(|(org, run, to)| row![org.uuid(), *run, *to]).collect(),
-        after: ") AS v WHERE runs.org_id = v.column1 AND runs.run_id = v.column2",
     }
 }
 
@@ -223,12 +240,16 @@ fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
         let Effect::SaveServiceCommands { org, configuration, commands, by, at } = effect;
         row![org.uuid(), configuration.uuid(), commands, by, *at]
     };
+    let set = &[
+        ("service_commands", 3),
+        ("service_commands_updated_by", 4),
+        ("service_commands_updated_at", 5),
+        ("updated_at", 5),
+    ];
+    let whose = &[("org_id", 1), ("id", 2)];
     Rows {
-        before:
-            "UPDATE configurations SET service_commands = v.column3, service_commands_updated_by = v.column4,
-            service_commands_updated_at = v.column5, updated_at = v.column5 FROM (",
+        what: What::Update { table: "configurations", set, whose },
         values: effects.iter().map(row).collect(),
-        after: ") AS v WHERE configurations.org_id = v.column1 AND configurations.id = v.column2",
     }
 }
 
@@ -256,29 +277,30 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
     // There is one lock, so of several changes the last one is what stays.
     locks.drain(..locks.len().saturating_sub(1));
     let locks = Rows {
-        before: "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at) ",
+        what: What::Insert {
+            into: "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at) ",
+            conflict: " ON CONFLICT (id) DO UPDATE SET locked = excluded.locked,
+                changed_by = excluded.changed_by, reason = excluded.reason, changed_at = excluded.changed_at",
+        },
         values: locks,
-        after: " ON CONFLICT (id) DO UPDATE SET locked = excluded.locked, changed_by = excluded.changed_by,
-            reason = excluded.reason, changed_at = excluded.changed_at",
     };
     let grants = Rows {
-        before: "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by, valid_from,
-            valid_until) ",
+        what: What::Insert {
+            into: "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by, valid_from,
+                valid_until) ",
+            conflict: "",
+        },
         values: grants,
-        after: "",
     };
     [locks, grants]
 }
 
 fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
-    let contents = Rows {
-        before: "INSERT INTO artifact_contents (org_id, artifact_id, content) ",
-        values: artifacts
-            .iter()
-            .map(|new| row![new.org_id.uuid(), &new.artifact_id, new.content.as_slice()])
-            .collect(),
-        after: " ON CONFLICT (org_id, artifact_id) DO NOTHING",
-    };
+    let conflict = " ON CONFLICT (org_id, artifact_id) DO NOTHING";
+    let into = "INSERT INTO artifact_contents (org_id, artifact_id, content) ";
+    let row = |new: &&'a NewArtifact| row![new.org_id.uuid(), &new.artifact_id, new.content.as_slice()];
+    let contents =
+        Rows { what: What::Insert { into, conflict }, values: artifacts.iter().map(row).collect() };
     let described = artifacts.iter().map(|new| {
         row![
             new.org_id.uuid(),
@@ -294,13 +316,9 @@ fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
             new.at,
         ]
     });
-    let described = Rows {
-        before: "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
-            case_id, content_type, byte_size, lineage, created_at) ",
-        values: described.collect(),
-        after: " ON CONFLICT (org_id, artifact_id) DO NOTHING",
-    };
-    [contents, described]
+    let into = "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
+        case_id, content_type, byte_size, lineage, created_at) ";
+    [contents, Rows { what: What::Insert { into, conflict }, values: described.collect() }]
 }
 
 /// Events with their links, where the chains end now, and how large the tree is.
@@ -330,13 +348,9 @@ pub(super) fn of_ledger<'a>(
             moment(event)?,
         ]);
     }
-    let appended = Rows {
-        before:
-            "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
-            run_id, case_id, loose, record, prev_hash, hash, created_at) ",
-        values: rows,
-        after: "",
-    };
+    let into = "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
+        run_id, case_id, loose, record, prev_hash, hash, created_at) ";
+    let appended = Rows { what: What::Insert { into, conflict: "" }, values: rows };
     let orgs: HashMap<_, _> =
         events.iter().zip(entries).map(|(told, entry)| (entry.chain.as_str(), told.new.org)).collect();
     let ends = heads.iter().map(|(chain, head)| {
@@ -344,14 +358,15 @@ pub(super) fn of_ledger<'a>(
         row![chain, org, head.sequence, head.hash.to_string()]
     });
     let ends = Rows {
-        before: "INSERT INTO ledger_heads (chain, org_id, sequence, hash) ",
+        what: What::Insert {
+            into: "INSERT INTO ledger_heads (chain, org_id, sequence, hash) ",
+            conflict: " ON CONFLICT (chain) DO UPDATE SET sequence = excluded.sequence, hash = excluded.hash",
+        },
         values: ends.collect(),
-        after: " ON CONFLICT (chain) DO UPDATE SET sequence = excluded.sequence, hash = excluded.hash",
     };
     let tree = Rows {
-        before: "UPDATE ledger_tree SET size = v.column1 FROM (",
-        values: vec![row![size + entries.len() as u64]],
-        after: ") AS v WHERE ledger_tree.id = 1",
+        what: What::Update { table: "ledger_tree", set: &[("size", 2)], whose: &[("id", 1)] },
+        values: vec![row![1_i64, size + entries.len() as u64]],
     };
     Ok([appended, ends, tree])
 }

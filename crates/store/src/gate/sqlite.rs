@@ -12,8 +12,9 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 
 use super::disk::{Committed, Disk, Refused};
+use super::kept::Kept;
 use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
-use super::rows::{Cell, Rows, of_ledger, of_plan};
+use super::rows::{Cell, Rows, What, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, apart};
 use crate::ledger_event::{hash, whole};
 use crate::near::{FromNear, NearRow, find, time_text};
@@ -31,7 +32,13 @@ const UNFOLDED: u32 = 16_384;
 /// is made.
 pub(super) fn work(file: &Path, turn: &Turn, refused: &Refused, mut inbox: Inbox) {
     let disk = Disk::start(refused.clone());
-    let mut line = Line { file: file.to_owned(), refused: refused.clone(), connection: None, log: None };
+    let mut line = Line {
+        file: file.to_owned(),
+        refused: refused.clone(),
+        connection: None,
+        log: None,
+        kept: Kept::default(),
+    };
     let mut waiting = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -64,6 +71,7 @@ struct Line {
     connection: Option<Connection>,
     /// SQLite's log. It is the same file as long as anybody has the database open.
     log: Option<Arc<File>>,
+    kept: Kept,
 }
 
 impl Line {
@@ -83,7 +91,7 @@ impl Line {
         }
     }
 
-    fn attempt(&mut self, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
+    fn attempt(&mut self, writes: &[Arc<Ready>]) -> Result<Vec<Written>, StoreError> {
         self.refused.check()?;
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -93,7 +101,7 @@ impl Line {
             let log = open_log(&self.file).map_err(|error| StoreError::NotCommitted(error.to_string()))?;
             self.log = Some(Arc::new(log));
         }
-        let done = catch_unwind(AssertUnwindSafe(|| run(&mut connection, writes)))
+        let done = catch_unwind(AssertUnwindSafe(|| run(&mut connection, &self.kept, writes)))
             .unwrap_or_else(|_| Err(StoreError::NotCommitted("the gate's writer fell over".to_owned())));
         self.connection = Some(connection).filter(Connection::is_autocommit);
         done
@@ -121,7 +129,7 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, StoreError> {
+fn run(connection: &mut Connection, kept: &Kept, writes: &[Arc<Ready>]) -> Result<Vec<Written>, StoreError> {
     let tx = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .map_err(|error| failed(&error))?;
@@ -129,7 +137,8 @@ fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, St
         find(&tx, "SELECT size AS number FROM ledger_tree WHERE id = 1", &[])?.unwrap_or(Number(0));
     let found = look(&tx, writes)?;
     let size = whole(size)?;
-    let plan = plan(writes, &found, size);
+    let mut plan = plan(writes, &found, size);
+    plan.artifacts.retain(|artifact| !kept.has(artifact));
     for rows in of_plan(&plan) {
         execute(&tx, &rows).map_err(|error| failed(&error))?;
     }
@@ -137,10 +146,11 @@ fn run(connection: &mut Connection, writes: &[Ready]) -> Result<Vec<Written>, St
         append(&tx, &plan.events, size)?;
     }
     tx.commit().map_err(|error| StoreError::NotCommitted(error.to_string()))?;
+    kept.note(writes, &plan.results);
     Ok(plan.results)
 }
 
-fn look(tx: &Connection, writes: &[Ready]) -> Result<Found, StoreError> {
+fn look(tx: &Connection, writes: &[Arc<Ready>]) -> Result<Found, StoreError> {
     const CONFIGURATION: &str = "SELECT 1 AS number FROM configurations WHERE org_id = $1 AND id = $2";
     let mut found = Found::default();
     for (org, run) in run_keys(writes) {
@@ -175,9 +185,7 @@ fn append(tx: &Connection, events: &[Told<'_>], size: u64) -> Result<(), StoreEr
 /// One row after the other, by a statement that is prepared once.
 fn execute(tx: &Connection, rows: &Rows<'_>) -> rusqlite::Result<()> {
     let Some(first) = rows.values.first() else { return Ok(()) };
-    let places = vec!["?"; first.len()].join(",");
-    let sql = format!("{}VALUES ({places}){}", rows.before, rows.after);
-    let mut statement = tx.prepare_cached(&sql)?;
+    let mut statement = tx.prepare_cached(&text(&rows.what, first.len()))?;
     for row in &rows.values {
         for (index, cell) in (1..).zip(row) {
             statement.raw_bind_parameter(index, cell)?;
@@ -185,6 +193,21 @@ fn execute(tx: &Connection, rows: &Rows<'_>) -> rusqlite::Result<()> {
         statement.raw_execute()?;
     }
     Ok(())
+}
+
+/// The statement for one row.
+fn text(what: &What, values: usize) -> String {
+    match what {
+        What::Insert { into, conflict } => {
+            format!("{into}VALUES ({}){conflict}", vec!["?"; values].join(","))
+        }
+        What::Update { table, set, whose } => {
+            let equal = |(column, number): &(&str, usize)| format!("{column} = ?{number}");
+            let set: Vec<_> = set.iter().map(equal).collect();
+            let whose: Vec<_> = whose.iter().map(equal).collect();
+            format!("UPDATE {table} SET {} WHERE {}", set.join(", "), whose.join(" AND "))
+        }
+    }
 }
 
 impl ToSql for Cell<'_> {

@@ -17,6 +17,7 @@ on_both! {
     a_claim_is_given_once
     a_run_ends_once_and_stays_as_it_ended
     a_call_needs_a_parent_at_work
+    a_parent_that_ends_first_has_ended_however_close_its_child_comes
     what_is_refused_leaves_no_event
     an_effect_comes_with_its_claim_or_not_at_all
     many_writers_make_one_ledger
@@ -171,6 +172,24 @@ async fn a_call_needs_a_parent_at_work(backend: &Backend) {
     // What was refused is told all the same.
     let refused = Ended { status: RunStatus::Denied, ..*ended("denied") };
     done(store, begin(NewRun { end: Some(refused), ..child("child-04") }, Vec::new())).await;
+}
+
+/// All three are asked at once, and whatever waits while the first is written goes into one transaction.
+async fn a_parent_that_ends_first_has_ended_however_close_its_child_comes(backend: &Backend) {
+    let store = &backend.store;
+    for round in 0..20 {
+        let (first, parent) = (format!("first-run-{round}"), format!("parent-run-{round}"));
+        done(store, begin(run(&parent), vec![])).await;
+        let mut child = run(&format!("child-run-{round}"));
+        child.parent_run_id = Some(parent.clone());
+        let (_, ended, begun) = tokio::join!(
+            store.gate_write(begin(run(&first), vec![])),
+            store.gate_write(end(&parent, "here", "over")),
+            store.gate_write(begin(child, vec![])),
+        );
+        assert!(matches!(ended.unwrap(), Written::Done));
+        assert!(matches!(begun.unwrap(), Written::ParentInactive), "round {round}");
+    }
 }
 
 async fn what_is_refused_leaves_no_event(backend: &Backend) {
