@@ -14,13 +14,32 @@ pub(crate) fn write_number(out: &mut String, number: f64) {
     // `serde_json` gives the digits that ECMAScript asks for: as few as lead back, of those the nearest, and of two
     // equally near the even one. The standard library's `{:e}` rounds that tie up. Only the layout differs.
     let shortest = serde_json::Value::from(number.abs()).to_string();
-    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all = [whole, fraction].concat();
-    let digits = all.trim_start_matches('0');
-    let leading = all.len() - digits.len();
-    let places = i32::try_from(whole.len()).unwrap_or_default() - i32::try_from(leading).unwrap_or_default();
-    lay_out(out, digits.trim_end_matches('0'), places + exponent.parse::<i32>().unwrap_or_default());
+    let Decimal { digits, point } = Decimal::of(&shortest);
+    lay_out(out, &digits, point);
+}
+
+/// A decimal number without its sign, in the one form that its spellings share.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Decimal {
+    /// Neither begins nor ends with a zero.
+    digits: String,
+    /// Where the decimal point stands, counted from the first digit.
+    point: i32,
+}
+
+impl Decimal {
+    /// Of a number as JSON spells it, without its sign.
+    pub(crate) fn of(text: &str) -> Self {
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all = [whole, fraction].concat();
+        let digits = all.trim_start_matches('0');
+        let leading = all.len() - digits.len();
+        let places =
+            i32::try_from(whole.len()).unwrap_or_default() - i32::try_from(leading).unwrap_or_default();
+        let point = exponent.parse::<i32>().unwrap_or_default().saturating_add(places);
+        Self { digits: digits.trim_end_matches('0').to_owned(), point }
+    }
 }
 
 /// `point` is where the decimal point stands, counted from the first digit.

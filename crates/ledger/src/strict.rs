@@ -1,6 +1,6 @@
 //! Refuses JSON that two readers may understand differently, before anything is hashed or decided on it.
 //!
-//! `serde_json` keeps the last of two equal keys and rounds large integers: two different requests would then
+//! `serde_json` keeps the last of two equal keys and rounds large numbers: two different requests would then
 //! have one hash, and a check could look at one value while the effect uses another.
 
 use std::collections::HashSet;
@@ -9,19 +9,24 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use crate::number::Decimal;
+
 /// The largest integer that every JSON reader keeps exactly: 2^53 − 1.
 pub(crate) const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+const MAX_SAFE_DOUBLE: f64 = 9_007_199_254_740_991.0;
+/// From here on numbers are written with an exponent, and no longer look like integers.
+const WITH_EXPONENT: f64 = 1e21;
 
 /// Why a body is refused; the text is safe to show, it never repeats a value.
 #[derive(Debug, thiserror::Error)]
 pub enum StrictError {
     #[error("not valid JSON: {0}")]
     Invalid(#[from] serde_json::Error),
-    #[error("not safe to read: the integer at byte {at} is beyond ±(2^53−1); send it as a string")]
+    #[error("not safe to read: the number at byte {at} is beyond ±(2^53−1); send it as a string")]
     UnsafeInteger { at: usize },
 }
 
-/// Checks that `body` is one JSON value with unique keys and safe integers.
+/// Checks that `body` is one JSON value with unique keys and safe numbers.
 pub fn check(body: &[u8]) -> Result<(), StrictError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     UniqueKeys.deserialize(&mut reader)?;
@@ -100,7 +105,7 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// The position of the first integer that cannot be kept exactly. Reads the text itself: once parsed, an
+/// The position of the first number that cannot be kept exactly. Reads the text itself: once parsed, an
 /// integer beyond 64 bits looks like any other float. `body` is known to be valid JSON.
 fn first_unsafe_integer(body: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -133,14 +138,17 @@ fn is_number_byte(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
 }
 
-/// Fractions and exponents are floats by intent; only a plain integer promises to be exact.
+/// Beyond 2^53 a double is a whole number that its neighbours are rounded to. However it is spelled, what our canonical
+/// form would write as an integer is held to what an integer promises; what is larger still must be the decimal that its
+/// double stands for, or two numbers would be one.
 fn is_safe(number: &[u8]) -> bool {
-    let digits = number.strip_prefix(b"-").unwrap_or(number);
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return true;
+    let Ok(text) = str::from_utf8(number.strip_prefix(b"-").unwrap_or(number)) else { return false };
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse::<u64>().is_ok_and(|n| n <= MAX_SAFE_INTEGER);
     }
-    let Ok(text) = str::from_utf8(digits) else { return false };
-    text.parse::<u64>().is_ok_and(|n| n <= MAX_SAFE_INTEGER)
+    let Ok(double) = text.parse::<f64>() else { return false };
+    double <= MAX_SAFE_DOUBLE
+        || (double >= WITH_EXPONENT && Decimal::of(text) == Decimal::of(&Value::from(double).to_string()))
 }
 
 #[cfg(test)]
@@ -163,8 +171,9 @@ mod tests {
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
             (-(1_i64 << 53) + 1..1 << 53).prop_map(Value::from),
-            // Whole numbers that large are written as integers, which the reader refuses by design.
-            any::<f64>().prop_filter("safe", |f| f.fract() != 0.0 || f.abs() < 1e15).prop_map(Value::from),
+            any::<f64>()
+                .prop_filter("safe", |f| f.abs() <= MAX_SAFE_DOUBLE || f.abs() >= WITH_EXPONENT)
+                .prop_map(Value::from),
             texts.clone().prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 24, 5, move |inner| {
@@ -223,7 +232,11 @@ mod tests {
             "9007199254740991",
             "-9007199254740991",
             "1e300",
+            "6.022e23",
+            "-1E21",
             "1.5",
+            "9007199254740991.0",
+            "0.1000000000000000055511151231257827",
             r#"{"n":"9007199254740993"}"#,
             r#"{"quote \" 99999999999999999999":1}"#,
         ] {
@@ -239,8 +252,23 @@ mod tests {
     }
 
     #[test]
-    fn integers_that_a_reader_would_round_are_refused() {
-        for text in ["9007199254740992", "[-9007199254740993]", r#"{"n":123456789012345678901234567890}"#] {
+    fn integers_that_a_reader_would_round_are_refused_in_every_spelling() {
+        for text in [
+            "9007199254740992",
+            "[-9007199254740993]",
+            r#"{"n":123456789012345678901234567890}"#,
+            "9007199254740993.0",
+            "9007199254740992.0",
+            "-9007199254740993e0",
+            "90071992547409930e-1",
+            "9.007199254740993E+15",
+            "9007199254740992.5",
+            "1e16",
+            "1234567890123456789.0",
+            // Not the decimal that its double is written as, which is 1e+30.
+            "1000000000000000019884624838656.0",
+            "1.00000000000000000000001e30",
+        ] {
             assert!(verdict(text).contains("2^53"), "{text}: {}", verdict(text));
         }
     }
