@@ -41,7 +41,7 @@ pub use governance::{Governance, GovernanceError, Grant};
 use known::InFlight;
 pub(crate) use permit::Permit;
 use rules::Rules;
-pub use rules::{RulesError, read_policy};
+pub use rules::{RulesError, known_tool, read_policy};
 pub(crate) use runs::{Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
 use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;

@@ -1,13 +1,16 @@
 //! What a new version of the policy would change: rule by rule, and on what was decided before.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::decide::{Outcome, Verdict, decide};
-use crate::lanes::Lane;
+use crate::decide::{Check, Outcome, Verdict, decide, rule_id};
+use crate::lanes::{Lane, Write};
+use crate::modes::Risk;
 use crate::policy::Policy;
-use crate::request::{Request, RunState};
+use crate::request::{Action, Request, RunState};
+use crate::tools::HttpTool;
 
 /// One difference between two policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,6 +38,26 @@ pub struct Recorded {
     pub id: String,
     pub request: Request,
     pub outcome: Outcome,
+    /// What decided; earlier versions did not write it down.
+    #[serde(default)]
+    pub rule_id: Option<String>,
+}
+
+impl Recorded {
+    /// Whether it was a demand for other versions that denied, and not what the policy says.
+    fn is_of_pins(&self) -> bool {
+        let pinned = || self.request.demanded.is_some() || matches!(self.request.run, RunState::Active(_));
+        let by_pins =
+            self.rule_id.as_ref().map_or_else(pinned, |rule| *rule == rule_id(Check::Pins, None, None));
+        self.outcome == Outcome::Deny && by_pins
+    }
+}
+
+/// What there is to know of a tool before a decision about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownTool {
+    pub risk: Risk,
+    pub writes: Option<Write>,
 }
 
 /// A recorded decision that a candidate would make otherwise.
@@ -45,17 +68,44 @@ pub struct Flip {
     pub now: Verdict,
 }
 
-/// Makes recorded decisions again under `candidate`. Version pins are left out: a candidate always has others.
-pub fn replay(candidate: &Policy, recorded: impl IntoIterator<Item = Recorded>) -> Vec<Flip> {
-    let again = |Recorded { id, mut request, outcome }| {
+/// What came of replaying.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    pub flips: Vec<Flip>,
+    /// Denials by version pins, which are left out: a candidate always has other versions.
+    pub pinned: usize,
+}
+
+/// Makes recorded decisions again under `candidate`. `tool` gives what the candidate makes of a tool's name and operation:
+/// what was recorded of it came from the files of then. Version pins are left out.
+pub fn replay(
+    candidate: &Policy,
+    tool: impl Fn(&str, &str) -> Option<KnownTool>,
+    recorded: impl IntoIterator<Item = Recorded>,
+) -> Replayed {
+    let mut done = Replayed::default();
+    for recorded in recorded {
+        if recorded.is_of_pins() {
+            done.pinned += 1;
+            continue;
+        }
+        let Recorded { id, mut request, outcome: was, .. } = recorded;
         request.demanded = None;
         if matches!(request.run, RunState::Active(_)) {
             request.run = RunState::New;
         }
+        if let Action::Tool { tool_name, operation, risk, registered, writes } = &mut request.action {
+            let known = tool(tool_name, operation);
+            *registered = known.is_some();
+            *risk = known.as_ref().map_or(Risk::Danger, |known| known.risk);
+            *writes = known.and_then(|known| known.writes);
+        }
         let now = decide(candidate, &request);
-        (now.outcome != outcome).then_some(Flip { id, was: outcome, now })
-    };
-    recorded.into_iter().filter_map(again).collect()
+        if now.outcome != was {
+            done.flips.push(Flip { id, was, now });
+        }
+    }
+    done
 }
 
 /// What differs between two policies, what loosens first.
@@ -111,9 +161,9 @@ fn diff_lane(changes: &mut Vec<Change>, id: &str, old: Option<&Lane>, new: Optio
     // No time box means that no grant is needed: the loosest.
     let minutes = |lane: &Lane| lane.override_minutes.unwrap_or(u64::MAX);
     match minutes(new).cmp(&minutes(old)) {
-        std::cmp::Ordering::Less => replaced(Effect::Tightens, "the time box of grants is shorter"),
-        std::cmp::Ordering::Greater => replaced(Effect::Loosens, "the time box of grants is longer"),
-        std::cmp::Ordering::Equal => {}
+        Ordering::Less => replaced(Effect::Tightens, "the time box of grants is shorter"),
+        Ordering::Greater => replaced(Effect::Loosens, "the time box of grants is longer"),
+        Ordering::Equal => {}
     }
 }
 
@@ -172,13 +222,19 @@ fn diff_tools(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
     let ids = |policy: &Policy| policy.tools().map(|tool| tool.name.clone()).collect();
     diff_set(changes, "tools", "tool", Effect::Loosens, (&ids(old), &ids(new)));
     for tool in old.tools() {
-        // Where it stands in the file is no difference.
-        let same = |other: &&crate::tools::HttpTool| {
-            crate::tools::HttpTool { line: tool.line, ..(*other).clone() } == *tool
+        let Some(other) = new.tool(&tool.name) else { continue };
+        let mut differs = |effect, what: &str| {
+            changes.push(Change { effect, subject: format!("tool {}", tool.name), what: what.to_owned() });
         };
-        if new.tool(&tool.name).is_some_and(|other| !same(&other)) {
-            let what = "its definition differs".to_owned();
-            changes.push(Change { effect: Effect::Changes, subject: format!("tool {}", tool.name), what });
+        match other.risk.cmp(&tool.risk) {
+            Ordering::Less => differs(Effect::Loosens, "its risk is lower"),
+            Ordering::Greater => differs(Effect::Tightens, "its risk is higher"),
+            Ordering::Equal => {}
+        }
+        // Where it stands in the file is no difference.
+        let same = HttpTool { line: tool.line, risk: tool.risk, ..other.clone() } == *tool;
+        if !same {
+            differs(Effect::Changes, "its definition differs");
         }
     }
 }

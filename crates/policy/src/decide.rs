@@ -90,7 +90,7 @@ pub fn explain(policy: &Policy, request: &Request) -> Explanation {
 }
 
 /// Why a check says no; `rule` where the policy has a name for it.
-struct Denial<'a> {
+pub(crate) struct Denial<'a> {
     reason: Cow<'static, str>,
     rule: Option<&'a str>,
 }
@@ -266,7 +266,7 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
     }
 }
 
-fn rule_id(check: Check, lane: Option<&Lane>, denial: Option<&Denial<'_>>) -> String {
+pub(crate) fn rule_id(check: Check, lane: Option<&Lane>, denial: Option<&Denial<'_>>) -> String {
     if let Some(rule) = denial.and_then(|denial| denial.rule) {
         return format!("prohibition:{rule}");
     }

@@ -19,7 +19,7 @@ mod roles;
 mod tools;
 mod yaml;
 
-pub use compare::{Change, Effect, Flip, Recorded, diff, replay};
+pub use compare::{Change, Effect, Flip, KnownTool, Recorded, Replayed, diff, replay};
 pub use decide::{Check, Explanation, Outcome, Step, Verdict, decide, explain};
 pub use error::PolicyError;
 pub use lanes::{Lane, Prohibition, Write, WriteMode};

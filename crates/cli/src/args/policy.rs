@@ -89,7 +89,7 @@ pub(crate) struct ExplainArgs {
     /// What the tool is to do [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The tool's risk [default: that of tools.yaml, else danger]
+    /// The risk of a tool, also of one that is not there [default: its own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
     /// Instead of a tool: the table that is written

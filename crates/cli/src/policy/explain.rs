@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use gateway::gate::known_tool;
 use policy::{
     Action, ActorClass, Claim, Explanation, Flag, Grant, Outcome, Policy, Request, Risk, RunState, WriteMode,
-    full_name,
 };
 use serde_json::json;
 
@@ -80,13 +80,15 @@ fn action(policy: &Policy, args: &ExplainArgs) -> Action {
         return Action::Write { table: table.clone(), mode };
     }
     let tool_name = args.tool.clone().unwrap_or_default();
+    let operation = args.operation.clone().unwrap_or_else(|| tool_name.clone());
+    let known = known_tool(policy, &tool_name, &operation);
     let risk = match args.risk {
         Some(RiskArg::Read) => Risk::Read,
         Some(RiskArg::Write) => Risk::Write,
         Some(RiskArg::Danger) => Risk::Danger,
-        None => policy.tool(&tool_name).map_or(Risk::Danger, |tool| tool.risk),
+        None => known.as_ref().map_or(Risk::Danger, |tool| tool.risk),
     };
-    let operation = args.operation.clone().unwrap_or_else(|| tool_name.clone());
-    let writes = policy.tool(&full_name(&tool_name, &operation)).and_then(|tool| tool.writes.clone());
-    Action::Tool { tool_name, operation, risk, registered: true, writes }
+    // A tool that is described need not be there.
+    let registered = known.is_some() || args.risk.is_some();
+    Action::Tool { tool_name, operation, risk, registered, writes: known.and_then(|tool| tool.writes) }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use gateway::gate::known_tool;
 use policy::{Flip, Outcome, Policy, Recorded};
 use proto::OrgId;
 use serde_json::json;
@@ -20,7 +21,19 @@ struct Replayed {
     decisions: usize,
     /// Recorded by another version, in a form that this one does not know.
     unreadable: usize,
+    /// Denied because of the versions that were demanded; no policy's content decides about those.
+    pinned: usize,
     flips: Vec<(OrgId, Flip)>,
+}
+
+impl Replayed {
+    /// What was not compared, for the end of a sentence.
+    fn left_out(&self) -> String {
+        match self.pinned {
+            0 => String::new(),
+            pinned => format!("; {pinned} denials by version pins are left out"),
+        }
+    }
 }
 
 pub(super) async fn run(context: &Context, dir: &Path, org: Option<OrgId>) -> Result<(), Failure> {
@@ -38,13 +51,14 @@ pub(super) async fn run(context: &Context, dir: &Path, org: Option<OrgId>) -> Re
     }
     spinner.finish_and_clear();
     print(context, &done);
-    let Replayed { decisions, unreadable, flips } = done;
+    let left_out = done.left_out();
+    let Replayed { decisions, unreadable, flips, .. } = done;
     match (flips.len(), unreadable) {
         (0, 0) => Ok(()),
         (0, unreadable) => {
             Err(Failure::failed(format!("{unreadable} of {decisions} decisions cannot be read")))
         }
-        (flips, _) => Err(Failure::failed(format!("{flips} of {decisions} verdicts would flip"))),
+        (flips, _) => Err(Failure::failed(format!("{flips} of {decisions} verdicts would flip{left_out}"))),
     }
 }
 
@@ -64,7 +78,10 @@ async fn replay(
         let recorded: Vec<_> = page.into_iter().filter_map(read).collect();
         done.decisions += all;
         done.unreadable += all - recorded.len();
-        done.flips.extend(policy::replay(candidate, recorded).into_iter().map(|flip| (org, flip)));
+        let tool = |name: &str, operation: &str| known_tool(candidate, name, operation);
+        let policy::Replayed { flips, pinned } = policy::replay(candidate, tool, recorded);
+        done.flips.extend(flips.into_iter().map(|flip| (org, flip)));
+        done.pinned += pinned;
         told(done.decisions);
     }
 }
@@ -88,11 +105,12 @@ fn print(context: &Context, done: &Replayed) {
                     "ruleId": flip.now.rule_id, "reason": flip.now.reason })
             })
             .collect();
-        let value = json!({ "decisions": done.decisions, "unreadable": done.unreadable, "flips": flips });
+        let value = json!({ "decisions": done.decisions, "unreadable": done.unreadable,
+            "pinned": done.pinned, "flips": flips });
         return context.out.result(&value, "");
     }
     if done.flips.is_empty() {
-        let sentence = format!("none of {} verdicts would flip", done.decisions);
+        let sentence = format!("none of {} verdicts would flip{}", done.decisions, done.left_out());
         return context.out.result(&json!(null), &sentence);
     }
     let row = |(org, flip): &(OrgId, Flip)| {

@@ -114,13 +114,33 @@ fn a_described_call_is_explained_check_by_check() {
         ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", "forecast.look"];
     let read = machine.json(&[&service[..], &["--risk", "read"]].concat());
     assert_eq!((&read["verdict"]["outcome"], read["steps"].as_array().unwrap().len()), (&json!("allow"), 13));
-    let table = machine.run(&service);
+    let table = machine.run(&[&service[..], &["--risk", "danger"]].concat());
     assert_eq!(table.code, 0);
     assert!(
         table.out.contains("risk") && table.out.contains("denied by lane:actions.read:risk"),
         "{}",
         table.out
     );
+    let nowhere = machine.json(&service);
+    assert_eq!(nowhere["verdict"]["reason"], "the tool is not available", "nobody has described it");
+    // Looked for as the gate does: by its whole name, and also where it is in no file.
+    let (_, dir) =
+        folder(&machine, "own", &[("tools.yaml", "- {name: forecast.look, url: 'http://x/', risk: read}")]);
+    let split = ["--tool", "forecast", "--operation", "look", "--dir", &dir];
+    let split = machine.json(&[&service[..6], &split].concat());
+    assert_eq!(split["verdict"]["outcome"], "allow", "{split}");
+    let own = [
+        "policy",
+        "explain",
+        "--role",
+        "CODING_AGENT",
+        "--lane",
+        "platform.coding",
+        "--tool",
+        "save_snapshot",
+    ];
+    let own = machine.json(&[&own[..], &["--case", "case-1"]].concat());
+    assert_eq!(own["verdict"]["outcome"], "allow", "{own}");
     let locked = machine.json(&[&service[..], &["--risk", "read", "--locked"]].concat());
     assert_eq!(locked["verdict"]["rule_id"], "gate:safety_lock");
     let flagged = machine.json(&[&service[..], &["--risk", "read", "--flag", "cross_case_lookup"]].concat());
@@ -139,6 +159,8 @@ fn a_described_call_is_explained_check_by_check() {
         "override.system",
         "--tool",
         "x.y",
+        "--risk",
+        "danger",
         "--scope",
         "override_ticket_id",
         "--scope",
@@ -207,13 +229,21 @@ fn a_replay_lists_every_verdict_that_would_flip() {
     let denied = call("bad-call-1", "export.case", &actor, &json!({}));
     assert_eq!(weather.server.post("/v1/tool-calls", &weather.token, &denied).0, 403);
 
-    let files = [("lanes.yaml", LANES), ("roles.yaml", ROLES)];
+    let mut pinned = call("pinned-call-1", "actions.read", &actor, &json!({}));
+    pinned["policy_versions"] = json!({"lanes": "a".repeat(40), "roles": "b".repeat(40)});
+    assert_eq!(weather.server.post("/v1/tool-calls", &weather.token, &pinned).0, 403);
+
+    let tools = std::fs::read_to_string(machine.file("policy").join("tools.yaml")).unwrap();
+    let files = [("lanes.yaml", LANES), ("roles.yaml", ROLES), ("tools.yaml", &*tools)];
     let (_, same) = folder(machine, "same", &files);
     let none = machine.json(&["policy", "replay", &same]);
-    assert_eq!(none, json!({"decisions": 2, "unreadable": 0, "flips": []}));
+    assert_eq!(none, json!({"decisions": 3, "unreadable": 0, "pinned": 1, "flips": []}));
+    let none = machine.run(&["policy", "replay", &same]);
+    assert!(none.code == 0 && none.out.contains("1 denials by version pins are left out"), "{}", none.out);
     let rule = "prohibitions:\n  - {rule_id: no-forecast, reason: it always rains, tools: [forecast.*]}\n";
     let stricter = LANES.replace("prohibitions:\n", rule);
-    let (_, stricter) = folder(machine, "stricter", &[("lanes.yaml", &stricter), ("roles.yaml", ROLES)]);
+    let files = [("lanes.yaml", &*stricter), ("roles.yaml", ROLES), ("tools.yaml", &tools)];
+    let (_, stricter) = folder(machine, "stricter", &files);
     let found = machine.run(&["policy", "replay", &stricter, "--json"]);
     let flips: Value = serde_json::from_str(&found.out).unwrap();
     assert_eq!((found.code, flips["flips"].as_array().unwrap().len()), (1, 1), "{flips}");
@@ -225,7 +255,15 @@ fn a_replay_lists_every_verdict_that_would_flip() {
     assert_eq!(flip["reason"], "it always rains");
     let table = machine.run(&["policy", "replay", &stricter, "--org", &machine.first_org()]);
     assert!(table.code == 1 && table.out.contains("allow → deny"), "{}", table.out);
-    assert!(table.err.contains("1 of 2 verdicts"), "{}", table.err);
+    assert!(table.err.contains("1 of 3 verdicts"), "{}", table.err);
+    // Only the tool is another one, or none at all.
+    for (name, tools) in [("danger", tools.replace("risk: read", "risk: danger")), ("none", "[]".to_owned())]
+    {
+        let (_, dir) = folder(machine, name, &[("tools.yaml", &tools)]);
+        let found = machine.run(&["policy", "replay", &dir, "--json"]);
+        let flips: Value = serde_json::from_str(&found.out).unwrap();
+        assert_eq!((found.code, &flips["flips"][0]["runId"]), (1, &json!("good-call-1")), "{name}: {flips}");
+    }
 }
 
 #[test]

@@ -76,7 +76,11 @@ impl Gate {
                 tool: call.tool.clone(),
                 operation: call.operation.clone(),
                 request_hash: call.request_hash.to_string(),
-                decision: JsonText::of(&Decision { request, outcome: decided.verdict.outcome }),
+                decision: JsonText::of(&Decision {
+                    request,
+                    outcome: decided.verdict.outcome,
+                    rule_id: &decided.verdict.rule_id,
+                }),
                 instance: self.instance.clone(),
             }),
             inputs: JsonText::of(&Inputs {
@@ -195,6 +199,7 @@ struct Finished {
 struct Decision<'a> {
     request: &'a policy::Request,
     outcome: policy::Outcome,
+    rule_id: &'a str,
 }
 
 #[derive(Serialize)]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use policy::{Files, Policy, PolicyError};
+use policy::{Files, KnownTool, Policy, PolicyError};
+
+use crate::sources;
 
 const LANES: &str = "lanes.yaml";
 const ROLES: &str = "roles.yaml";
@@ -77,6 +79,12 @@ pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
     let (lanes, roles, tools) = (read(LANES)?, read(ROLES)?, read(TOOLS)?);
     let files = Files { lanes: lanes.as_deref(), roles: roles.as_deref(), tools: tools.as_deref() };
     Policy::check(files).map_err(|(first, others)| RulesError::Wrong { first, others })
+}
+
+/// What a policy makes of a tool, looked for exactly as for a call: what is replayed must be what would be executed.
+pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownTool> {
+    let tool = sources::find(policy, name, operation)?;
+    Some(KnownTool { risk: tool.risk(), writes: tool.writes().cloned() })
 }
 
 fn read_file(path: &Path) -> Result<Option<String>, RulesError> {

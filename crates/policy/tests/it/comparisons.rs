@@ -1,6 +1,9 @@
 //! What another version of the policy would change.
 
-use policy::{Change, Effect, Outcome, Recorded, RunState, decide, diff, replay};
+use policy::{
+    Action, Change, Effect, Files, KnownTool, Outcome, Policy, Recorded, Replayed, Request, Risk, RunState,
+    Verdict, Versions, Write, WriteMode, decide, diff, replay,
+};
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, versions};
 
@@ -87,29 +90,82 @@ fn each_edit_is_told_with_its_effect() {
 }
 
 #[test]
+fn a_tool_that_becomes_less_or_more_dangerous_is_told_so() {
+    let with = |tool: &str| {
+        let tools = format!("- {{name: a.b, url: 'http://x/', {tool}}}");
+        Policy::load(Files { lanes: Some(LANES), roles: Some(ROLES), tools: Some(&tools) }).unwrap()
+    };
+    for (tool, effect, what) in [
+        ("risk: read", Effect::Loosens, "its risk is lower"),
+        ("risk: danger", Effect::Tightens, "its risk is higher"),
+        ("risk: write, method: PUT", Effect::Changes, "its definition differs"),
+    ] {
+        let expected = Change { effect, subject: "tool a.b".to_owned(), what: what.to_owned() };
+        assert_eq!(diff(&with("risk: write"), &with(tool)), [expected]);
+    }
+}
+
+/// A candidate whose tools are those of the recorded requests.
+fn as_before(tool: &str, _: &str) -> Option<KnownTool> {
+    ["transcription", "ocr", "x"].contains(&tool).then_some(KnownTool { risk: Risk::Write, writes: None })
+}
+
+fn recorded(id: &str, request: Request) -> Recorded {
+    let Verdict { outcome, rule_id, .. } = decide(&policy(), &request);
+    Recorded { id: id.to_owned(), outcome, rule_id: Some(rule_id), request }
+}
+
+fn ids(done: &Replayed) -> Vec<&str> {
+    done.flips.iter().map(|flip| flip.id.as_str()).collect()
+}
+
+#[test]
 fn replaying_shows_what_would_flip_and_nothing_else() {
     let mut pinned = request();
     pinned.run = RunState::Active(versions(&policy()));
     pinned.demanded = Some(versions(&policy()));
     let mut unscoped = request();
     unscoped.scope.clear();
-    let recorded: Vec<_> = [("a", pinned), ("b", unscoped), ("c", override_request())]
-        .into_iter()
-        .map(|(id, request)| Recorded {
-            id: id.to_owned(),
-            outcome: decide(&policy(), &request).outcome,
-            request,
-        })
-        .collect();
-    assert_eq!(replay(&policy(), recorded.clone()), []);
+    let all = [recorded("a", pinned), recorded("b", unscoped), recorded("c", override_request())];
+    assert_eq!(replay(&policy(), as_before, all.clone()), Replayed::default());
     let stricter = load(&LANES.replace("tools: [transcription", "tools: [other"), ROLES).unwrap();
-    let flips = replay(&stricter, recorded.clone());
-    assert_eq!(flips.len(), 1);
-    assert_eq!(
-        (flips[0].id.as_str(), flips[0].was, flips[0].now.outcome),
-        ("a", Outcome::Allow, Outcome::Deny)
-    );
+    let done = replay(&stricter, as_before, all.clone());
+    assert_eq!(ids(&done), ["a"]);
+    assert_eq!((done.flips[0].was, done.flips[0].now.outcome), (Outcome::Allow, Outcome::Deny));
     let looser = load(&LANES.replace("requires: [case_id, run_id]", "requires: []"), ROLES).unwrap();
-    let flips = replay(&looser, recorded);
-    assert_eq!(flips.iter().map(|flip| flip.id.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(ids(&replay(&looser, as_before, all)), ["b"]);
+}
+
+/// What a tool is comes from the candidate's files, and not from those of the time of the decision.
+#[test]
+fn replaying_asks_what_the_candidate_makes_of_a_tool() {
+    let one = || [recorded("a", request())];
+    let gone = replay(&policy(), |_, _| None, one());
+    assert_eq!((ids(&gone), gone.flips[0].now.reason.as_str()), (vec!["a"], "the tool is not available"));
+    let danger = |_: &str, _: &str| Some(KnownTool { risk: Risk::Danger, writes: None });
+    assert_eq!(ids(&replay(&policy(), danger, one())), ["a"]);
+    let table = Write { table: "elsewhere".to_owned(), mode: WriteMode::Append };
+    let writes = |_: &str, _: &str| Some(KnownTool { risk: Risk::Write, writes: Some(table.clone()) });
+    assert_eq!(ids(&replay(&policy(), writes, one())), ["a"]);
+    // One that was not there and now is.
+    let mut absent = request();
+    let Action::Tool { registered, .. } = &mut absent.action else { panic!("a tool") };
+    *registered = false;
+    assert_eq!(ids(&replay(&policy(), as_before, [recorded("b", absent)])), ["b"]);
+}
+
+/// A candidate has other versions than any that was ever demanded, so what versions decided says nothing about it.
+#[test]
+fn denials_by_pins_are_left_out_and_counted() {
+    let other = || Versions { lanes: "a".repeat(40), roles: "b".repeat(40) };
+    let demanding = Request { demanded: Some(other()), ..request() };
+    let below = Request { run: RunState::Active(other()), ..request() };
+    let by_pins = [recorded("a", demanding.clone()), recorded("b", below)];
+    assert_eq!(replay(&policy(), as_before, by_pins), Replayed { flips: Vec::new(), pinned: 2 });
+    // An earlier version did not write down which rule it was.
+    let old = Recorded { rule_id: None, ..recorded("a", demanding) };
+    assert_eq!(replay(&policy(), as_before, [old]).pinned, 1);
+    // A run that is not active is denied by every policy.
+    let inactive = Request { run: RunState::Inactive, ..request() };
+    assert_eq!(replay(&policy(), as_before, [recorded("c", inactive)]), Replayed::default());
 }
