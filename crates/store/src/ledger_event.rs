@@ -167,10 +167,12 @@ impl Store {
         Ok(whole(size)?)
     }
 
-    /// The record of the last change of policy, on whichever instance it was noticed.
+    /// The record of the last policy that was loaded, on whichever instance. The safety lock is a change of policy too, and
+    /// does not say which files are in force; no text of its own looks like this, since records escape quotes.
     pub async fn last_policy_change(&self) -> Result<Option<String>, StoreError> {
         const SQL: &str = "SELECT record FROM ledger_events WHERE chain = 'system'
-            AND action_type = 'policy_change' ORDER BY sequence DESC LIMIT 1";
+            AND action_type = 'policy_change' AND record LIKE '%\"operation\":\"load\"%'
+            ORDER BY sequence DESC LIMIT 1";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
     }
 

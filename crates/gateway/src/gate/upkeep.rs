@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use ledger::{ActionType, Outcome, PolicyVersions, Target, TargetType, Text};
+use ledger::{ActionType, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Pins, Policy};
 use proto::RunStatus;
 use store::{Change, GateWrite, NewEvent, StoreError};
@@ -67,11 +67,9 @@ impl Gate {
         let policy = self.rules.policy();
         let last = self.store.last_policy_change().await?;
         let known = last.as_deref().and_then(|record| serde_json::from_str::<ledger::Event>(record).ok());
-        let versions = policy.pins().versions();
-        let same = |pins: &PolicyVersions| {
-            pins.lanes.as_str() == versions.lanes && pins.roles.as_str() == versions.roles
-        };
-        if !known.is_some_and(|event| same(&event.policy_versions)) {
+        // All three files: also another definition of a tool is another policy.
+        let told = known.and_then(|event| event.notes);
+        if told.is_none_or(|told| told.as_str() != hashes(policy.pins())) {
             self.tell_policy(policy.pins(), Outcome::Success, "this policy is in force").await?;
         }
         self.notice_changes().await
@@ -110,10 +108,7 @@ impl Gate {
             operation: Some(Text::cut("load")),
             target_type: TargetType::Policy,
         });
-        new.event.notes = Some(Text::cut(&format!(
-            "sha256 lanes {} roles {} tools {}",
-            pins.lanes.sha256, pins.roles.sha256, pins.tools.sha256
-        )));
+        new.event.notes = Some(Text::cut(&hashes(pins)));
         let write = GateWrite::new(Change::Nothing, vec![new]);
         self.store.gate_write(write).await.map(drop)
     }
@@ -134,4 +129,9 @@ impl Gate {
         }
         Ok(())
     }
+}
+
+/// The three files, as the event of a change names them.
+fn hashes(pins: &Pins) -> String {
+    format!("sha256 lanes {} roles {} tools {}", pins.lanes.sha256, pins.roles.sha256, pins.tools.sha256)
 }

@@ -7,6 +7,7 @@ mod harness;
 mod live;
 mod people;
 mod pgwire;
+mod policy_files;
 mod raw;
 mod world;
 

@@ -1,0 +1,40 @@
+//! A policy that was changed while no gateway ran is told before anything is decided by it.
+
+use serde_json::Value;
+
+use crate::harness::Setup;
+use crate::world::World;
+
+/// The id of the event that tells which policy is in force.
+async fn told(world: &World) -> Value {
+    let record = world.gateway.app.store.last_policy_change().await.unwrap().unwrap();
+    serde_json::from_str::<Value>(&record).unwrap()["event_id"].clone()
+}
+
+async fn restarted(world: World, tools: Option<&str>) -> World {
+    let World { effects, gateway, team, token } = world;
+    let setup = gateway.stop().await;
+    if let Some(more) = tools {
+        let file = setup.folder().join("policy").join("tools.yaml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text + more).unwrap();
+    }
+    World { effects, gateway: setup.start().await, team, token }
+}
+
+#[tokio::test]
+async fn tools_that_were_changed_while_the_gateway_was_stopped_are_told() {
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let world = World::on(setup).await;
+        let first = told(&world).await;
+        let world = restarted(world, None).await;
+        assert_eq!(told(&world).await, first, "nothing has changed");
+        // The lock is a change of policy that says nothing about files.
+        let world = world.locked(true).await.locked(false).await;
+        assert_eq!(told(&world).await, first, "the files have not changed");
+        let world = restarted(world, Some("# another version\n")).await;
+        let second = told(&world).await;
+        assert_ne!(second, first, "the tools have changed");
+        assert_eq!(told(&restarted(world, None).await).await, second);
+    }
+}
