@@ -15,8 +15,9 @@ use crate::app::AppState;
 use crate::gate::{Call, Permit, reference};
 
 pub(crate) const NAME: &str = "export.bundle";
-/// A bundle is one artifact and names at most so many.
-const MOST: i64 = 1000;
+/// A bundle is one artifact and names at most so many. It has everything or is refused: whoever is handed it must not take
+/// a part for the whole.
+const MOST: usize = 10_000;
 
 pub(super) struct Export;
 
@@ -59,9 +60,16 @@ impl Outside for Export {
         async move {
             let case =
                 call.case.as_deref().ok_or_else(|| Failure::Invalid("case_id is needed".to_owned()))?;
-            let found =
-                app.store.artifacts(permit.org(), case, MOST).await.map_err(|error| store_failure(&error))?;
-            let references: Vec<_> = found.iter().filter_map(reference).collect();
+            let limit = i64::try_from(MOST + 1).unwrap_or(i64::MAX);
+            let found = app.store.artifacts(permit.org(), case, limit).await;
+            let found = found.map_err(|error| store_failure(&error))?;
+            if found.len() > MOST {
+                let many =
+                    format!("the case has more than {MOST} artifacts, which is all that a bundle names");
+                return Err(Failure::Refused(many));
+            }
+            let odd = || Failure::Refused("an artifact of the case cannot be referred to".to_owned());
+            let references: Vec<_> = found.iter().map(reference).collect::<Option<_>>().ok_or_else(odd)?;
             let mut data = JsonObject::new();
             data.insert("case_id".to_owned(), json!(case));
             data.insert("artifacts".to_owned(), json!(references));

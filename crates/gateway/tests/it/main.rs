@@ -27,6 +27,7 @@ mod bad_calls;
 mod contract;
 mod document;
 mod egress;
+mod export;
 mod garbage;
 mod gate;
 mod manners;
