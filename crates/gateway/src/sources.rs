@@ -1,10 +1,12 @@
 //! What can be executed behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from
 //! a file. What is done outside of our database is done only with a [`Permit`].
 
+mod credential;
 mod export;
 pub(crate) mod git;
 mod http_tool;
 mod platform;
+mod problems;
 mod save_service_commands;
 mod save_snapshot;
 
@@ -103,12 +105,15 @@ impl Output {
 /// Why a tool gave nothing. The words reach the caller and the ledger, so they hold nobody's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It was asked and says no.
+    /// It was asked and says no, or was asked and nobody knows: asking again by itself does not help, or does it twice.
     Refused(String),
     /// The parameters are of the right form and make no sense.
     Invalid(String),
+    /// It did not answer in time. Nothing has happened, or what happens twice happens once.
     Timeout,
-    /// Something that it needs is not there now.
+    /// It did not answer in time, and may have done it.
+    Late,
+    /// Something that it needs is not there now, and nothing has happened.
     Down(String),
 }
 

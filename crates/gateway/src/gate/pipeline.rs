@@ -207,7 +207,7 @@ pub(super) async fn execute(
         Ok(Ok(Err(failure))) => Err(refusal_of(failure)),
         // It fell over, perhaps after its effect.
         Ok(Err(_)) => Err(Refusal::unknown()),
-        Err(_) => Err(Refusal::new(ToolErrorCode::ToolTimeout, "the tool did not answer in time")),
+        Err(_) => Err(refusal_of(if outside.replay_safe() { Failure::Timeout } else { Failure::Late })),
     };
     let (write, answered) = app.gate.outcome(call, &app.gate.instance, result, versions);
     let answered = settle(app, call, write, answered).await;
@@ -246,6 +246,10 @@ fn refusal_of(failure: Failure) -> Refusal {
         Failure::Refused(message) => Refusal::new(ToolErrorCode::ToolError, message),
         Failure::Invalid(message) => Refusal::new(ToolErrorCode::InvalidRequest, message),
         Failure::Timeout => Refusal::new(ToolErrorCode::ToolTimeout, "the tool did not answer in time"),
+        Failure::Late => {
+            let message = "the tool did not answer in time: whether it took effect is unknown";
+            Refusal { retryable: false, ..Refusal::new(ToolErrorCode::ToolTimeout, message) }
+        }
         Failure::Down(message) => Refusal::new(ToolErrorCode::DependencyDown, message),
     }
 }

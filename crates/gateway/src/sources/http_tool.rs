@@ -6,13 +6,16 @@ use std::time::Duration;
 use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use ledger::Redactor;
 use policy::{Auth, HttpTool, Method, Risk, Write};
 use proto::JsonObject;
 use secrecy::ExposeSecret as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 use store::Scope;
 use url::{Host, Url};
 
+use super::credential::Credential;
+use super::problems::{few, place};
 use super::{Failure, Output, Outside, Tool, Work};
 use crate::app::AppState;
 use crate::gate::{Call, LARGEST, Permit};
@@ -58,11 +61,40 @@ impl HttpSource {
     }
 
     async fn send(&self, app: &AppState, permit: &Permit, call: &Call) -> Result<Output, Failure> {
-        let url =
+        let credential = self.credential(app, permit).await?;
+        let redactor = Redactor::new(credential.as_ref().map(Credential::spellings).unwrap_or_default());
+        // Before it is sent: what could not be taken out of the answer again does not go out.
+        let redactor =
+            redactor.map_err(|_| Failure::Down("the tool's credential is too large".to_owned()))?;
+        let mut request = self.request(app, permit, call)?;
+        if let Some(credential) = credential {
+            request = request.header(credential.header, credential.value);
+        }
+        let response = request.send().await.map_err(|error| self.failure(&error))?;
+        let text = self.read(response).await?;
+        Ok(output(&text, &redactor))
+    }
+
+    /// What proves who we are, as it is sent.
+    async fn credential(&self, app: &AppState, permit: &Permit) -> Result<Option<Credential>, Failure> {
+        Ok(match &self.tool.auth {
+            Auth::None => None,
+            Auth::Bearer { key } => Some(Credential::bearer(&secret(app, permit, key).await?)),
+            Auth::Header { name, key } => Some(Credential::new(name, secret(app, permit, key).await?)),
+        })
+    }
+
+    fn request(
+        &self,
+        app: &AppState,
+        permit: &Permit,
+        call: &Call,
+    ) -> Result<reqwest::RequestBuilder, Failure> {
+        let mut url =
             Url::parse(&self.tool.url).map_err(|_| Failure::Down("the tool's URL is none".to_owned()))?;
         let private = || "the tool's address is private: name it in CONNECTOR_ALLOWED_HOSTS".to_owned();
         let client = way(app, &url).ok_or_else(|| Failure::Down(private()))?;
-        let client = client.map_err(|error| failure(&error))?;
+        let client = client.map_err(|error| self.failure(&error))?;
         let method = match self.tool.method {
             Method::Get => reqwest::Method::GET,
             Method::Post => reqwest::Method::POST,
@@ -71,21 +103,71 @@ impl HttpSource {
             Method::Delete => reqwest::Method::DELETE,
         };
         let asks = method == reqwest::Method::GET;
-        let mut url = url;
         if asks {
             url.query_pairs_mut().extend_pairs(queries(&call.parameters));
         }
-        let mut request = client.request(method, url).header(IDEMPOTENCY_KEY, permit.run_id());
-        if !asks {
-            request = request.json(&call.parameters);
-        }
-        request = match &self.tool.auth {
-            Auth::None => request,
-            Auth::Bearer { key } => request.bearer_auth(secret(app, permit, key).await?),
-            Auth::Header { name, key } => request.header(name, secret(app, permit, key).await?),
-        };
-        read(request.send().await.map_err(|error| failure(&error))?).await
+        let request = client.request(method, url).header(IDEMPOTENCY_KEY, permit.run_id());
+        Ok(if asks { request } else { request.json(&call.parameters) })
     }
+
+    /// The text of an answer, up to its limit. What a failing tool says is its own business and may hold anything.
+    async fn read(&self, mut response: reqwest::Response) -> Result<String, Failure> {
+        let status = response.status();
+        if status.is_redirection() {
+            let message = "the tool answered with a redirect, which is not followed";
+            return Err(Failure::Refused(message.to_owned()));
+        }
+        if !status.is_success() {
+            return Err(self.answered(status.as_u16()));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(&error))? {
+            if body.len() + chunk.len() > LARGEST {
+                return Err(Failure::Refused("the tool's answer is larger than 1 MiB".to_owned()));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        String::from_utf8(body).map_err(|_| Failure::Refused("the tool's answer is no text".to_owned()))
+    }
+
+    /// What a status that is no success means. A gateway before the tool that lost its answer has passed the request on.
+    fn answered(&self, status: u16) -> Failure {
+        let message = format!("the tool answered {status}");
+        match status {
+            429 | 503 => Failure::Down(message),
+            502 | 504 if self.replay_safe() => Failure::Down(message),
+            502 | 504 => Failure::Refused(format!("{message}: whether it took effect is unknown")),
+            _ => Failure::Refused(message),
+        }
+    }
+
+    /// Why there is no answer. Only where no connection was made has surely nothing happened.
+    fn failure(&self, error: &reqwest::Error) -> Failure {
+        if error.is_builder() {
+            return Failure::Down("the request cannot be made of the tool's URL and secret".to_owned());
+        }
+        match (error.is_connect(), self.replay_safe(), error.is_timeout()) {
+            (true, ..) => Failure::Down("the tool cannot be reached".to_owned()),
+            (_, true, true) => Failure::Timeout,
+            (_, true, false) => Failure::Down("the connection to the tool broke".to_owned()),
+            (_, false, true) => Failure::Late,
+            (_, false, false) => {
+                let message = "the connection to the tool broke: whether it took effect is unknown";
+                Failure::Refused(message.to_owned())
+            }
+        }
+    }
+}
+
+/// What is kept and told of an answer: without the credential that the tool was sent, and without what it calls a secret
+/// itself. What stands instead may be longer, so it is cut again.
+fn output(text: &str, redactor: &Redactor) -> Output {
+    let Ok(value) = serde_json::from_str::<Value>(text) else {
+        return Output { text: redactor.text(text), data: None };
+    };
+    let mut data = JsonObject::new();
+    data.insert("response".to_owned(), redactor.stored(&value, LARGEST));
+    Output { text: String::new(), data: Some(data) }
 }
 
 /// The values of a flat object; anything deeper goes as its JSON.
@@ -105,38 +187,6 @@ async fn secret(app: &AppState, permit: &Permit, key: &str) -> Result<String, Fa
     Ok(found.expose_secret().to_owned())
 }
 
-/// The answer, up to its limit. What a failing tool says is its own business and may hold anything.
-async fn read(mut response: reqwest::Response) -> Result<Output, Failure> {
-    let status = response.status();
-    if status.is_redirection() {
-        return Err(Failure::Refused("the tool answered with a redirect, which is not followed".to_owned()));
-    }
-    if !status.is_success() {
-        let message = format!("the tool answered {}", status.as_u16());
-        let down = matches!(status.as_u16(), 429 | 502 | 503 | 504);
-        return Err(if down { Failure::Down(message) } else { Failure::Refused(message) });
-    }
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| failure(&error))? {
-        if body.len() + chunk.len() > LARGEST {
-            return Err(Failure::Refused("the tool's answer is larger than 1 MiB".to_owned()));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let text =
-        String::from_utf8(body).map_err(|_| Failure::Refused("the tool's answer is no text".to_owned()))?;
-    let data = serde_json::from_str::<Value>(&text).ok().map(|value| {
-        let mut data = JsonObject::new();
-        data.insert("response".to_owned(), value);
-        data
-    });
-    Ok(Output { text: if data.is_some() { String::new() } else { text }, data })
-}
-
-fn failure(error: &reqwest::Error) -> Failure {
-    if error.is_timeout() { Failure::Timeout } else { Failure::Down("the tool cannot be reached".to_owned()) }
-}
-
 impl Tool for HttpSource {
     fn risk(&self) -> Risk {
         self.tool.risk
@@ -153,12 +203,13 @@ impl Tool for HttpSource {
     fn check(&self, parameters: &Value) -> Result<(), String> {
         let validator = jsonschema::validator_for(&self.tool.schema)
             .map_err(|_| "the schema of this tool is wrong".to_owned())?;
-        let places: Vec<_> = validator
-            .iter_errors(parameters)
-            .take(5)
-            .map(|error| format!("{}: {}", place(&error.instance_path().to_string()), keyword(&error)))
-            .collect();
-        if places.is_empty() { Ok(()) } else { Err(format!("parameters do not fit: {}", places.join(", "))) }
+        let words = |error: jsonschema::ValidationError<'_>| {
+            format!("{}: {}", place(&error.instance_path().to_string()), keyword(&error))
+        };
+        match few(validator.iter_errors(parameters), words) {
+            None => Ok(()),
+            Some(problems) => Err(format!("parameters do not fit: {problems}")),
+        }
     }
 
     fn work(&self) -> Work<'_> {
@@ -182,15 +233,10 @@ impl Outside for HttpSource {
     }
 }
 
-/// Where a parameter is wrong; its value is not repeated.
-fn place(path: &str) -> &str {
-    if path.is_empty() { "/" } else { path }
-}
-
+/// The word of the schema that a parameter breaks.
 fn keyword(error: &jsonschema::ValidationError<'_>) -> String {
     let schema = error.schema_path().to_string();
-    let keyword = schema.rsplit('/').next().unwrap_or_default();
-    json!(keyword).to_string().trim_matches('"').to_owned()
+    schema.rsplit('/').next().unwrap_or_default().chars().take(60).collect()
 }
 
 #[cfg(test)]
@@ -215,5 +261,24 @@ mod tests {
         ] {
             assert!(!way(refused), "{refused}");
         }
+    }
+
+    fn source(method: &str) -> HttpSource {
+        let tools = format!("- {{name: a.b, method: {method}, url: 'http://127.0.0.1/'}}\n");
+        let files = policy::Files { tools: Some(&tools), ..policy::Files::default() };
+        let policy = policy::Policy::load(files).unwrap();
+        HttpSource::new(policy.tool("a.b").unwrap().clone())
+    }
+
+    #[tokio::test]
+    async fn what_was_never_reached_may_be_tried_again() {
+        // Taken, and nobody listens.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let url = format!("http://{}/", socket.local_addr().unwrap());
+        let out = crate::outbound::Outbound::default();
+        let error = out.named().unwrap().post(url).send().await.unwrap_err();
+        let down = Failure::Down("the tool cannot be reached".to_owned());
+        assert_eq!((source("POST").failure(&error), source("GET").failure(&error)), (down.clone(), down));
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use store::{Effect, JsonText, StoreError};
 
 use super::platform::{PlatformTool, session_of};
+use super::problems::few;
 use super::{Failure, Output, Within, Work};
 use crate::app::AppState;
 use crate::gate::Call;
@@ -77,41 +78,46 @@ fn check(parameters: &Value) -> Result<(), String> {
     let Some(commands) = parameters.get("commands").and_then(Value::as_array) else {
         return Err("Invalid arguments: commands must be a list".to_owned());
     };
-    let mut problems = Vec::new();
+    // Before they are looked at: a list may be as long as a body.
     if !(1..=MOST).contains(&commands.len()) {
-        problems.push(format!("commands must have 1 to {MOST} entries"));
+        return Err(format!("Invalid arguments: commands must have 1 to {MOST} entries"));
     }
-    for (index, command) in commands.iter().enumerate() {
-        for (field, least, most, required) in [
-            ("name", 1, 100, true),
-            ("command", 1, 1000, true),
-            ("cwd", 0, 500, false),
-            ("workspacePath", 0, 500, false),
-        ] {
-            let fits = match command.get(field) {
-                None => !required,
-                Some(value) => {
-                    value.as_str().is_some_and(|text| (least..=most).contains(&text.chars().count()))
-                }
-            };
-            if !fits {
-                problems.push(format!(
-                    "commands[{index}].{field} must be a text of {least} to {most} characters"
-                ));
-            }
-        }
-        for field in ["cwd", "workspacePath"] {
-            let path = command.get(field).and_then(Value::as_str).unwrap_or_default();
-            if path.starts_with('/')
-                || path.split('/').any(|part| part == "..")
-                || path.contains(['\0', '\\'])
-            {
-                problems.push(format!("commands[{index}].{field} must be a path inside the workspace"));
-            }
+    let problems = commands.iter().enumerate().flat_map(|(index, command)| {
+        problems(command).into_iter().map(move |problem| format!("commands[{index}].{problem}"))
+    });
+    match few(problems, |problem| problem) {
+        None => Ok(()),
+        Some(problems) => Err(format!("Invalid arguments: {problems}")),
+    }
+}
+
+fn problems(command: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (field, least, most) in
+        [("name", 1, 100), ("command", 1, 1000), ("cwd", 0, 500), ("workspacePath", 0, 500)]
+    {
+        // A command may have several lines. PostgreSQL keeps no NUL, and a name is shown in terminals.
+        let lines = field == "command";
+        let odd = |c: char| c.is_control() && !(lines && matches!(c, '\n' | '\r' | '\t'));
+        let fits = match command.get(field) {
+            None => least == 0,
+            Some(value) => value
+                .as_str()
+                .is_some_and(|text| (least..=most).contains(&text.chars().count()) && !text.contains(odd)),
+        };
+        if !fits {
+            problems.push(format!(
+                "{field} must be a text of {least} to {most} characters without control characters"
+            ));
         }
     }
-    // Bounded: a model reads it, and a ledger keeps its beginning.
-    if problems.is_empty() { Ok(()) } else { Err(format!("Invalid arguments: {}", problems.join(", "))) }
+    for field in ["cwd", "workspacePath"] {
+        let path = command.get(field).and_then(Value::as_str).unwrap_or_default();
+        if path.starts_with('/') || path.contains('\\') || path.split('/').any(|part| part == "..") {
+            problems.push(format!("{field} must be a path inside the workspace"));
+        }
+    }
+    problems
 }
 
 impl Within for Save {
@@ -167,24 +173,39 @@ pub(super) fn store_failure(error: &StoreError) -> Failure {
 mod tests {
     use super::*;
 
+    fn one(field: &str, value: &str) -> Value {
+        let mut command = json!({"name": "web", "command": "npm run dev"});
+        command[field] = json!(value);
+        json!({"commands": [command]})
+    }
+
     #[test]
     fn every_problem_is_named_by_field_and_limit() {
-        let right = json!({"commands": [{"name": "web", "command": "npm run dev", "cwd": "app"}]});
-        assert_eq!(check(&right), Ok(()));
+        assert_eq!(check(&one("cwd", "app")), Ok(()));
+        assert_eq!(check(&one("command", "cd app\n\tnpm start")), Ok(()));
         for (wrong, says) in [
             (json!({}), "commands must be a list"),
             (json!({"commands": []}), "1 to 10 entries"),
             (json!({"commands": [{"command": "x"}]}), "commands[0].name must be a text of 1 to 100"),
             (json!({"commands": [{"name": "a", "command": 7}]}), "commands[0].command"),
-            (json!({"commands": [{"name": "a", "command": "x".repeat(1001)}]}), "1 to 1000"),
-            (json!({"commands": [{"name": "a", "command": "x", "cwd": "../up"}]}), "inside the workspace"),
-            (
-                json!({"commands": [{"name": "a", "command": "x", "workspacePath": "/etc"}]}),
-                "inside the workspace",
-            ),
+            (one("command", &"x".repeat(1001)), "1 to 1000"),
+            (one("cwd", "../up"), "inside the workspace"),
+            (one("workspacePath", "/etc"), "inside the workspace"),
+            (one("name", "w\0"), "commands[0].name"),
+            (one("name", "\u{1b}[2J"), "commands[0].name"),
+            (one("command", "x\0"), "commands[0].command"),
+            (one("cwd", "a\nb"), "commands[0].cwd"),
         ] {
             let said = check(&wrong).unwrap_err();
             assert!(said.starts_with("Invalid arguments: ") && said.contains(says), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_short_however_much_is_wrong() {
+        for (count, says) in [(8000, "1 to 10 entries"), (10, "and 15 more")] {
+            let said = check(&json!({"commands": vec![json!({}); count]})).unwrap_err();
+            assert!(said.len() < 1000 && said.contains(says), "{said}");
         }
     }
 }

@@ -69,6 +69,8 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
             ),
             ("unsafe integer", holding(&parameters(json!("X")), "9007199254740993"), 400),
             ("unsafe negative integer", holding(&parameters(json!("X")), "-9007199254740993"), 400),
+            ("unsafe integer with a fraction", holding(&parameters(json!("X")), "9007199254740993.0"), 400),
+            ("unsafe integer, shifted", holding(&parameters(json!("X")), "90071992547409930e-1"), 400),
             ("a number without end", holding(&parameters(json!("X")), "1e999"), 400),
             ("half a surrogate", holding(&parameters(json!("X")), r#""\ud800""#), 400),
             ("long tool_name", of("tool_name", json!(long)), 400),
@@ -105,6 +107,41 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
                 outcomes(&events[before..]),
                 [("authz_decision", "deny"), ("tool_call", came_to)],
                 "{name}"
+            );
+        }
+        assert_eq!(world.effects(), 0);
+    }
+}
+
+/// The names of parameters are the caller's own words: what is long or odd may be content, and a database may not keep it.
+#[tokio::test]
+async fn what_is_wrong_is_told_in_few_words_and_none_of_the_callers() {
+    let (long, many): (String, Vec<_>) =
+        ("S3CRET".repeat(2500), (0..200).map(|n| format!("key-{n}")).collect());
+    for world in worlds().await {
+        for (number, (keys, says)) in [
+            (vec![long.clone()], "a parameter"),
+            (vec!["S3CRET\0".to_owned()], "a parameter"),
+            (many.clone(), "and 195 more"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let run = format!("run-odd-{number}");
+            let parameters: Value = keys.into_iter().map(|key| (key, json!(5))).collect();
+            let call =
+                with(with(write_call(&run), "operation", json!("effect.open")), "parameters", parameters);
+            let answer = world.call(&call).await;
+            assert_eq!(answer.status, 400, "{}", answer.text());
+            assert_eq!(answer.json()["error"]["error_code"], "INVALID_REQUEST");
+            let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(
+                message.len() < 1000 && message.contains(says) && !message.contains("S3CRET"),
+                "{message}"
+            );
+            assert_eq!(
+                outcomes(&world.events(&run).await),
+                [("authz_decision", "allow"), ("tool_call", "failure")]
             );
         }
         assert_eq!(world.effects(), 0);

@@ -215,26 +215,38 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
 
 pub(crate) async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart(world: World) {
     let plan = testkit::Plan::default();
-    let slow = std::time::Duration::from_secs(5);
-    for (number, (plan, status, code, retryable)) in [
-        (testkit::Plan { status: 500, ..plan }, 502, "TOOL_ERROR", false),
-        (testkit::Plan { status: 503, ..plan }, 503, "DEPENDENCY_DOWN", true),
-        (testkit::Plan { delay: slow, ..plan }, 504, "TOOL_TIMEOUT", true),
+    let hangs = testkit::Plan { delay: std::time::Duration::from_secs(5), ..plan };
+    let cut = testkit::Plan { hang_up: true, ..plan };
+    let of = |status: u16| testkit::Plan { status, ..plan };
+    // What may have happened is not tried again by itself; only `effect.peek` asks and changes nothing.
+    for (number, (tool, plan, status, code, retryable)) in [
+        ("effect.write", of(500), 502, "TOOL_ERROR", false),
+        ("effect.write", of(503), 503, "DEPENDENCY_DOWN", true),
+        ("effect.write", of(504), 502, "TOOL_ERROR", false),
+        ("effect.write", cut, 502, "TOOL_ERROR", false),
+        ("effect.write", hangs, 504, "TOOL_TIMEOUT", false),
+        ("effect.peek", of(504), 503, "DEPENDENCY_DOWN", true),
+        ("effect.peek", cut, 503, "DEPENDENCY_DOWN", true),
+        ("effect.peek", hangs, 504, "TOOL_TIMEOUT", true),
     ]
     .into_iter()
     .enumerate()
     {
         world.effects.plan_always(plan);
         let run = format!("run-0000000{number}");
-        let answer = world.call(&write_call(&run)).await;
+        let lane = if tool == "effect.write" { "actions.write" } else { "actions.read" };
+        let call = with(with(write_call(&run), "operation", json!(tool)), "lane_id", json!(lane));
+        let answer = world.call(&call).await;
         let error = &answer.json()["error"];
         assert_eq!(
             (answer.status, error["error_code"].as_str().unwrap()),
             (status, code),
-            "{}",
+            "{tool} {plan:?}: {}",
             answer.text()
         );
-        assert_eq!(error["retryable"], retryable);
+        assert_eq!(error["retryable"], retryable, "{tool} {plan:?}");
+        let unknown = !retryable && plan.status != 500;
+        assert_eq!(answer.text().contains("unknown"), unknown, "{tool} {plan:?}: {}", answer.text());
         let last = world.events(&run).await.pop().unwrap();
         assert_eq!(
             (last["action_type"].as_str(), last["outcome"].as_str()),

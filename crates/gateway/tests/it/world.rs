@@ -24,6 +24,9 @@ pub(crate) fn tools(address: &str) -> String {
          schema: {{type: object, properties: {{note: {{type: string, maxLength: 20}}}}, additionalProperties: false}}}}\n\
          - {{name: effect.read, method: POST, url: 'http://{address}/effects/read', timeout_ms: 2000, risk: read}}\n\
          - {{name: effect.look, method: GET, url: 'http://{address}/effects', timeout_ms: 2000, risk: read}}\n\
+         - {{name: effect.peek, method: GET, url: 'http://{address}/effects/peek', timeout_ms: 2000, risk: read}}\n\
+         - {{name: effect.open, method: POST, url: 'http://{address}/effects/open', risk: write,\n   \
+         schema: {{type: object, additionalProperties: {{type: string}}}}}}\n\
          - {{name: effect.private, method: POST, url: 'http://127.0.0.1:1/', risk: read}}\n\
          - {{name: effect.note, method: POST, url: 'http://{address}/effects/note', risk: write, \
          writes: {{table: artifacts, mode: append}}}}\n\

@@ -1,0 +1,53 @@
+//! What is wrong with parameters, in few words: a caller reads it, a ledger keeps it, and neither is given what the
+//! parameters hold.
+
+/// So many problems are named.
+const NAMED: usize = 5;
+/// A place that is longer is not repeated.
+const LONGEST: usize = 100;
+
+/// The first problems in words, and how many more there are. `None` if there are none.
+pub(super) fn few<T>(problems: impl IntoIterator<Item = T>, words: impl Fn(T) -> String) -> Option<String> {
+    let mut problems = problems.into_iter();
+    let named: Vec<_> = problems.by_ref().take(NAMED).map(words).collect();
+    let more = problems.count();
+    match (named.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(named.join(", ")),
+        (false, more) => Some(format!("{}, and {more} more", named.join(", "))),
+    }
+}
+
+/// Where a parameter is wrong. The names on the way to it are the caller's own: what is long or unusual may be content.
+pub(super) fn place(path: &str) -> &str {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '.');
+    match path {
+        "" => "/",
+        path if path.len() <= LONGEST && path.chars().all(plain) => path,
+        _ => "a parameter",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_problems_are_counted_and_not_named() {
+        let told = |count: usize| few(0..count, |number| format!("p{number}"));
+        assert_eq!(told(0), None);
+        assert_eq!(told(5).unwrap(), "p0, p1, p2, p3, p4");
+        assert_eq!(told(8000).unwrap(), "p0, p1, p2, p3, p4, and 7995 more");
+    }
+
+    #[test]
+    fn only_a_short_and_plain_place_is_repeated() {
+        for plain in ["/note", "/commands/0/name", "/a-b_c.d"] {
+            assert_eq!(place(plain), plain);
+        }
+        assert_eq!(place(""), "/");
+        for odd in ["/a\0b", "/two words", "/~1etc~1passwd", "/é", &format!("/{}", "k".repeat(100))] {
+            assert_eq!(place(odd), "a parameter");
+        }
+    }
+}
