@@ -52,7 +52,7 @@ pub(super) async fn message(
                 Prompted::Full => {
                     Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
                 }
-                Prompted::Refused(refusal) => Err(refused(refusal)),
+                Prompted::Refused(refusal) => Err(refused(&refusal)),
             }
         }
     };
@@ -150,10 +150,11 @@ fn person(access: &SessionAccess) -> Result<String, ApiError> {
     }
 }
 
-fn refused(refusal: Refusal) -> ApiError {
+fn refused(refusal: &Refusal) -> ApiError {
     let code = match refusal {
         Refusal::Sessions { .. } => BillingCode::ConcurrentLimit,
         Refusal::Budget => BillingCode::NoCredits,
+        Refusal::NoPrice(_) => BillingCode::BillingNotConfigured,
     };
     ApiError::billing(code, &refusal.to_string())
 }
