@@ -89,9 +89,7 @@ async fn used_up(
 ) -> Result<Response<Body>, ModelRefusal> {
     let answer = failure(StatusCode::PAYMENT_REQUIRED, &why);
     if let Some(hub) = app.hubs.get(session.id) {
-        hub.over_budget(why)
-            .await
-            .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+        hub.over_budget(why).await.map_err(ApiError::from)?;
     }
     Ok(answer)
 }
