@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use futures_util::{StreamExt as _, stream};
 use store::SessionRecord;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tracing::Instrument as _;
 
 use super::ApiError;
 use super::auth::{Caller, ModelCaller, ModelRefusal};
@@ -114,7 +115,7 @@ struct Counted {
 impl Counted {
     async fn pass_on(self, taken: Taken, uri: OriginalUri) -> Response<Body> {
         let (answered, answer) = oneshot::channel();
-        tokio::spawn(self.run(taken, uri, answered));
+        tokio::spawn(self.run(taken, uri, answered).in_current_span());
         answer.await.unwrap_or_else(|_| failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"))
     }
 
