@@ -76,7 +76,8 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         services::model(config),
         services::port(config),
     );
-    let mut findings = vec![machine::data_dir(config), database, redis, model, port];
+    let mut findings =
+        vec![machine::data_dir(config), database, redis, model, services::prices(config), port];
     findings.extend(sandboxes);
     findings.extend([machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));

@@ -1,5 +1,6 @@
 //! `orgs`: whose data there is.
 
+use gateway::llm::dollars;
 use proto::{OrgId, iso, text};
 use serde_json::json;
 use store::NewOrg;
@@ -53,7 +54,7 @@ async fn limits(context: &Context, args: LimitsArgs) -> Result<(), Failure> {
     let now = store.org_budget(args.org).await?;
     if now.budget_micros.is_some() && !context.config.model_prices.cover_all() {
         note(
-            "models without a price in MODEL_PRICES spend nothing of a budget; e.g. *=3/15 gives one to all",
+            "while a budget holds, models without a price in MODEL_PRICES are refused; e.g. *=3/15 gives one to all",
         );
     }
     let value = json!({ "id": args.org, "budgetMicros": now.budget_micros, "spentMicros": now.spent_micros,
@@ -66,24 +67,4 @@ async fn limits(context: &Context, args: LimitsArgs) -> Result<(), Failure> {
     ];
     context.out.one(&value, &["BUDGET", "SPENT", "SESSIONS"], row);
     Ok(())
-}
-
-/// Micro-dollars as people write them; what is less than a cent is not hidden.
-fn dollars(micros: i64) -> String {
-    let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-    let cents = text.len() - 4;
-    let short = text.trim_end_matches('0').len().max(cents);
-    text[..short].to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::dollars;
-
-    #[test]
-    fn dollars_have_cents_and_more_where_it_matters() {
-        for (micros, text) in [(0, "0.00"), (2_500_000, "2.50"), (100, "0.0001"), (12_345_678, "12.345678")] {
-            assert_eq!(dollars(micros), text);
-        }
-    }
 }

@@ -83,9 +83,20 @@ async fn make(context: &Context, client: Client, new: NewArgs) -> Result<ExitCod
         return attached.expecting(new.prompt).run().await;
     }
     if new.prompt.is_some() {
-        client.eager_start(id).await?;
+        boot(&client, id).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets a session begin with its prompt: whoever comes to watch it boots it, and it goes on when they leave.
+async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
+    let mut stream = client.connect(id, Watch::default()).await?;
+    while let Some(event) = stream.next().await {
+        if matches!(event?, Event::Frame(frame) if matches!(frame.message, ServerMessage::Init { .. })) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 async fn prompt(

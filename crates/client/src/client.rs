@@ -96,7 +96,8 @@ impl Client {
         ok(self.post(&["proliferate", &session.to_string(), "cancel"], None)).await
     }
 
-    /// Boots a session in the background; its initial prompt is sent then.
+    /// Boots a session in the background; its initial prompt is sent then. For services: whoever else watches a session
+    /// boots it by that.
     pub async fn eager_start(&self, session: SessionId) -> Result<(), Error> {
         ok(self.post(&["proliferate", &session.to_string(), "eager-start"], None)).await
     }

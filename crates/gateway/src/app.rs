@@ -60,7 +60,7 @@ pub struct App {
     /// The one door for side effects.
     pub gate: Arc<Gate>,
     /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
-    pub model_requests: Semaphore,
+    pub model_requests: Arc<Semaphore>,
     /// Absent when something else in this process counts.
     pub metrics: Option<PrometheusHandle>,
 }

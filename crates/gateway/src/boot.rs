@@ -124,7 +124,7 @@ impl Gateway {
             llm,
             spending: Spending::default(),
             gate,
-            model_requests: Semaphore::new(MODEL_REQUESTS),
+            model_requests: Arc::new(Semaphore::new(MODEL_REQUESTS)),
             metrics,
         };
         Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })

@@ -1,6 +1,7 @@
 //! The model behind the agents: a provider that speaks the Messages API, or the scripted one.
 
 mod asked;
+mod bound;
 mod meter;
 mod prices;
 mod spending;
@@ -13,16 +14,19 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use model::{Call, Frame, Model, Reply, Script, ScriptError};
+use proto::ModelId;
+use proto::http::AgentConfig;
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::config::Config;
 
-pub(crate) use asked::Asked;
+pub(crate) use asked::{Asked, Fit};
 pub(crate) use meter::Meter;
-pub use prices::{Prices, micros};
+pub(crate) use prices::Price;
+pub use prices::{Prices, dollars, micros};
 pub use spending::Spending;
-pub(crate) use spending::{Hold, Room};
+pub(crate) use spending::{Hold, Left};
 
 /// A model may think for long before its first word.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
@@ -55,6 +59,16 @@ pub enum LlmError {
     Client(reqwest::Error),
 }
 
+/// Nobody can say what a model would take of a budget.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The model {0} has no price, and a budget holds: say in MODEL_PRICES what it costs, e.g. {0}=3/15, or *=3/15 for all"
+)]
+pub(crate) struct NoPrice(String);
+
+/// How much of a model's name is repeated.
+const LONGEST_NAME: usize = 100;
+
 impl Llm {
     /// The provider when there is a key, else the script.
     pub fn open(config: &Config) -> Result<Self, LlmError> {
@@ -79,6 +93,21 @@ impl Llm {
     /// Whether somebody has to pay for what it says.
     pub(crate) fn costs(&self) -> bool {
         matches!(self, Self::Upstream { .. })
+    }
+
+    /// What a model costs at most that is asked for by this name. Where a budget holds, one without a price is not asked.
+    pub(crate) fn price(&self, prices: &Prices, model: &str) -> Result<Price, NoPrice> {
+        match prices.dearest(model) {
+            None if self.costs() => Err(NoPrice(model.chars().take(LONGEST_NAME).collect())),
+            price => Ok(price.unwrap_or_default()),
+        }
+    }
+
+    /// Whether what an agent will ask first has a price.
+    pub(crate) fn price_of(&self, prices: &Prices, agent: Option<&AgentConfig>) -> Result<Price, NoPrice> {
+        let model = ModelId::parse_or_default(agent.and_then(|agent| agent.model_id.as_deref()));
+        let name = model.model().opencode_id;
+        self.price(prices, name.split_once('/').map_or(name, |(_, name)| name))
     }
 
     /// Passes one request on and streams the answer back. `path` is what follows the proxy's own prefix,
@@ -182,6 +211,7 @@ async fn play(reply: Option<Reply>) -> Response<Body> {
 /// An error in the form that clients of the Messages API expect.
 pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
+        StatusCode::BAD_REQUEST => "invalid_request_error",
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::PAYMENT_REQUIRED => "billing_error",

@@ -83,6 +83,22 @@ pub(super) async fn model(config: &Config) -> Finding {
     }
 }
 
+/// Whether a budget could be held: nobody can say what a model without a price takes of it.
+pub(super) fn prices(config: &Config) -> Finding {
+    const NAME: &str = "prices";
+    if config.model_prices.cover_all() {
+        return Finding::good(NAME, "every model has one");
+    }
+    if config.anthropic_api_key.is_none() {
+        return Finding::good(NAME, "the built-in script costs nothing");
+    }
+    Finding::weak(
+        NAME,
+        "models without one are refused to an organisation that has a budget",
+        "say in MODEL_PRICES what models cost; *=3/15 is for all others",
+    )
+}
+
 pub(super) async fn port(config: &Config) -> Finding {
     const NAME: &str = "port";
     let address = config.listen;

@@ -47,9 +47,19 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
     let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<&str> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
-    for name in
-        ["data dir", "database", "redis", "model", "port", "isolation", "limits", "btrfs", "opencode", "git"]
-    {
+    for name in [
+        "data dir",
+        "database",
+        "redis",
+        "model",
+        "prices",
+        "port",
+        "isolation",
+        "limits",
+        "btrfs",
+        "opencode",
+        "git",
+    ] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     let failed = checks.iter().filter(|check| check["state"] == "failed").count();
@@ -78,6 +88,11 @@ fn doctor_finds_what_is_broken() {
         let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
         assert!(line.is_some(), "{name} is not failed in:\n{}", ended.out);
     }
+    assert!(
+        ended.out.contains("! prices"),
+        "no model has a price, so budgets would refuse all:\n{}",
+        ended.out
+    );
     assert!(
         !ended.out.contains("hunter2") && !ended.err.contains("hunter2"),
         "a secret is shown:\n{}",

@@ -100,6 +100,8 @@ impl Real {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
         let path = format!("{}:{}", tools.display(), crate::harness::path());
         let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
+        // All that the real agent asks for must be known before where a budget holds.
+        let machine = machine.with("MODEL_PRICES", "*=3/15").with("SESSION_BUDGET_DOLLARS", "50");
         let machine = settings.iter().fold(machine, |machine, (name, value)| machine.with(name, value));
         let server = machine.serve();
         let key = machine.json(&["keys", "create", "--name", "ci"])["key"].as_str().unwrap().to_owned();

@@ -80,7 +80,7 @@ fn info(real: &Real) -> Value {
 }
 
 /// Waits until something is so.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let mut tries = 0;
     while !is_so() {
         tries += 1;
@@ -135,7 +135,10 @@ fn one_that_nobody_needs_is_saved_after_a_crash_too_and_wakes_with_its_files() {
     let made = real.post("/v1/configurations", &json!({"name": "app", "repos": []}));
     real.new_session(&json!({"configurationId": made["id"]}));
     real.sql(ENV_FILES);
-    real.post(&format!("/proliferate/{}/eager-start", real.session), &json!({}));
+    let service = real.machine.run(&["token", "service", "--name", "worker"]).out.trim().to_owned();
+    let woken =
+        real.server().post(&format!("/proliferate/{}/eager-start", real.session), &service, &json!({}));
+    assert_eq!(woken.0, 202, "{}", woken.1);
     until("it does not run", || info(&real)["status"] == "running");
     assert!(info(&real)["expiresAt"].is_number());
     real.shell(&real.session, "echo precious > file; echo API_KEY=submitted-0123456789 > .env");

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use testkit::FaultProxy;
 
 use crate::harness::{Machine, Server, path};
+use crate::live_expiry::until;
 
 const SLOWLY: &str =
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen";
@@ -236,6 +237,18 @@ impl Wire {
         let target: SocketAddr = address.parse().unwrap();
         Self { proxy: threads.block_on(FaultProxy::start(target)).unwrap(), _threads: threads }
     }
+}
+
+#[test]
+fn a_session_that_nobody_watches_begins_with_its_prompt() {
+    let (machine, server) = scripted();
+    let machine = machine.with("PROLIFERATE_URL", &server.url(""));
+    let id = machine.json(&["session", "new", "--prompt", "hello"])["id"].as_str().unwrap().to_owned();
+    // Looking does not wake it.
+    let shown = || machine.run(&["session", "show", &id]).out;
+    until("there is no answer", || shown().contains("A plain answer."));
+    assert_eq!(shown(), "› hello\nA plain answer.\n");
+    machine.json(&["session", "rm", &id]);
 }
 
 /// More than a stream begins with.

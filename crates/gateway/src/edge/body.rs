@@ -36,13 +36,14 @@ fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
 }
 
 /// Where a body is not what it should be. The reader's own words repeat values, which may be secrets; only the name
-/// of a field that is missing is ours.
+/// of a field that is missing is ours, and old clients know the words for that.
 fn misshapen(error: &serde_json::Error) -> ApiError {
     let (line, column, text) = (error.line(), error.column(), error.to_string());
-    let missing = text.strip_prefix("missing field ").and_then(|rest| rest.split(" at line ").next());
-    let missing = missing.map(|name| format!(": it has no {name}")).unwrap_or_default();
-    let message = format!("The body is not of the expected shape at line {line}, column {column}{missing}");
-    ApiError::invalid_json(message)
+    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    ApiError::misshapen(missing.map_or_else(
+        || format!("The body is not of the expected shape at line {line}, column {column}"),
+        |name| format!("{name} is required"),
+    ))
 }
 
 /// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client

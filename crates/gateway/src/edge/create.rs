@@ -7,8 +7,8 @@ use axum::response::Response;
 use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSession, ErrorBody};
 use proto::socket::WireStatus;
 use proto::{
-    ClientType, ConfigurationKind, ConfigurationStatus, OrgId, Origin, SandboxMode, SessionId, SessionStatus,
-    SessionType, UserId,
+    BillingCode, ClientType, ConfigurationKind, ConfigurationStatus, OrgId, Origin, SandboxMode, SessionId,
+    SessionStatus, SessionType, UserId,
 };
 use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError, WantedCli, WantedManaged};
 
@@ -82,7 +82,11 @@ async fn make(
 ) -> Result<CreatedSession, ApiError> {
     let budget = app.store.org_budget(org).await?;
     if budget.is_exhausted() {
-        return Err(ApiError::billing(proto::BillingCode::NoCredits, "The organisation's budget is used up"));
+        return Err(ApiError::billing(BillingCode::NoCredits, "The organisation's budget is used up"));
+    }
+    if budget.budget_micros.is_some() {
+        let price = app.llm.price_of(&app.config.model_prices, request.agent_config.as_ref());
+        price.map_err(|error| ApiError::billing(BillingCode::BillingNotConfigured, &error.to_string()))?;
     }
     // What is refused must not leave a new configuration behind; who comes in between is refused at the end.
     if let Some(limit) = budget.session_limit

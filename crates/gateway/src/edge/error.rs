@@ -8,8 +8,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use proto::http::ErrorBody;
 use proto::{BillingCode, ErrorCode};
+use serde_json::json;
 use store::StoreError;
 
+use crate::hub::HubError;
 use crate::vault::VaultError;
 
 /// An answer that is not a success.
@@ -19,11 +21,12 @@ pub struct ApiError {
     body: ErrorBody,
     /// For the log only.
     cause: Option<String>,
+    misshapen: bool,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody::new(code, message), cause: None }
+        Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false }
     }
 
     /// No credential was given.
@@ -99,11 +102,35 @@ impl ApiError {
 
     /// The organisation has no credit or no room for it.
     pub fn billing(code: BillingCode, message: &str) -> Self {
-        Self { status: StatusCode::PAYMENT_REQUIRED, body: ErrorBody::billing(code, message), cause: None }
+        let error = Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::PaymentRequired, message);
+        Self { body: ErrorBody::billing(code, message), ..error }
     }
 
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
+    }
+
+    /// The body is JSON of another shape.
+    pub fn misshapen(message: impl Into<String>) -> Self {
+        Self { misshapen: true, ..Self::invalid_json(message) }
+    }
+
+    /// Says in words that old clients know that a body has another shape; which one is in the details.
+    #[must_use]
+    pub fn shape_as(self, text: &str) -> Self {
+        if !self.misshapen {
+            return self;
+        }
+        let details = json!({ "reason": self.body.error });
+        let body = ErrorBody { details: Some(details), ..ErrorBody::new(ErrorCode::BadRequest, text) };
+        Self { body, ..self }
+    }
+
+    /// Nothing can be asked of a session. Old clients look for the reason in the details.
+    pub fn no_session(reason: &str, cause: String) -> Self {
+        let details = Some(json!({ "reason": reason }));
+        let body = ErrorBody { details, ..ErrorBody::new(ErrorCode::Unavailable, "Session not available") };
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, body, cause: Some(cause), misshapen: false }
     }
 
     pub fn unavailable(what: &str, cause: impl Into<String>) -> Self {
@@ -136,11 +163,24 @@ impl From<StoreError> for ApiError {
                 BillingCode::ConcurrentLimit,
                 &format!("{limit} sessions run already, which is the organisation's limit"),
             ),
-            StoreError::Fenced => Self::unavailable("The session", error.to_string()),
+            StoreError::Fenced => {
+                Self::no_session("another instance has it now: try again", error.to_string())
+            }
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
             other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),
             other => Self::internal(other.to_string()),
+        }
+    }
+}
+
+impl From<HubError> for ApiError {
+    fn from(error: HubError) -> Self {
+        let cause = error.to_string();
+        match error {
+            HubError::Gone => Self::no_session(&cause, cause.clone()),
+            HubError::Store(StoreError::Fenced) => StoreError::Fenced.into(),
+            HubError::Store(error) => Self::no_session(&Self::from(error).body.error, cause),
         }
     }
 }
@@ -180,4 +220,22 @@ impl IntoResponse for ApiError {
 fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_cannot_be_had_says_why_where_old_clients_look() {
+        for (error, reason) in [
+            (HubError::Gone, "the session was given up: try again"),
+            (StoreError::Fenced.into(), "another instance has it now: try again"),
+            (StoreError::Missing("this session").into(), "This session does not exist"),
+        ] {
+            let (status, body) = ApiError::from(error).tell();
+            assert_eq!((status.as_u16(), body.error.as_str()), (503, "Session not available"));
+            assert_eq!(body.details, Some(json!({ "reason": reason })));
+        }
+    }
 }

@@ -2,21 +2,27 @@
 //! with an end to what a session may spend.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use store::SessionRecord;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tracing::Instrument as _;
 
 use super::ApiError;
 use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
-use crate::llm::{Asked, Hold, Meter, Room, failure};
+use crate::llm::{Asked, Fit, Hold, Left, Meter, failure};
 
+/// Pieces of an answer that may wait for the agent to read them.
+const PIECES: usize = 8;
+/// How long the first word of an answer is awaited that nobody wants any more: it says what the request has cost.
+const LAST_PATIENCE: Duration = Duration::from_secs(30);
 /// As large as the provider itself takes.
 const MAX_BODY: usize = model::MAX_BODY;
 
@@ -36,39 +42,57 @@ pub(super) async fn messages(
         }
         return pass(app, uri, request).await;
     };
-    let taken = Taken::read(&app, request).await?;
-    let asked = Asked::read(&taken.body).await;
-    let most = asked.at_most(&app.config.model_prices);
-    let hold = app.spending.hold(session.id, session.org_id, most);
-    match room(&app, &session, &hold).await? {
-        Room::Gone => return used_up(&app, &session).await,
-        Room::Busy => return Ok(busy()),
-        Room::Free => {}
+    let mut taken = Taken::read(&app, request).await?;
+    let mut asked = Asked::read(&taken.body).await;
+    let mut hold = app.spending.hold(session.id, session.org_id, asked.at_most(&app.config.model_prices));
+    if let Some(left) = left(&app, &session, &hold).await? {
+        match fit(&app, &asked, &left) {
+            Ok(Fit::Whole) => {}
+            Ok(Fit::Lowered(output)) => {
+                taken.body = asked.lower(&taken.body, output);
+                hold.lower(asked.at_most(&app.config.model_prices));
+            }
+            Ok(Fit::Busy) => return Ok(busy()),
+            Ok(Fit::Gone(least)) => return used_up(&app, &session, left.refusal(least)).await,
+            Err((status, why)) => return Ok(failure(status, &why)),
+        }
     }
-    let mut count = Count { app: app.clone(), session, open: Some((Meter::new(asked), hold)) };
-    let answer = taken.pass_on(&app, &uri).await;
-    if !answer.status().is_success() {
-        count.open = None;
-        return Ok(answer);
-    }
-    Ok(count.along(answer))
+    let counted = Counted { app, session, meter: Meter::new(asked), _hold: hold };
+    Ok(counted.pass_on(taken, uri).await)
 }
 
-/// Whether the session and its organisation may spend what is held.
-async fn room(app: &AppState, session: &SessionRecord, hold: &Hold) -> Result<Room, ApiError> {
+/// What the session and its organisation may still spend; `None` is all they like. What was spent is asked for after the
+/// request was held, so that each other one is either held or spent, and never neither.
+async fn left(app: &AppState, session: &SessionRecord, hold: &Hold) -> Result<Option<Left>, ApiError> {
     let org = app.store.org_budget(session.org_id).await?;
-    let of_org = org.budget_micros.map_or(Room::Free, |budget| hold.room_of_org(budget, org.spent_micros));
+    let of_org = org.budget_micros.map(|budget| hold.left_of_org(budget, org.spent_micros));
     let Some(budget) = session.budget_micros.or(app.config.session_budget_micros) else { return Ok(of_org) };
     let spent = app.store.session_usage(session.org_id, session.id).await?.cost_micros;
-    Ok(of_org.max(hold.room_of_session(budget, spent)))
+    let own = hold.left_of_session(budget, spent);
+    Ok(Some(of_org.map_or(own, |of_org| own.and(of_org))))
+}
+
+/// Whether a request fits into what is left; one of which nobody knows what it costs does not.
+fn fit(app: &AppState, asked: &Asked, left: &Left) -> Result<Fit, (StatusCode, String)> {
+    let price = app.llm.price(&app.config.model_prices, asked.model());
+    let price = price.map_err(|error| (StatusCode::PAYMENT_REQUIRED, error.to_string()))?;
+    asked.fit(price, left).map_err(|why| {
+        let message = format!("A budget holds, and what this request costs cannot be known before: {why}");
+        (StatusCode::BAD_REQUEST, message)
+    })
 }
 
 /// Pauses the session and says why.
-async fn used_up(app: &AppState, session: &SessionRecord) -> Result<Response<Body>, ModelRefusal> {
+async fn used_up(
+    app: &AppState,
+    session: &SessionRecord,
+    why: String,
+) -> Result<Response<Body>, ModelRefusal> {
+    let answer = failure(StatusCode::PAYMENT_REQUIRED, &why);
     if let Some(hub) = app.hubs.get(session.id) {
-        hub.over_budget().await.map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+        hub.over_budget(why).await.map_err(ApiError::from)?;
     }
-    Ok(failure(StatusCode::PAYMENT_REQUIRED, "The budget of this session is used up"))
+    Ok(answer)
 }
 
 /// Agents try again by themselves; nothing is over yet.
@@ -79,45 +103,91 @@ fn busy() -> Response<Body> {
     answer
 }
 
-/// Writes down what was used when it goes out of scope, so that a client that hangs up does not get it for nothing. What
-/// was held for it is free only then.
-struct Count {
+/// A request that is counted. It goes on without the agent that made it until it is known what it has cost, so that
+/// whoever hangs up does not get it for less; what is held for it is free when that is written down.
+struct Counted {
     app: AppState,
     session: Arc<SessionRecord>,
-    /// `None`: there is nothing to count.
-    open: Option<(Meter, Hold)>,
+    meter: Meter,
+    _hold: Hold,
 }
 
-impl Count {
-    /// The same answer, counted when it has passed, or when nobody wants the rest.
-    fn along(mut self, answer: Response<Body>) -> Response<Body> {
-        let (parts, body) = answer.into_parts();
-        let kind = parts.headers.get(header::CONTENT_TYPE).map(|value| value.as_bytes().to_owned());
-        if let Some((meter, _)) = &mut self.open {
-            meter.answered(kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")));
+impl Counted {
+    async fn pass_on(self, taken: Taken, uri: OriginalUri) -> Response<Body> {
+        let (answered, answer) = oneshot::channel();
+        tokio::spawn(self.run(taken, uri, answered).in_current_span());
+        answer.await.unwrap_or_else(|_| failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"))
+    }
+
+    async fn run(mut self, taken: Taken, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
+        let app = self.app.clone();
+        let nobody_waits = async {
+            answered.closed().await;
+            tokio::time::sleep(LAST_PATIENCE).await;
+        };
+        let answer = tokio::select! {
+            answer = taken.pass_on(&app, &uri) => Some(answer),
+            () = nobody_waits => None,
+        };
+        match answer {
+            // What the provider refuses costs nothing.
+            Some(refusal) if !refusal.status().is_success() => drop(answered.send(refusal)),
+            Some(answer) => {
+                self.along(answer, answered).await;
+                self.count().await;
+            }
+            None => self.count().await,
         }
-        let body = body.into_data_stream().inspect_ok(move |piece| {
-            if let Some((meter, _)) = &mut self.open {
-                meter.pass(piece);
+    }
+
+    /// Brings the answer to the agent, and looks at it on its way.
+    async fn along(&mut self, answer: Response<Body>, answered: oneshot::Sender<Response<Body>>) {
+        let (parts, body) = answer.into_parts();
+        let kind = parts.headers.get(header::CONTENT_TYPE);
+        self.meter.answered(kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")));
+        let (pieces, rest) = mpsc::channel(PIECES);
+        drop(answered.send(Response::from_parts(parts, Body::from_stream(from(rest)))));
+        let mut body = body.into_data_stream();
+        loop {
+            let gone = async {
+                pieces.closed().await;
+                if !self.meter.knows_input() {
+                    tokio::time::sleep(LAST_PATIENCE).await;
+                }
+            };
+            let piece = tokio::select! {
+                piece = body.next() => piece,
+                () = gone => return,
+            };
+            let Some(piece) = piece else { return };
+            if let Ok(piece) = &piece {
+                self.meter.pass(piece);
             }
-        });
-        Response::from_parts(parts, Body::from_stream(body))
+            // Whether anybody is there to take it is looked at above.
+            drop(pieces.send(piece).await);
+        }
+    }
+
+    async fn count(self) {
+        let (app, session) = (self.app, self.session);
+        let (model, used) = self.meter.usage(&app.config.model_prices);
+        let added = app.store.add_usage(session.org_id, session.id, &model, used, app.clock.now());
+        if let Err(error) = added.await {
+            tracing::error!(session = %session.id, %error, "what the model used was not counted");
+        }
     }
 }
 
-impl Drop for Count {
-    fn drop(&mut self) {
-        let Some((meter, hold)) = self.open.take() else { return };
-        let (app, session) = (self.app.clone(), self.session.clone());
-        tokio::spawn(async move {
-            let (model, used) = meter.usage(&app.config.model_prices);
-            let added = app.store.add_usage(session.org_id, session.id, &model, used, app.clock.now());
-            if let Err(error) = added.await {
-                tracing::error!(session = %session.id, %error, "what the model used was not counted");
-            }
-            drop(hold);
-        });
-    }
+/// The pieces as a body. The server writes out what it has before an error only if the body has nothing more to give for
+/// the moment.
+fn from<E>(rest: mpsc::Receiver<Result<Bytes, E>>) -> impl stream::Stream<Item = Result<Bytes, E>> {
+    stream::unfold(rest, |mut rest| async {
+        let piece = rest.recv().await?;
+        if piece.is_err() {
+            tokio::task::yield_now().await;
+        }
+        Some((piece, rest))
+    })
 }
 
 #[utoipa::path(post, path = "/llm/v1/messages/count_tokens", tag = "model",
@@ -148,17 +218,17 @@ async fn pass(app: AppState, uri: OriginalUri, request: Request) -> Result<Respo
 }
 
 /// A request that is held in memory, and the room that it takes.
-struct Taken<'a> {
+struct Taken {
     parts: Parts,
     body: Bytes,
-    _room: SemaphorePermit<'a>,
+    _room: OwnedSemaphorePermit,
 }
 
-impl<'a> Taken<'a> {
-    async fn read(app: &'a AppState, request: Request) -> Result<Self, ModelRefusal> {
+impl Taken {
+    async fn read(app: &AppState, request: Request) -> Result<Self, ModelRefusal> {
         let (parts, body) = request.into_parts();
         // Whoever has to wait has sent no body yet; it is asked for when there is room.
-        let room = app.model_requests.acquire().await;
+        let room = Arc::clone(&app.model_requests).acquire_owned().await;
         let room = room.map_err(|error| ApiError::internal(error.to_string()))?;
         let body = read(app, &parts.headers, body, MAX_BODY).await?;
         Ok(Self { parts, body, _room: room })

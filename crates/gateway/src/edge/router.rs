@@ -3,14 +3,16 @@
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
+use axum::handler::Handler;
 use axum::http::header;
-use axum::response::IntoResponse as _;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
 use axum::{Router, middleware, routing};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
@@ -19,71 +21,103 @@ use super::{
 };
 use crate::app::AppState;
 
-/// All routes with their descriptions.
-fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(Document::openapi())
-        // Asked by machines.
-        .routes(routes!(health::health))
-        .routes(routes!(health::ready))
-        .routes(routes!(health::metrics))
-        // Identity.
-        .routes(routes!(me::me))
-        .routes(routes!(login::login))
-        .routes(routes!(login::logout))
-        .routes(routes!(tickets::create))
-        .routes(routes!(tickets::revoke))
-        .routes(routes!(keys::list, keys::create))
-        .routes(routes!(keys::revoke))
-        .routes(routes!(members::list, members::add))
-        .routes(routes!(members::set_role, members::remove))
-        // The vault.
-        .routes(routes!(secrets::list))
-        .routes(routes!(secrets::set, secrets::remove))
-        // What sandboxes reach.
-        .routes(routes!(egress::rules, egress::set_rules))
-        .routes(routes!(egress::records))
-        // What sessions work on.
-        .routes(routes!(workspaces::repos, workspaces::add_repo))
-        .routes(routes!(workspaces::remove_repo))
-        .routes(routes!(workspaces::configurations, workspaces::create_configuration))
-        .routes(routes!(
-            workspaces::configuration,
-            workspaces::change_configuration,
-            workspaces::remove_configuration
-        ))
-        // Sessions.
-        .routes(routes!(create::create, sessions::list))
-        .routes(routes!(sessions::status))
-        .routes(routes!(socket::session, steer::rename, steer::delete))
-        .routes(routes!(messages::page))
-        .routes(routes!(steer::message))
-        .routes(routes!(steer::cancel))
-        .routes(routes!(steer::heartbeat))
-        .routes(routes!(steer::eager_start))
-        .routes(routes!(steer::stop))
-        // Called by agents: tools.
-        .routes(routes!(tools::callback))
-        // The Tool Gateway Contract.
-        .routes(routes!(tool_calls::call))
-        .routes(routes!(contract::start_run, contract::runs))
-        .routes(routes!(contract::run))
-        .routes(routes!(contract::finish_run))
-        .routes(routes!(contract::audit_events))
-        .routes(routes!(contract::artifact))
-        .routes(routes!(contract::artifact_content))
-        // Called by agents: the model.
-        .routes(routes!(model_proxy::messages))
-        .routes(routes!(model_proxy::count_tokens))
-        .routes(routes!(model_proxy::models))
+/// Every route once, with all methods of a path in one line. It serves them and it describes them, but not both at once:
+/// the description takes as long as starting a sandbox, and two megabytes, and hardly anybody asks for it.
+macro_rules! table {
+    ($($($group:ident::$handler:ident),+;)+) => {
+        paste! {
+            fn routes() -> Router<AppState> {
+                let router = Router::new();
+                $($(let router = serve::<$group::[<__path_ $handler>], _, _>(router, &$group::$handler);)+)+
+                router
+            }
+        }
+
+        /// The description of the API as it is served.
+        pub fn api_document() -> utoipa::openapi::OpenApi {
+            let router = OpenApiRouter::<AppState>::with_openapi(Document::openapi());
+            $(let router = router.routes(routes!($($group::$handler),+));)+
+            let mut document = router.into_openapi();
+            complete(&mut document);
+            document
+        }
+    };
 }
 
-/// All routes, without what they work on. Made once: every sandbox is served its own copy of the service, and
-/// describing the API takes longer than starting a sandbox.
+/// Serves a handler where its description says.
+fn serve<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(
+    router: Router<AppState>,
+    handler: &H,
+) -> Router<AppState> {
+    let methods = P::methods()
+        .iter()
+        .fold(MethodRouter::new(), |methods, method| methods.on(method.to_method_filter(), handler.clone()));
+    router.route(&P::path(), methods)
+}
+
+table! {
+    // Asked by machines.
+    health::health;
+    health::ready;
+    health::metrics;
+    // Identity.
+    me::me;
+    login::login;
+    login::logout;
+    tickets::create;
+    tickets::revoke;
+    keys::list, keys::create;
+    keys::revoke;
+    members::list, members::add;
+    members::set_role, members::remove;
+    // The vault.
+    secrets::list;
+    secrets::set, secrets::remove;
+    // What sandboxes reach.
+    egress::rules, egress::set_rules;
+    egress::records;
+    // What sessions work on.
+    workspaces::repos, workspaces::add_repo;
+    workspaces::remove_repo;
+    workspaces::configurations, workspaces::create_configuration;
+    workspaces::configuration, workspaces::change_configuration, workspaces::remove_configuration;
+    // Sessions.
+    create::create, sessions::list;
+    sessions::status;
+    socket::session, steer::rename, steer::delete;
+    messages::page;
+    steer::message;
+    steer::cancel;
+    steer::heartbeat;
+    steer::eager_start;
+    steer::stop;
+    // Called by agents: tools.
+    tools::callback;
+    // The Tool Gateway Contract.
+    tool_calls::call;
+    contract::start_run, contract::runs;
+    contract::run;
+    contract::finish_run;
+    contract::audit_events;
+    contract::artifact;
+    contract::artifact_content;
+    // Called by agents: the model.
+    model_proxy::messages;
+    model_proxy::count_tokens;
+    model_proxy::models;
+}
+
+/// The description as it is sent, for those who ask.
+static DESCRIPTION: LazyLock<Bytes> =
+    LazyLock::new(|| Bytes::from(api_document().to_json().unwrap_or_default()));
+
+async fn describe() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION.clone()).into_response()
+}
+
+/// All routes, without what they work on. Made once: every sandbox is served its own copy of the service.
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
-    let router: Router<AppState> = routes().into();
-    let json = Bytes::from(api_document().to_json().unwrap_or_default());
-    let describe = move || async { ([(header::CONTENT_TYPE, "application/json")], json).into_response() };
-    let router = router.route("/openapi.json", routing::get(describe));
+    let router = routes().route("/openapi.json", routing::get(describe));
     // Git's own protocol, for sandboxes: nothing that a description of ours could say better.
     let router = router.route("/git/{*rest}", routing::get(git_proxy::git).post(git_proxy::git));
     #[cfg(feature = "ui")]
@@ -108,11 +142,4 @@ pub fn router(app: AppState) -> Router {
 /// The same as sandboxes reach it: what is counted of all of them is none of their business.
 pub(crate) fn router_inside(app: AppState) -> Router {
     Router::new().route("/metrics", routing::any(observe::not_found)).fallback_service(router(app))
-}
-
-/// The description of the API as it is served.
-pub fn api_document() -> utoipa::openapi::OpenApi {
-    let mut document = routes().into_openapi();
-    complete(&mut document);
-    document
 }

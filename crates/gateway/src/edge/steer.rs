@@ -10,10 +10,12 @@ use proto::socket::MessageSource;
 use super::auth::{Caller, SessionAccess};
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
-use crate::hub::{Asked, Hub, HubError, Prompted, Refusal};
+use crate::hub::{Asked, Hub, Prompted, Refusal};
 
 /// The most characters of a title.
 const MAX_TITLE: usize = 200;
+/// What old clients are told about a message that is no prompt.
+const NO_PROMPT: &str = "Invalid message type";
 
 /// Sends a prompt. It is kept when this answers, and becomes a turn in its order.
 #[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions", params(("id" = proto::SessionId, Path)),
@@ -24,8 +26,9 @@ pub(super) async fn message(
     app: AppState,
     access: SessionAccess,
     headers: HeaderMap,
-    Body(request): Body<PostMessage>,
+    request: Result<Body<PostMessage>, ApiError>,
 ) -> Result<Response, ApiError> {
+    let Body(request) = request.map_err(|error| error.shape_as(NO_PROMPT))?;
     let PostMessage::Prompt { content, user_id, source, images } = request.clone();
     let sender = match &access.caller {
         Caller::User(user) => user.id.to_string(),
@@ -35,7 +38,7 @@ pub(super) async fn message(
         Caller::Sandbox(_) => return Err(ApiError::user_required()),
     };
     if content.trim().is_empty() {
-        return Err(ApiError::bad_request("Invalid message type"));
+        return Err(ApiError::bad_request(NO_PROMPT));
     }
     let source = source.or(Some(MessageSource::Api));
     let (org, session) = (access.session.org_id, access.session.id);
@@ -46,13 +49,13 @@ pub(super) async fn message(
     let work = {
         let app = app.clone();
         async move {
-            let hub = app.hubs.open(&app, session).await.map_err(|error| gone(&error))?;
-            match hub.prompt(asked).await.map_err(|error| gone(&error))? {
+            let hub = app.hubs.open(&app, session).await?;
+            match hub.prompt(asked).await? {
                 Prompted::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
                 Prompted::Full => {
                     Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
                 }
-                Prompted::Refused(refusal) => Err(refused(refusal)),
+                Prompted::Refused(refusal) => Err(refused(&refusal)),
             }
         }
     };
@@ -68,7 +71,7 @@ pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<
     // One that is not alive does nothing that could be cancelled, unless nobody has gone on with it since a restart.
     if app.hubs.is_alive(id) || !app.store.queued_prompts(id).await?.is_empty() {
         let hub = open(&app, &access).await?;
-        hub.cancel().await.map_err(|error| gone(&error))?;
+        hub.cancel().await?;
     }
     Ok(Json(OkReply::OK))
 }
@@ -78,22 +81,22 @@ pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     let hub = app.hubs.get(access.session.id).ok_or_else(|| ApiError::not_found("Session not active"))?;
-    hub.touch().await.map_err(|error| gone(&error))?;
+    hub.touch().await?;
     Ok(Json(OkReply::OK))
 }
 
-/// Boots a session in the background, and sends its initial prompt.
+/// Boots a session in the background, and sends its initial prompt. For services: people boot a session by watching it.
 #[utoipa::path(post, path = "/proliferate/{id}/eager-start", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 202, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn eager_start(
     app: AppState,
     access: SessionAccess,
 ) -> Result<(StatusCode, Json<OkReply>), ApiError> {
-    if matches!(access.caller, Caller::Sandbox(_)) {
-        return Err(ApiError::forbidden("Sandboxes may not do this"));
+    if !matches!(access.caller, Caller::Service { .. }) {
+        return Err(ApiError::forbidden("Only services may do this"));
     }
     let hub = open(&app, &access).await?;
-    hub.wake().await.map_err(|error| gone(&error))?;
+    hub.wake().await?;
     Ok((StatusCode::ACCEPTED, Json(OkReply::OK)))
 }
 
@@ -112,7 +115,7 @@ pub(super) async fn rename(
     }
     app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
     if let Some(hub) = app.hubs.get(access.session.id) {
-        hub.titled(title).await.map_err(|error| gone(&error))?;
+        hub.titled(title).await?;
     }
     Ok(Json(OkReply::OK))
 }
@@ -123,7 +126,7 @@ pub(super) async fn rename(
 pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     person(&access)?;
     let hub = open(&app, &access).await?;
-    hub.stop().await.map_err(|error| gone(&error))?;
+    hub.stop().await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -133,12 +136,12 @@ pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<Ok
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     let by = person(&access)?;
     let hub = open(&app, &access).await?;
-    hub.delete(by).await.map_err(|error| gone(&error))?;
+    hub.delete(by).await?;
     Ok(Json(OkReply::OK))
 }
 
 async fn open(app: &AppState, access: &SessionAccess) -> Result<Hub, ApiError> {
-    app.hubs.open(app, access.session.id).await.map_err(|error| gone(&error))
+    Ok(app.hubs.open(app, access.session.id).await?)
 }
 
 /// Who asks, if it is not the sandbox.
@@ -150,14 +153,11 @@ fn person(access: &SessionAccess) -> Result<String, ApiError> {
     }
 }
 
-fn refused(refusal: Refusal) -> ApiError {
+fn refused(refusal: &Refusal) -> ApiError {
     let code = match refusal {
         Refusal::Sessions { .. } => BillingCode::ConcurrentLimit,
         Refusal::Budget => BillingCode::NoCredits,
+        Refusal::NoPrice(_) => BillingCode::BillingNotConfigured,
     };
     ApiError::billing(code, &refusal.to_string())
-}
-
-fn gone(error: &HubError) -> ApiError {
-    ApiError::unavailable("The session", error.to_string())
 }

@@ -6,6 +6,7 @@ use proto::socket::{MessageSource, ServerMessage, WireStatus};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
+use crate::llm::NoPrice;
 use crate::runtime::Inside;
 
 /// A request to the session's actor.
@@ -59,8 +60,8 @@ pub(crate) enum Command {
     Titled(String),
     /// Others need the room: to be left if nobody needs this session.
     Rest,
-    /// The model refuses: the session has spent what it may.
-    OverBudget,
+    /// The model refuses, for this reason: the session has spent what it may.
+    OverBudget(String),
 }
 
 /// A prompt as it came in.
@@ -118,10 +119,12 @@ pub(crate) enum Prompted {
 }
 
 /// Why a session that sleeps cannot be woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{limit} sessions run already, which is the organisation's limit")]
     Sessions { limit: i64 },
     #[error("The organisation's budget is used up")]
     Budget,
+    #[error(transparent)]
+    NoPrice(NoPrice),
 }

@@ -279,8 +279,8 @@ impl Hub {
         self.tell(Command::Wake).await
     }
 
-    pub(crate) async fn over_budget(&self) -> Result<(), HubError> {
-        self.tell(Command::OverBudget).await
+    pub(crate) async fn over_budget(&self, why: String) -> Result<(), HubError> {
+        self.tell(Command::OverBudget(why)).await
     }
 
     pub(crate) async fn titled(&self, title: String) -> Result<(), HubError> {

@@ -233,7 +233,7 @@ impl Session {
                 self.stop().await?;
                 let _ = reply.send(());
             }
-            Command::OverBudget => self.over_budget().await?,
+            Command::OverBudget(why) => self.over_budget(&why).await?,
             Command::Rest if self.is_busy() => {}
             Command::Rest => {
                 self.flush().await?;

@@ -1,34 +1,71 @@
-//! What a request to the model asks for at most, so that it can be held against a budget before it is passed on.
+//! What a request to the model asks for at most, so that it can be held against a budget before it is passed on, and
+//! asked for less where no more fits.
+
+use std::ops::Range;
 
 use axum::body::Bytes;
 use serde::Deserialize;
-use store::Usage;
+use serde_json::value::RawValue;
 
+use super::bound::Fields;
+use super::prices::{MILLION, Price, whole};
+use super::spending::Left;
 use super::{AT_ONCE, Prices};
 
-/// More than any model says in one answer; it stands for what cannot be read, so that a request cannot make itself cheap
-/// by being odd.
-const MOST_OUTPUT: i64 = 128_000;
 /// About how many bytes of text a token is.
-pub(super) const BYTES_PER_TOKEN: usize = 4;
+const BYTES_PER_TOKEN: usize = 4;
 /// The most that is held for one request: sums of it stay exact.
 const MOST_MICROS: i64 = 1 << 40;
+/// An answer that is cut off sooner is of no use, unless no more was asked for.
+const LEAST_OUTPUT: i64 = 1024;
+/// A model that is to think gets no less than this for it; providers refuse less.
+const LEAST_THOUGHT: i64 = 1024;
+/// The longest reason for a refusal; it repeats words of the request.
+const LONGEST_REASON: usize = 300;
 
 /// One request, as far as it says what it will cost.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(super) model: String,
-    /// By the length of the request.
-    pub(super) input_tokens: i64,
-    pub(super) most_output: i64,
+    /// The most tokens that it can be for the provider.
+    pub(super) most_input: i64,
+    /// What it costs at most, or why nobody can know.
+    bounds: Result<Bounds, String>,
 }
 
-#[derive(Deserialize)]
-struct Fields {
-    #[serde(default)]
-    model: String,
-    #[serde(default)]
-    max_tokens: u64,
+#[derive(Clone, Debug)]
+struct Bounds {
+    input: i64,
+    /// Its input may be written to a cache for an hour, which is the dearest way.
+    kept_long: bool,
+    output: Number,
+    thinking: Option<Thinking>,
+}
+
+/// A number and where it stands.
+#[derive(Clone, Debug)]
+struct Number {
+    value: i64,
+    place: Range<usize>,
+}
+
+/// How much the model is to think at most, and where all of it stands.
+#[derive(Clone, Debug)]
+struct Thinking {
+    budget: Number,
+    place: Range<usize>,
+}
+
+/// What becomes of a request where a budget holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Whole,
+    /// With no more output than this.
+    Lowered(i64),
+    /// Others that are under way may need the rest; when they have ended there may be room again.
+    Busy,
+    /// The budget is spent, or has no room for it however short the answer, which would cost up to this.
+    Gone(i64),
 }
 
 impl Asked {
@@ -39,27 +76,157 @@ impl Asked {
         }
         let (body, length) = (body.clone(), body.len());
         let read = tokio::task::spawn_blocking(move || Self::of(&body)).await;
-        read.unwrap_or_else(|_| Self {
-            input_tokens: tokens(length),
-            most_output: MOST_OUTPUT,
-            ..Self::default()
+        read.unwrap_or_else(|error| Self::unknown(String::new(), length, &error.to_string()))
+    }
+
+    pub(super) fn of(body: &[u8]) -> Self {
+        let fields = match serde_json::from_slice::<Fields<'_>>(body) {
+            Ok(fields) => fields,
+            Err(error) => return Self::unknown(named(body), body.len(), &error.to_string()),
+        };
+        let model = fields.model.clone().into_owned();
+        match Bounds::of(body, &fields) {
+            Ok(bounds) => Self { model, most_input: bounds.input, bounds: Ok(bounds) },
+            Err(why) => Self::unknown(model, body.len(), &why),
+        }
+    }
+
+    fn unknown(model: String, length: usize, why: &str) -> Self {
+        let why = why.chars().take(LONGEST_REASON).collect();
+        Self { model, most_input: i64::try_from(length).unwrap_or(i64::MAX), bounds: Err(why) }
+    }
+
+    /// The model that is asked, by the name that the request has for it.
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The most tokens of an answer, where that is known.
+    pub(super) fn most_output(&self) -> Option<i64> {
+        self.bounds.as_ref().ok().map(|bounds| bounds.output.value)
+    }
+
+    /// What it costs at most, in micro-dollars; nothing where that cannot be known.
+    pub(crate) fn at_most(&self, prices: &Prices) -> i64 {
+        let known = self.bounds.as_ref().ok().zip(prices.dearest(&self.model));
+        known.map_or(0, |(bounds, price)| bounds.cost(price, bounds.output.value).min(MOST_MICROS))
+    }
+
+    /// Whether there is room for it in what is left of a budget; else why it cannot be said.
+    pub(crate) fn fit(&self, price: Price, left: &Left) -> Result<Fit, &str> {
+        let bounds = self.bounds.as_ref().map_err(String::as_str)?;
+        let least = bounds.output.value.min(LEAST_OUTPUT);
+        if left.alone <= 0 {
+            return Ok(Fit::Gone(bounds.cost(price, least)));
+        }
+        Ok(match bounds.output_for(price, left.now) {
+            enough if enough >= bounds.output.value => Fit::Whole,
+            some if some >= least => Fit::Lowered(some),
+            _ if bounds.output_for(price, left.alone) >= least => Fit::Busy,
+            _ => Fit::Gone(bounds.cost(price, least)),
         })
     }
 
-    fn of(body: &[u8]) -> Self {
-        let fields = serde_json::from_slice::<Fields>(body);
-        let (model, asked) =
-            fields.map_or((String::new(), None), |fields| (fields.model, Some(fields.max_tokens)));
-        let most_output = asked.and_then(|tokens| i64::try_from(tokens).ok()).unwrap_or(MOST_OUTPUT);
-        Self { model, input_tokens: tokens(body.len()), most_output: most_output.min(MOST_OUTPUT) }
+    /// The same request for an answer of at most so many tokens. Thinking is part of the answer, so it gets half of it, or
+    /// nothing where that is less than providers take.
+    pub(crate) fn lower(&mut self, body: &Bytes, output: i64) -> Bytes {
+        let Ok(bounds) = &mut self.bounds else { return body.clone() };
+        let mut changes = vec![(bounds.output.place.clone(), output.to_string())];
+        bounds.output.value = output;
+        let half = output / 2;
+        match &bounds.thinking {
+            Some(thinking) if half < LEAST_THOUGHT => {
+                changes.push((thinking.place.clone(), r#"{"type":"disabled"}"#.to_owned()));
+            }
+            Some(thinking) if thinking.budget.value > half => {
+                changes.push((thinking.budget.place.clone(), half.to_string()));
+            }
+            _ => {}
+        }
+        changes.sort_by_key(|(place, _)| place.start);
+        let mut lowered = Vec::with_capacity(body.len() + changes.len() * 20);
+        let mut from = 0;
+        for (place, text) in changes {
+            lowered.extend_from_slice(&body[from..place.start]);
+            lowered.extend_from_slice(text.as_bytes());
+            from = place.end;
+        }
+        lowered.extend_from_slice(&body[from..]);
+        lowered.into()
+    }
+}
+
+impl Bounds {
+    fn of(body: &[u8], fields: &Fields<'_>) -> Result<Self, String> {
+        let output = Number::of(body, fields.max_tokens).ok_or("max_tokens must be a whole number")?;
+        let thinking = fields.thinking.map(|raw| Thinking::of(body, raw)).transpose()?.flatten();
+        Ok(Self { input: fields.most_input(body.len()), kept_long: may_keep_long(body), output, thinking })
     }
 
-    /// What it costs at most, in micro-dollars.
-    pub(crate) fn at_most(&self, prices: &Prices) -> i64 {
-        let most =
-            Usage { input_tokens: self.input_tokens, output_tokens: self.most_output, ..Usage::default() };
-        prices.cost(&self.model, &most).min(MOST_MICROS)
+    /// What all input and so much output cost at most.
+    fn cost(&self, price: Price, output: i64) -> i64 {
+        whole(self.input_cost(price) + i128::from(output) * i128::from(price.output))
     }
+
+    /// In millionths of micro-dollars.
+    fn input_cost(&self, price: Price) -> i128 {
+        let twentieths = if self.kept_long { 40 } else { 25 };
+        (i128::from(self.input) * i128::from(price.input) * twentieths + 19) / 20
+    }
+
+    /// How many tokens of output this much money buys beside the input; less than none if not even that.
+    fn output_for(&self, price: Price, micros: i64) -> i64 {
+        let rest = i128::from(micros.min(MOST_MICROS)) * i128::from(MILLION) - self.input_cost(price);
+        match (rest < 0, price.output) {
+            (true, _) => -1,
+            (false, 0) => i64::MAX,
+            (false, output) => i64::try_from(rest / i128::from(output)).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+impl Number {
+    fn of(body: &[u8], raw: &RawValue) -> Option<Self> {
+        let text = raw.get();
+        let value =
+            text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().unwrap_or(i64::MAX))?;
+        Some(Self { value, place: place(body, raw) })
+    }
+}
+
+impl Thinking {
+    fn of(body: &[u8], raw: &RawValue) -> Result<Option<Self>, String> {
+        #[derive(Deserialize)]
+        struct Wanted<'a> {
+            #[serde(borrow)]
+            budget_tokens: Option<&'a RawValue>,
+        }
+        let wanted: Wanted<'_> = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+        let Some(budget) = wanted.budget_tokens else { return Ok(None) };
+        let budget = Number::of(body, budget).ok_or("thinking.budget_tokens must be a whole number")?;
+        Ok(Some(Self { budget, place: place(body, raw) }))
+    }
+}
+
+/// Where a value that was read out of a body stands in it.
+fn place(body: &[u8], raw: &RawValue) -> Range<usize> {
+    let start = raw.get().as_ptr().addr() - body.as_ptr().addr();
+    start..start + raw.get().len()
+}
+
+/// Whether a `ttl` can be anywhere in it, however it is spelled.
+fn may_keep_long(body: &[u8]) -> bool {
+    let letter = |six: &[u8]| six.eq_ignore_ascii_case(br"\u0074") || six.eq_ignore_ascii_case(br"\u006c");
+    body.windows(3).any(|three| three == b"ttl") || body.windows(6).any(letter)
+}
+
+/// The model that is asked, where the rest cannot be read.
+fn named(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Named {
+        model: String,
+    }
+    serde_json::from_slice::<Named>(body).map(|named| named.model).unwrap_or_default()
 }
 
 /// About how many tokens so many bytes are.
@@ -68,27 +235,5 @@ pub(super) fn tokens(bytes: usize) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_request_costs_at_most_what_it_asks_for_and_an_odd_one_the_most() {
-        let prices = Prices::parse("cheap=1/1,*=1000000/1000000").unwrap();
-        let asked = async |text: &str| Asked::read(&Bytes::from(text.to_owned())).await.at_most(&prices);
-        let plain = r#"{"model":"m","max_tokens":9,"stream":true}"#;
-        assert_eq!(asked(plain).await, (9 + tokens(plain.len())) * 1_000_000);
-        assert!(asked(r#"{"model":"cheap-1","max_tokens":9}"#).await < 100);
-        let most = MOST_OUTPUT * 1_000_000;
-        for odd in [
-            r#"{"model":"m","max_tokens":1,"max_tokens":64000}"#,
-            r#"{"model":"m","max_tokens":64000.0}"#,
-            r#"{"model":"m","max_tokens":99999999999999999999}"#,
-            r#"{"model":"m","max_tokens":18446744073709551615}"#,
-            "x",
-        ] {
-            assert!(asked(odd).await >= most, "{odd}");
-        }
-        let large = format!(r#"{{"max_tokens":1,"x":"{}"}}"#, "x".repeat(AT_ONCE));
-        assert!((asked(&large).await / 1_000_000) - tokens(large.len()) == 1);
-    }
-}
+#[path = "asked_tests.rs"]
+mod tests;

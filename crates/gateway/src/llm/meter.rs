@@ -4,13 +4,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use store::Usage;
 
-use super::Prices;
 use super::asked::{Asked, tokens};
+use super::{LONGEST_NAME, Prices};
 
 /// A line that is longer holds no usage; a whole answer that is not streamed may.
 const LONGEST_LINE: usize = 64 * 1024;
 const LONGEST_BODY: usize = 4 * 1024 * 1024;
-const LONGEST_NAME: usize = 100;
 
 /// Reads the usage out of a Messages API answer, streamed or whole.
 #[derive(Debug)]
@@ -40,6 +39,16 @@ struct Tokens {
     cache_read: Option<i64>,
     #[serde(rename = "cache_creation_input_tokens")]
     cache_write: Option<i64>,
+    #[serde(rename = "cache_creation")]
+    kept: Option<Kept>,
+}
+
+/// For how long what was written to a cache is kept.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Kept {
+    #[serde(rename = "ephemeral_1h_input_tokens")]
+    long: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -119,8 +128,13 @@ impl Meter {
         }
     }
 
-    /// The model that answered, what was used and what it costs. What was not said is estimated, so that whoever hangs
-    /// up early does not get it for nothing.
+    /// Whether it is known what the request itself costs; that comes with the first word of an answer, or with all of it.
+    pub(crate) fn knows_input(&self) -> bool {
+        self.used.input.is_some()
+    }
+
+    /// The model that answered, what was used and what it costs. What was said and not counted is estimated, and a request
+    /// of which nothing is known costs the most that it can: whoever hangs up early does not get it for less.
     pub(crate) fn usage(mut self, prices: &Prices) -> (String, Usage) {
         let rest = std::mem::take(&mut self.line);
         if !self.streamed {
@@ -128,8 +142,11 @@ impl Meter {
         }
         if !self.settled {
             self.said += rest.len();
-            self.used.output = self.used.output.max(Some(tokens(self.said)));
-            self.used.input = self.used.input.or(Some(self.asked.input_tokens));
+            let most = self.asked.most_output().unwrap_or(i64::MAX);
+            self.used.output = self.used.output.max(Some(tokens(self.said).min(most)));
+        }
+        if !self.knows_input() {
+            (self.used.input, self.used.cache_write) = (None, Some(self.asked.most_input));
         }
         let count = |tokens: Option<i64>| tokens.unwrap_or_default().max(0);
         let mut used = Usage {
@@ -141,7 +158,8 @@ impl Meter {
             cost_micros: 0,
         };
         let named = !self.model.is_empty();
-        used.cost_micros = prices.cost(if named { &self.model } else { &self.asked.model }, &used);
+        let model = if named { &self.model } else { &self.asked.model };
+        used.cost_micros = prices.cost(model, &used, count(self.used.kept.and_then(|kept| kept.long)));
         // A name that only the agent said is none to keep a count under: there is no end to those.
         (if named { self.model } else { "unknown".to_owned() }, used)
     }
@@ -165,6 +183,7 @@ impl Meter {
             used.output = tokens.output.or(used.output);
             used.cache_read = tokens.cache_read.or(used.cache_read);
             used.cache_write = tokens.cache_write.or(used.cache_write);
+            used.kept = tokens.kept.or(used.kept);
         }
     }
 }
@@ -178,12 +197,14 @@ mod tests {
         data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"\\\"usage\\\":{}\"}}\n\n\
         event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":42}}\n\n";
 
+    const ASKED: &str = r#"{"model":"asked","max_tokens":64000,"messages":[]}"#;
+
     fn prices() -> Prices {
         Prices::parse("*=1000000/1000000").unwrap()
     }
 
     fn meter(streamed: bool) -> Meter {
-        let mut meter = Meter::new(Asked { model: "asked".to_owned(), input_tokens: 7, most_output: 9 });
+        let mut meter = Meter::new(Asked::of(ASKED.as_bytes()));
         meter.answered(streamed);
         meter
     }
@@ -225,10 +246,26 @@ mod tests {
             whole
         };
         assert_eq!(whole.usage(&prices()).1.output_tokens, 100);
-        // Before the first word there is only what was asked.
+        // It cannot have been more than it was asked for.
+        let mut endless = meter(true);
+        endless.pass(&Bytes::from(format!("data: {}\n", "x".repeat(1_000_000))));
+        assert_eq!(endless.usage(&prices()).1.output_tokens, 64_000);
+        // Before the first word there is only what was asked, at the most.
         let (model, used) = meter(true).usage(&prices());
-        assert_eq!((model.as_str(), used.input_tokens, used.output_tokens), ("unknown", 7, 0));
-        assert_eq!(used.cost_micros, 7_000_000);
+        let most = i64::try_from(ASKED.len()).unwrap();
+        assert_eq!((model.as_str(), used.cache_write_tokens, used.output_tokens), ("unknown", most, 0));
+        assert_eq!((used.input_tokens, used.cost_micros), (0, most * 1_250_000));
+    }
+
+    #[test]
+    fn what_a_cache_keeps_for_an_hour_costs_more() {
+        let mut kept = meter(false);
+        kept.pass(&Bytes::from_static(
+            br#"{"usage":{"input_tokens":1,"output_tokens":0,"cache_creation_input_tokens":30,
+            "cache_creation":{"ephemeral_5m_input_tokens":10,"ephemeral_1h_input_tokens":20}}}"#,
+        ));
+        let (_, used) = kept.usage(&prices());
+        assert_eq!((used.cache_write_tokens, used.cost_micros), (30, 1_000_000 + 12_500_000 + 40_000_000));
     }
 
     #[test]

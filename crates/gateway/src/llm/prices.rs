@@ -4,18 +4,18 @@ use store::Usage;
 
 /// Prices by model; the last entry may stand for all others.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prices(Vec<Price>);
+pub struct Prices(Vec<(String, Price)>);
 
 /// Micro-dollars for a million tokens.
-#[derive(Clone, Debug, PartialEq)]
-struct Price {
-    /// The id that the model's API takes, or `*`.
-    model: String,
-    input: i64,
-    output: i64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Price {
+    pub(super) input: i64,
+    pub(super) output: i64,
 }
 
-const MILLION: i64 = 1_000_000;
+pub(super) const MILLION: i64 = 1_000_000;
+/// The entry for all models that have none of their own.
+const OTHERS: &str = "*";
 
 impl Prices {
     /// Reads `model=input/output`, dollars for a million tokens, comma-separated.
@@ -26,27 +26,54 @@ impl Prices {
             let (model, both) = entry.split_once('=').ok_or_else(wanted)?;
             let (input, output) = both.split_once('/').ok_or_else(wanted)?;
             let price = |text: &str| micros(text).ok_or_else(wanted);
-            Ok(Price { model: model.trim().to_owned(), input: price(input)?, output: price(output)? })
+            Ok((model.trim().to_owned(), Price { input: price(input)?, output: price(output)? }))
         });
         prices.collect::<Result<_, String>>().map(Self)
     }
 
     /// Whether every model has a price.
     pub fn cover_all(&self) -> bool {
-        self.0.iter().any(|price| price.model == "*")
+        self.others().is_some()
+    }
+
+    fn others(&self) -> Option<Price> {
+        self.0.iter().find(|(model, _)| model == OTHERS).map(|(_, price)| *price)
+    }
+
+    fn named(&self, model: &str) -> Option<Price> {
+        self.0.iter().find(|(named, _)| model.starts_with(named.as_str())).map(|(_, price)| *price)
+    }
+
+    /// What a model costs at most that is asked for by this name. One with no entry of its own may answer under a name that
+    /// has one.
+    pub(crate) fn dearest(&self, model: &str) -> Option<Price> {
+        let dearer = |one: Price, other: &(String, Price)| Price {
+            input: one.input.max(other.1.input),
+            output: one.output.max(other.1.output),
+        };
+        self.named(model).or_else(|| Some(self.0.iter().fold(self.others()?, dearer)))
     }
 
     /// What this usage costs, in micro-dollars, rounded up. Reading a cache counts a tenth of input, writing one five
-    /// quarters.
-    pub fn cost(&self, model: &str, used: &Usage) -> i64 {
-        let price = self.0.iter().find(|price| model.starts_with(&price.model));
-        let Some(price) = price.or_else(|| self.0.iter().find(|price| price.model == "*")) else { return 0 };
-        let input = used.input_tokens * 20 + used.cache_read_tokens * 2 + used.cache_write_tokens * 25;
-        let input = i128::from(input) * i128::from(price.input) / 20;
+    /// quarters, and twice as much as input for those of the written tokens that are kept for an hour (`kept_long`).
+    pub(super) fn cost(&self, model: &str, used: &Usage, kept_long: i64) -> i64 {
+        let Some(price) = self.named(model).or_else(|| self.others()) else { return 0 };
+        let twentieths = [
+            (used.input_tokens, 20),
+            (used.cache_read_tokens, 2),
+            (used.cache_write_tokens, 25),
+            (kept_long.min(used.cache_write_tokens), 15),
+        ];
+        let input: i128 = twentieths.iter().map(|(tokens, weight)| i128::from(*tokens) * weight).sum();
+        let input = input * i128::from(price.input) / 20;
         let output = i128::from(used.output_tokens) * i128::from(price.output);
-        let whole = (input + output + i128::from(MILLION) - 1) / i128::from(MILLION);
-        i64::try_from(whole).unwrap_or(i64::MAX)
+        whole(input + output)
     }
+}
+
+/// Millionths of micro-dollars as micro-dollars, rounded up.
+pub(super) fn whole(millionths: i128) -> i64 {
+    i64::try_from((millionths + i128::from(MILLION) - 1) / i128::from(MILLION)).unwrap_or(i64::MAX)
 }
 
 /// Dollars with up to six decimals as micro-dollars.
@@ -60,6 +87,15 @@ pub fn micros(text: &str) -> Option<i64> {
     }
     let part: i64 = format!("{part:0<6}").parse().ok()?;
     whole.parse::<i64>().ok()?.checked_mul(MILLION)?.checked_add(part)
+}
+
+/// Micro-dollars as people write them; what is less than a cent is not hidden.
+pub fn dollars(micros: i64) -> String {
+    let micros = micros.max(0);
+    let text = format!("{}.{:06}", micros / MILLION, micros % MILLION);
+    let cents = text.len() - 4;
+    let short = text.trim_end_matches('0').len().max(cents);
+    text[..short].to_owned()
 }
 
 #[cfg(test)]
@@ -79,18 +115,41 @@ mod tests {
     }
 
     #[test]
+    fn dollars_have_cents_and_more_where_it_matters() {
+        for (micros, text) in
+            [(0, "0.00"), (2_500_000, "2.50"), (100, "0.0001"), (12_345_678, "12.345678"), (-9, "0.00")]
+        {
+            assert_eq!(dollars(micros), text);
+        }
+    }
+
+    #[test]
     fn a_request_costs_what_its_model_costs() {
         let prices = Prices::parse("claude-opus=5/25, *=3/15").unwrap();
         let used = Usage { input_tokens: 1_000_000, output_tokens: 100_000, ..Usage::default() };
-        assert_eq!(prices.cost("claude-opus-4-6", &used), 5_000_000 + 2_500_000);
-        assert_eq!(prices.cost("claude-sonnet-4-6", &used), 3_000_000 + 1_500_000);
+        assert_eq!(prices.cost("claude-opus-4-6", &used, 0), 5_000_000 + 2_500_000);
+        assert_eq!(prices.cost("claude-sonnet-4-6", &used, 0), 3_000_000 + 1_500_000);
         let cached =
             Usage { cache_read_tokens: 1_000_000, cache_write_tokens: 1_000_000, ..Usage::default() };
-        assert_eq!(prices.cost("other", &cached), 300_000 + 3_750_000);
-        assert_eq!(prices.cost("other", &Usage { input_tokens: 1, ..Usage::default() }), 3, "rounded up");
-        assert_eq!(Prices::default().cost("other", &used), 0);
+        assert_eq!(prices.cost("other", &cached, 0), 300_000 + 3_750_000);
+        assert_eq!(prices.cost("other", &cached, 1_000_000), 300_000 + 6_000_000, "kept for an hour");
+        assert_eq!(prices.cost("other", &cached, i64::MAX), 300_000 + 6_000_000, "no more than was written");
+        assert_eq!(prices.cost("other", &Usage { input_tokens: 1, ..Usage::default() }, 0), 3, "rounded up");
+        assert_eq!(Prices::default().cost("other", &used, 0), 0);
         for bad in ["x", "x=1", "x=1/y", "x=-1/2"] {
             assert!(Prices::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_name_without_a_price_of_its_own_may_be_any_models() {
+        let dearest = |prices: &str, model: &str| {
+            let price = Prices::parse(prices).unwrap().dearest(model);
+            price.map(|price| (price.input / MILLION, price.output / MILLION))
+        };
+        assert_eq!(dearest("opus=5/25,*=3/15", "opus-4"), Some((5, 25)));
+        assert_eq!(dearest("opus=5/25,*=3/15", "best"), Some((5, 25)), "an alias may be the dearest");
+        assert_eq!(dearest("haiku=1/99,*=3/15", "best"), Some((3, 99)));
+        assert_eq!(dearest("opus=5/25", "best"), None);
     }
 }

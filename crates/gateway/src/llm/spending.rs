@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::{OrgId, SessionId};
 
+use super::dollars;
+
 /// What is held in this process, in micro-dollars, by who pays.
 #[derive(Clone, Debug, Default)]
 pub struct Spending(Arc<Mutex<HashMap<Payer, i64>>>);
@@ -26,14 +28,45 @@ pub(crate) struct Hold {
     beside: [i64; 2],
 }
 
-/// Whether a request may be passed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
-    Free,
-    /// Others that are under way may need the rest; when they have ended there may be room again.
-    Busy,
-    /// The budget is spent.
-    Gone,
+/// What is left of a budget, in micro-dollars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) whose: Whose,
+    pub(crate) budget: i64,
+    /// When all that is under way has ended and has cost nothing.
+    pub(crate) alone: i64,
+    /// Beside what is held for those who came before.
+    pub(crate) now: i64,
+}
+
+/// What a budget is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Session,
+    Org,
+}
+
+impl Left {
+    fn of(whose: Whose, budget: i64, spent: i64, beside: i64) -> Self {
+        let alone = budget.saturating_sub(spent);
+        Self { whose, budget, alone, now: alone.saturating_sub(beside) }
+    }
+
+    /// Where two budgets hold, what is left of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let tighter = if self.alone <= other.alone { self } else { other };
+        Self { now: self.now.min(other.now), ..tighter }
+    }
+
+    /// Why a request is refused that costs up to `least` however short its answer is.
+    pub(crate) fn refusal(&self, least: i64) -> String {
+        let whose = match self.whose {
+            Whose::Session => "The budget of this session",
+            Whose::Org => "The organisation's budget",
+        };
+        let (left, budget, least) = (dollars(self.alone), dollars(self.budget), dollars(least));
+        format!("{whose} is used up: {left} of {budget} dollars are left, and this request may cost {least}")
+    }
 }
 
 impl Spending {
@@ -50,45 +83,45 @@ impl Spending {
         Hold { spending: self.clone(), payers, micros, beside }
     }
 
+    fn release(&self, payers: [Payer; 2], micros: i64) {
+        let mut all = self.lock();
+        for payer in payers {
+            if let Some(held) = all.get_mut(&payer) {
+                *held -= micros;
+                if *held == 0 {
+                    all.remove(&payer);
+                }
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Payer, i64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Hold {
-    pub(crate) fn room_of_session(&self, budget: i64, spent: i64) -> Room {
-        self.room(budget, spent, self.beside[0])
+    pub(crate) fn left_of_session(&self, budget: i64, spent: i64) -> Left {
+        Left::of(Whose::Session, budget, spent, self.beside[0])
     }
 
-    pub(crate) fn room_of_org(&self, budget: i64, spent: i64) -> Room {
-        self.room(budget, spent, self.beside[1])
+    pub(crate) fn left_of_org(&self, budget: i64, spent: i64) -> Left {
+        Left::of(Whose::Org, budget, spent, self.beside[1])
     }
 
-    /// One that is alone passes as long as anything is left: it could ask for no less. So a budget is exceeded by what
-    /// one request costs, and no more.
-    fn room(&self, budget: i64, spent: i64, beside: i64) -> Room {
-        let left = budget.saturating_sub(spent);
-        if left <= 0 {
-            Room::Gone
-        } else if beside > 0 && beside.saturating_add(self.micros) > left {
-            Room::Busy
-        } else {
-            Room::Free
+    /// Holds less from now on, for a request that was made to cost less.
+    pub(crate) fn lower(&mut self, micros: i64) {
+        let less = self.micros - micros;
+        if less > 0 {
+            self.micros = micros;
+            self.spending.release(self.payers, less);
         }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut all = self.spending.lock();
-        for payer in self.payers {
-            if let Some(held) = all.get_mut(&payer) {
-                *held -= self.micros;
-                if *held == 0 {
-                    all.remove(&payer);
-                }
-            }
-        }
+        self.spending.release(self.payers, self.micros);
     }
 }
 
@@ -99,23 +132,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_room_beside_what_is_held_and_alone_as_long_as_anything_is_left() {
+    fn what_is_left_is_beside_what_was_held_before() {
         let spending = Spending::default();
         let (one, two) = (SessionId::from(Uuid::from_u128(1)), SessionId::from(Uuid::from_u128(2)));
         let org = OrgId::from(Uuid::from_u128(3));
-        let first = spending.hold(one, org, 60);
-        assert_eq!(first.room_of_session(50, 49), Room::Free, "alone");
-        assert_eq!(first.room_of_session(50, 50), Room::Gone);
-        let second = spending.hold(one, org, 40);
-        assert_eq!(second.room_of_session(100, 0), Room::Free);
-        assert_eq!(second.room_of_session(100, 1), Room::Busy);
-        assert_eq!(second.room_of_session(100, 100), Room::Gone);
+        let mut first = spending.hold(one, org, 60);
+        let left = |left: Left| (left.alone, left.now);
+        assert_eq!(left(first.left_of_session(50, 49)), (1, 1));
+        assert_eq!(left(spending.hold(one, org, 1).left_of_session(100, 5)), (95, 35));
+        first.lower(20);
         let elsewhere = spending.hold(two, org, 10);
-        assert_eq!(
-            (elsewhere.room_of_session(5, 0), elsewhere.room_of_org(109, 0)),
-            (Room::Free, Room::Busy)
-        );
-        drop((first, second, elsewhere));
+        assert_eq!(left(elsewhere.left_of_session(5, 0)), (5, 5));
+        assert_eq!(left(elsewhere.left_of_org(109, 100)), (9, -11));
+        let both = elsewhere.left_of_session(5, 0).and(elsewhere.left_of_org(109, 100));
+        assert_eq!((both.whose, both.budget, both.alone, both.now), (Whose::Session, 5, 5, -11));
+        drop((first, elsewhere));
         assert!(spending.lock().is_empty(), "nothing stays behind");
+    }
+
+    #[test]
+    fn a_refusal_says_how_much_is_left_and_how_much_it_would_take() {
+        let left = Left::of(Whose::Org, 2_500_000, 2_490_000, 0);
+        let expected = "The organisation's budget is used up: 0.01 of 2.50 dollars are left, and this request may \
+            cost 0.025";
+        assert_eq!(left.refusal(25_000), expected);
+        assert!(
+            Left::of(Whose::Session, 1, 9, 0)
+                .refusal(1)
+                .contains("this session is used up: 0.00 of 0.000001")
+        );
     }
 }

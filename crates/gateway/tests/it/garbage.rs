@@ -184,5 +184,5 @@ async fn a_refusal_does_not_repeat_what_was_sent() {
     }
     let missing = gateway.call("PUT", "/v1/secrets/A").bearer(team.token(Role::Owner)).json(&json!({}));
     let missing = missing.send().await.text();
-    assert!(missing.contains("it has no `value`"), "what is missing is named: {missing}");
+    assert!(missing.contains("\"value is required\""), "what is missing is named: {missing}");
 }

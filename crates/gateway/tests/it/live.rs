@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use crate::harness::{Running, Setup, client, within};
-use crate::people::{Person, org, person};
+use crate::people::{Person, org, person, service_token};
 
 /// The database that a story is told on.
 #[derive(Clone, Copy)]
@@ -136,6 +136,13 @@ impl Live {
     /// The turn that the agent gets next.
     pub(crate) async fn next_turn(&self) -> Turn {
         within(self.agent.next_turn()).await
+    }
+
+    /// Boots a session, as a service does.
+    pub(crate) async fn eager_start(&self, session: &str) {
+        let (path, token) = (format!("/proliferate/{session}/eager-start"), service_token(&self.app, None));
+        let (status, answer) = self.ask("POST", &path, Some(&token), &json!({}), None).await;
+        assert_eq!(status, 202, "{answer}");
     }
 
     /// Asks as the member, and expects a yes.

@@ -1,8 +1,9 @@
 //! What a session spends: counted while the model answers, and an end to it that pauses and says so.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use axum::{Router, routing};
@@ -17,9 +18,9 @@ use crate::live::{Live, id, is_status, of_type, tokens};
 use crate::model_proxy::serve;
 use crate::people::sandbox_token;
 
-/// Any token costs more than the whole budget.
+/// A token costs a dollar, and there are just enough for one request.
 async fn dear() -> Live {
-    let setup = Setup::sqlite().set("MODEL_PRICES", "*=1000000/1000000").set("SESSION_BUDGET_DOLLARS", "0.5");
+    let setup = Setup::sqlite().set("MODEL_PRICES", "*=1000000/1000000").set("SESSION_BUDGET_DOLLARS", "140");
     let live = Live::with(setup).await;
     live.agent.behave(|manner| manner.echoes = true);
     live
@@ -83,7 +84,14 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
     .await;
     assert_eq!((refused.0, &refused.1["error"]["type"]), (402, &json!("billing_error")), "{}", refused.1);
     let frames = socket.until(|frame| is_status(frame, "paused")).await;
-    assert!(of_type(&frames, "error")[0]["payload"]["message"].as_str().unwrap().contains("budget"));
+    let why = refused.1["error"]["message"].as_str().unwrap();
+    assert!(
+        why.starts_with("The budget of this session is used up: ") && why.contains(" of 140.00 dollars"),
+        "{why}"
+    );
+    assert!(why.ends_with(" dollars are left, and this request may cost 136.50"), "{why}");
+    assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], why);
+    assert_eq!(frames.last().unwrap()["payload"]["message"], why);
     let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
     assert_eq!((record.status, record.pause_reason), (SessionStatus::Paused, Some(PauseReason::CreditLimit)));
     // The agent at hand asks our model for nothing, so it can go on; what counts is that it does, and runs again.
@@ -97,33 +105,71 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
     socket.until(|frame| is_status(frame, "paused")).await;
 }
 
-/// A provider whose answers each need a permit, and use ten tokens that cost a cent each: of half a dollar, five fit.
+/// A provider whose answers each need a permit, and use as much as their requests allow: each byte was a token that was
+/// written to a cache, and all of the answer was used up.
 struct Held {
     live: Live,
     permits: Arc<Semaphore>,
     /// One for each request that the provider got.
     arrived: Arc<Semaphore>,
+    seen: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Held {
+    /// Ten tokens cost a tenth of a dollar: of half a dollar, five such answers fit.
     async fn start() -> Self {
+        Self::with("*=0/10000").await
+    }
+
+    async fn with(prices: &str) -> Self {
+        Self::behind(Setup::sqlite().set("MODEL_PRICES", prices).set("SESSION_BUDGET_DOLLARS", "0.5")).await
+    }
+
+    async fn behind(setup: Setup) -> Self {
         let (permits, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let (gate, told) = (Arc::clone(&permits), Arc::clone(&arrived));
-        let answer = move || {
-            let (gate, told) = (Arc::clone(&gate), Arc::clone(&told));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let all = (Arc::clone(&permits), Arc::clone(&arrived), Arc::clone(&seen));
+        let answer = move |body: Bytes| {
+            let (gate, told, seen) = all.clone();
             async move {
+                let asked: Value = serde_json::from_slice(&body).unwrap();
+                let usage = json!({"input_tokens": 0, "output_tokens": asked["max_tokens"],
+                    "cache_creation_input_tokens": body.len()});
+                seen.lock().unwrap().push(asked);
                 told.add_permits(1);
                 gate.acquire().await.unwrap().forget();
-                let usage = json!({"input_tokens": 0, "output_tokens": 10});
                 let body = json!({"model": "m", "content": [], "usage": usage}).to_string();
                 ([(header::CONTENT_TYPE, "application/json")], body).into_response()
             }
         };
         let provider = serve(Router::new().fallback(routing::any(answer))).await;
-        let setup = Setup::sqlite().set("MODEL_PRICES", "*=0/10000").set("SESSION_BUDGET_DOLLARS", "0.5");
         let base = format!("http://{provider}");
         let setup = setup.set("ANTHROPIC_API_KEY", "sk-ant-x").set("ANTHROPIC_BASE_URL", &base);
-        Self { live: Live::with(setup).await, permits, arrived }
+        Self { live: Live::with(setup).await, permits, arrived, seen }
+    }
+
+    async fn agent(&self) -> (String, String) {
+        let session = self.live.session().await;
+        let token = sandbox_token(&self.live.app, id(&session)).await;
+        (session, token)
+    }
+
+    /// What the provider got so far.
+    fn seen(&self) -> Vec<Value> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+
+    /// Asks until others have ended.
+    async fn ask_alone(&self, token: &str, body: &Value) -> (u16, Value) {
+        within(async {
+            loop {
+                match self.live.ask("POST", "/llm/v1/messages", Some(token), body, None).await {
+                    (429, _) => {}
+                    other => break other,
+                }
+            }
+        })
+        .await
     }
 
     /// Waits until the provider has got one more.
@@ -197,7 +243,130 @@ async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
         answer = held.ask(&token) => panic!("{answer:?}"),
         () = held.arrives() => {}
     }
+    // The answer comes when nobody is there; it says what the request has cost.
+    held.permits.add_permits(1);
     let used = counted(&held.live, &session).await;
-    assert_eq!((used.requests, used.output_tokens), (1, 0));
-    assert_eq!(used.input_tokens, i64::try_from(tenth().to_string().len().div_ceil(4)).unwrap());
+    assert_eq!((used.requests, used.output_tokens, used.cost_micros), (1, 10, 100_000));
+}
+
+#[tokio::test]
+async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_is_no_use() {
+    // Half a dollar buys 5000 tokens.
+    let held = Held::with("*=0/100").await;
+    held.permits.add_permits(60);
+    let (session, token) = held.agent().await;
+    let thinking = json!({"type": "enabled", "budget_tokens": 32_000});
+    let asked =
+        json!({"model": "m", "max_tokens": 64_000, "thinking": thinking, "messages": [], "stream": true});
+    held.live
+        .app
+        .store
+        .add_usage(held.live.ada.org, id(&session), "m", spent(350_000), held.live.app.clock.now())
+        .await
+        .unwrap();
+    assert_eq!(
+        held.ask_alone(&token, &json!({"model": "m", "max_tokens": 300, "messages": []})).await.0,
+        200
+    );
+    assert_eq!(held.seen()[0]["max_tokens"], 300, "what fits is left alone");
+    // 0.5 - 0.35 - 0.03 are left, which is 1200 tokens.
+    assert_eq!(held.ask_alone(&token, &asked).await.0, 200);
+    let expected = json!({"model": "m", "max_tokens": 1200, "thinking": {"type": "disabled"}, "messages": [], "stream": true});
+    assert_eq!(held.seen(), [expected]);
+    let (status, refused) = held.ask_alone(&token, &asked).await;
+    assert_eq!((status, &refused["error"]["type"]), (402, &json!("billing_error")), "{refused}");
+    let why = "The budget of this session is used up: 0.00 of 0.50 dollars are left, and this request may cost 0.1024";
+    assert_eq!(refused["error"]["message"], why);
+    let used = held.live.app.store.session_usage(held.live.ada.org, id(&session)).await.unwrap();
+    assert_eq!(used.cost_micros, 500_000, "all of it, and no more");
+}
+
+fn spent(cost_micros: i64) -> store::Usage {
+    store::Usage { cost_micros, ..store::Usage::default() }
+}
+
+#[tokio::test]
+async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
+    let held = Held::with("*=10/100").await;
+    held.live.app.store.set_org_limits(held.live.ada.org, Some(700_000), None).await.unwrap();
+    held.permits.add_permits(10_000);
+    let agents = [held.agent().await, held.agent().await];
+    let ask = async |at: usize| {
+        let text = "x".repeat(at * 97 % 1500);
+        let body = json!({"model": "m", "max_tokens": 1 + at * 613 % 9_000, "system": text, "messages": []});
+        held.live.ask("POST", "/llm/v1/messages", Some(&agents[at % 2].1), &body, None).await
+    };
+    let mut all: FuturesUnordered<_> = (0..200).map(ask).collect();
+    let mut passed = 0;
+    while let Some((status, answer)) = within(all.next()).await {
+        assert!([200, 402, 429].contains(&status), "{answer}");
+        passed += i64::from(status == 200);
+    }
+    let mut sum = 0;
+    for (session, token) in &agents {
+        // Until nothing is left that is of use.
+        let last = json!({"model": "m", "max_tokens": 64_000, "messages": []});
+        while held.ask_alone(token, &last).await.0 == 200 {
+            passed += 1;
+        }
+        let used = held.live.app.store.session_usage(held.live.ada.org, id(session)).await.unwrap();
+        assert!(used.cost_micros <= 500_000, "{used:?}");
+        sum += used.cost_micros;
+    }
+    assert!((590_000..=700_000).contains(&sum), "{sum} after {passed}");
+}
+
+#[tokio::test]
+async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
+    let held = Held::with("*=0/100").await;
+    held.permits.add_permits(60);
+    let (_, token) = held.agent().await;
+    let search = json!([{"type": "web_search_20250305", "name": "web_search"}]);
+    for (more, why) in [
+        (json!({"tools": search}), "the provider runs `web_search_20250305` itself"),
+        (json!({"mcp_servers": []}), "unknown field `mcp_servers`"),
+        (json!({"max_tokens": 64_000.5}), "max_tokens must be a whole number"),
+        (json!({"max_tokens": null}), "max_tokens must be a whole number"),
+    ] {
+        let mut body = tenth();
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, refused) = held.ask_alone(&token, &body).await;
+        assert_eq!((status, &refused["error"]["type"]), (400, &json!("invalid_request_error")), "{refused}");
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with("A budget holds, and") && message.contains(why), "{message}");
+    }
+    assert_eq!(held.seen(), Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn where_an_organisation_has_a_budget_a_model_without_a_price_is_refused_by_name() {
+    let held = Held::behind(Setup::sqlite().set("MODEL_PRICES", "claude-opus=5/25")).await;
+    held.permits.add_permits(60);
+    let (session, token) = held.agent().await;
+    assert_eq!(held.ask_alone(&token, &tenth()).await.0, 200, "without a budget nobody asks for the price");
+    held.live.app.store.set_org_limits(held.live.ada.org, Some(9_000_000), None).await.unwrap();
+    let text = |model: &str| {
+        format!(
+            "The model {model} has no price, and a budget holds: say in MODEL_PRICES what it costs, e.g. \
+             {model}=3/15, or *=3/15 for all"
+        )
+    };
+    let (status, refused) = held.ask_alone(&token, &tenth()).await;
+    assert_eq!((status, &refused["error"]["message"]), (402, &json!(text("m"))));
+    let opus = json!({"model": "claude-opus-4-6", "max_tokens": 9, "messages": []});
+    assert_eq!(held.ask_alone(&token, &opus).await.0, 200, "this one has a price");
+    // The same is said before there is a sandbox to ask from.
+    let create = |model: &str| json!({"sessionType": "coding", "clientType": "web", "agentConfig": {"modelId": model}});
+    let ask = async |path: &str, body: &Value| {
+        held.live.ask("POST", path, Some(&held.live.ada.token), body, None).await
+    };
+    for (path, body) in [
+        ("/proliferate/sessions".to_owned(), create("claude-sonnet-4.6")),
+        (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "hi"})),
+    ] {
+        let (status, refused) = ask(&path, &body).await;
+        assert_eq!((status, &refused["error"]), (402, &json!(text("claude-sonnet-4-6"))), "{path}");
+        assert_eq!(refused["details"]["billingCode"], "BILLING_NOT_CONFIGURED");
+    }
+    assert_eq!(ask("/proliferate/sessions", &create("claude-opus-4.6")).await.0, 201);
 }

@@ -71,7 +71,7 @@ async fn who_watches_is_connected_anew_and_a_turn_goes_on(on: On) {
 async fn one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt(on: On) {
     let (live, clock) = lasting(on).await;
     let session = live.session().await;
-    live.post(&format!("/proliferate/{session}/eager-start"), &json!({})).await;
+    live.eager_start(&session).await;
     within(async { while info(&live, &session).await["status"] != "running" {} }).await;
     let expires = (clock.now() + LIFETIME).timestamp_millis();
     assert_eq!(info(&live, &session).await["expiresAt"], json!(expires));

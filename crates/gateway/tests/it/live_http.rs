@@ -230,7 +230,7 @@ async fn every_route_knows_who_may_call_it(on: On) {
         ("GET", "/messages", json!(null), 200, 200, 200),
         ("POST", "/cancel", json!({}), 200, 200, 200),
         ("POST", "/heartbeat", json!({}), 200, 200, 200),
-        ("POST", "/eager-start", json!({}), 202, 202, 403),
+        ("POST", "/eager-start", json!({}), 403, 202, 403),
         ("PATCH", "", json!({"title": "t"}), 200, 200, 403),
         ("POST", "/stop", json!({}), 200, 200, 403),
         ("DELETE", "", json!(null), 200, 200, 403),
@@ -287,11 +287,23 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
     assert_eq!((status, &answer["error"]), (400, &json!("userId is required for service prompts")));
     for body in [
         json!({"type": "prompt", "content": ""}),
+        json!({"type": "prompt", "content": 5}),
         json!({"type": "other"}),
+        json!({"type": "other", "content": "x"}),
         json!({"type": "prompt"}),
+        json!({"content": "x"}),
         json!([]),
     ] {
-        assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 400, "{body}");
+        let (status, answer) = live.ask("POST", &path, Some(&live.ada.token), &body, None).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("Invalid message type")), "{body}");
+    }
+    for (missing, other) in
+        [("sessionType", "clientType"), ("clientType", "sessionType"), ("sessionType", "title")]
+    {
+        let body = json!({other: if other == "clientType" { "web" } else { "coding" }});
+        let (status, answer) =
+            live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None).await;
+        assert_eq!((status, &answer["error"]), (400, &json!(format!("{missing} is required"))), "{body}");
     }
     assert!(live.agent.asked("").is_empty());
 }

@@ -172,7 +172,7 @@ async fn the_initial_prompt_is_sent_once_however_many_come(on: On) {
     let (mut one, mut two) = tokio::join!(live.watch(&session), live.watch(&session));
     one.until_type("init").await;
     two.until_type("init").await;
-    live.post(&format!("/proliferate/{session}/eager-start"), &json!({})).await;
+    live.eager_start(&session).await;
     live.agent.behave(|manner| manner.healthy = true);
     let first = one.until_type("turn_complete").await;
     assert_eq!((users(&first), tokens(&first).as_str()), (vec!["begin"], "echo: begin"));

@@ -52,11 +52,7 @@ async fn begin(
     if !app.store.create_setup_session(new, configuration).await? {
         return Ok(None);
     }
-    let hub = app
-        .hubs
-        .open(app, id)
-        .await
-        .map_err(|error| ApiError::unavailable("The session", error.to_string()))?;
+    let hub = app.hubs.open(app, id).await?;
     let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
     match hub.prompt(asked).await {
         Ok(Prompted::Queued { .. }) => Ok(Some(id)),

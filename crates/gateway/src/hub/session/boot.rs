@@ -35,8 +35,8 @@ impl Session {
         if self.record.status == SessionStatus::Running {
             self.app.store.touch(&self.owner, self.app.clock.now()).await?;
         } else {
-            if self.app.store.org_budget(self.record.org_id).await?.is_exhausted() {
-                return Ok(Err(Refusal::Budget));
+            if let Err(refusal) = self.affordable().await? {
+                return Ok(Err(refusal));
             }
             match self.app.store.start_session(&self.owner, self.app.clock.now()).await {
                 Err(StoreError::SessionLimit { limit }) => return Ok(Err(Refusal::Sessions { limit })),
@@ -51,6 +51,17 @@ impl Session {
         let (status, message) = self.state();
         self.say_status(status, &message).await?;
         Ok(Ok(()))
+    }
+
+    /// Whether its organisation can pay for it.
+    async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
+        let app = &self.app;
+        let org = app.store.org_budget(self.record.org_id).await?;
+        if org.is_exhausted() {
+            return Ok(Err(Refusal::Budget));
+        }
+        let price = app.llm.price_of(&app.config.model_prices, self.record.agent_config.as_ref());
+        Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
     }
 
     pub(super) fn launch(&mut self, pause: Duration) {

@@ -56,19 +56,18 @@ impl Session {
     }
 
     /// Stops at once and says why. The sandbox stays, for when there is money again; a prompt then goes on with it.
-    pub(super) async fn over_budget(&mut self) -> Result<(), Over> {
-        const WHY: &str = "The budget of this session is used up";
+    pub(super) async fn over_budget(&mut self, why: &str) -> Result<(), Over> {
         // Requests that were under way are refused one by one, and one of them is enough.
         if self.agent.is_none() {
             return Ok(());
         }
-        self.dismiss(WHY).await?;
+        self.dismiss(why).await?;
         let (paused, reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
         self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
         self.record.status = paused;
         self.say(vec![
-            ServerMessage::Error { message: WHY.to_owned() },
-            ServerMessage::Status { status: WireStatus::Paused, message: WHY.to_owned() },
+            ServerMessage::Error { message: why.to_owned() },
+            ServerMessage::Status { status: WireStatus::Paused, message: why.to_owned() },
         ])
         .await
     }
