@@ -19,6 +19,7 @@ use crate::host::Target;
 use crate::http::exchange;
 use crate::limits::Limits;
 use crate::meter::Metered;
+use crate::pace::Pace;
 use crate::record::{Book, Counters, Ended, Entry, Failure, Kind, Recorder, Refusal, Verdict};
 use crate::resolve::Resolve;
 use crate::rules::{Grounds, Rules};
@@ -45,6 +46,7 @@ struct Shared {
     rules: watch::Receiver<Arc<Rules>>,
     dialer: Dialer,
     limits: Limits,
+    pace: Pace,
     book: Book,
     slots: Semaphore,
     farewells: Semaphore,
@@ -57,6 +59,7 @@ impl Proxy {
             rules,
             dialer: Dialer { resolver, addresses, limits },
             limits,
+            pace: Pace::new(&limits, clock.clone()),
             book: Book::new(clock, recorder),
             slots: Semaphore::new(limits.connections),
             farewells: Semaphore::new(FAREWELLS),
@@ -88,6 +91,7 @@ impl Shared {
                 Err(error) => Err(error),
             };
             first = false;
+            self.pace.turn().await;
             match head {
                 Err(error) => {
                     self.refuse_malformed(&mut client, error).await;
@@ -240,6 +244,7 @@ impl Shared {
     async fn turn_away<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
         let refusal = Refusal::TooManyConnections(self.limits.connections);
         let answer = Answer::from(&refusal);
+        self.pace.turn().await;
         drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
         if let Ok(_farewell) = self.farewells.try_acquire() {
             client.answer(&answer, false, true, &self.limits).await;

@@ -176,6 +176,47 @@ async fn a_flood_of_connections_is_not_even_talked_to() {
     drop(first);
 }
 
+#[tokio::test]
+async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
+    let limits = Limits { connections: 2, requests_at_once: 3, requests_per_second: 1, ..Limits::default() };
+    let mut world = World::with(Setup { limits, ..Setup::default() }).await;
+    let refused = "GET http://127.0.0.1:1/ HTTP/1.1\r\n\r\n";
+    let mut wire = world.connect().await;
+    for _ in 0..3 {
+        wire.send(refused).await;
+        assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
+    }
+    // What cannot be read and what is turned away is a record too, and waits like the rest.
+    let mut malformed = world.connect().await;
+    malformed.send("?\r\n\r\n").await;
+    malformed.quiet_for(Duration::from_secs(1)).await;
+    assert!(malformed.rest().await.starts_with("HTTP/1.1 400 "));
+    tokio::time::resume();
+    drop(malformed);
+    let has = async |connections| {
+        while world.proxy.counters().connections != connections {
+            tokio::task::yield_now().await;
+        }
+    };
+    has(1).await;
+    let _second = world.connect().await;
+    has(2).await;
+    let mut third = world.connect().await;
+    third.quiet_for(Duration::from_secs(2)).await;
+    assert!(third.rest().await.starts_with("HTTP/1.1 503 "));
+    tokio::time::resume();
+    for _ in 0..5 {
+        assert!(matches!(world.record().await.verdict, Verdict::Refused(_)));
+    }
+    // After a while without, there are three again.
+    world.clock.advance(Duration::from_mins(1));
+    for _ in 0..3 {
+        wire.send(refused).await;
+        assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
+        assert_eq!(world.record().await.target.unwrap().to_string(), "127.0.0.1:1");
+    }
+}
+
 /// A name server that takes questions and gives no answers.
 struct Silent;
 
