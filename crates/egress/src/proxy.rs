@@ -24,9 +24,6 @@ use crate::record::{Book, Counters, Ended, Entry, Failure, Kind, Recorder, Refus
 use crate::resolve::Resolve;
 use crate::rules::{Grounds, Rules};
 
-/// How many of the connections beyond the limit are told so at a time; the others are just closed.
-const FAREWELLS: usize = 16;
-
 /// What a proxy is made of.
 pub struct Config {
     /// Read anew for each request, and for what is open whenever they change.
@@ -49,7 +46,6 @@ struct Shared {
     pace: Pace,
     book: Book,
     slots: Semaphore,
-    farewells: Semaphore,
 }
 
 impl Proxy {
@@ -62,11 +58,11 @@ impl Proxy {
             pace: Pace::new(&limits, clock.clone()),
             book: Book::new(clock, recorder),
             slots: Semaphore::new(limits.connections),
-            farewells: Semaphore::new(FAREWELLS),
         }))
     }
 
-    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it.
+    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it. Connections beyond the
+    /// limit are told so, at the cost of a head each: whoever accepts them bounds their number.
     pub async fn serve<S: AsyncRead + AsyncWrite + Send>(&self, stream: S) {
         let client = Client::new(stream);
         match self.0.slots.try_acquire() {
@@ -241,14 +237,19 @@ impl Shared {
         client.answer(&answer, false, true, &self.limits).await;
     }
 
+    /// Its request is read all the same, so that it is known where it was to lead.
     async fn turn_away<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+        let head = client.next_head(&self.limits, true).await.ok().flatten();
+        let (kind, target) = match head.map(|bytes| RequestHead::parse(&bytes)) {
+            Some(Ok(head)) if head.request == Request::Connect => (Kind::Connect, Some(head.target)),
+            Some(Ok(head)) => (Kind::Http, Some(head.target)),
+            _ => (Kind::Unknown, None),
+        };
         let refusal = Refusal::TooManyConnections(self.limits.connections);
         let answer = Answer::from(&refusal);
         self.pace.turn().await;
-        drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
-        if let Ok(_farewell) = self.farewells.try_acquire() {
-            client.answer(&answer, false, true, &self.limits).await;
-            client.close(&self.limits).await;
-        }
+        drop(self.book.open(kind, target, Verdict::Refused(refusal)));
+        client.answer(&answer, false, true, &self.limits).await;
+        client.close(&self.limits).await;
     }
 }
