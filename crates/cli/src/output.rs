@@ -36,13 +36,19 @@ impl Output {
         } else if rows.is_empty() {
             line("none");
         } else {
-            table(columns, rows);
+            line(&table(columns, rows));
         }
+    }
+
+    /// Many results beside the one that was asked for: they go where errors go.
+    pub(crate) fn beside(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
+        let text = if self.json { Value::Array(values).to_string() } else { table(columns, rows) };
+        let _ = writeln!(anstream::stderr(), "{text}");
     }
 
     /// One result of several words: the JSON value, or a table of one row.
     pub(crate) fn one(self, value: &Value, columns: &[&str], row: Vec<String>) {
-        if self.json { line(&value.to_string()) } else { table(columns, &[row]) }
+        if self.json { line(&value.to_string()) } else { line(&table(columns, &[row])) }
     }
 
     pub(crate) fn is_json(self) -> bool {
@@ -75,7 +81,7 @@ pub(crate) fn line(text: &str) {
     let _ = out.flush();
 }
 
-fn table(columns: &[&str], rows: &[Vec<String>]) {
+fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.chain([columns[at].chars().count()]).max().unwrap_or_default()
@@ -85,8 +91,7 @@ fn table(columns: &[&str], rows: &[Vec<String>]) {
         let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         padded.join("  ").trim_end().to_owned()
     };
-    line(&format!("{DIM}{}{DIM:#}", join(&mut columns.iter().copied())));
-    for row in rows {
-        line(&join(&mut row.iter().map(String::as_str)));
-    }
+    let names = format!("{DIM}{}{DIM:#}", join(&mut columns.iter().copied()));
+    let rows = rows.iter().map(|row| join(&mut row.iter().map(String::as_str)));
+    std::iter::once(names).chain(rows).collect::<Vec<_>>().join("\n")
 }

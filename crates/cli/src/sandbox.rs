@@ -1,17 +1,19 @@
 //! `sandbox`: sandboxes by hand. They are the same that sessions get, and `run` and `bench` need no gateway.
 
 mod bench;
+mod reached;
 mod terminal;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use egress::{Mode, RuleError, Rules};
+use egress::{Mode, Recorder, RuleError, Rules};
 use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
 use sandbox::{Isolation, SandboxId, SandboxState};
 use serde_json::json;
 
+use self::reached::Reached;
 use crate::args::SandboxCommand;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -28,11 +30,14 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
     match command {
         SandboxCommand::Run { offline, command } => {
             let mode = if offline { Mode::Offline } else { Mode::Open };
-            let room = start(context, &sandboxes, mode).await?;
+            let id = fresh_id(context)?;
+            let (recorder, reached) = Reached::of(&id, &context.config.data_dir);
+            let room = start(context, &sandboxes, id.clone(), mode, recorder).await?;
             let ended = terminal::run(&room.inside, command).await;
-            let id = room.id.clone();
             drop(room);
-            sandboxes.provider.terminate(&id).await?;
+            let terminated = sandboxes.provider.terminate(&id).await;
+            reached.show(context.out).await;
+            terminated?;
             ended
         }
         SandboxCommand::Exec { id, command } => {
@@ -45,15 +50,25 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
     }
 }
 
-/// A sandbox of its own, with a name that says where it came from.
-async fn start(context: &Context, sandboxes: &Sandboxes, mode: Mode) -> Result<Room, Failure> {
-    let name =
-        context.rng.bytes::<8>().iter().fold(String::from("run-"), |name, byte| format!("{name}{byte:02x}"));
+/// A name that says where it came from.
+fn fresh_id(context: &Context) -> Result<SandboxId, Failure> {
+    let bytes = context.rng.bytes::<8>();
+    let name = bytes.iter().fold(String::from("run-"), |name, byte| format!("{name}{byte:02x}"));
+    Ok(SandboxId::new(name)?)
+}
+
+async fn start(
+    context: &Context,
+    sandboxes: &Sandboxes,
+    id: SandboxId,
+    mode: Mode,
+    recorder: impl Recorder,
+) -> Result<Room, Failure> {
     let wanted = Wanted {
-        id: SandboxId::new(name)?,
+        id,
         env: BTreeMap::new(),
         snapshot: None,
-        proxy: proxy_of(rules(context, mode)?, &context.clock),
+        proxy: proxy_of(rules(context, mode)?, recorder, &context.clock),
         gateway: None,
         agent: None,
     };

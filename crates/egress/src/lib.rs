@@ -20,6 +20,7 @@ mod host;
 mod http;
 mod limits;
 mod meter;
+mod pace;
 mod proxy;
 mod record;
 mod resolve;

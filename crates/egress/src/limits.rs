@@ -7,6 +7,10 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
+    /// Requests that are let through without waiting when there were none for a while, and in a second after that. Each is
+    /// one record; programs that install packages make some hundred.
+    pub requests_at_once: u32,
+    pub requests_per_second: u32,
     /// From the first byte of a request's head to its end; for the first request, from the accepting.
     pub head: Duration,
     /// Between two requests on one connection.
@@ -33,6 +37,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 64,
+            requests_at_once: 2000,
+            requests_per_second: 20,
             head: Duration::from_secs(10),
             keep_alive: Duration::from_mins(1),
             lookup: Duration::from_secs(5),

@@ -19,12 +19,10 @@ use crate::host::Target;
 use crate::http::exchange;
 use crate::limits::Limits;
 use crate::meter::Metered;
+use crate::pace::Pace;
 use crate::record::{Book, Counters, Ended, Entry, Failure, Kind, Recorder, Refusal, Verdict};
 use crate::resolve::Resolve;
 use crate::rules::{Grounds, Rules};
-
-/// How many of the connections beyond the limit are told so at a time; the others are just closed.
-const FAREWELLS: usize = 16;
 
 /// What a proxy is made of.
 pub struct Config {
@@ -45,9 +43,9 @@ struct Shared {
     rules: watch::Receiver<Arc<Rules>>,
     dialer: Dialer,
     limits: Limits,
+    pace: Pace,
     book: Book,
     slots: Semaphore,
-    farewells: Semaphore,
 }
 
 impl Proxy {
@@ -57,13 +55,14 @@ impl Proxy {
             rules,
             dialer: Dialer { resolver, addresses, limits },
             limits,
+            pace: Pace::new(&limits, clock.clone()),
             book: Book::new(clock, recorder),
             slots: Semaphore::new(limits.connections),
-            farewells: Semaphore::new(FAREWELLS),
         }))
     }
 
-    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it.
+    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it. Connections beyond the
+    /// limit are told so, at the cost of a head each: whoever accepts them bounds their number.
     pub async fn serve<S: AsyncRead + AsyncWrite + Send>(&self, stream: S) {
         let client = Client::new(stream);
         match self.0.slots.try_acquire() {
@@ -88,6 +87,7 @@ impl Shared {
                 Err(error) => Err(error),
             };
             first = false;
+            self.pace.turn().await;
             match head {
                 Err(error) => {
                     self.refuse_malformed(&mut client, error).await;
@@ -237,13 +237,19 @@ impl Shared {
         client.answer(&answer, false, true, &self.limits).await;
     }
 
+    /// Its request is read all the same, so that it is known where it was to lead.
     async fn turn_away<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+        let head = client.next_head(&self.limits, true).await.ok().flatten();
+        let (kind, target) = match head.map(|bytes| RequestHead::parse(&bytes)) {
+            Some(Ok(head)) if head.request == Request::Connect => (Kind::Connect, Some(head.target)),
+            Some(Ok(head)) => (Kind::Http, Some(head.target)),
+            _ => (Kind::Unknown, None),
+        };
         let refusal = Refusal::TooManyConnections(self.limits.connections);
         let answer = Answer::from(&refusal);
-        drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
-        if let Ok(_farewell) = self.farewells.try_acquire() {
-            client.answer(&answer, false, true, &self.limits).await;
-            client.close(&self.limits).await;
-        }
+        self.pace.turn().await;
+        drop(self.book.open(kind, target, Verdict::Refused(refusal)));
+        client.answer(&answer, false, true, &self.limits).await;
+        client.close(&self.limits).await;
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use secrecy::SecretString;
 use url::Url;
 
@@ -38,6 +39,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Private addresses, `host:port`, that sandboxes may reach.
     pub egress_allowed_hosts: Vec<String>,
+    /// How long it is kept what sandboxes reached.
+    pub egress_keep: TimeDelta,
     /// Folders below which repositories of this machine may be given to sessions.
     pub local_roots: Vec<PathBuf>,
     /// GitHub, or a server that speaks as it does.
@@ -127,6 +130,7 @@ impl Config {
             local_roots: r.list("WORKSPACE_LOCAL_ROOTS", values::absolute),
             github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
+            egress_keep: r.required("EGRESS_KEEP_DAYS", values::days)?,
             jwt_secret,
             service_secret,
             vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),

@@ -27,7 +27,7 @@ pub(crate) use git::{Pull, create_pull, failed as git_failed, is_branch};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};
 pub(crate) use leave::{end_left_behind, leave};
-pub use network::{Network, Networks, check_rules, proxy_of};
+pub use network::{Counted, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
 pub(crate) use room::PUSH_PASS;

@@ -1,6 +1,7 @@
 //! What time does on its own to sessions that are not in memory: those that have prompts to answer, and those whose
-//! sandbox's time is over, are brought to life and look after it themselves. Idempotent, and harmless on several instances
-//! at once: each looks after its own, and after those of instances that are gone.
+//! sandbox's time is over, are brought to life and look after it themselves. And it forgets what sandboxes reached long
+//! ago. Idempotent, and harmless on several instances at once: each looks after its own, and after those of instances that
+//! are gone.
 
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use crate::runtime::end_left_behind;
 const TICK: Duration = Duration::from_secs(5);
 /// Sessions that are woken in one tick.
 const TOGETHER: i64 = 100;
+/// In ticks: how often old records of the network are looked for, and how many go at once.
+const FORGET: u64 = 120;
+const FORGOTTEN: u32 = 1000;
 
 /// Does it until the gateway closes.
 pub(crate) async fn keep_sweeping(app: AppState) {
@@ -23,7 +27,7 @@ pub(crate) async fn keep_sweeping(app: AppState) {
     }
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    for count in 0_u64.. {
         tokio::select! {
             _ = ticks.tick() => {}
             () = app.closing.cancelled() => return,
@@ -34,7 +38,21 @@ pub(crate) async fn keep_sweeping(app: AppState) {
         if let Err(error) = wake_expired(&app).await {
             tracing::warn!(%error, "sandboxes whose time is over cannot be found; it is tried again");
         }
+        if count.is_multiple_of(FORGET)
+            && let Err(error) = forget_network(&app).await
+        {
+            tracing::warn!(%error, "old records of the network cannot be removed; it is tried again");
+        }
     }
+}
+
+/// In pieces, so that nobody who writes waits for long.
+async fn forget_network(app: &AppState) -> Result<(), StoreError> {
+    let before = app.clock.now() - app.config.egress_keep;
+    while !app.closing.is_cancelled()
+        && app.store.forget_egress_records(before, FORGOTTEN).await? == u64::from(FORGOTTEN)
+    {}
+    Ok(())
 }
 
 /// Goes on with turns and prompts that an instance has left when it ended. What was accepted does not wait for somebody to

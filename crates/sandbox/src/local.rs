@@ -9,6 +9,7 @@ mod broker;
 mod bwrap;
 mod cgroup;
 mod config;
+mod disk;
 mod hidden;
 pub(crate) mod identity;
 mod inner;
@@ -30,7 +31,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 pub use config::{LimitsReport, LocalConfig, Strength};
 pub use hidden::hidden_main;
@@ -61,7 +62,8 @@ impl LocalProvider {
         let probe = format!("{}-probe-{}", folders.mark(), std::process::id());
         let cgroups = if config.cgroups { Cgroups::detect(&probe) } else { Cgroups::default() };
         let (live, watches, locks) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let inner = Inner { config, folders, cgroups, uids, live, watches, locks };
+        let turns = Arc::new(Semaphore::new(watch::turns()));
+        let inner = Inner { config, folders, cgroups, uids, live, watches, turns, locks };
         // Who opens the folders outside of a runtime only wants to read them.
         if tokio::runtime::Handle::try_current().is_ok() {
             inner.watch_running()?;

@@ -25,7 +25,7 @@ use self::opened::Opened;
 /// Deeper than any honest tree, and few enough open handles.
 const MAX_DEPTH: usize = 128;
 /// More names than this cost the gateway too much to look at.
-const MAX_ENTRIES: u64 = 4_000_000;
+pub(crate) const MAX_ENTRIES: u64 = 4_000_000;
 
 /// Why a folder could not be handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,44 +85,50 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// What a folder takes on disk, links counted once. Stops with an error above `most`.
-pub(crate) fn measure(top: &Path, most: u64) -> Result<u64, TreeError> {
-    let mut sum = Sum { bytes: 0, entries: 0, most };
-    sum.folder(&mut Opened::top(top)?, 0)?;
-    Ok(sum.bytes)
+/// What a folder takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// On disk, links counted once.
+    pub(crate) bytes: u64,
+    pub(crate) names: u64,
+}
+
+/// Counts what is in a folder. Stops with an error above `most` bytes.
+pub(crate) fn measure(top: &Path, most: u64) -> Result<Size, TreeError> {
+    let mut sum = Sum { size: Size::default(), most };
+    sum.folder(&Opened::top(top)?, 0)?;
+    Ok(sum.size)
 }
 
 struct Sum {
-    bytes: u64,
-    entries: u64,
+    size: Size,
     most: u64,
 }
 
 impl Sum {
-    fn folder(&mut self, folder: &mut Opened, depth: usize) -> Result<(), TreeError> {
+    fn folder(&mut self, folder: &Opened, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
-        while let Some(name) = folder.next_name()? {
-            let handle = folder.handle()?;
-            let Some(stat) = unless_gone(look(handle, &name))? else { continue };
+        folder.each_name(|name| {
+            let Some(stat) = unless_gone(look(folder.handle(), name))? else { return Ok(()) };
             self.add(&stat)?;
             if kind(&stat) == FileType::Directory
-                && let Some(mut inner) = Opened::folder(handle, &name, &stat)?
+                && let Some(inner) = Opened::folder(folder.handle(), name, &stat)?
             {
-                self.folder(&mut inner, depth + 1)?;
+                self.folder(&inner, depth + 1)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn add(&mut self, stat: &Stat) -> Result<(), TreeError> {
         let blocks = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);
         let links = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX).max(1);
         let links = if kind(stat) == FileType::Directory { 1 } else { u64::from(links) };
-        self.bytes = self.bytes.saturating_add(blocks / links);
-        self.entries += 1;
-        match (self.bytes > self.most, self.entries > MAX_ENTRIES) {
+        self.size.bytes = self.size.bytes.saturating_add(blocks / links);
+        self.size.names += 1;
+        match (self.size.bytes > self.most, self.size.names > MAX_ENTRIES) {
             (true, _) => Err(TreeError::TooLarge(self.most)),
             (_, true) => Err(TreeError::TooMany),
             _ => Ok(()),

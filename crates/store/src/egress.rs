@@ -98,11 +98,11 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("these rules", "this organisation"))
     }
 
-    /// Records attempts, all in one transaction.
+    /// Records attempts, all in one transaction. Those that are recorded already stay as they are, so this may be tried again.
     pub async fn add_egress_records(&self, records: Vec<NewEgressRecord>) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO egress_records (id, org_id, session_id, sandbox_id, kind, host, port,
             address, outcome, reason, bytes_up, bytes_down, started_at, duration_ms)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) ON CONFLICT (id) DO NOTHING";
         write!(self, Process, tx => {
             for record in records {
                 sqlx::query(SQL)
@@ -113,6 +113,19 @@ impl Store {
                     .bind(record.started_at).bind(record.duration_ms).execute(&mut *tx).await?;
             }
             Ok(())
+        })
+    }
+
+    /// Forgets attempts that were recorded before a moment, at most so many at once; how many those were.
+    pub async fn forget_egress_records(&self, before: DateTime<Utc>, most: u32) -> Result<u64, StoreError> {
+        const SQL: &str = "DELETE FROM egress_records WHERE id IN
+            (SELECT id FROM egress_records WHERE id < $1 ORDER BY id LIMIT $2)";
+        // Ids begin with the time (`clock::Rng::uuid`), so the oldest are found without an index of their own.
+        let millis = u64::try_from(before.timestamp_millis()).unwrap_or_default();
+        let first_kept = uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid();
+        write!(self, Process, tx => {
+            let forgotten = sqlx::query(SQL).bind(first_kept).bind(i64::from(most)).execute(&mut *tx).await?;
+            Ok(forgotten.rows_affected())
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use egress::{Mode, Rules};
 use gateway::config::Engine;
-use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
+use gateway::runtime::{Counted, Room, Sandboxes, Wanted, proxy_of};
 use sandbox::local::{LimitsReport, Strength};
 use sandbox::{SandboxError, SandboxId};
 use sandboxd::protocol::{Ended, Exec};
@@ -82,7 +82,7 @@ async fn isolation(context: &Context, sandboxes: &Sandboxes) -> Finding {
 }
 
 async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, SandboxError> {
-    let proxy = proxy_of(Rules::new(Mode::Offline), &context.clock);
+    let proxy = proxy_of(Rules::new(Mode::Offline), Counted, &context.clock);
     let wanted = Wanted {
         id: SandboxId::new("doctor")?,
         env: BTreeMap::new(),

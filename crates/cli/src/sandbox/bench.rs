@@ -4,13 +4,13 @@ use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use egress::Mode;
-use gateway::runtime::Sandboxes;
+use gateway::runtime::{Counted, Sandboxes};
 use sandboxd::Sandboxd;
 use sandboxd::protocol::Exec;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::start;
+use super::{fresh_id, start};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::line;
@@ -45,11 +45,11 @@ async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result
         bare_bubblewrap(context).await?;
         bare.push(millis(clock.elapsed().saturating_sub(before)));
         let before = clock.elapsed();
-        let room = start(context, sandboxes, Mode::Offline).await?;
+        let room = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
         start_times.push(millis(clock.elapsed().saturating_sub(before)));
         sandboxes.provider.terminate(&room.id).await?;
     }
-    let room = start(context, sandboxes, Mode::Offline).await?;
+    let room = start(context, sandboxes, fresh_id(context)?, Mode::Offline, Counted).await?;
     let inside = inside(context, &room.inside).await;
     sandboxes.provider.terminate(&room.id).await?;
     Ok(Figures { start: start_times, bare, ..inside? })

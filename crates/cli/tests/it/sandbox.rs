@@ -113,6 +113,32 @@ fn the_way_out_leads_only_where_it_may() {
 }
 
 #[test]
+fn what_a_sandbox_by_hand_reached_is_kept_and_summed_up() {
+    let open = Origin::start("here you are");
+    let host = format!("127.0.0.1:{}", open.port);
+    let machine = Machine::new().with("EGRESS_ALLOWED_HOSTS", &host);
+    let curl = "curl -s --proxy $HTTP_PROXY --noproxy '' -o /dev/null";
+    let script = format!("{curl} http://{host}/; {curl} http://{host}/; {curl} http://10.0.0.1/; exit 3");
+    let ran = inside(&machine, &script);
+    assert_eq!((ran.code, ran.out.as_str()), (3, ""), "{}", ran.err);
+    let rows: Vec<Vec<_>> = ran.err.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["HOST", "VERDICT", "CONNECTIONS", "UP", "DOWN"], "{}", ran.err);
+    assert_eq!(rows[1], ["10.0.0.1", "refused", "1", "0", "0"], "{}", ran.err);
+    assert_eq!((&rows[2][..3], rows.len()), (&["127.0.0.1", "allowed", "2"][..], 3), "{}", ran.err);
+    let file = std::fs::read_to_string(machine.data_dir().join("egress-by-hand.jsonl")).unwrap();
+    let kept: Vec<serde_json::Value> = file.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(kept.len(), 3, "{file}");
+    let sum = |name: &str| kept.iter().map(|line| line[name].as_u64().unwrap()).sum::<u64>().to_string();
+    assert_eq!((rows[2][3], rows[2][4]), (sum("bytesUp").as_str(), sum("bytesDown").as_str()), "{file}");
+    assert_eq!((&kept[0]["host"], &kept[0]["port"]), (&"127.0.0.1".into(), &open.port.into()), "{file}");
+    assert_eq!((&kept[0]["outcome"], &kept[2]["outcome"]), (&"complete".into(), &"refused".into()), "{file}");
+    let json = machine.run(&["sandbox", "run", "--json", "--offline", "--", "curl", "-s", "http://x.test/"]);
+    let told: serde_json::Value = serde_json::from_str(json.err.trim()).unwrap();
+    assert_eq!((&told[0]["host"], &told[0]["verdict"]), (&"x.test".into(), &"refused".into()), "{told}");
+    assert!(!machine.data_dir().join("proliferate.db").exists());
+}
+
+#[test]
 fn the_supervisor_stands_against_its_own_sandbox() {
     let machine = Machine::new();
     let mut held = Held::start(&machine);
@@ -255,7 +281,7 @@ fn all_of_this_holds_for_an_ordinary_user_too() {
     ]);
     let ran = command.env("TMPDIR", folder.path()).output().unwrap();
     let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(ran.status.success() && said.contains(" 9 passed"), "{said}");
+    assert!(ran.status.success() && said.contains(" 10 passed"), "{said}");
 }
 
 /// A sandbox that is kept by a shell which does what it is told.

@@ -1,12 +1,13 @@
 //! What a hostile client may cost: bounded bytes, bounded time, bounded connections.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
 use egress::{
-    AddressPolicy, Config, Ended, Failure, HeadError, Limits, Lookup, News, Proxy, Refusal, Resolve, Verdict,
-    record_queue,
+    AddressPolicy, Config, Ended, Failure, HeadError, Kind, Limits, Lookup, News, Proxy, Refusal, Resolve,
+    Verdict, record_queue,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -146,34 +147,85 @@ async fn a_sandbox_has_so_many_connections_and_is_told_when_they_are_used_up() {
     assert_eq!(world.proxy.counters().connections, 64);
     let answer = world.say(format!("CONNECT site.test:{} HTTP/1.1\r\n\r\n", site.port())).await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too_many_connections"), "{answer}");
-    assert_eq!(world.record().await.verdict, Verdict::Refused(Refusal::TooManyConnections(64)));
+    let record = world.record().await;
+    assert_eq!(record.verdict, Verdict::Refused(Refusal::TooManyConnections(64)));
+    assert_eq!((record.kind, record.target.unwrap().port), (Kind::Connect, site.port()));
     open.pop();
     world.record().await;
     world.connect().await.tunnel(&format!("site.test:{}", site.port())).await;
 }
 
 #[tokio::test]
-async fn a_flood_of_connections_is_not_even_talked_to() {
+async fn each_of_a_flood_of_connections_is_told_and_recorded() {
     let limits = Limits { connections: 1, ..Limits::default() };
-    let world = World::with(Setup { limits, ..Setup::default() }).await;
-    let first = world.connect().await;
+    let mut world = World::with(Setup { limits, ..Setup::default() }).await;
+    let _first = world.connect().await;
     while world.proxy.counters().connections < 1 {
         tokio::task::yield_now().await;
     }
     let mut flood = Vec::new();
-    for _ in 0..60 {
-        flood.push(world.connect().await);
+    for number in 1..=60 {
+        let mut wire = world.connect().await;
+        wire.send(format!("GET http://site{number}.test/ HTTP/1.1\r\n\r\n")).await;
+        flood.push(wire);
     }
-    let mut told = 0;
-    while world.proxy.counters().refused < 60 {
-        tokio::task::yield_now().await;
+    let mut hosts = BTreeSet::new();
+    for mut wire in flood {
+        assert!(wire.response().await.0.starts_with("HTTP/1.1 503 "));
+        let record = world.record().await;
+        assert_eq!(
+            (record.kind, record.verdict),
+            (Kind::Http, Verdict::Refused(Refusal::TooManyConnections(1)))
+        );
+        hosts.insert(record.target.unwrap().host.to_string());
     }
-    tokio::time::pause();
-    for wire in &mut flood {
-        told += usize::from(wire.rest().await.starts_with("HTTP/1.1 503 "));
+    assert_eq!(hosts, (1..=60).map(|number| format!("site{number}.test")).collect());
+    // One that says nothing is given up like any other.
+    let silent = world.connect().await;
+    silent.quiet_for(Duration::from_secs(10)).await;
+    assert_eq!(world.record().await.kind, Kind::Unknown);
+}
+
+#[tokio::test]
+async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
+    let limits = Limits { connections: 2, requests_at_once: 3, requests_per_second: 1, ..Limits::default() };
+    let mut world = World::with(Setup { limits, ..Setup::default() }).await;
+    let refused = "GET http://127.0.0.1:1/ HTTP/1.1\r\n\r\n";
+    let mut wire = world.connect().await;
+    for _ in 0..3 {
+        wire.send(refused).await;
+        assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
     }
-    assert_eq!(told, 16);
-    drop(first);
+    // What cannot be read and what is turned away is a record too, and waits like the rest.
+    let mut malformed = world.connect().await;
+    malformed.send("?\r\n\r\n").await;
+    malformed.quiet_for(Duration::from_secs(1)).await;
+    assert!(malformed.rest().await.starts_with("HTTP/1.1 400 "));
+    tokio::time::resume();
+    drop(malformed);
+    let has = async |connections| {
+        while world.proxy.counters().connections != connections {
+            tokio::task::yield_now().await;
+        }
+    };
+    has(1).await;
+    let _second = world.connect().await;
+    has(2).await;
+    let mut third = world.connect().await;
+    third.send(refused).await;
+    third.quiet_for(Duration::from_secs(2)).await;
+    assert!(third.rest().await.starts_with("HTTP/1.1 503 "));
+    tokio::time::resume();
+    for _ in 0..5 {
+        assert!(matches!(world.record().await.verdict, Verdict::Refused(_)));
+    }
+    // After a while without, there are three again.
+    world.clock.advance(Duration::from_mins(1));
+    for _ in 0..3 {
+        wire.send(refused).await;
+        assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
+        assert_eq!(world.record().await.target.unwrap().to_string(), "127.0.0.1:1");
+    }
 }
 
 /// A name server that takes questions and gives no answers.

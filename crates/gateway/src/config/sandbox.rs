@@ -124,6 +124,8 @@ mod tests {
             ("SANDBOX_LIFETIME_SECONDS", "0"),
             ("SANDBOX_LIFETIME_SECONDS", "1h"),
             ("SANDBOX_LIFETIME_SECONDS", "31536001"),
+            ("EGRESS_KEEP_DAYS", "0"),
+            ("EGRESS_KEEP_DAYS", "36501"),
             ("WARM_POOL_SIZE", "-1"),
             ("WARM_POOL_SIZE", "65"),
             ("CONNECTOR_ALLOWED_HOSTS", "127.0.0.1"),

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use secrecy::SecretString;
 use url::Url;
 
@@ -101,6 +102,12 @@ impl Origin {
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let wanted = "must be address:port, e.g. 127.0.0.1:8787";
     text.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(|| wanted.to_owned())
+}
+
+/// At most a hundred years, which every clock can count.
+pub(super) fn days(text: &str) -> Result<TimeDelta, String> {
+    let days = text.parse().ok().filter(|days| (1..=36_500).contains(days));
+    days.map(TimeDelta::days).ok_or_else(|| "must be a whole number of days from 1 to 36500".to_owned())
 }
 
 pub(super) fn web_url(text: &str) -> Result<Url, String> {

@@ -26,11 +26,9 @@ const LOOKUPS: usize = 8;
 /// Records of one sandbox that may wait for the database, and how many are written at once.
 const QUEUE: usize = 4096;
 const BATCH: usize = 256;
-/// How many rows of a sandbox are written in a minute; the rest is summed up in one. A refusal costs a sandbox nothing, so
-/// those have a share of their own and hide nothing that was reached.
-const MINUTE: Duration = Duration::from_mins(1);
-const REACHED: u32 = 6000;
-const REFUSED: u32 = 600;
+/// How often a batch is tried again, so long after, while there is no database. More records wait in the queue then.
+const TRIES: u32 = 60;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Whose network it is.
 #[derive(Clone, Debug)]
@@ -123,14 +121,19 @@ impl Networks {
     }
 }
 
-/// A way out that keeps no records, for a sandbox that an operator runs by hand.
-pub fn proxy_of(rules: Rules, clock: &Clock) -> Proxy {
-    struct Nowhere;
-    impl Recorder for Nowhere {
-        fn record(&self, _: Record) {}
-    }
+/// A way out by fixed rules, for a sandbox that is no organisation's.
+pub fn proxy_of(rules: Rules, recorder: impl Recorder, clock: &Clock) -> Proxy {
     let (_, rules) = watch::channel(Arc::new(rules));
-    proxy(rules, Nowhere, clock)
+    proxy(rules, recorder, clock)
+}
+
+/// Counts attempts of a sandbox that nobody uses, and keeps none.
+pub struct Counted;
+
+impl Recorder for Counted {
+    fn record(&self, record: Record) {
+        count(&record);
+    }
 }
 
 /// Says which entry is wrong, if one is.
@@ -175,87 +178,40 @@ async fn keep_fresh(networks: Weak<Networks>) {
 
 /// Writes records until the sandbox's proxy is gone and all are written.
 async fn keep_records(mut records: Records, network: Network, store: Store, clock: Clock, rng: Rng) {
-    let (mut shares, mut minute) = ([Share::of(REACHED), Share::of(REFUSED)], clock.elapsed());
-    loop {
-        let first = tokio::time::timeout(MINUTE, records.next()).await;
-        let over = matches!(first, Ok(None));
-        let mut first = first.ok().flatten();
-        let mut batch = Vec::new();
-        if over || clock.elapsed().saturating_sub(minute) >= MINUTE {
-            batch.extend(shares.iter_mut().filter_map(|share| share.end(&network)));
-            minute = clock.elapsed();
-        }
-        for _ in 0..BATCH {
-            let next = first.take().or_else(|| records.next().now_or_never().flatten());
-            let Some(news) = next else { break };
+    while let Some(first) = records.next().await {
+        let (mut batch, mut next) = (Vec::new(), Some(first));
+        while let Some(news) = next {
             match news {
                 News::Record(record) => {
                     count(&record);
-                    let refused = matches!(record.verdict, Verdict::Refused(_));
-                    let row = row(&record, &network, rng.uuid(clock.now()));
-                    batch.extend(shares[usize::from(refused)].take(row));
+                    batch.push(row(&record, &network, rng.uuid(clock.now())));
                 }
                 News::Lost(lost) => {
                     metrics::counter!("proliferate_egress_records_lost_total").increment(lost);
                     tracing::warn!(sandbox = %network.sandbox, lost, "attempts were not recorded: too many at once");
                 }
             }
+            next = if batch.len() < BATCH { records.next().now_or_never().flatten() } else { None };
         }
-        write(&store, batch, &network).await;
-        if over {
-            return;
+        let written = batch.len();
+        if let Err(error) = until_kept(|| store.add_egress_records(batch.clone())).await {
+            metrics::counter!("proliferate_egress_records_lost_total").increment(written as u64);
+            tracing::error!(sandbox = %network.sandbox, %error, written, "attempts were not recorded");
         }
     }
 }
 
-async fn write(store: &Store, batch: Vec<NewEgressRecord>, network: &Network) {
-    let written = batch.len();
-    if written == 0 {
-        return;
-    }
-    if let Err(error) = store.add_egress_records(batch).await {
-        metrics::counter!("proliferate_egress_records_lost_total").increment(written as u64);
-        tracing::error!(sandbox = %network.sandbox, %error, written, "attempts were not recorded");
-    }
-}
-
-/// What may still be written in this minute, and the sum of what was not.
-struct Share {
-    most: u32,
-    written: u32,
-    rest: Option<(u64, NewEgressRecord)>,
-}
-
-impl Share {
-    fn of(most: u32) -> Self {
-        Self { most, written: 0, rest: None }
-    }
-
-    fn take(&mut self, row: NewEgressRecord) -> Option<NewEgressRecord> {
-        if self.written < self.most {
-            self.written += 1;
-            return Some(row);
+/// Tries again for a while where the database cannot be reached; what was written already is not written twice.
+async fn until_kept<F: Future<Output = Result<(), StoreError>>>(
+    write: impl Fn() -> F,
+) -> Result<(), StoreError> {
+    for _ in 1..TRIES {
+        match write().await {
+            Err(error) if error.is_unavailable() => tokio::time::sleep(PAUSE).await,
+            done => return done,
         }
-        if let Some((count, sum)) = &mut self.rest {
-            *count += 1;
-            sum.bytes_up = sum.bytes_up.saturating_add(row.bytes_up);
-            sum.bytes_down = sum.bytes_down.saturating_add(row.bytes_down);
-            sum.duration_ms = (row.started_at - sum.started_at).num_milliseconds().max(0);
-        } else {
-            let kind = EgressKind::Unknown;
-            self.rest = Some((1, NewEgressRecord { kind, host: None, port: None, address: None, ..row }));
-        }
-        None
     }
-
-    /// Ends the minute; the row for what was left out.
-    fn end(&mut self, network: &Network) -> Option<NewEgressRecord> {
-        self.written = 0;
-        let (left_out, sum) = self.rest.take()?;
-        tracing::warn!(sandbox = %network.sandbox, left_out, "attempts were summed up in one row: too many in a minute");
-        let reason = format!("{left_out} more attempts within a minute, of which only this sum is kept");
-        Some(NewEgressRecord { reason: Some(reason), ..sum })
-    }
+    write().await
 }
 
 fn count(record: &Record) {
@@ -265,13 +221,18 @@ fn count(record: &Record) {
     metrics::counter!("proliferate_egress_bytes_total", "direction" => "down").increment(record.bytes_down);
 }
 
-fn row(record: &Record, network: &Network, id: uuid::Uuid) -> NewEgressRecord {
-    let (outcome, reason) = match (&record.verdict, record.ended) {
+/// How an attempt ended, and why if it was not as it should.
+pub fn outcome_of(record: &Record) -> (EgressOutcome, Option<String>) {
+    match (&record.verdict, record.ended) {
         (Verdict::Refused(refusal), _) => (EgressOutcome::Refused, Some(refusal.to_string())),
         (_, Ended::Complete) => (EgressOutcome::Complete, None),
         (_, Ended::Failed(failure)) => (EgressOutcome::Failed, Some(format!("{failure:?}"))),
         (_, Ended::Cancelled | Ended::Refused) => (EgressOutcome::Cancelled, None),
-    };
+    }
+}
+
+fn row(record: &Record, network: &Network, id: uuid::Uuid) -> NewEgressRecord {
+    let (outcome, reason) = outcome_of(record);
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     NewEgressRecord {
         id,
@@ -292,5 +253,29 @@ fn row(record: &Record, network: &Network, id: uuid::Uuid) -> NewEgressRecord {
         bytes_down: whole(record.bytes_down),
         started_at: record.started,
         duration_ms: i64::try_from(record.duration.as_millis()).unwrap_or(i64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn records_are_written_as_soon_as_there_is_a_database_again() {
+        let outcomes = |fail: u32, how: fn() -> StoreError| async move {
+            let tried = Cell::new(0);
+            let write = || {
+                tried.set(tried.get() + 1);
+                std::future::ready(if tried.get() <= fail { Err(how()) } else { Ok(()) })
+            };
+            (until_kept(write).await.is_ok(), tried.get())
+        };
+        let away = || StoreError::NotCommitted("it is away".to_owned());
+        assert_eq!(outcomes(0, away).await, (true, 1));
+        assert_eq!(outcomes(7, away).await, (true, 8));
+        assert_eq!(outcomes(1000, away).await, (false, TRIES));
+        assert_eq!(outcomes(7, || StoreError::Missing("it")).await, (false, 1), "no time mends that");
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::agent::Door;
 use super::launch::{LaunchError, READY, agent_program};
-use super::network::proxy_of;
+use super::network::{Counted, proxy_of};
 use super::prepare::{Occupant, Places};
 use super::room::{Room, Wanted};
 use crate::app::AppState;
@@ -205,7 +205,7 @@ async fn boot(
         id: id.clone(),
         env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
         snapshot: None,
-        proxy: proxy_of(Rules::new(Mode::Offline), &app.clock),
+        proxy: proxy_of(Rules::new(Mode::Offline), Counted, &app.clock),
         gateway: Some(edge::router_inside(app.clone())),
         agent: Some(program.clone()),
     };

@@ -44,7 +44,7 @@ pub(super) const OURS: &str = ".proliferate";
 pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// Says who asked for a push; see [`Passes`](crate::sources::git::Passes).
 pub(crate) const PUSH_PASS: &str = "x-proliferate-push";
-/// Connections of one sandbox that are served at a time; the proxy has a smaller limit of its own.
+/// Connections of one sandbox that are served at a time; more of them wait. The proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 
 /// A sandbox to be had.
@@ -243,10 +243,11 @@ async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<
     let mut served = JoinSet::new();
     while let Some(Injected { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
-        if served.len() < SERVED {
-            let servers = servers.borrow().clone();
-            served.spawn(async move { servers.serve(port, stream).await });
+        if served.len() >= SERVED {
+            served.join_next().await;
         }
+        let servers = servers.borrow().clone();
+        served.spawn(async move { servers.serve(port, stream).await });
     }
 }
 
@@ -304,4 +305,45 @@ fn proxy_variables(port: u16) -> BTreeMap<String, String> {
     // Node asks for its own proxy support by name.
     variables.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
     variables
+}
+
+#[cfg(test)]
+mod tests {
+    use clock::Clock;
+    use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::super::network::Counted;
+    use super::*;
+
+    #[tokio::test]
+    async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
+        let (_rules, rules) = watch::channel(Arc::new(Rules::new(Mode::Offline)));
+        let proxy = Proxy::new(Config {
+            rules,
+            resolver: Arc::new(SystemResolver::new(1)),
+            addresses: AddressPolicy::strict(),
+            limits: Limits { connections: 2 * SERVED, ..Limits::default() },
+            clock: Clock::system(),
+            recorder: Arc::new(Counted),
+        });
+        let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN };
+        let (_servers, served) = watch::channel(Arc::new(servers));
+        let (to, injected) = mpsc::channel(1);
+        let serving = tokio::spawn(serve(injected, served));
+        let mut ours = Vec::new();
+        for _ in 0..=SERVED {
+            let (one, other) = tokio::io::duplex(4096);
+            to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
+            ours.push(one);
+        }
+        for mut stream in ours {
+            stream.write_all(b"GET http://x.test/ HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.contains("offline"), "{answer:?}");
+        }
+        assert_eq!(proxy.counters().refused, SERVED as u64 + 1);
+        serving.abort();
+    }
 }

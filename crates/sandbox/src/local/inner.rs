@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use super::cgroup::{Cgroups, Controller};
 use super::config::LocalConfig;
@@ -41,6 +42,8 @@ pub(super) struct Inner {
     pub(super) live: Mutex<HashMap<SandboxId, Arc<Live>>>,
     /// Apart from the sockets: who is alive is watched also when nobody has asked for it since a restart.
     pub(super) watches: Mutex<HashMap<SandboxId, Watch>>,
+    /// How many sandboxes' files are looked at at a time.
+    pub(super) turns: Arc<Semaphore>,
     pub(super) locks: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -76,7 +79,7 @@ impl Inner {
     }
 
     fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
-        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle), self.turns.clone());
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), watch);
     }
 

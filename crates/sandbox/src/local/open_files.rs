@@ -1,8 +1,10 @@
-//! What processes hold open and no folder shows: files without a name, and files that are only memory.
+//! What processes hold and no folder shows: files without a name, open or mapped or on their way from one process to
+//! another, and files that are only memory.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// The magic number of a filesystem in memory.
@@ -10,16 +12,45 @@ const TMPFS: u64 = 0x0102_1994;
 /// Where a sandbox has such filesystems that it may write to.
 const IN_MEMORY: [&str; 3] = ["tmp", "dev/shm", "run"];
 
-/// What files on a device take that were removed while open.
-pub(super) fn nameless(pids: &[i32], device: u64) -> u64 {
-    sum(pids, |_, found| found.dev() == device)
+/// What is held on a device, and by no name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Nameless {
+    pub(super) bytes: u64,
+    /// Descriptors that wait in sockets: what they are of cannot be known.
+    pub(super) in_flight: u64,
+}
+
+/// What processes hold of files on a device that were removed.
+pub(super) fn nameless(pids: &[i32], device: u64) -> Nameless {
+    // By number, as all of them are on one device.
+    let (mut files, mut sockets) = (HashMap::new(), HashMap::new());
+    for descriptor in descriptors(pids) {
+        let Ok(found) = fs::metadata(&descriptor) else { continue };
+        if is_nameless(&found) && found.dev() == device {
+            files.insert(found.ino(), blocks(&found));
+        } else if found.file_type().is_socket() && !sockets.contains_key(&found.ino()) {
+            sockets.insert(found.ino(), in_flight(&descriptor));
+        }
+    }
+    for pid in pids {
+        add_mapped(*pid, device, &mut files);
+    }
+    let bytes = files.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+    Nameless { bytes, in_flight: sockets.values().sum() }
 }
 
 /// What files take that never had a name and no place but memory. Where one is mapped as well it counts twice, as its
 /// pages do in every process that maps them.
 pub(super) fn memory(pids: &[i32]) -> u64 {
     let is_memory = |path: PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:");
-    sum(pids, |descriptor, _| fs::read_link(descriptor).is_ok_and(is_memory))
+    let mut files = HashMap::new();
+    for descriptor in descriptors(pids) {
+        let Ok(found) = fs::metadata(&descriptor) else { continue };
+        if is_nameless(&found) && fs::read_link(&descriptor).is_ok_and(is_memory) {
+            files.insert((found.dev(), found.ino()), blocks(&found));
+        }
+    }
+    files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 /// What the filesystems in memory hold that a process can write to.
@@ -39,23 +70,166 @@ pub(super) fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
     entries(&PathBuf::from(format!("/proc/{pid}/task")))
 }
 
-fn sum(pids: &[i32], wanted: impl Fn(&Path, &Metadata) -> bool) -> u64 {
-    let (mut seen, mut bytes) = (HashSet::new(), 0_u64);
-    let threads = pids.iter().flat_map(|pid| threads(*pid));
-    for descriptor in threads.flat_map(|thread| entries(&thread.join("fd"))) {
-        let Ok(found) = fs::metadata(&descriptor) else { continue };
-        if found.is_file()
-            && found.nlink() == 0
-            && wanted(&descriptor, &found)
-            && seen.insert((found.dev(), found.ino()))
-        {
-            bytes = bytes.saturating_add(found.blocks().saturating_mul(512));
+fn descriptors(pids: &[i32]) -> impl Iterator<Item = PathBuf> {
+    pids.iter().flat_map(|pid| threads(*pid)).flat_map(|thread| entries(&thread.join("fd")))
+}
+
+fn is_nameless(found: &Metadata) -> bool {
+    found.is_file() && found.nlink() == 0
+}
+
+fn blocks(found: &Metadata) -> u64 {
+    found.blocks().saturating_mul(512)
+}
+
+/// How many descriptors wait in a socket; only those of this machine have any.
+fn in_flight(descriptor: &Path) -> u64 {
+    let thread = descriptor.parent().and_then(Path::parent);
+    let about = thread.zip(descriptor.file_name()).map(|(thread, name)| thread.join("fdinfo").join(name));
+    let about = about.and_then(|about| fs::read_to_string(about).ok()).unwrap_or_default();
+    let waiting = about.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+    waiting.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Adds removed files that a process has only mapped. A process whose first thread has ended has its memory by the names
+/// of the others.
+fn add_mapped(pid: i32, device: u64, files: &mut HashMap<u64, u64>) {
+    for thread in threads(pid) {
+        let Ok(maps) = fs::File::open(thread.join("maps")) else { continue };
+        let mut any = false;
+        // By bytes: a name that is no text must not end the reading.
+        for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
+            any = true;
+            if let Some(mapped) = Mapped::parse(&line) {
+                mapped.add(&thread, device, files);
+            }
+        }
+        if any {
+            return;
         }
     }
-    bytes
+}
+
+/// A line about a removed file.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapped {
+    from: u64,
+    to: u64,
+    offset: u64,
+    device: u64,
+    number: u64,
+}
+
+impl Mapped {
+    /// `from-to rights offset major:minor inode name`, in hexadecimal but for the inode.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let line = String::from_utf8_lossy(line.strip_suffix(b" (deleted)")?);
+        let mut fields = line.split_ascii_whitespace();
+        let mut next = || fields.next();
+        let (range, _, offset, device, number) = (next()?, next()?, next()?, next()?, next()?);
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let (from, to) = range.split_once('-')?;
+        let (major, minor) = device.split_once(':')?;
+        let (major, minor) = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+        let device = rustix::fs::makedev(major, minor);
+        Some(Self {
+            from: hex(from)?,
+            to: hex(to)?,
+            offset: hex(offset)?,
+            device,
+            number: number.parse().ok()?,
+        })
+    }
+
+    /// What it takes is told to root only. Others count it up to where it is mapped; of what is mapped in pieces the last one
+    /// counts.
+    fn add(&self, thread: &Path, device: u64, files: &mut HashMap<u64, u64>) {
+        // Only the process itself has it.
+        let process = thread.parent().and_then(Path::parent);
+        let file = process.map(|process| process.join(format!("map_files/{:x}-{:x}", self.from, self.to)));
+        if let Some(found) = file.and_then(|file| fs::metadata(file).ok()) {
+            // One that has another name still is counted by that.
+            if is_nameless(&found) && found.dev() == device {
+                files.insert(found.ino(), blocks(&found));
+            }
+        } else if self.device == device {
+            let end = self.offset.saturating_add(self.to.saturating_sub(self.from));
+            let bytes = files.entry(self.number).or_default();
+            *bytes = end.max(*bytes);
+        }
+    }
 }
 
 /// None of what is gone meanwhile.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::os::fd::AsFd as _;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+    use super::*;
+
+    #[test]
+    fn a_line_about_a_removed_file_is_read_whatever_its_name_is() {
+        let line = b"7f4ba1277000-7f4ba1377000 rw-s 00002000 fe:00 10321996                   /home/\xff\\012x (deleted)";
+        let mapped = Mapped::parse(line).unwrap();
+        assert_eq!((mapped.to - mapped.from, mapped.offset, mapped.number), (1 << 20, 0x2000, 10_321_996));
+        assert_eq!(mapped.device, rustix::fs::makedev(0xfe, 0));
+        for other in
+            [&line[..line.len() - 10], b" (deleted)", b"x-y r-- 0 0:0 1 /a (deleted)", b"1-2 r-- 0 (deleted)"]
+        {
+            assert_eq!(Mapped::parse(other), None);
+        }
+    }
+
+    /// Maps a file of 1 MiB twice, closes and removes it.
+    const MAPS: &str = "open(W, q(>), q(x)); print W q(x) x (1 << 20); close W; for (1, 2) { open($f[$_], q(<:mmap), q(x)); \
+        read($f[$_], $b, 1); POSIX::close(fileno($f[$_])) } unlink q(x); $| = 1; print qq(ready\\n); <STDIN>";
+
+    /// In a process of its own, as this one has other tests with files of theirs.
+    #[test]
+    fn what_is_only_mapped_is_counted_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("perl")
+            .args(["-MPOSIX", "-e", MAPS])
+            .current_dir(dir.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let device = fs::metadata(dir.path()).unwrap().dev();
+        let pid = child.id().cast_signed();
+        let (found, elsewhere) = (nameless(&[pid], device), nameless(&[pid], device + 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(said, "ready\n");
+        assert!((1 << 20..2 << 20).contains(&found.bytes), "{found:?}");
+        assert_eq!(elsewhere, Nameless::default());
+    }
+
+    #[test]
+    fn descriptors_in_a_socket_are_counted() {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let path = |socket: &std::os::unix::net::UnixStream| {
+            let number = std::os::fd::AsRawFd::as_raw_fd(socket);
+            PathBuf::from(format!("/proc/self/task/{}/fd/{number}", rustix::thread::gettid()))
+        };
+        assert_eq!((in_flight(&path(&one)), in_flight(&path(&other))), (0, 0));
+        let file = tempfile::tempfile().unwrap();
+        for sent in 1..3 {
+            let mut space = [std::mem::MaybeUninit::uninit(); 64];
+            let mut descriptors = SendAncillaryBuffer::new(&mut space);
+            let files = [file.as_fd()];
+            assert!(descriptors.push(SendAncillaryMessage::ScmRights(&files)));
+            rustix::net::sendmsg(&one, &[IoSlice::new(b"x")], &mut descriptors, SendFlags::empty()).unwrap();
+            assert_eq!((in_flight(&path(&one)), in_flight(&path(&other))), (0, sent));
+        }
+    }
 }

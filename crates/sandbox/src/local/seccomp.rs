@@ -28,6 +28,10 @@ const NEW_NAMESPACES: [u64; 7] =
 /// UNIX, INET, INET6 and NETLINK; the rest is attack surface that no agent needs.
 const FAMILIES: [u64; 4] = [1, 2, 10, 16];
 
+/// The largest segment of shared memory of the old kind, in bytes. One that nobody maps belongs to no process, so no sum has
+/// it; a namespace has 4096 of them at most. What databases lock their folders with is far smaller.
+const SEGMENT: u64 = 64 * 1024;
+
 /// The programs in the form that the kernel takes, one per filter.
 pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
     let refused = compile(refused()?, EPERM)?;
@@ -65,6 +69,8 @@ fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
     let socket = Rule::new(others).map_err(io::Error::other)?;
     rules.insert(nr::SOCKET, vec![socket.clone()]);
     rules.insert(nr::SOCKETPAIR, vec![socket]);
+    let large = Condition::new(1, Len::Qword, Op::Gt, SEGMENT).map_err(io::Error::other)?;
+    rules.insert(nr::SHMGET, vec![one(large)?]);
     Ok(rules)
 }
 

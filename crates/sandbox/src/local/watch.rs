@@ -1,37 +1,40 @@
 //! Limits that the host does not hold are held by looking: the gateway counts what a sandbox takes and ends it when
 //! that is too much. Between two looks it can take more, so these limits are called soft.
 //!
-//! Memory and processes are looked at every second, files beside that: a look at many of them takes its time.
+//! Memory and processes are looked at every second. So is the disk, by what its file system holds; the files themselves
+//! are looked at when that says so, beside it, as a look at many of them takes its time: see [`Disk`].
 
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use clock::Clock;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::cgroup::Controller;
+use super::disk::{Disk, Seen, Used};
 use super::identity;
 use super::open_files;
 use super::records::{Folder, MAX_LOG, Record};
-use crate::tree::{self, TreeError};
+use crate::tree::{self, Size, TreeError};
 
 const TICK: Duration = Duration::from_secs(1);
-/// A look at many files may take long; it then takes at most this share of one core.
-const REST: u32 = 9;
-
 /// Terminals come from one store of the host's, and no sandbox needs more of them.
 const MOST_TERMINALS: usize = 128;
+/// Descriptors are on their way for a moment; where some are at every one of so many looks, files are hidden there.
+const MOST_IN_FLIGHT: u32 = 120;
 
-/// One kind of look, which says what there is too much of, and how long to rest after it.
-type Look = (fn(&Watched) -> Option<&'static str>, u32);
+/// What there is too much of.
+type Reason = &'static str;
+type LookAtFiles = fn(&Watched) -> Result<Option<Seen>, Reason>;
 
 /// Watchers that end when they are dropped.
-pub(crate) struct Watch(Vec<JoinHandle<()>>);
+pub(crate) struct Watch([JoinHandle<()>; 2]);
 
 impl Drop for Watch {
     fn drop(&mut self) {
@@ -39,28 +42,61 @@ impl Drop for Watch {
     }
 }
 
-pub(crate) fn watch(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Watch {
-    let watched = Watched { folder, record, handle, unseen: AtomicBool::default() };
-    watch_by(watched, [(Watched::taken, 0), (Watched::stored, REST)])
+/// How many sandboxes' files may be looked at at a time: on half of the cores, and one alone holds up no other.
+pub(crate) fn turns() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| (cores.get() / 2).max(2))
 }
 
-fn watch_by(watched: Watched, looks: [Look; 2]) -> Watch {
+pub(crate) fn watch(folder: Folder, record: Record, handle: Arc<OwnedFd>, turns: Arc<Semaphore>) -> Watch {
+    watch_by(Watched::new(folder, record, handle), turns, Watched::taken, Watched::stored)
+}
+
+fn watch_by(
+    watched: Watched,
+    turns: Arc<Semaphore>,
+    taken: fn(&Watched) -> Option<Reason>,
+    stored: LookAtFiles,
+) -> Watch {
     let watched = Arc::new(watched);
-    Watch(looks.map(|look| tokio::spawn(repeat(watched.clone(), look))).into())
+    let files = keep_files(watched.clone(), turns, stored);
+    Watch([tokio::spawn(keep_memory(watched, taken)), tokio::spawn(files)])
 }
 
-async fn repeat(watched: Arc<Watched>, (look, rest): Look) {
-    let clock = Clock::system();
-    let mut pause = TICK;
+async fn keep_memory(watched: Arc<Watched>, look: fn(&Watched) -> Option<Reason>) {
     loop {
-        tokio::time::sleep(pause).await;
-        let (watched, before) = (watched.clone(), clock.elapsed());
-        let done = tokio::task::spawn_blocking(move || watched.goes_on_after(look)).await;
-        if !matches!(done, Ok(true)) {
+        tokio::time::sleep(TICK).await;
+        let found = on_thread(&watched, move |watched| look(watched).map_or(Ok(()), Err)).await;
+        if found.is_none() {
             return;
         }
-        pause = TICK.max(clock.elapsed().saturating_sub(before) * rest);
     }
+}
+
+async fn keep_files(watched: Arc<Watched>, turns: Arc<Semaphore>, look: LookAtFiles) {
+    let (clock, mut disk) = (Clock::system(), Disk::default());
+    let most = watched.record.limits.disk_bytes;
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(used) = on_thread(&watched, |watched| Ok(Used::of(&watched.folder.home()))).await else {
+            return;
+        };
+        if !disk.is_due(used, most, clock.elapsed()) {
+            continue;
+        }
+        let Ok(_turn) = turns.acquire().await else { return };
+        let began = clock.elapsed();
+        let Some(seen) = on_thread(&watched, look).await else { return };
+        disk.looked(seen, began, clock.elapsed());
+    }
+}
+
+/// One look; `None` when there is nothing left to look at.
+async fn on_thread<T: Send + 'static>(
+    watched: &Arc<Watched>,
+    look: impl FnOnce(&Watched) -> Result<T, Reason> + Send + 'static,
+) -> Option<T> {
+    let watched = watched.clone();
+    tokio::task::spawn_blocking(move || watched.unless_over(look)).await.ok().flatten()
 }
 
 /// What is watched.
@@ -70,23 +106,31 @@ struct Watched {
     handle: Arc<OwnedFd>,
     /// Whether its files could not be looked at, which is said once.
     unseen: AtomicBool,
+    /// At how many looks in a row descriptors were in flight.
+    in_flight: AtomicU32,
 }
 
 impl Watched {
-    /// One look; says whether there is anything left to look at.
-    fn goes_on_after(&self, look: fn(&Self) -> Option<&'static str>) -> bool {
+    fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
+        Self { folder, record, handle, unseen: AtomicBool::default(), in_flight: AtomicU32::default() }
+    }
+
+    /// What a look finds, unless there is nothing left to look at afterwards.
+    fn unless_over<T>(&self, look: impl FnOnce(&Self) -> Result<T, Reason>) -> Option<T> {
         if identity::ended(&self.handle) {
-            return false;
+            return None;
         }
-        let Some(reason) = look(self) else { return true };
-        tracing::warn!(folder = %self.folder.0.display(), reason, "a sandbox took too much and is ended");
-        identity::kill(&self.handle);
-        let _ = self.record.group.freeze(false);
-        false
+        look(self)
+            .inspect_err(|reason| {
+                tracing::warn!(folder = %self.folder.0.display(), reason, "a sandbox took too much and is ended");
+                identity::kill(&self.handle);
+                let _ = self.record.group.freeze(false);
+            })
+            .ok()
     }
 
     /// Its log is cut, its terminals are counted, and memory and processes where no control group does.
-    fn taken(&self) -> Option<&'static str> {
+    fn taken(&self) -> Option<Reason> {
         cut_log(&self.folder);
         if self.record.identity.is_some_and(|identity| terminals(identity.pid) > MOST_TERMINALS) {
             return Some("terminals");
@@ -106,25 +150,46 @@ impl Watched {
     }
 
     /// Its files, also those that have no name any more.
-    fn stored(&self) -> Option<&'static str> {
+    fn stored(&self) -> Result<Option<Seen>, Reason> {
         let (home, most) = (self.folder.home(), self.record.limits.disk_bytes);
-        match tree::measure(&home, most) {
-            Ok(bytes) => {
-                let nameless =
-                    fs::metadata(&home).map_or(0, |home| open_files::nameless(&self.pids(), home.dev()));
-                (bytes.saturating_add(nameless) > most).then_some("disk")
-            }
-            Err(TreeError::TooLarge(_)) => Some("disk"),
-            Err(TreeError::TooMany) => Some("files"),
-            Err(TreeError::TooDeep) => Some("depth of folders"),
+        // First of all: what comes while this looks is then seen twice, and not never.
+        let used = Used::of(&home);
+        let size = match tree::measure(&home, most) {
+            Ok(size) => size,
+            Err(TreeError::TooLarge(_)) => return Err("disk"),
+            Err(TreeError::TooMany) => return Err("files"),
+            Err(TreeError::TooDeep) => return Err("depth of folders"),
             // The gateway may be short of descriptors, or the sandbox just ends. The next look tells.
             Err(TreeError::Io(kind)) => {
                 if !identity::ended(&self.handle) && !self.unseen.swap(true, Ordering::SeqCst) {
                     tracing::warn!(folder = %self.folder.0.display(), ?kind, "a sandbox's files cannot be counted now");
                 }
-                None
+                return Ok(None);
             }
+        };
+        let nameless = fs::metadata(&home)
+            .map(|home| open_files::nameless(&self.pids(), home.dev()))
+            .unwrap_or_default();
+        let bytes = size.bytes.saturating_add(nameless.bytes);
+        if bytes > most {
+            return Err("disk");
         }
+        let hidden = nameless.in_flight > 0;
+        if self.hides(hidden) {
+            Err("descriptors in flight")
+        } else {
+            Ok(Some(Seen { used, size: Size { bytes, ..size }, hidden }))
+        }
+    }
+
+    /// Whether descriptors have been in flight for too long. Nobody takes them while the sandbox is paused.
+    fn hides(&self, in_flight: bool) -> bool {
+        if !in_flight {
+            self.in_flight.store(0, Ordering::SeqCst);
+            return false;
+        }
+        self.record.group.frozen() != Some(true)
+            && self.in_flight.fetch_add(1, Ordering::SeqCst) >= MOST_IN_FLIGHT
     }
 
     fn pids(&self) -> Vec<i32> {
@@ -197,8 +262,8 @@ mod tests {
             let (group, injected) = (Group::default(), BTreeSet::new());
             let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
             let (folder, handle) = (folder.clone(), Arc::new(identity::open(own.pid).unwrap()));
-            let watched = Watched { folder, record, handle, unseen: AtomicBool::default() };
-            watched.taken().or_else(|| watched.stored())
+            let watched = Watched::new(folder, record, handle);
+            watched.taken().or_else(|| watched.stored().err())
         };
         assert_eq!(of(|_| {}), None);
         assert_eq!(of(|limits| limits.memory_bytes = 4096), Some("memory"));
@@ -212,6 +277,20 @@ mod tests {
         assert_eq!(of(|_| {}), Some("depth of folders"));
     }
 
+    #[test]
+    fn descriptors_that_are_always_in_flight_end_it_and_those_that_arrive_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = Identity::of(std::process::id().cast_signed()).unwrap();
+        let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
+        let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
+        let handle = Arc::new(identity::open(own.pid).unwrap());
+        let watched = Watched::new(Folder(dir.path().to_owned()), record, handle);
+        assert!(!(0..MOST_IN_FLIGHT).any(|_| watched.hides(true)));
+        assert!(!watched.hides(false));
+        assert!(!(0..MOST_IN_FLIGHT).any(|_| watched.hides(true)));
+        assert!(watched.hides(true));
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_look_at_files_that_does_not_end_holds_up_no_other() {
         let dir = tempfile::tempdir().unwrap();
@@ -221,16 +300,13 @@ mod tests {
         let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
         let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
         let folder = Folder(dir.path().to_owned());
-        let watched = Watched { folder, record, handle: handle.clone(), unseen: AtomicBool::default() };
+        let watched = Watched::new(folder, record, handle.clone());
         // Ends with the process, so only the other look can end that.
-        let stuck: Look = (
-            |watched| {
-                identity::wait(&watched.handle, Duration::from_mins(1));
-                None
-            },
-            REST,
-        );
-        let _watch = watch_by(watched, [stuck, (|_| Some("memory"), 0)]);
+        let stuck: LookAtFiles = |watched| {
+            identity::wait(&watched.handle, Duration::from_mins(1));
+            Ok(None)
+        };
+        let _watch = watch_by(watched, Arc::new(Semaphore::new(1)), |_| Some("memory"), stuck);
         let ended = tokio::task::spawn_blocking(move || identity::wait(&handle, Duration::from_secs(30)));
         let ended = ended.await.unwrap();
         let _ = child.kill();

@@ -40,34 +40,33 @@ impl Copy {
 
     /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
     pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
-        let (mut from, to) = (Opened::top(from)?, open_top(to)?);
-        self.folder(&mut from, &to, 0)?;
+        let (from, to) = (Opened::top(from)?, open_top(to)?);
+        self.folder(&from, &to, 0)?;
         self.finish(&to, &from.stat)
     }
 
-    fn folder(&mut self, from: &mut Opened, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
+    fn folder(&mut self, from: &Opened, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
-        while let Some(name) = from.next_name()? {
-            let from = from.handle()?;
+        from.each_name(|name| {
             self.entries += 1;
             if self.entries > MAX_ENTRIES {
                 return Err(TreeError::TooMany);
             }
             self.at.push(OsStr::from_bytes(name.to_bytes()));
             let wanted = !self.without.contains(&self.at);
-            if let Some(stat) = unless_gone(look(from, &name))?.filter(|_| wanted) {
+            if let Some(stat) = unless_gone(look(from.handle(), name))?.filter(|_| wanted) {
                 match kind(&stat) {
-                    FileType::Directory => self.subfolder(from, to, (&name, &stat), depth)?,
-                    FileType::RegularFile => self.file(from, to, &name)?,
-                    FileType::Symlink => self.link(from, to, &name)?,
+                    FileType::Directory => self.subfolder(from.handle(), to, (name, &stat), depth)?,
+                    FileType::RegularFile => self.file(from.handle(), to, name)?,
+                    FileType::Symlink => self.link(from.handle(), to, name)?,
                     _ => {}
                 }
             }
             self.at.pop();
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn subfolder(
@@ -77,10 +76,10 @@ impl Copy {
         (name, stat): (&CStr, &Stat),
         depth: usize,
     ) -> Result<(), TreeError> {
-        let Some(mut inner) = Opened::folder(from, name, stat)? else { return Ok(()) };
+        let Some(inner) = Opened::folder(from, name, stat)? else { return Ok(()) };
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         let copy = open_folder(to, name)?;
-        self.folder(&mut inner, &copy, depth + 1)?;
+        self.folder(&inner, &copy, depth + 1)?;
         self.finish(&copy, &inner.stat)
     }
 

@@ -1,12 +1,12 @@
 //! Opening what a sandbox may have taken the rights from. Its files are ours where the gateway is an ordinary user, so
 //! rights are lent for as long as they are needed, and taken back as they were.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::{TreeError, kind, open_folder, open_top, unless_gone};
@@ -14,9 +14,12 @@ use super::{TreeError, kind, open_folder, open_top, unless_gone};
 /// A handle of whatever has the name, for which no rights on it are needed.
 pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// How many bytes of names are read at once.
+const NAMES: usize = 32 * 1024;
+
 /// An open folder. Its names are read bit by bit, as how many there are is the sandbox's choice.
 pub(super) struct Opened {
-    names: Dir,
+    handle: OwnedFd,
     /// What it was before rights were lent.
     pub(super) stat: Stat,
     lent: bool,
@@ -31,7 +34,7 @@ impl Opened {
         if lent {
             change_rights(&folder, Mode::RWXU)?;
         }
-        Ok(Self { names: Dir::new(open_top(path)?)?, stat, lent })
+        Ok(Self { handle: open_top(path)?, stat, lent })
     }
 
     /// Opens a folder that was just looked at; `None` if it is none any more.
@@ -41,24 +44,38 @@ impl Opened {
             return Ok(None);
         }
         let Some(handle) = unless_gone(open_folder(parent, name))? else { return Ok(None) };
-        Ok(Some(Self { names: Dir::new(handle)?, stat: *stat, lent }))
+        Ok(Some(Self { handle, stat: *stat, lent }))
     }
 
-    pub(super) fn handle(&self) -> Result<BorrowedFd<'_>, Errno> {
-        self.names.fd()
+    pub(super) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 
-    pub(super) fn next_name(&mut self) -> Result<Option<CString>, Errno> {
-        next_name(&mut self.names).transpose()
+    /// Shows every name once, where the kernel has put it: a copy of each would be a good part of what a look costs.
+    pub(super) fn each_name(
+        &self,
+        mut visit: impl FnMut(&CStr) -> Result<(), TreeError>,
+    ) -> Result<(), TreeError> {
+        let mut buffer = Vec::with_capacity(NAMES);
+        let mut names = RawDir::new(&self.handle, buffer.spare_capacity_mut());
+        while let Some(entry) = names.next() {
+            let entry = match entry {
+                // The folder itself was removed meanwhile.
+                Err(Errno::NOENT) => break,
+                entry => entry?,
+            };
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                visit(entry.file_name())?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.lent
-            && let Ok(handle) = self.handle()
-        {
-            put_back(handle, rights(&self.stat));
+        if self.lent {
+            put_back(&self.handle, rights(&self.stat));
         }
     }
 }
@@ -66,18 +83,6 @@ impl Drop for Opened {
 /// A folder that can be listed and not searched hides what is in it as well.
 fn is_hidden(stat: &Stat) -> bool {
     stat.st_mode & 0o500 != 0o500 && !rustix::process::geteuid().is_root()
-}
-
-pub(super) fn next_name(folder: &mut Dir) -> Option<Result<CString, Errno>> {
-    loop {
-        let name = match folder.read()? {
-            Ok(entry) => entry.file_name().to_owned(),
-            Err(error) => return Some(Err(error)),
-        };
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            return Some(Ok(name));
-        }
-    }
 }
 
 /// Opens a file for reading if it is a plain one; a pipe that took its place does not block us.

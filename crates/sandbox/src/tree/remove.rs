@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 
-use super::opened::{give_rights, next_name};
+use super::opened::give_rights;
 use super::{TreeError, kind, look, open_folder, open_top, unless_gone};
 
 /// How deep one descent goes; what lies deeper is first moved up to the top.
@@ -43,6 +43,18 @@ fn names(folder: &OwnedFd) -> Result<Vec<CString>, TreeError> {
     let mut folder = Dir::read_from(folder)?;
     let names = std::iter::from_fn(|| next_name(&mut folder)).take(NAMES).collect::<Result<_, _>>();
     Ok(names?)
+}
+
+fn next_name(folder: &mut Dir) -> Option<Result<CString, Errno>> {
+    loop {
+        let name = match folder.read()? {
+            Ok(entry) => entry.file_name().to_owned(),
+            Err(error) => return Some(Err(error)),
+        };
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            return Some(Ok(name));
+        }
+    }
 }
 
 fn clear(top: &OwnedFd, folder: &OwnedFd, depth: usize, moved: &mut u64) -> Result<(), TreeError> {

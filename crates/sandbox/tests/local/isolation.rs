@@ -80,6 +80,11 @@ const ATTEMPTS: &[(&str, &str)] = &[
         "contexts of asynchronous input and output",
         "perl -e '$c = pack(q(Q), 0); print q(ESCAPED) if syscall(206, 1000, $c) == 0; print q(ESCAPED) unless $!{ENOSYS}'",
     ),
+    (
+        "shared memory that belongs to no process",
+        "perl -e 'for (65537, 2 ** 32, 2 ** 40) { print q(ESCAPED) if defined shmget(0, $_, 0600); print q(ESCAPED) unless $!{EPERM} } \
+         print q(ESCAPED: too strict) unless defined shmget(0, 65536, 0600)'",
+    ),
     ("a setuid program", "su -c id root </dev/null 2>&1 | grep -q uid=0 && echo ESCAPED"),
 ];
 

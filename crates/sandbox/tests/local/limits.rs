@@ -130,6 +130,20 @@ async fn files_without_a_name_count_for_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_only_mapped_count_for_the_disk() {
+    let bed = Bed::new();
+    let sandbox = bed.start_with("mapped", |spec| spec.limits.disk_bytes = 32 * MIB).await;
+    // One after the other, so that never two have a name.
+    let script = "for i in 1 2 3; do perl -MPOSIX -e '$n = q(f) . $$; open(W, q(>), $n); print W q(x) x 25_000_000; close W; \
+        open(F, q(<:mmap), $n) or die; read(F, $b, 1); POSIX::close(fileno(F)); unlink $n; mkdir $ARGV[0]; sleep 600' /tmp/$i \
+        >/dev/null 2>&1 & until [ -d /tmp/$i ]; do sleep 0.1; done; done";
+    // It may be over before all three are there.
+    let _ = super::support::run(&bed.provider, &sandbox, script).await;
+    assert!(ends(&bed, &sandbox, 30).await, "the sandbox goes on with 75 MB");
+    bed.provider.terminate(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_takes_all_terminals_of_the_host() {
     let bed = Bed::new();
     let sandbox = bed.start("terminals").await;

@@ -1,6 +1,7 @@
 //! Rules of the network and records of its use, on both databases.
 
-use proto::{EgressKind, EgressMode, EgressOutcome, OrgId};
+use clock::Rng;
+use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
 use sqlx::types::Json;
 use store::{EgressPolicy, NewEgressRecord, StoreError};
 
@@ -10,6 +11,7 @@ use crate::world::{at, id, org, session};
 on_both! {
     rules_are_replaced_whole_and_belong_to_one_organisation
     records_are_listed_newest_first_and_outlive_their_session
+    old_records_are_forgotten_and_none_is_written_twice
 }
 
 fn policy(org_id: OrgId, mode: EgressMode, allow: &[&str]) -> EgressPolicy {
@@ -33,12 +35,9 @@ async fn rules_are_replaced_whole_and_belong_to_one_organisation(backend: &Backe
     assert!(matches!(nobody, Err(StoreError::Missing(_))), "{nobody:?}");
 }
 
-async fn records_are_listed_newest_first_and_outlive_their_session(backend: &Backend) {
-    let store = &backend.store;
-    let (one, two) = (org(store, 1).await, org(store, 2).await);
-    let mine = session(store, one, 3).await;
-    let record = |number: u8, org_id: OrgId, session_id| NewEgressRecord {
-        id: id::<proto::SessionId>(number).uuid(),
+fn record(number: u8, org_id: OrgId, session_id: Option<SessionId>) -> NewEgressRecord {
+    NewEgressRecord {
+        id: Rng::seeded(number.into()).uuid(at(number.into())),
         org_id,
         session_id,
         sandbox_id: format!("s{number}"),
@@ -52,7 +51,28 @@ async fn records_are_listed_newest_first_and_outlive_their_session(backend: &Bac
         bytes_down: i64::from(number),
         started_at: at(number.into()),
         duration_ms: 5,
-    };
+    }
+}
+
+async fn old_records_are_forgotten_and_none_is_written_twice(backend: &Backend) {
+    let store = &backend.store;
+    let one = org(store, 1).await;
+    for _ in 0..2 {
+        let records = (1..8).map(|number| record(number, one, None)).collect();
+        store.add_egress_records(records).await.unwrap();
+    }
+    assert_eq!(store.egress_records(one, None, 100).await.unwrap().len(), 7);
+    for (before, forgotten) in [(1, 0), (5, 3), (5, 1), (5, 0), (6, 1)] {
+        assert_eq!(store.forget_egress_records(at(before), 3).await.unwrap(), forgotten);
+    }
+    let left = store.egress_records(one, None, 100).await.unwrap();
+    assert_eq!(left.iter().map(|record| record.sandbox_id.as_str()).collect::<Vec<_>>(), ["s7", "s6"]);
+}
+
+async fn records_are_listed_newest_first_and_outlive_their_session(backend: &Backend) {
+    let store = &backend.store;
+    let (one, two) = (org(store, 1).await, org(store, 2).await);
+    let mine = session(store, one, 3).await;
     let records = vec![record(1, one, Some(mine)), record(2, one, None), record(3, two, None)];
     store.add_egress_records(records).await.unwrap();
     let names = async |org, session, limit| {

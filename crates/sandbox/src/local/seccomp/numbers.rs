@@ -1,6 +1,6 @@
 //! The numbers of the kernel calls in question, by architecture, as `seccompiler` takes numbers only.
 
-pub(super) use arch::{CLONE, CLONE3, IO_SETUP, IOCTL, REFUSED, SOCKET, SOCKETPAIR};
+pub(super) use arch::{CLONE, CLONE3, IO_SETUP, IOCTL, REFUSED, SHMGET, SOCKET, SOCKETPAIR};
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -8,6 +8,7 @@ mod arch {
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 16;
     pub(crate) const IO_SETUP: i64 = 206;
+    pub(crate) const SHMGET: i64 = 29;
     pub(crate) const SOCKET: i64 = 41;
     pub(crate) const SOCKETPAIR: i64 = 53;
     #[rustfmt::skip]
@@ -86,6 +87,7 @@ mod arch {
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 29;
     pub(crate) const IO_SETUP: i64 = 0;
+    pub(crate) const SHMGET: i64 = 194;
     pub(crate) const SOCKET: i64 = 198;
     pub(crate) const SOCKETPAIR: i64 = 199;
     #[rustfmt::skip]
@@ -157,6 +159,7 @@ mod arch {
     pub(crate) const CLONE3: i64 = 435;
     pub(crate) const IOCTL: i64 = 29;
     pub(crate) const IO_SETUP: i64 = 0;
+    pub(crate) const SHMGET: i64 = 194;
     pub(crate) const SOCKET: i64 = 198;
     pub(crate) const SOCKETPAIR: i64 = 199;
     #[rustfmt::skip]

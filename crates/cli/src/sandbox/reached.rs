@@ -1,0 +1,188 @@
+//! What a sandbox that was run by hand reached: a line of JSON for each attempt, in a file of the data dir that has an end,
+//! and a table when it is over.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use egress::{News, Record, RecordQueue, Records, Verdict, record_queue};
+use gateway::runtime::outcome_of;
+use proto::iso;
+use rustix::fs::FlockOperation;
+use sandbox::SandboxId;
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::output::{Output, note};
+
+/// All records of sandboxes that were run by hand, and the ones before those.
+const FILE: &str = "egress-by-hand.jsonl";
+const BEFORE: &str = "egress-by-hand.1.jsonl";
+const MOST_BYTES: u64 = 8 * 1024 * 1024;
+/// As many as wait for a database elsewhere.
+const QUEUE: usize = 4096;
+/// Hosts that are told apart, as their number is the sandbox's choice, and how many of them are shown.
+const MOST_HOSTS: usize = 1000;
+const SHOWN: usize = 20;
+/// From the end of a sandbox to that of its connections.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// The records of one run in the making.
+pub(super) struct Reached {
+    task: JoinHandle<Sums>,
+    file: PathBuf,
+}
+
+impl Reached {
+    pub(super) fn of(id: &SandboxId, data_dir: &Path) -> (RecordQueue, Self) {
+        let (queue, records) = record_queue(QUEUE);
+        let log = Log { folder: data_dir.to_owned(), open: None };
+        (queue, Self { task: tokio::spawn(keep(records, id.clone(), log)), file: data_dir.join(FILE) })
+    }
+
+    /// Shows the sums, once the sandbox and its way out are gone.
+    pub(super) async fn show(self, out: Output) {
+        let Ok(Ok(sums)) = tokio::time::timeout(ENDING, self.task).await else {
+            return note("what the sandbox reached could not be summed up");
+        };
+        let file = self.file.display();
+        if sums.missing > 0 {
+            note(&format!("{} attempts are missing in {file}: {}", sums.missing, sums.why));
+        }
+        let hosts: Vec<_> = sums.hosts.iter().collect();
+        let value = |((host, verdict), sum): &(&(String, &str), &Sum)| {
+            json!({ "host": host, "verdict": verdict, "connections": sum.connections, "bytesUp": sum.up,
+                "bytesDown": sum.down })
+        };
+        let row = |((host, verdict), sum): &(&(String, &str), &Sum)| {
+            let numbers = [sum.connections, sum.up, sum.down].map(|number| number.to_string());
+            [host.clone(), (*verdict).to_owned()].into_iter().chain(numbers).collect()
+        };
+        let columns = ["HOST", "VERDICT", "CONNECTIONS", "UP", "DOWN"];
+        let rows: Vec<_> = hosts.iter().take(SHOWN).map(row).collect();
+        if !rows.is_empty() {
+            out.beside(hosts.iter().map(value).collect(), &columns, &rows);
+        }
+        if hosts.len() > SHOWN {
+            note(&format!("{} more hosts are in {file}", hosts.len() - SHOWN));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    hosts: BTreeMap<(String, &'static str), Sum>,
+    /// Attempts that are in no file, and why.
+    missing: u64,
+    why: String,
+}
+
+#[derive(Default)]
+struct Sum {
+    connections: u64,
+    up: u64,
+    down: u64,
+}
+
+async fn keep(mut records: Records, id: SandboxId, mut log: Log) -> Sums {
+    let mut sums = Sums::default();
+    while let Some(news) = records.next().await {
+        let missing = match news {
+            News::Record(record) => {
+                sums.add(&record);
+                log.write(&line(&id, &record)).err().map(|error| (1, error.to_string()))
+            }
+            News::Lost(lost) => Some((lost, "too many at once".to_owned())),
+        };
+        if let Some((missing, why)) = missing {
+            (sums.missing, sums.why) = (sums.missing + missing, why);
+        }
+    }
+    sums
+}
+
+impl Sums {
+    fn add(&mut self, record: &Record) {
+        let verdict = if matches!(record.verdict, Verdict::Allowed(_)) { "allowed" } else { "refused" };
+        let host = record.target.as_ref().map_or_else(|| "—".to_owned(), |target| target.host.to_string());
+        let full = self.hosts.len() >= MOST_HOSTS && !self.hosts.contains_key(&(host.clone(), verdict));
+        let host = if full { "others".to_owned() } else { host };
+        let sum = self.hosts.entry((host, verdict)).or_default();
+        sum.connections += 1;
+        sum.up = sum.up.saturating_add(record.bytes_up);
+        sum.down = sum.down.saturating_add(record.bytes_down);
+    }
+}
+
+/// The words of `egress log --json`.
+fn line(id: &SandboxId, record: &Record) -> String {
+    let (outcome, reason) = outcome_of(record);
+    let target = record.target.as_ref();
+    let value = json!({ "startedAt": iso::text(&record.started), "sandboxId": id.as_str(),
+        "host": target.map(|target| target.host.to_string()), "port": target.map(|target| target.port),
+        "outcome": outcome.as_str(), "reason": reason, "bytesUp": record.bytes_up, "bytesDown": record.bytes_down,
+        "durationMs": record.duration.as_millis() });
+    format!("{value}\n")
+}
+
+/// The file, which others write to as well.
+struct Log {
+    folder: PathBuf,
+    open: Option<File>,
+}
+
+impl Log {
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        let mut file = match self.open.take() {
+            Some(file) => file,
+            None => self.open()?,
+        };
+        if file.metadata()?.len() > MOST_BYTES {
+            self.put_aside(&file)?;
+            file = self.open()?;
+        }
+        // In one piece, so that lines of several do not mix.
+        file.write_all(line.as_bytes())?;
+        self.open = Some(file);
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let mut options = fs::OpenOptions::new();
+        options.append(true).create(true).mode(0o600).open(self.folder.join(FILE))
+    }
+
+    /// The name of a full file goes to the next one; whoever else finds it full leaves that to the first.
+    fn put_aside(&self, full: &File) -> io::Result<()> {
+        rustix::fs::flock(full, FlockOperation::LockExclusive)?;
+        let named = self.folder.join(FILE);
+        if fs::metadata(&named).is_ok_and(|now| now.ino() == full.metadata().map_or(0, |full| full.ino())) {
+            fs::rename(named, self.folder.join(BEFORE))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_an_end_also_for_several() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = || Log { folder: dir.path().to_owned(), open: None };
+        let (mut one, mut other) = (new(), new());
+        let line = "x".repeat(99_999) + "\n";
+        for _ in 0..300 {
+            one.write(&line).unwrap();
+            other.write(&line).unwrap();
+        }
+        let sizes = [FILE, BEFORE].map(|name| fs::metadata(dir.path().join(name)).unwrap().len());
+        assert!(sizes[1] > MOST_BYTES, "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size < MOST_BYTES + 300_000), "{sizes:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}
