@@ -28,6 +28,7 @@ mod org;
 // What a session is and which credentials it gave out.
 mod idempotency;
 mod owner;
+mod sandbox_session;
 mod sandbox_token;
 mod session;
 mod session_list;
@@ -85,6 +86,7 @@ pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
 pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
+pub use sandbox_session::SandboxSession;
 pub use sandbox_token::NewSandboxToken;
 pub use secret::{NewSecret, Scope, Sealed, SecretEntry};
 pub use session::{NewSession, Starts};

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::postgres::Postgres;
-use crate::{Run, SessionRecord};
+use crate::{Run, SandboxSession, SessionRecord};
 
 /// More than this waits at those who ask.
 const QUEUE: usize = 1024;
@@ -23,7 +23,8 @@ const MOST: usize = 256;
 pub(crate) struct Together {
     pub(crate) runs: Looks<(Uuid, String), Run>,
     pub(crate) sessions: Looks<Uuid, SessionRecord>,
-    pub(crate) tokens: Looks<Vec<u8>, SessionRecord>,
+    pub(crate) sandboxes: Looks<Uuid, SandboxSession>,
+    pub(crate) tokens: Looks<Vec<u8>, SandboxSession>,
 }
 
 impl Together {
@@ -31,7 +32,8 @@ impl Together {
         Self {
             runs: Looks::start(postgres, crate::run::many),
             sessions: Looks::start(postgres, crate::session_record::many),
-            tokens: Looks::start(postgres, crate::sandbox_token::many_by_token),
+            sandboxes: Looks::start(postgres, crate::sandbox_session::many),
+            tokens: Looks::start(postgres, crate::sandbox_session::many_by_token),
         }
     }
 }

@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use proto::ToolErrorCode;
-use store::{Repo, SessionRecord};
+use store::{Repo, SandboxSession};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ApiError;
@@ -32,7 +32,7 @@ type Pieces = mpsc::Sender<Option<io::Result<Bytes>>>;
 pub(super) async fn push(
     app: &AppState,
     repo: &Repo,
-    session: &SessionRecord,
+    session: &SandboxSession,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();

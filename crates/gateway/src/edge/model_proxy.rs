@@ -9,7 +9,7 @@ use axum::extract::{OriginalUri, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use futures_util::{StreamExt as _, stream};
-use store::SessionRecord;
+use store::SandboxSession;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tracing::Instrument as _;
 
@@ -63,7 +63,7 @@ pub(super) async fn messages(
 
 /// What the session and its organisation may still spend; `None` is all they like. What was spent is asked for after the
 /// request was held, so that each other one is either held or spent, and never neither.
-async fn left(app: &AppState, session: &SessionRecord, hold: &Hold) -> Result<Option<Left>, ApiError> {
+async fn left(app: &AppState, session: &SandboxSession, hold: &Hold) -> Result<Option<Left>, ApiError> {
     let org = app.store.org_budget(session.org_id).await?;
     let of_org = org.budget_micros.map(|budget| hold.left_of_org(budget, org.spent_micros));
     let Some(budget) = session.budget_micros.or(app.config.session_budget_micros) else { return Ok(of_org) };
@@ -85,7 +85,7 @@ fn fit(app: &AppState, asked: &Asked, left: &Left) -> Result<Fit, (StatusCode, S
 /// Pauses the session and says why.
 async fn used_up(
     app: &AppState,
-    session: &SessionRecord,
+    session: &SandboxSession,
     why: String,
 ) -> Result<Response<Body>, ModelRefusal> {
     let answer = failure(StatusCode::PAYMENT_REQUIRED, &why);
@@ -107,7 +107,7 @@ fn busy() -> Response<Body> {
 /// whoever hangs up does not get it for less; what is held for it is free when that is written down.
 struct Counted {
     app: AppState,
-    session: Arc<SessionRecord>,
+    session: SandboxSession,
     meter: Meter,
     _hold: Hold,
 }

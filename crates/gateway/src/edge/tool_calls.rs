@@ -254,7 +254,7 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         door: Door::ToolCalls,
         org,
         session: identity.session,
-        record: None,
+        sandbox: None,
         actor: identity.actor,
         claimed: Some(Claim { actor_type: class, actor_id: request.actor.actor_id }),
         agent_name: request.actor.agent_name,

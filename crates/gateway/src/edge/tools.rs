@@ -1,7 +1,6 @@
 //! `POST /proliferate/{id}/tools/{tool}`: a tool inside the sandbox asks for its work to be done.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest as _, Request};
@@ -11,7 +10,7 @@ use ledger::payload_hash;
 use proto::SessionId;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
 use serde_json::{Value, json};
-use store::SessionRecord;
+use store::SandboxSession;
 
 use super::auth::{Caller, SessionAttempt};
 use super::contract::{identity, is_name};
@@ -37,7 +36,7 @@ pub(super) async fn callback(
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
     let asked = path.as_ref().ok().map(|Path((_, tool))| tool.clone()).filter(|tool| is_name(tool));
-    let call = match read(&app, &caller, session, path, request).await {
+    let call = match read(&app, session, path, request).await {
         Ok(call) => call,
         Err(refusal) => return Err(record(&app, &caller, asked, refusal).await),
     };
@@ -57,8 +56,7 @@ pub(super) async fn callback(
 /// From a request to a call.
 async fn read(
     app: &AppState,
-    caller: &Caller,
-    session: Result<Arc<SessionRecord>, ApiError>,
+    session: Result<Option<SandboxSession>, ApiError>,
     path: Result<Path<(String, String)>, ApiError>,
     request: Request,
 ) -> Result<Call, ApiError> {
@@ -69,7 +67,7 @@ async fn read(
     if id.is_empty() || id.chars().count() > LONGEST_ID || id.chars().any(char::is_control) {
         return Err(ApiError::bad_request("Missing or invalid tool_call_id"));
     }
-    let Caller::Sandbox(_) = caller else {
+    let Some(session) = session else {
         return Err(ApiError::forbidden("Tool routes require sandbox authentication"));
     };
     if !PLATFORM_TOOLS.iter().any(|known| known.name == tool) {
@@ -96,7 +94,7 @@ async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: 
 
 fn to_call(
     app: &AppState,
-    session: &Arc<SessionRecord>,
+    session: &SandboxSession,
     tool: &str,
     request: ToolCallback,
 ) -> Result<Call, ApiError> {
@@ -108,7 +106,7 @@ fn to_call(
         door: Door::Callback,
         org: session.org_id,
         session: Some(session.id),
-        record: Some(session.clone()),
+        sandbox: Some(*session),
         actor: gate::agent(session.id),
         claimed: None,
         agent_name: Some("opencode".to_owned()),

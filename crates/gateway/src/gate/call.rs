@@ -1,7 +1,6 @@
 //! A call as the front doors hand it in, and what they get back. The doors differ in their bodies, not in what happens.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use ledger::ArtifactRef;
 use policy::{Claim, Versions, Write, full_name};
@@ -9,7 +8,7 @@ use proto::http::{ToolCallReply, ToolCallbackReply};
 use proto::{OrgId, RunKind, SessionId, ToolErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use store::SessionRecord;
+use store::SandboxSession;
 
 use crate::sources::Output;
 
@@ -22,8 +21,8 @@ pub(crate) struct Call {
     pub(crate) door: Door,
     pub(crate) org: OrgId,
     pub(crate) session: Option<SessionId>,
-    /// The session as it was found when the caller was let in.
-    pub(crate) record: Option<Arc<SessionRecord>>,
+    /// The same as it was found when the sandbox was let in.
+    pub(crate) sandbox: Option<SandboxSession>,
     /// Whom the credential belongs to.
     pub(crate) actor: Claim,
     /// Whom the body names.
@@ -221,7 +220,7 @@ impl Call {
             door: if run.run_id.starts_with(CALLBACK) { Door::Callback } else { Door::ToolCalls },
             org: run.org_id,
             session: run.session_id,
-            record: None,
+            sandbox: None,
             actor,
             claimed: None,
             agent_name: None,

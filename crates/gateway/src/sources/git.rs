@@ -71,7 +71,7 @@ pub(crate) async fn to_call(
         door: Door::Callback,
         org,
         session: Some(session),
-        record: None,
+        sandbox: None,
         actor,
         claimed: None,
         agent_name: (by == By::Agent).then(|| "opencode".to_owned()),

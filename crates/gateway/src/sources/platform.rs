@@ -1,12 +1,11 @@
 //! The platform's own tools: one table that the callback route, the agent's files and the API's description are made of.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use policy::Risk;
 use proto::SessionType;
 use serde_json::Value;
-use store::SessionRecord;
+use store::SandboxSession;
 
 use super::{Failure, Tool, Work, save_service_commands, save_snapshot};
 use crate::app::AppState;
@@ -57,13 +56,14 @@ impl Tool for PlatformTool {
 }
 
 /// The session that a call is about: the caller's own, or the one that is the case.
-pub(super) async fn session_of(app: &AppState, call: &Call) -> Result<Arc<SessionRecord>, Failure> {
-    if let Some(record) = &call.record {
-        return Ok(record.clone());
+pub(super) async fn session_of(app: &AppState, call: &Call) -> Result<SandboxSession, Failure> {
+    if let Some(session) = call.sandbox {
+        return Ok(session);
     }
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
-    let gone = || Failure::Refused("There is no such session.".to_owned());
+    let gone = || Failure::Refused("There is no such session, or it has ended.".to_owned());
     let id = call.session.or_else(named).ok_or_else(gone)?;
-    let found = app.store.session(call.org, id).await;
-    found.map_err(|error| save_service_commands::store_failure(&error))?.map(Arc::new).ok_or_else(gone)
+    let found = app.store.sandbox_session(id).await;
+    let found = found.map_err(|error| save_service_commands::store_failure(&error))?;
+    found.filter(|session| session.org_id == call.org).ok_or_else(gone)
 }

@@ -36,7 +36,8 @@ async fn a_sandbox_token_dies_when_the_generation_rises(b: &Backend) {
     b.store.create_sandbox_token(token(work, 60)).await.unwrap();
     b.store.create_sandbox_token(token(other, 61)).await.unwrap();
     let owner = b.store.session_of_token(&hash(60)).await.unwrap().unwrap();
-    assert_eq!(Some(owner), b.store.session(one, work).await.unwrap());
+    assert_eq!((owner.id, owner.org_id), (work, one));
+    assert_eq!(b.store.sandbox_session(work).await.unwrap(), Some(owner));
     assert!(b.store.session_of_token(&hash(99)).await.unwrap().is_none(), "an unknown hash");
 
     b.store.new_sandbox_generation(&own(&b.store, work).await, None).await.unwrap();

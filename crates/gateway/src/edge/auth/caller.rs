@@ -1,13 +1,11 @@
 //! From a presented token to a caller whose claim holds now.
 
-use std::sync::Arc;
-
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use proto::http::{Me, TokenSource};
 use proto::{OrgId, Role, SessionId, UserId};
-use store::{Member, SessionRecord};
+use store::{Member, SandboxSession};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
@@ -26,7 +24,7 @@ pub enum Caller {
         org: Option<OrgId>,
     },
     /// The sandbox of one session, which was found on the way.
-    Sandbox(Arc<SessionRecord>),
+    Sandbox(SandboxSession),
 }
 
 /// A member of an organisation, now; also the extractor of routes that only people may call.
@@ -131,7 +129,7 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
             let owner = app.store.key_owner(&hash(token)).await?;
             owner.map(|member| Caller::User(User::new(member, TokenSource::Cli)))
         }
-        Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(sandbox),
+        Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(Caller::Sandbox),
         // Good for URLs of one session, for one login or for a cookie, and for nothing else.
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
@@ -181,11 +179,7 @@ async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Resu
     if !bool::from(expected.as_bytes().ct_eq(token.as_bytes())) {
         return Ok(None);
     }
-    Ok(app.store.session_any(id).await?.filter(|session| session.ended_at.is_none()).map(sandbox))
-}
-
-fn sandbox(session: SessionRecord) -> Caller {
-    Caller::Sandbox(Arc::new(session))
+    Ok(app.store.sandbox_session(id).await?.map(Caller::Sandbox))
 }
 
 /// The token of the one `Authorization` header: of two, a proxy before us may have looked at the other one.

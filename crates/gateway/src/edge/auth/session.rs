@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use proto::SessionId;
-use store::SessionRecord;
+use store::{SandboxSession, SessionRecord};
 
 use super::super::ApiError;
 use super::{Caller, session_in_path};
@@ -20,19 +20,22 @@ pub struct SessionAccess {
     pub session: Arc<SessionRecord>,
 }
 
-/// A caller and the session of the path, or why it may not see it: for a route that records its refusals.
+/// A caller and the session of the path if it is the caller's own sandbox's, or why the caller may not even see it: for a
+/// route of sandboxes that records its refusals.
 pub struct SessionAttempt {
     pub caller: Caller,
-    pub session: Result<Arc<SessionRecord>, ApiError>,
+    pub session: Result<Option<SandboxSession>, ApiError>,
 }
 
 impl FromRequestParts<AppState> for SessionAttempt {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        let id = session_in_path(parts, app).await.and_then(|id| id.parse().ok());
-        let session = admit(app, &caller, id).await;
+        let (caller, id) = asked(parts, app).await?;
+        let session = match &caller {
+            Caller::Sandbox(own) => own_session(own, id).map(Some),
+            _ => admit(app, &caller, id).await.map(|_| None),
+        };
         Ok(Self { caller, session })
     }
 }
@@ -41,9 +44,21 @@ impl FromRequestParts<AppState> for SessionAccess {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let SessionAttempt { caller, session } = SessionAttempt::from_request_parts(parts, app).await?;
-        Ok(Self { caller, session: session? })
+        let (caller, id) = asked(parts, app).await?;
+        let session = admit(app, &caller, id).await?;
+        Ok(Self { caller, session })
     }
+}
+
+async fn asked(parts: &mut Parts, app: &AppState) -> Result<(Caller, Option<SessionId>), ApiError> {
+    let caller = Caller::from_request_parts(parts, app).await?;
+    Ok((caller, session_in_path(parts, app).await.and_then(|id| id.parse().ok())))
+}
+
+/// The session of a sandbox, if it is the one that is asked for.
+fn own_session(own: &SandboxSession, id: Option<SessionId>) -> Result<SandboxSession, ApiError> {
+    let refused = || ApiError::forbidden("This token is for another session");
+    Some(*own).filter(|own| id == Some(own.id)).ok_or_else(refused)
 }
 
 /// The session `id`, if `caller` may see it.
@@ -53,10 +68,7 @@ pub(in crate::edge) async fn admit(
     id: Option<SessionId>,
 ) -> Result<Arc<SessionRecord>, ApiError> {
     let org = match caller {
-        Caller::Sandbox(own) => {
-            let refused = || ApiError::forbidden("This token is for another session");
-            return Some(own).filter(|own| id == Some(own.id)).cloned().ok_or_else(refused);
-        }
+        Caller::Sandbox(own) => Some(own_session(own, id)?.org_id),
         Caller::User(user) => Some(user.org),
         Caller::Service { org, .. } => *org,
     };

@@ -1,0 +1,101 @@
+//! The session behind a sandbox: what its calls need of it and no more, for it is looked for with every one of them.
+
+use proto::{AutomationId, ConfigurationId, OrgId, SessionId, SessionType, UserId};
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, PgPool, Row as _};
+use uuid::Uuid;
+
+use crate::db::find;
+use crate::row::{from_row, word};
+use crate::together::Found;
+use crate::{Store, StoreError, TokenHash};
+
+/// A session that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SandboxSession {
+    pub id: SessionId,
+    pub org_id: OrgId,
+    pub created_by: Option<UserId>,
+    pub configuration_id: Option<ConfigurationId>,
+    pub automation_id: Option<AutomationId>,
+    pub session_type: SessionType,
+    pub budget_micros: Option<i64>,
+}
+
+from_row!(near SandboxSession, row => SandboxSession {
+    id: row.try_get::<Uuid, _>("id")?.into(),
+    org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+    created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
+    configuration_id: row.try_get::<Option<Uuid>, _>("configuration_id")?.map(Into::into),
+    automation_id: row.try_get::<Option<Uuid>, _>("automation_id")?.map(Into::into),
+    session_type: word(row.try_get("session_type")?)?,
+    budget_micros: row.try_get("budget_micros")?,
+});
+
+/// The one SELECT, with the rest that makes it a query.
+macro_rules! sessions {
+    ($rest:expr) => {
+        concat!(
+            "SELECT s.id, s.org_id, s.created_by, s.configuration_id, s.automation_id, s.session_type, s.budget_micros
+            FROM sessions s ",
+            $rest
+        )
+    };
+}
+
+macro_rules! by_token {
+    ($hash:literal) => {
+        sessions!(concat!(
+            "JOIN sandbox_tokens t ON t.session_id = s.id AND t.generation = s.sandbox_generation
+            WHERE t.revoked_at IS NULL AND s.ended_at IS NULL AND t.token_hash = ",
+            $hash
+        ))
+    };
+}
+
+/// A session, and the hash it was asked for by.
+struct Asked(Vec<u8>, SandboxSession);
+
+impl FromRow<'_, PgRow> for Asked {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(Self(row.try_get("asked")?, SandboxSession::from_row(row)?))
+    }
+}
+
+/// Several by their tokens.
+pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Vec<u8>, SandboxSession> {
+    const SQL: &str = concat!(
+        "SELECT k.hash AS asked, r.* FROM UNNEST($1::bytea[]) AS k (hash) CROSS JOIN LATERAL (",
+        by_token!("k.hash LIMIT 1"),
+        ") r"
+    );
+    Box::pin(async move {
+        let rows: Vec<Asked> = sqlx::query_as(SQL).bind(hashes).fetch_all(pool).await?;
+        Ok(rows.into_iter().map(|Asked(hash, session)| (hash, session)).collect())
+    })
+}
+
+/// Several by their ids.
+pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SandboxSession> {
+    const SQL: &str = sessions!("WHERE s.id = ANY($1) AND s.ended_at IS NULL");
+    Box::pin(async move {
+        let rows: Vec<SandboxSession> = sqlx::query_as(SQL).bind(ids).fetch_all(pool).await?;
+        Ok(rows.into_iter().map(|session| (session.id.uuid(), session)).collect())
+    })
+}
+
+impl Store {
+    /// The session that a sandbox token stands for, if its sandbox is still the session's present one.
+    pub async fn session_of_token(&self, hash: &TokenHash) -> Result<Option<SandboxSession>, StoreError> {
+        const SQL: &str = by_token!("$1");
+        let hash = hash.as_slice();
+        Ok(find!(self, together tokens hash.to_vec(), SQL, hash)?)
+    }
+
+    /// A session by its id alone, for those who know by other means whose sandbox they talk to.
+    pub async fn sandbox_session(&self, id: SessionId) -> Result<Option<SandboxSession>, StoreError> {
+        const SQL: &str = sessions!("WHERE s.id = $1 AND s.ended_at IS NULL");
+        let id = id.uuid();
+        Ok(find!(self, together sandboxes id, SQL, id)?)
+    }
+}
