@@ -3,6 +3,7 @@
 mod command;
 mod feed;
 mod frame;
+mod presence;
 mod registry;
 mod room;
 mod session;

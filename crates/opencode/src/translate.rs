@@ -170,6 +170,27 @@ impl Translator {
         out
     }
 
+    /// Whether the agent said that the turn failed before it said anything else: a prompt that it cannot use is no better
+    /// when it comes again.
+    pub fn has_refused(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.verdict == Verdict::Failed && turn.steps.is_empty())
+    }
+
+    /// Ends the turn that runs as the agent has judged it.
+    pub fn close(&mut self, now: i64) -> Output {
+        let mut out = Output::default();
+        self.end_turn(now, &mut out);
+        out
+    }
+
+    /// Ends the turn that runs as cancelled: the agent was told, and is idle.
+    pub fn cancel(&mut self, now: i64) -> Output {
+        if let Some(turn) = &mut self.turn {
+            turn.judge(Verdict::Cancelled);
+        }
+        self.close(now)
+    }
+
     fn session_seen(&mut self, session: &str, parent: &str) {
         if is_id(session) && (parent == self.session || self.children.contains(parent)) {
             self.children.insert(session);

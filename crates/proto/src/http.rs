@@ -35,7 +35,7 @@ pub use identity::{
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
 pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery};
-pub use status::{Liveness, RunState, SessionInfo, SessionStatusReply};
+pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use workspace::{
     AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, RepoEntry,

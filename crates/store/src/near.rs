@@ -279,7 +279,7 @@ mod tests {
         };
         let here = look().await;
         assert!(here.0.is_some() && here.1.is_some() && here.2.is_none());
-        assert_eq!(here.3.map(|found| found.id), here.0.map(|found| found.id));
+        assert_eq!(here.3.map(|found| found.id), here.0.as_ref().map(|found| found.id));
         assert_eq!(near.0.lock().unwrap().idle.len(), 1, "it was found here");
         near.close();
         assert_eq!(look().await, here);

@@ -179,6 +179,7 @@ impl From<HubError> for ApiError {
         let cause = error.to_string();
         match error {
             HubError::Gone => Self::no_session(&cause, cause.clone()),
+            HubError::Deleted | HubError::Store(StoreError::Missing(_)) => Self::session_not_found(),
             HubError::Store(StoreError::Fenced) => StoreError::Fenced.into(),
             HubError::Store(error) => Self::no_session(&Self::from(error).body.error, cause),
         }
@@ -231,11 +232,13 @@ mod tests {
         for (error, reason) in [
             (HubError::Gone, "the session was given up: try again"),
             (StoreError::Fenced.into(), "another instance has it now: try again"),
-            (StoreError::Missing("this session").into(), "This session does not exist"),
         ] {
             let (status, body) = ApiError::from(error).tell();
             assert_eq!((status.as_u16(), body.error.as_str()), (503, "Session not available"));
             assert_eq!(body.details, Some(json!({ "reason": reason })));
+        }
+        for error in [HubError::Deleted, StoreError::Missing("this session").into()] {
+            assert_eq!(ApiError::from(error).tell().0.as_u16(), 404);
         }
     }
 }

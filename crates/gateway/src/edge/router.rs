@@ -89,6 +89,7 @@ table! {
     steer::message;
     steer::cancel;
     steer::heartbeat;
+    steer::presence;
     steer::eager_start;
     steer::stop;
     // Called by agents: tools.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use proto::BillingCode;
-use proto::http::{ErrorBody, OkReply, PostMessage, PromptReply, RenameSession};
+use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession};
 use proto::socket::MessageSource;
 
 use super::auth::{Caller, SessionAccess};
@@ -83,6 +83,19 @@ pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Js
     let hub = app.hubs.get(access.session.id).ok_or_else(|| ApiError::not_found("Session not active"))?;
     hub.touch().await?;
     Ok(Json(OkReply::OK))
+}
+
+/// Who watches the session now, on this instance.
+#[utoipa::path(get, path = "/proliferate/{id}/presence", tag = "sessions", params(("id" = proto::SessionId, Path)),
+    responses((status = 200, body = Presence), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(super) async fn presence(app: AppState, access: SessionAccess) -> Result<Json<Presence>, ApiError> {
+    if matches!(access.caller, Caller::Sandbox(_)) {
+        return Err(ApiError::forbidden("Sandboxes may not do this"));
+    }
+    match app.hubs.get(access.session.id) {
+        Some(hub) => Ok(Json(hub.presence().await?)),
+        None => Ok(Json(Presence::default())),
+    }
 }
 
 /// Boots a session in the background, and sends its initial prompt. For services: people boot a session by watching it.

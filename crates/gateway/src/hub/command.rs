@@ -1,8 +1,9 @@
 //! What can be asked of a live session. Who asks has been checked at the edge.
 
 use axum::extract::ws::Utf8Bytes;
-use proto::SessionId;
+use proto::http::Presence;
 use proto::socket::{MessageSource, ServerMessage, WireStatus};
+use proto::{SessionId, UserId};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
@@ -14,10 +15,17 @@ pub(crate) enum Command {
     /// Somebody watches. A session that sleeps wakes up, unless it is only looked at.
     Join {
         passive: bool,
+        user: Option<UserId>,
         reply: oneshot::Sender<Joined>,
     },
     /// Somebody watches no longer.
-    Leave,
+    Leave {
+        user: Option<UserId>,
+    },
+    /// Who watches.
+    Presence {
+        reply: oneshot::Sender<Presence>,
+    },
     /// The whole conversation, for one.
     History {
         reply: oneshot::Sender<Option<(Utf8Bytes, i64)>>,

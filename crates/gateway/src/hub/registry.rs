@@ -8,15 +8,16 @@ use std::time::Duration;
 use axum::extract::ws::Utf8Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use proto::SessionId;
+use proto::http::Presence;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
+use proto::{SessionId, UserId};
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use super::command::{Asked, Command, Joined, Prompted};
 use super::feed::Feed;
 use super::room::{Pulse, leaving};
-use super::session::{Left, Session};
+use super::session::{DELETED, Left, Session};
 use crate::app::AppState;
 use crate::runtime::Inside;
 
@@ -32,6 +33,8 @@ pub enum HubError {
     Store(#[from] StoreError),
     #[error("the session was given up: try again")]
     Gone,
+    #[error("the session was deleted")]
+    Deleted,
 }
 
 /// The live sessions of this instance.
@@ -85,12 +88,12 @@ impl Hubs {
         &self,
         app: &AppState,
         id: SessionId,
-        passive: bool,
+        (user, passive): (Option<UserId>, bool),
     ) -> Result<(Hub, Joined), HubError> {
         for _ in 0..ATTEMPTS {
             let hub = self.open(app, id).await?;
             let (reply, answer) = oneshot::channel();
-            if hub.commands.send(Command::Join { passive, reply }).await.is_err() {
+            if hub.commands.send(Command::Join { passive, user, reply }).await.is_err() {
                 continue;
             }
             match tokio::time::timeout(PATIENCE, answer).await {
@@ -99,7 +102,7 @@ impl Hubs {
                 Ok(Err(_)) => return Err(HubError::Gone),
                 Err(_) => {
                     // It may still be counted.
-                    hub.leave();
+                    hub.leave(user);
                     return Err(HubError::Gone);
                 }
             }
@@ -212,7 +215,7 @@ fn live(
 async fn hand_on(app: &AppState, id: SessionId, command: Command) -> Result<(), HubError> {
     match command {
         // Who joins asks again, who left is not counted there, and rest is what it has.
-        Command::Join { .. } | Command::Leave | Command::Rest => Ok(()),
+        Command::Join { .. } | Command::Leave { .. } | Command::Rest => Ok(()),
         other => app.hubs.open(app, id).await?.tell(other).await,
     }
 }
@@ -238,9 +241,13 @@ impl Drop for LastWord {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Hub {
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(&self, user: Option<UserId>) {
         let commands = self.commands.clone();
-        tokio::spawn(async move { commands.send(Command::Leave).await });
+        tokio::spawn(async move { commands.send(Command::Leave { user }).await });
+    }
+
+    pub(crate) async fn presence(&self) -> Result<Presence, HubError> {
+        self.ask(|reply| Command::Presence { reply }).await
     }
 
     pub(crate) async fn history(&self) -> Result<Option<(Utf8Bytes, i64)>, HubError> {
@@ -302,7 +309,7 @@ impl Hub {
             match hub.commands.send(command).await {
                 Ok(()) => return Ok(()),
                 Err(mpsc::error::SendError(back)) if hub.rests() => command = back,
-                Err(_) => return Err(HubError::Gone),
+                Err(_) => return Err(hub.ended()),
             }
             hub = self.app.hubs.open(&self.app, self.id).await?;
         }
@@ -314,7 +321,12 @@ impl Hub {
         self.tell(command(reply)).await?;
         match tokio::time::timeout(PATIENCE, answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => Err(HubError::Gone),
+            Ok(Err(_)) | Err(_) => Err(self.ended()),
         }
+    }
+
+    /// Why it does not answer.
+    fn ended(&self) -> HubError {
+        if self.feed.closed() == Some(DELETED) { HubError::Deleted } else { HubError::Gone }
     }
 }

@@ -29,6 +29,7 @@ use self::expiry::{EXTENDING, Moving};
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
+use super::presence::Watchers;
 use super::room::Pulse;
 use super::telemetry::Telemetry;
 use super::transcript::Transcript;
@@ -39,7 +40,7 @@ use crate::runtime::{Agent, Inside, LaunchError};
 const TICK: Duration = Duration::from_secs(30);
 /// How long a session without watchers, turn or boot stays in memory.
 const IDLE: Duration = Duration::from_mins(5);
-const DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
+pub(super) const DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
 
 /// Why the actor ends.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ pub(super) struct Session {
     transcript: Transcript,
     telemetry: Telemetry,
     /// Those who watch.
-    watchers: usize,
+    watchers: Watchers,
     agent: Option<Agent>,
     translator: Option<Translator>,
     boot: Option<Boot>,
@@ -183,7 +184,7 @@ impl Session {
     /// Whether it cannot rest: somebody watches, or there is something to do.
     fn is_busy(&self) -> bool {
         Pulse::is_held(&self.pulse)
-            || self.watchers > 0
+            || !self.watchers.is_empty()
             || self.turn.is_some()
             || self.boot.is_some()
             || self.moving.is_some()
@@ -193,17 +194,20 @@ impl Session {
 
     async fn obey(&mut self, command: Command) -> Result<(), Over> {
         match command {
-            Command::Join { passive, reply } => {
-                self.watchers += 1;
+            Command::Join { passive, user, reply } => {
+                self.watchers.join(user);
                 if !passive && !self.has_ended() {
                     self.wake().await?;
                 }
                 let (status, message) = self.state();
                 let _ = reply.send(Joined { init: self.history().await, status, message });
             }
-            Command::Leave => {
-                self.watchers = self.watchers.saturating_sub(1);
+            Command::Leave { user } => {
+                self.watchers.leave(user);
                 self.idle_since = self.app.clock.elapsed();
+            }
+            Command::Presence { reply } => {
+                let _ = reply.send(self.watchers.told());
             }
             Command::History { reply } => {
                 let _ = reply.send(self.history().await);
@@ -213,6 +217,8 @@ impl Session {
                 let _ = reply.send(prompted);
             }
             Command::Cancel => self.cancel().await?,
+            // One that has ended boots when it is prompted.
+            Command::Wake if self.has_ended() => {}
             Command::Wake => self.wake().await?,
             Command::Inside { reply } => {
                 let _ = reply.send(self.inside());

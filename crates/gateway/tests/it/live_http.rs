@@ -45,6 +45,9 @@ async fn a_stopped_session_is_readable_and_wakes_with_a_prompt_only(on: On) {
         assert_eq!(of_type(&frames, "init")[0]["payload"]["messages"][1]["content"], "echo: hello");
         late.nothing_but_pong().await;
         assert_eq!(live.agent.asked("/event").len(), listened, "it was woken by a look");
+        live.eager_start(&session).await;
+        late.nothing_but_pong().await;
+        assert_eq!(live.agent.asked("/event").len(), listened, "it was woken by a service");
         let status = live.status(&session).await;
         assert_eq!((&status["state"], &status["status"]), (&json!("terminated"), &json!("stopped")));
         assert!(status["terminatedAt"].is_string());

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::harness::within;
 use crate::live::{Live, Midway, On, assert_unbroken, id, is_status, numbers, of_type, on_both, tokens};
 
 on_both! {
@@ -17,6 +18,8 @@ on_both! {
     to_look_at_a_session_does_not_wake_it
     what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on
     a_service_may_listen_and_not_speak
+    who_asks_for_the_conversation_misses_nothing_that_is_not_in_it
+    everybody_can_see_who_watches
 }
 
 async fn the_first_frames_are_status_init_and_state_and_numbers_rise_by_one(on: On) {
@@ -285,6 +288,45 @@ async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on(o
     assert_eq!(socket.frame().await["type"], "init");
     socket.prompt("still there").await;
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: still there");
+}
+
+/// Ends of turns, for example.
+async fn who_asks_for_the_conversation_misses_nothing_that_is_not_in_it(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    for round in 0..10 {
+        live.prompt(&session, &format!("round {round}")).await;
+        for _ in 0..20 {
+            socket.send(&json!({"type": "get_messages"})).await;
+        }
+    }
+    let mut frames = within(socket.until_turns(10)).await;
+    frames.retain(|frame| frame["type"] != "init");
+    assert_unbroken(&frames);
+}
+
+async fn everybody_can_see_who_watches(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session().await;
+    let presence = format!("/proliferate/{session}/presence");
+    assert_eq!(live.get(&presence).await, json!({"users": [], "programs": 0}));
+    let (one, two) = (live.running(&session).await, live.watch(&session).await);
+    let service = crate::people::service_token(&live.app, None);
+    let program = live.try_watch(&session, &service, "").await.unwrap();
+    let ada = live.ada.id;
+    let seen = async |clients: u64, programs: u64| {
+        let users = if clients == 0 { json!([]) } else { json!([{"userId": ada, "clients": clients}]) };
+        let wanted = json!({"users": users, "programs": programs});
+        while live.get(&presence).await != wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(seen(2, 1)).await;
+    drop(one);
+    within(seen(1, 1)).await;
+    drop((two, program));
+    within(seen(0, 0)).await;
 }
 
 async fn a_service_may_listen_and_not_speak(on: On) {

@@ -15,6 +15,7 @@ on_both! {
     a_cancel_ends_the_turn_and_keeps_what_was_said
     a_cancel_never_hits_the_prompt_after_it
     a_cancel_that_comes_before_the_agent_has_begun_still_counts
+    a_cancel_of_what_never_begins_is_a_cancel
     a_cancel_without_a_turn_clears_the_queue
     the_initial_prompt_is_sent_once_however_many_come
     the_initial_prompt_comes_before_what_is_said_later
@@ -23,7 +24,9 @@ on_both! {
     a_prompt_that_was_marked_and_not_said_when_its_owner_died_is_said_and_sent_once
     a_prompt_whose_reply_is_lost_is_one_turn
     a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_heard
+    a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard
     an_error_of_the_model_is_shown_and_ends_the_turn
+    who_watched_before_a_restart_is_told_when_nobody_waits_any_more
     a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition
 }
 
@@ -148,6 +151,21 @@ async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts(on: On) {
     assert_eq!(outcomes(&frames), ["cancelled"]);
 }
 
+async fn a_cancel_of_what_never_begins_is_a_cancel(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("first").await;
+    live.next_turn().await;
+    socket.send(&json!({"type": "cancel"})).await;
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!((outcomes(&frames), of_type(&frames, "message_cancelled").len()), (vec!["cancelled"], 1));
+    assert!(of_type(&frames, "error").is_empty(), "{frames:?}");
+    socket.prompt("second").await;
+    live.next_turn().await.answer("fine");
+    assert_eq!(outcomes(&socket.until_type("turn_complete").await), ["ok"]);
+}
+
 async fn a_cancel_without_a_turn_clears_the_queue(on: On) {
     let live = Live::start(on).await;
     live.agent.behave(|manner| manner.healthy = false);
@@ -242,6 +260,35 @@ async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_h
     assert_eq!(outcomes(&frames), ["error"]);
     socket.prompt("found").await;
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: found");
+}
+
+/// Such as one with an image that is none.
+async fn a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard(on: On) {
+    let live = Live::start(on).await;
+    let session = live.session().await;
+    let mut socket = live.running(&session).await;
+    socket.prompt("look").await;
+    socket.prompt("and then").await;
+    live.next_turn().await.refuse("ImageDecodeError");
+    let frames = socket.until_type("turn_complete").await;
+    assert_eq!((outcomes(&frames), of_type(&frames, "error").len()), (vec!["error"], 1), "{frames:?}");
+    live.next_turn().await.answer("fine");
+    assert_eq!(outcomes(&socket.until_type("turn_complete").await), ["ok"]);
+    assert_eq!(live.agent.asked("/prompt_async").len(), 2, "it does not get better when it comes again");
+}
+
+async fn who_watched_before_a_restart_is_told_when_nobody_waits_any_more(on: On) {
+    let Midway { live, session, turn, mut socket, .. } = Midway::start(on, "before ").await;
+    socket.prompt("next").await;
+    let told = socket.until_type("queue").await;
+    let place = told.last().unwrap()["seq"].as_i64().unwrap();
+    assert_eq!(told.last().unwrap()["payload"]["length"], 1);
+    let live = live.restarted().await;
+    let mut socket = live.watch_with(&session, &format!("&since={place}")).await;
+    turn.end();
+    live.next_turn().await.answer("after");
+    let frames = socket.until_turns(2).await;
+    assert_eq!(of_type(&frames, "queue").last().unwrap()["payload"]["length"], 0);
 }
 
 async fn an_error_of_the_model_is_shown_and_ends_the_turn(on: On) {

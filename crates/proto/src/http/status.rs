@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::words::words;
-use crate::{SessionId, SessionStatus, iso};
+use crate::{SessionId, SessionStatus, UserId, iso};
 
 words! {
     /// Whether a session can still do anything.
@@ -46,6 +46,23 @@ impl From<Liveness> for Option<bool> {
             Liveness::Unknown => None,
         }
     }
+}
+
+/// Who watches a session: the answer to `GET /proliferate/{id}/presence`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Presence {
+    pub users: Vec<PresentUser>,
+    /// Connections of services and other programs.
+    pub programs: u64,
+}
+
+/// A user, and how many connections they have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PresentUser {
+    pub user_id: UserId,
+    pub clients: u64,
 }
 
 /// The answer to `GET /proliferate/sessions/{id}/status`.

@@ -89,6 +89,18 @@ impl Turn {
         });
     }
 
+    /// Cannot use the prompt: says so before it is busy, and keeps nothing of it. No idle follows.
+    pub fn refuse(&self, reason: &str) {
+        let error = json!({ "name": "UnknownError", "data": { "message": reason } });
+        self.state.change(|inner| {
+            if let Some(memory) = inner.sessions.get_mut(&self.session) {
+                memory.messages.pop();
+                (memory.busy, memory.turn) = (false, None);
+            }
+            inner.emit(&event("session.error", &self.session, &json!({ "error": error })));
+        });
+    }
+
     /// Dies in the middle: its memory has the message without its text, and nobody is told.
     pub fn die(&self) {
         self.state.change(|inner| {

@@ -97,7 +97,7 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, m
         },
         Err(end) => end,
     };
-    watcher.hub.leave();
+    watcher.hub.leave(watcher.visitor.user);
     if let End::Away(code) = end {
         Box::pin(farewell(watcher.socket, code)).await;
     }
@@ -108,7 +108,7 @@ async fn enter(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Res
     let message = "Connecting to coding agent...".to_owned();
     let hello = to_one(&ServerMessage::Status { status: WireStatus::Resuming, message });
     in_time(socket.send(Message::Text(hello))).await?;
-    app.hubs.join(app, visitor.session, visitor.passive).await.map_err(|error| {
+    app.hubs.join(app, visitor.session, (visitor.user, visitor.passive)).await.map_err(|error| {
         tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
         End::Away(CloseCode::SETUP_FAILED)
     })
@@ -267,11 +267,7 @@ impl Watcher {
                 self.tell(&ServerMessage::Status { status: state.0, message: state.1 }).await
             }
             ClientMessage::GetMessages => match self.hub.history().await {
-                Ok(Some((init, head))) => {
-                    self.send(init).await?;
-                    self.place = head;
-                    Ok(())
-                }
+                Ok(Some((init, head))) => self.send_history(init, head).await,
                 _ => self.error("Failed to fetch messages").await,
             },
             ClientMessage::SaveSnapshot { .. } => self.save_snapshot().await,
@@ -282,6 +278,31 @@ impl Watcher {
             // Git was answered above.
             _ => Ok(()),
         }
+    }
+
+    /// The whole conversation up to a number. What was said until then comes before: not all of it is in there.
+    async fn send_history(&mut self, init: Utf8Bytes, head: i64) -> Result<(), End> {
+        while self.place < head {
+            let batches = match self.hub.feed.after(self.place) {
+                After::Nothing => break,
+                After::Batches(batches) => batches,
+                After::Gone => {
+                    if !Box::pin(self.send_logged()).await? {
+                        return Err(End::Away(CloseCode::SLOW_CONSUMER));
+                    }
+                    continue;
+                }
+            };
+            // The history was read between two of them.
+            let until: Vec<_> = batches.into_iter().filter(|batch| batch.last() <= head).collect();
+            let Some(last) = until.last() else { break };
+            for frame in coalesce::after(&until, self.place) {
+                self.feed(frame).await?;
+            }
+            self.place = last.last();
+            self.hub.feed.taken(&self.listener, last);
+        }
+        self.send(init).await
     }
 
     async fn prompt(&mut self, content: String, images: Vec<String>) -> Result<(), End> {

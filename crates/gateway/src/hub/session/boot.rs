@@ -132,7 +132,9 @@ impl Session {
     async fn have_not(&mut self, reason: &str) -> Result<(), Over> {
         self.failures += 1;
         tracing::warn!(session = %self.record.id, reason, attempt = self.failures, "no agent");
-        if self.failures < BOOTS && (self.watchers > 0 || !self.queue.is_empty() || self.turn.is_some()) {
+        if self.failures < BOOTS
+            && (!self.watchers.is_empty() || !self.queue.is_empty() || self.turn.is_some())
+        {
             self.say_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
             self.launch(Duration::ZERO);
             return Ok(());

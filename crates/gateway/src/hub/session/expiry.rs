@@ -197,7 +197,7 @@ impl Session {
     }
 
     fn is_wanted(&self) -> bool {
-        self.is_up() && (self.watchers > 0 || self.turn.is_some() || !self.queue.is_empty())
+        self.is_up() && (!self.watchers.is_empty() || self.turn.is_some() || !self.queue.is_empty())
     }
 }
 

@@ -8,6 +8,7 @@ use proto::{PromptState, SessionId};
 use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
 
 use super::super::feed::Feed;
+use super::super::presence::Watchers;
 use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
 use super::super::transcript::Transcript;
@@ -29,7 +30,7 @@ impl Session {
             reserved: head,
             transcript: Transcript::default(),
             telemetry: Telemetry::default(),
-            watchers: 0,
+            watchers: Watchers::default(),
             agent: None,
             translator: None,
             boot: None,
@@ -55,6 +56,8 @@ impl Session {
             record,
         };
         session.replay().await?;
+        // Whoever watched before was told of these.
+        session.told_waiting = session.queue.len();
         session.watch_expiry();
         Ok(session)
     }

@@ -41,25 +41,35 @@ impl Session {
 
     /// Says what was missed, and hands a prompt over again that never arrived.
     async fn reconcile(&mut self, history: &History) -> Result<(), Over> {
+        let now = millis(&self.app);
+        // It was told some time ago: if it had not begun by then, it does not begin now.
+        let stopped = self.cancelled && self.aborts > 0 && self.aborting.is_none() && !history.busy;
         let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
         if history.has(&turn) {
             let entries = history.entries().unwrap_or_default();
-            let out = translator.reconcile(&entries, history.busy, millis(&self.app));
+            let mut out = translator.reconcile(&entries, history.busy, now);
+            if stopped && translator.is_busy() {
+                let end = translator.cancel(now);
+                out.messages.extend(end.messages);
+                out.effects.extend(end.effects);
+            }
             return self.take(out).await;
         }
         if self.dispatch.is_some() {
             return Ok(());
         }
-        match self.unsettled(&turn).await? {
-            Some(prompt) if !self.cancelled => self.hand_over(prompt),
-            _ => {
-                let out = self.translator.as_mut().map(|translator| {
-                    translator.give_up("The agent never got this prompt", millis(&self.app))
-                });
-                self.take(out.unwrap_or_default()).await?;
-            }
-        }
-        Ok(())
+        let out = if self.cancelled {
+            translator.cancel(now)
+        } else if translator.has_refused() {
+            translator.close(now)
+        } else if let Some(prompt) = self.unsettled(&turn).await? {
+            self.hand_over(prompt);
+            return Ok(());
+        } else {
+            let lost = "The agent never got this prompt";
+            self.translator.as_mut().map(|translator| translator.give_up(lost, now)).unwrap_or_default()
+        };
+        self.take(out).await
     }
 
     pub(super) async fn unsettled(&self, id: &str) -> Result<Option<QueuedPrompt>, Over> {

@@ -1,0 +1,37 @@
+//! Who watches a session: each user once, with the number of their connections.
+
+use std::collections::BTreeMap;
+
+use proto::UserId;
+use proto::http::{Presence, PresentUser};
+
+/// Connections by whose they are; those of programs are nobody's.
+#[derive(Default)]
+pub(super) struct Watchers(BTreeMap<Option<UserId>, u64>);
+
+impl Watchers {
+    pub(super) fn join(&mut self, user: Option<UserId>) {
+        *self.0.entry(user).or_default() += 1;
+    }
+
+    pub(super) fn leave(&mut self, user: Option<UserId>) {
+        if let Some(connections) = self.0.get_mut(&user) {
+            *connections -= 1;
+        }
+        self.0.retain(|_, connections| *connections > 0);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn told(&self) -> Presence {
+        let user = |(user, clients): (&Option<UserId>, &u64)| {
+            user.map(|user_id| PresentUser { user_id, clients: *clients })
+        };
+        Presence {
+            users: self.0.iter().filter_map(user).collect(),
+            programs: self.0.get(&None).copied().unwrap_or_default(),
+        }
+    }
+}
