@@ -2,8 +2,10 @@
 
 mod agent;
 pub(crate) mod auto_start;
+mod checkout;
 mod forge;
 mod git;
+mod git_config;
 mod key;
 mod launch;
 mod leave;
@@ -22,7 +24,7 @@ pub(crate) use forge::{
     Access, AnswerReader, ForgeError, NewPull, PullError, Pushed, UpdatesReader, Wanted as PushWanted,
     access, one_form, open_pull, place, rejection,
 };
-pub use git::Git;
+pub use git::{Git, GitError};
 pub(crate) use git::{Pull, create_pull, failed as git_failed, is_branch};
 pub(crate) use launch::sandbox_of;
 pub use launch::{Launch, LaunchError};

@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -36,6 +36,11 @@ impl Migration {
         Self { version: 10, name: "gate", text: include_str!("../migrations/0010_gate.sql") },
         Self { version: 11, name: "gate_indexes", text: include_str!("../migrations/0011_gate_indexes.sql") },
         Self { version: 12, name: "ledger_rows", text: include_str!("../migrations/0012_ledger_rows.sql") },
+        Self {
+            version: 15,
+            name: "default_branch",
+            text: include_str!("../migrations/0015_default_branch.sql"),
+        },
     ];
 
     /// The schema version of this program.

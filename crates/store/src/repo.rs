@@ -6,7 +6,7 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{read, write};
-use crate::row::{from_row, word};
+use crate::row::{from_row, storable, word};
 use crate::{Store, StoreError};
 
 /// A repository to be added: one that a URL leads to. Directories of a user's own machine come with their
@@ -18,11 +18,15 @@ pub struct NewRepo {
     pub name: String,
     pub from: RemoteSource,
     pub url: String,
-    pub default_branch: String,
+    /// Absent: what its forge calls so, once somebody has asked it.
+    pub default_branch: Option<String>,
     pub is_private: bool,
     pub added_by: Option<UserId>,
     pub at: DateTime<Utc>,
 }
+
+/// What a default branch is called before anybody has looked.
+const ASSUMED: &str = "main";
 
 /// Where a repository with a URL lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +45,10 @@ pub struct Repo {
     /// Absent for a local directory.
     pub url: Option<String>,
     pub local_path_hash: Option<String>,
+    /// `main` until somebody knows better.
     pub default_branch: String,
+    /// Whether somebody chose it. Else it is what was found last, and another may be found next time.
+    pub branch_given: bool,
     pub is_private: bool,
     pub service_commands: Option<JsonValue>,
     pub added_by: Option<UserId>,
@@ -63,6 +70,7 @@ from_row!(Repo, row => Repo {
     url: row.try_get("url")?,
     local_path_hash: row.try_get("local_path_hash")?,
     default_branch: row.try_get("default_branch")?,
+    branch_given: row.try_get("branch_given")?,
     is_private: row.try_get("is_private")?,
     service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
     added_by: row.try_get::<Option<Uuid>, _>("added_by")?.map(Into::into),
@@ -78,8 +86,8 @@ from_row!(PlacedRepo, row => PlacedRepo {
 macro_rules! repos {
     ($more:literal, $rest:literal) => {
         concat!(
-            "SELECT r.id, r.org_id, r.name, r.source, r.url, r.local_path_hash, r.default_branch, r.is_private,
-            r.service_commands, r.added_by, r.created_at",
+            "SELECT r.id, r.org_id, r.name, r.source, r.url, r.local_path_hash, r.default_branch, r.branch_given,
+            r.is_private, r.service_commands, r.added_by, r.created_at",
             $more,
             " FROM repos r ",
             $rest
@@ -91,8 +99,10 @@ pub(crate) use repos;
 impl Store {
     pub async fn create_repo(&self, new: NewRepo) -> Result<(), StoreError> {
         const SQL: &str =
-            "INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, added_by,
-            created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+            "INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, added_by,
+            created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        let given = new.default_branch.is_some();
+        let branch = new.default_branch.unwrap_or_else(|| ASSUMED.to_owned());
         let source = match new.from {
             RemoteSource::Github => RepoSource::Github,
             RemoteSource::Git => RepoSource::Git,
@@ -100,7 +110,7 @@ impl Store {
         write!(self, Disk, tx => {
             sqlx::query(SQL)
                 .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.name).bind(source.as_str()).bind(new.url)
-                .bind(new.default_branch).bind(new.is_private).bind(new.added_by.map(UserId::uuid)).bind(new.at)
+                .bind(branch).bind(given).bind(new.is_private).bind(new.added_by.map(UserId::uuid)).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(())
         })
@@ -118,6 +128,17 @@ impl Store {
         const SQL: &str = repos!("", "WHERE r.org_id = $1 AND r.id = $2");
         let (org, id) = (org.uuid(), id.uuid());
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
+    }
+
+    /// Notes what the forge calls its default branch. One that somebody chose stays.
+    pub async fn found_branch(&self, org: OrgId, id: RepoId, branch: &str) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE repos SET default_branch = $3 WHERE org_id = $1 AND id = $2 AND NOT branch_given";
+        let (org, id, branch) = (org.uuid(), id.uuid(), storable(branch.to_owned()));
+        write!(self, Disk, tx => {
+            sqlx::query(SQL).bind(org).bind(id).bind(branch).execute(&mut *tx).await?;
+            Ok(())
+        })
     }
 
     /// Deletes a repository; configurations that hold it lose it, and so do its secrets.

@@ -138,11 +138,18 @@ impl Store {
         set!(self, owner, SQL, snapshot)
     }
 
-    /// Which branch and commit the session's work began from.
-    pub async fn set_branch(&self, owner: &Owner, branch: &str, base_commit: &str) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET branch_name = $3, base_commit_sha = $4
+    /// Which branch the session works on, and which commit its work began from; the first one that is told stays.
+    pub async fn set_branch(
+        &self,
+        owner: &Owner,
+        branch: &str,
+        base_commit: Option<&str>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str =
+            "UPDATE sessions SET branch_name = $3, base_commit_sha = COALESCE(base_commit_sha, $4)
             WHERE id = $1 AND owner_epoch = $2";
-        let (branch, base_commit) = (storable(branch.to_owned()), storable(base_commit.to_owned()));
+        let base_commit = base_commit.map(|commit| storable(commit.to_owned()));
+        let branch = storable(branch.to_owned());
         set!(self, owner, SQL, branch, base_commit)
     }
 

@@ -33,6 +33,8 @@ struct Shared {
     root: PathBuf,
     pulls: Mutex<Vec<Value>>,
     posted: Mutex<Vec<String>>,
+    /// What is answered about pull requests whatever becomes of them.
+    answer: Mutex<Option<(StatusCode, String)>>,
 }
 
 impl Forge {
@@ -42,8 +44,12 @@ impl Forge {
     pub const BASIC: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
 
     pub async fn start(root: &Path) -> io::Result<Self> {
-        let state =
-            Arc::new(Shared { root: root.to_owned(), pulls: Mutex::default(), posted: Mutex::default() });
+        let state = Arc::new(Shared {
+            root: root.to_owned(),
+            pulls: Mutex::default(),
+            posted: Mutex::default(),
+            answer: Mutex::default(),
+        });
         let router = Router::new()
             .route("/api/v3/repos/{owner}/{name}/pulls", post(pull))
             .fallback(git)
@@ -60,6 +66,12 @@ impl Forge {
     /// The paths of everything that was sent here to change something, also of what was refused.
     pub fn posted(&self) -> Vec<String> {
         self.state.posted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on pull requests are made as before and answered so, as by a gateway that lost the answer.
+    pub fn answer_pulls(&self, status: StatusCode, message: &str) {
+        *self.state.answer.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((status, message.to_owned()));
     }
 
     /// The pull requests that were made.
@@ -166,11 +178,15 @@ async fn pull(
     if run(find, b"").await.is_ok_and(|found| found.is_empty()) {
         return invalid("head does not exist");
     }
+    let answer = state.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut pulls = state.pulls();
     if pulls.iter().any(|made| made["head"] == head) {
         return invalid(&format!("A pull request already exists for {owner}:{head}."));
     }
     pulls.push(wanted.clone());
+    if let Some((status, message)) = answer {
+        return (status, Json(json!({ "message": message }))).into_response();
+    }
     let number = pulls.len();
     let page = format!("https://forge.example/{owner}/{name}/pull/{number}");
     (StatusCode::CREATED, Json(json!({"number": number, "html_url": page, "state": "open"}))).into_response()

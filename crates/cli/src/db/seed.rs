@@ -67,7 +67,7 @@ async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Ut
             name: format!("bench/{number}"),
             from: RemoteSource::Git,
             url: format!("https://git.invalid/bench/{number}.git"),
-            default_branch: "main".to_owned(),
+            default_branch: None,
             is_private: false,
             added_by: Some(user),
             at,

@@ -279,14 +279,14 @@ pub(crate) fn outcome(frames: &[Value]) -> &str {
 
 #[test]
 fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
-    let real = Real::start();
+    let mut real = Real::start();
     let mut socket = real.watch("");
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
     socket.say(&json!({"type": "get_git_status"}));
     let none = socket.until_type("git_status").pop().unwrap();
     assert_eq!(none["payload"]["branch"], "", "a workspace without a repository has an empty state");
-    let set_up = "git init -q -b main && git config user.email a@example.com && git config user.name Ada && \
-        git init -q --bare ../remote.git && echo one > 'a file' && echo two > b";
+    let set_up =
+        "git init -q -b main && git init -q --bare ../remote.git && echo one > 'a file' && echo two > b";
     assert_eq!(real.machine.run(&["sandbox", "exec", &real.session, "--", "sh", "-c", set_up]).code, 0);
     let mut git = |message: Value| {
         socket.say(&message);
@@ -313,12 +313,36 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
         (Some("work"), Some("first"))
     );
     assert_eq!(state["untrackedFiles"], json!(["b"]));
+    // Nobody had to say whose commit it is, and a repository may.
+    let author = |real: &Real| real.shell(&real.session, "git log -1 --format='%an <%ae>'");
+    let me = real.get("/v1/members")["members"][0].clone();
+    let name = |field: &str| me[field].as_str().unwrap().to_owned();
+    assert_eq!(author(&real), format!("{} <{}>", name("name"), name("email")));
+    real.shell(&real.session, "git config user.name Ada && git commit -q --allow-empty -m second");
+    assert_eq!(author(&real), format!("Ada <{}>", name("email")));
+    let path = format!("/proliferate/sessions/{}/status", real.session);
+    assert_eq!(real.get(&path)["sandboxAlive"], true);
+    assert_eq!(real.get("/proliferate/sessions")["sessions"][0]["branchName"], "work");
+    // A status that did not come to its end is no clean repository.
+    real.shell(&real.session, "git config core.fsmonitor 'kill -9 $PPID; :'");
+    socket.say(&json!({"type": "get_git_status"}));
+    let broken = socket.until(|frame| frame["type"] == "git_status" || frame["type"] == "git_result");
+    let broken = &broken.last().unwrap()["payload"];
+    assert_eq!(
+        (&broken["action"], &broken["code"], &broken["message"]),
+        (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was ended by signal 9"))
+    );
     // A client that asks and asks is told to wait.
     for _ in 0..100 {
         socket.say(&json!({"type": "get_git_status"}));
     }
-    let busy = socket.until_type("git_result").pop().unwrap();
-    assert_eq!(busy["payload"]["code"], "REPO_BUSY");
+    socket.until(|frame| frame["type"] == "git_result" && frame["payload"]["code"] == "REPO_BUSY");
+    // Nobody looks after it now, and whoever asks is told.
+    real.kill_and_start();
+    assert_eq!(real.get(&path)["sandboxAlive"], true);
+    assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
+    let status = real.get(&path);
+    assert_eq!(status["sandboxAlive"], false, "{status}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 use testkit::Forge;
 use tokio::runtime::Runtime;
@@ -30,9 +31,9 @@ pub(crate) fn git(folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(ran.stdout).unwrap().trim().to_owned()
 }
 
-fn repository(root: &Path, name: &str) {
+fn repository(root: &Path, name: &str, branch: &str) {
     let work = root.join("work");
-    git(root, &["init", "-q", "-b", "main", "work"]);
+    git(root, &["init", "-q", "-b", branch, "work"]);
     std::fs::write(work.join("README"), name).unwrap();
     git(&work, &["add", "README"]);
     git(&work, &["commit", "-qm", "first"]);
@@ -48,8 +49,8 @@ impl Stage {
     /// A stage with more settings; without a pool if they do not name one.
     pub(crate) fn with(more: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        repository(folder.path(), "app");
-        repository(folder.path(), "other");
+        repository(folder.path(), "app", "main");
+        repository(folder.path(), "other", "main");
         let threads =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let forge = threads.block_on(Forge::start(folder.path())).unwrap();
@@ -77,7 +78,11 @@ impl Stage {
     }
 
     fn work_on(&mut self, url: &str) -> Watching {
-        let repo = self.real.post("/v1/repos", &json!({ "url": url }))["id"].clone();
+        self.work_with(&json!({ "url": url }))
+    }
+
+    fn work_with(&mut self, repo: &Value) -> Watching {
+        let repo = self.real.post("/v1/repos", repo)["id"].clone();
         let places = json!([{"repoId": repo, "workspacePath": "."}]);
         let place = self.real.post("/v1/configurations", &json!({"name": "app", "repos": places}));
         self.real.new_session(&json!({"configurationId": place["id"]}));
@@ -106,7 +111,7 @@ fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_insid
     stage.set_token(Forge::TOKEN);
     let mut socket = stage.work();
     assert_eq!(stage.shell("cat README; echo; git log --format=%s"), "app\nfirst");
-    stage.shell("git config user.email a@example.com && git config user.name Ada && echo two > README");
+    stage.shell("echo two > README");
     let committed = ask(&mut socket, &json!({"type": "git_commit", "message": "second"}));
     assert_eq!(committed["code"], "SUCCESS", "{committed}");
     let pushed = ask(&mut socket, &json!({"type": "git_push"}));
@@ -152,7 +157,6 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     let mut stage = Stage::new();
     stage.set_token(Forge::TOKEN);
     let mut socket = stage.work();
-    stage.shell("git config user.email a@example.com && git config user.name Ada");
     assert_eq!(
         ask(&mut socket, &json!({"type": "git_create_branch", "branchName": "work"}))["code"],
         "SUCCESS"
@@ -181,6 +185,7 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     assert_eq!(again["code"], "UNKNOWN_ERROR");
     assert!(again["message"].as_str().unwrap().contains("already exists for ada:work"), "{again}");
 
+    a_pull_request_may_have_been_made(&stage, &mut socket);
     stage.set_token("another-secret");
     let refused = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
     assert_eq!(
@@ -193,6 +198,84 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     assert_eq!(foreign["code"], "NOT_GITHUB_REMOTE", "{foreign}");
 }
 
+/// What the forge's own gateway says of it is not that it was not made, and what is said has no credential in it.
+fn a_pull_request_may_have_been_made(stage: &Stage, socket: &mut Watching) {
+    let mut pull = |branch: &str| {
+        ask(socket, &json!({"type": "git_create_branch", "branchName": branch}));
+        let refused = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
+        assert_eq!(refused["code"], "UNKNOWN_ERROR", "{refused}");
+        refused["message"].as_str().unwrap().to_owned()
+    };
+    stage.forge.answer_pulls(StatusCode::BAD_GATEWAY, "Bad gateway");
+    let said = pull("lost");
+    assert!(said.contains("whether it took effect is unknown"), "{said}");
+    let path = format!("/v1/runs?case_id={}&run_kind=tool_gateway", stage.real.session);
+    let run = stage.real.get(&path)["runs"][0].clone();
+    assert_eq!(run["error"]["error_code"], "TOOL_TIMEOUT", "{run}");
+    stage.forge.answer_pulls(StatusCode::UNPROCESSABLE_ENTITY, &format!("no, Bearer {}!", Forge::TOKEN));
+    let said = pull("told");
+    assert!(said.contains("GitHub did not make it: no, ") && !said.contains(Forge::TOKEN), "{said}");
+}
+
+#[test]
+fn a_repository_is_cloned_as_it_calls_its_own_branch_and_pull_requests_go_there() {
+    let mut stage = Stage::new();
+    repository(stage.folder.path(), "old", "trunk");
+    stage.set_token(Forge::TOKEN);
+    let url = format!("{}/ada/old.git", stage.forge.url());
+    let mut socket = stage.work_on(&url);
+    assert_eq!(stage.shell("git branch --show-current; cat README"), "trunk\nold");
+    assert_eq!(stage.real.get("/v1/repos")["repos"][0]["defaultBranch"], "trunk");
+    let session = stage.real.get("/proliferate/sessions")["sessions"][0].clone();
+    assert_eq!(session["branchName"], "trunk");
+    ask(&mut socket, &json!({"type": "git_create_branch", "branchName": "work"}));
+    socket.until_type("git_status");
+    assert_eq!(stage.real.get("/proliferate/sessions")["sessions"][0]["branchName"], "work");
+    stage.shell("git commit -q --allow-empty -m change");
+    let made = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
+    assert_eq!(made["code"], "SUCCESS", "{made}");
+    assert_eq!(stage.forge.pulls()[0]["base"], "trunk");
+
+    // The branch that it was is no more, and nobody has to be told.
+    git(&stage.folder.path().join("ada/old.git"), &["branch", "-m", "trunk", "main"]);
+    stage.real.new_session(&json!({"configurationId": session["configurationId"]}));
+    let mut socket = stage.real.watch("");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    assert_eq!(stage.shell("git branch --show-current"), "main");
+    assert_eq!(stage.real.get("/v1/repos")["repos"][0]["defaultBranch"], "main");
+
+    git(&stage.folder.path().join("ada/app.git"), &["branch", "release"]);
+    let chosen = json!({"url": format!("{}/ada/app.git", stage.forge.url()), "defaultBranch": "release"});
+    let _socket = stage.work_with(&chosen);
+    assert_eq!(stage.shell("git branch --show-current"), "release");
+}
+
+#[test]
+fn what_comes_from_a_snapshot_is_brought_up_to_date_and_ones_own_work_is_not() {
+    let mut stage = Stage::new();
+    stage.set_token(Forge::TOKEN);
+    let mut socket = stage.work();
+    socket.say(&json!({"type": "save_snapshot"}));
+    let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"]["snapshotId"].clone();
+    // The first session goes on, and what it pushes is what a later one wants.
+    stage.shell("git commit -q --allow-empty -m second && git push -q");
+    let configuration = stage.real.get("/proliferate/sessions")["sessions"][0]["configurationId"].clone();
+    let first = stage.real.session.clone();
+    stage.real.new_session(&json!({"configurationId": configuration, "snapshotId": saved}));
+    let mut second = stage.real.watch("");
+    let frames = second.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    assert!(frames.iter().any(|frame| frame["payload"]["message"] == "Updating"), "{frames:?}");
+    assert_eq!(stage.shell("git log -1 --format=%s"), "second");
+
+    // Whoever comes back to its own copy finds it as it was.
+    stage.real.post(&format!("/proliferate/{first}/stop"), &json!({}));
+    stage.real.session = first;
+    let mut socket = stage.real.watch("");
+    socket.prompt("wake up");
+    socket.until_type("turn_complete");
+    assert_eq!(stage.shell("git log -1 --format=%s"), "first");
+}
+
 #[test]
 fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
     let mut stage = Stage::new();
@@ -203,7 +286,6 @@ fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
     }
     let mut socket = stage.work_on(&format!("file://{}/ada/other.git", root.display()));
     assert_eq!(stage.shell("cat README; echo; git log --format=%s; git fetch -q"), "other\nfirst");
-    stage.shell("git config user.email a@example.com && git config user.name Ada");
     stage.shell("git commit -q --allow-empty -m change");
     let pushed = ask(&mut socket, &json!({"type": "git_push"}));
     assert_eq!(pushed["code"], "AUTH_FAILED", "{pushed}");
@@ -224,6 +306,9 @@ fn an_agent_of_the_pool_gets_the_repository_its_way_out_and_its_instructions() {
     assert_eq!(info["sandboxId"], json!(sandbox));
     let log = stage.real.shell(&sandbox, "cat README; echo; git log --format=%s; git fetch -q");
     assert_eq!(log, "app\nfirst");
+    stage.real.shell(&sandbox, "git commit -q --allow-empty -m second");
+    let email = stage.real.get("/v1/members")["members"][0]["email"].clone();
+    assert_eq!(json!(stage.real.shell(&sandbox, "git log -1 --format=%ae")), email);
     socket.prompt("what were you told?");
     assert_eq!(tokens(&socket.until_type("turn_complete")), "There is a repository.");
     // It stays the session's when it was stopped, and the session has its own then.

@@ -14,12 +14,11 @@ const LANES: &str = include_str!("../../../../policy/lanes.yaml");
 const ROLES: &str = include_str!("../../../../policy/roles.yaml");
 const LOCKED: &str = "Denied by policy: the global safety lock is engaged";
 
-/// A session on a private repository, with a name to commit under.
+/// A session on a private repository.
 fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
     let mut stage = Stage::with(more);
     stage.set_token(Forge::TOKEN);
     let socket = stage.work();
-    stage.shell("git config user.email a@example.com && git config user.name Ada");
     (stage, socket)
 }
 

@@ -8,18 +8,20 @@ use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSes
 use proto::socket::WireStatus;
 use proto::{
     BillingCode, ClientType, ConfigurationKind, ConfigurationStatus, OrgId, Origin, SandboxMode, SessionId,
-    SessionStatus, SessionType, UserId,
+    SessionStatus, SessionType, UserId, text,
 };
 use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError, WantedCli, WantedManaged};
 
 use super::auth::Caller;
-use super::{ApiError, Body, idempotent};
+use super::{ApiError, Body, idempotent, steer};
 use crate::app::AppState;
 use crate::hub::{Hub, HubError};
 
 const ROUTE: &str = "POST /proliferate/sessions";
-/// The longest prompt or title of a new session.
-const MAX_TEXT: usize = 512 * 1024;
+/// The longest prompt of a new session, name of a directory, and hash of its path.
+const MAX_PROMPT: usize = 512 * 1024;
+const MAX_NAME: usize = 100;
+const MAX_HASH: usize = 200;
 
 /// Makes a session. It gets its sandbox when somebody wants it, or at once with `sandboxMode: immediate`.
 #[utoipa::path(post, path = "/proliferate/sessions", tag = "sessions", request_body = CreateSession,
@@ -34,6 +36,8 @@ pub(super) async fn create(
     let (org, user) = whose(&app, &caller, &request).await?;
     check(&request)?;
     let body = request.clone();
+    let title = request.title.as_deref().map(steer::title).transpose()?;
+    let request = CreateSession { title, ..request };
     let ours = app.clone();
     let work = Box::pin(async move { make(&ours, org, user, request).await });
     idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
@@ -67,9 +71,16 @@ fn check(request: &CreateSession) -> Result<(), ApiError> {
     if request.session_type == SessionType::Setup && choice == ConfigurationChoice::Scratch {
         return Err(ApiError::bad_request("A setup session needs a configuration"));
     }
-    let texts = [&request.initial_prompt, &request.title];
-    if texts.iter().filter_map(|text| text.as_ref()).any(|text| text.len() > MAX_TEXT) {
-        return Err(ApiError::bad_request("initialPrompt and title are at most 512 KiB"));
+    if request.initial_prompt.as_ref().is_some_and(|prompt| prompt.len() > MAX_PROMPT) {
+        return Err(ApiError::bad_request("initialPrompt is at most 512 KiB"));
+    }
+    if let ConfigurationChoice::Cli(cli) = choice {
+        let named = cli.display_name.as_deref().is_none_or(|name| text::is_line(name, MAX_NAME));
+        if !named || !text::is_line(&cli.local_path_hash, MAX_HASH) {
+            return Err(ApiError::bad_request(format!(
+                "displayName is one line of 1 to {MAX_NAME} characters, localPathHash one of 1 to {MAX_HASH}"
+            )));
+        }
     }
     Ok(())
 }

@@ -197,6 +197,7 @@ mod tests {
             url: Some(repo.to_owned()),
             local_path_hash: None,
             default_branch: "main".to_owned(),
+            branch_given: false,
             is_private: false,
             service_commands: None,
             added_by: None,

@@ -1,38 +1,67 @@
 //! What can be asked about sessions without waking one.
 
+mod snippet;
+
+use std::time::Duration;
+
 use axum::Json;
-use proto::http::{ErrorBody, RunState, SessionInfo, SessionList, SessionQuery, SessionStatusReply};
+use proto::http::{
+    ErrorBody, Liveness, RunState, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+};
 use proto::{AutomationRef, OrgId, Session, SessionStatus};
+use sandbox::SandboxState;
 use store::{SessionCursor, SessionFilter, SessionRecord};
+use tokio::time::timeout;
 
 use super::ApiError;
 use super::auth::{Caller, SessionAccess};
 use super::params::Query;
 use crate::app::AppState;
+use crate::coord::Coord;
+use snippet::snippet;
 
 const PAGE: u32 = 50;
-/// How much of a first prompt a list looks at, and shows.
-const LOOKED_AT: usize = 2000;
-const SNIPPET: usize = 150;
-const SHORTEST: usize = 10;
+/// How long looking for a sandbox may take.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Whether a session still goes on. A service may ask by id alone.
 #[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = SessionStatusReply), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub(super) async fn status(access: SessionAccess) -> Result<Json<SessionStatusReply>, ApiError> {
+pub(super) async fn status(
+    app: AppState,
+    access: SessionAccess,
+) -> Result<Json<SessionStatusReply>, ApiError> {
     if matches!(access.caller, Caller::Sandbox(_)) {
         return Err(ApiError::forbidden("Sandboxes may not do this"));
     }
     let session = access.session;
     let over = session.status == SessionStatus::Stopped || session.ended_at.is_some();
+    let sandbox_alive = if over { None } else { liveness(&app, &session).await };
     Ok(Json(SessionStatusReply {
         state: if over { RunState::Terminated } else { RunState::Running },
         status: session.status,
         terminated_at: session.ended_at,
         reason: session.stop_reason.clone(),
         sandbox_id: session.sandbox_id.clone(),
-        sandbox_alive: None,
+        sandbox_alive,
     }))
+}
+
+/// Whether the sandbox of a session runs. Nothing where there is none, or where nobody here can know.
+async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
+    let name = session.sandbox_id.as_deref()?;
+    let provider = &app.sandboxes.provider;
+    if !provider.capabilities().owns_processes || session.sandbox_provider != app.sandboxes.engine() {
+        return None;
+    }
+    let Ok(Ok(all)) = timeout(LOOK, provider.list()).await else { return Some(Liveness::Unknown) };
+    match all.into_iter().find(|listed| listed.id.as_str() == name).map(|listed| listed.state) {
+        Some(SandboxState::Running | SandboxState::Paused) => Some(Liveness::Alive),
+        Some(SandboxState::Dead) => Some(Liveness::Gone),
+        Some(SandboxState::Unknown) => Some(Liveness::Unknown),
+        // Another instance may have it.
+        None => matches!(app.coord, Coord::Local).then_some(Liveness::Gone),
+    }
 }
 
 /// The sessions of the organisation, page by page.
@@ -138,20 +167,4 @@ fn shown(record: SessionRecord) -> Session {
         metrics: Some(record.metrics),
         latest_task: record.latest_task,
     }
-}
-
-/// The beginning of a prompt in one line, cut between words.
-fn snippet(prompt: &str) -> Option<String> {
-    let words: Vec<&str> =
-        prompt.get(..LOOKED_AT.min(prompt.len())).unwrap_or(prompt).split_whitespace().collect();
-    let line = words.join(" ");
-    if line.chars().count() < SHORTEST {
-        return None;
-    }
-    if line.chars().count() <= SNIPPET {
-        return Some(line);
-    }
-    let cut: String = line.chars().take(SNIPPET).collect();
-    let end = cut.rfind(' ').unwrap_or(cut.len());
-    Some(format!("{}…", &cut[..end]))
 }

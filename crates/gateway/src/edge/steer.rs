@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use proto::BillingCode;
 use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession};
 use proto::socket::MessageSource;
+use proto::{BillingCode, text};
 
 use super::auth::{Caller, SessionAccess};
 use super::{ApiError, Body, idempotent};
@@ -122,15 +122,22 @@ pub(super) async fn rename(
     Body(request): Body<RenameSession>,
 ) -> Result<Json<OkReply>, ApiError> {
     person(&access)?;
-    let title = request.title.trim().to_owned();
-    if title.is_empty() || title.chars().count() > MAX_TITLE {
-        return Err(ApiError::bad_request(format!("A title has 1 to {MAX_TITLE} characters")));
-    }
+    let title = title(&request.title)?;
     app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
     if let Some(hub) = app.hubs.get(access.session.id) {
         hub.titled(title).await?;
     }
     Ok(Json(OkReply::OK))
+}
+
+/// A session's title as it is kept, whoever gives it.
+pub(super) fn title(given: &str) -> Result<String, ApiError> {
+    let title = given.trim();
+    if text::is_line(title, MAX_TITLE) {
+        Ok(title.to_owned())
+    } else {
+        Err(ApiError::bad_request(format!("A title is one line of 1 to {MAX_TITLE} characters")))
+    }
 }
 
 /// Ends a session for good with the outcome `completed`; its sandbox is removed, its conversation stays.

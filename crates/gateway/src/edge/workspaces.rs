@@ -37,8 +37,8 @@ pub(super) async fn add_repo(
     let last =
         url.path_segments().and_then(|mut parts| parts.next_back().map(str::to_owned)).unwrap_or_default();
     let name = request.name.unwrap_or_else(|| last.trim_end_matches(".git").to_owned());
-    let branch = request.default_branch.unwrap_or_else(|| "main".to_owned());
-    if !text::is_line(&name, MAX_NAME) || !text::is_line(&branch, MAX_NAME) || branch.starts_with('-') {
+    let branch = request.default_branch;
+    if !text::is_line(&name, MAX_NAME) || !branch.as_deref().is_none_or(is_fine_branch) {
         return Err(ApiError::bad_request("name and defaultBranch are one line of at most 100 characters"));
     }
     let id: RepoId = app.rng.uuid(app.clock.now()).into();
@@ -173,6 +173,10 @@ fn local_url(app: &AppState, url: &Url) -> Result<Url, ApiError> {
     let folder = url.to_file_path().ok().and_then(|path| local_repo::allowed(&app.config.local_roots, &path));
     let url = folder.and_then(|folder| Url::from_file_path(folder).ok());
     url.ok_or_else(|| ApiError::bad_request("This is no folder below the operator's WORKSPACE_LOCAL_ROOTS"))
+}
+
+fn is_fine_branch(branch: &str) -> bool {
+    text::is_line(branch, MAX_NAME) && !branch.starts_with('-')
 }
 
 fn check_name(name: &str) -> Result<(), ApiError> {

@@ -10,6 +10,7 @@ use proto::UserId;
 use proto::socket::{GitAction, GitCode, GitResult, GitState};
 use sandboxd::ClientError;
 use sandboxd::protocol::{Ended, Exec, Place};
+use store::StoreError;
 
 use super::room::{Inside, pass_variables};
 use crate::app::App;
@@ -21,6 +22,8 @@ const OUTPUT: usize = 8 * 1024 * 1024;
 const QUICK_MS: u64 = 10_000;
 const SLOW_MS: u64 = 60_000;
 const COMMIT_MS: u64 = 30_000;
+/// How git ends when there is no repository, or nothing in it.
+const FATAL: i32 = 128;
 /// The longest message and the most files of one commit.
 const MAX_MESSAGE: usize = 64 * 1024;
 const MAX_FILES: usize = 1000;
@@ -41,27 +44,45 @@ struct Ran {
     err: String,
 }
 
-type Outcome = Result<GitResult, ClientError>;
+/// Why git gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error(transparent)]
+    Inside(#[from] ClientError),
+    #[error("git was ended after {} s without an answer", .0 / 1000)]
+    TimedOut(u64),
+    #[error("git was ended by signal {0}")]
+    Killed(i32),
+    #[error("{0}")]
+    Failed(String),
+}
+
+type Outcome = Result<GitResult, GitError>;
 
 impl Git {
     /// `None` for a path that leaves the workspace.
     pub fn at(inside: Inside, path: Option<&str>) -> Option<Self> {
-        let path = path.unwrap_or_default().trim_matches('/');
-        let path = if path == "." { "" } else { path };
+        let path = plain(path.unwrap_or_default());
         let fine = path.split('/').all(|part| part != ".." && part != ".") && !path.contains('\0');
         fine.then(|| Self { inside, path: path.to_owned() })
     }
 
     /// What is changed, staged, untracked and committed.
-    pub async fn status(&self) -> Result<GitState, ClientError> {
+    pub async fn status(&self) -> Result<GitState, GitError> {
         let status = self.read(&["status", "--porcelain=v2", "--branch", "-z"]).await?;
-        if status.code != 0 {
+        match status.code {
+            0 => {}
             // Not a repository: nothing is anything.
-            return Ok(GitState::default());
+            FATAL => return Ok(GitState::default()),
+            _ => return Err(GitError::Failed(first_line(&status.err))),
         }
         let mut state = state::parse(&status.out);
         let format = "--format=%H%x1f%s%x1f%an%x1f%aI%x1e";
         let log = self.read(&["log", "-n", "20", format]).await?;
+        // Without a commit it has nothing to tell.
+        if !matches!(log.code, 0 | FATAL) {
+            return Err(GitError::Failed(first_line(&log.err)));
+        }
         state.commits = state::commits(&log.out);
         let shallow = self.read(&["rev-parse", "--is-shallow-repository"]).await?;
         state.is_shallow = shallow.out.starts_with(b"true");
@@ -181,14 +202,14 @@ impl Git {
         user: UserId,
         refs: &[String],
         command: &[&str],
-    ) -> Result<Ran, ClientError> {
+    ) -> Result<Ran, GitError> {
         let given = app.passes.give(&app.rng, self.inside.owner.session(), user, refs.to_vec());
         let env = pass_variables(&self.inside.gateway_url, &given.word);
         self.run(&[&["git"], command].concat(), SLOW_MS, env).await
     }
 
     /// The branch that is checked out, and where `origin` is; neither is what it says before somebody has checked it.
-    pub(super) async fn head(&self) -> Result<Option<(String, String)>, ClientError> {
+    pub(super) async fn head(&self) -> Result<Option<(String, String)>, GitError> {
         let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
         let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
         // As the user wrote it, and not as we have git rewrite it.
@@ -197,12 +218,38 @@ impl Git {
         Ok((is_branch(&branch) && branch != "HEAD").then_some((branch, remote)))
     }
 
-    async fn read(&self, arguments: &[&str]) -> Result<Ran, ClientError> {
+    /// The branch that is checked out and its last commit, if there is one yet.
+    pub(super) async fn beginning(&self) -> Result<Option<(String, Option<String>)>, GitError> {
+        let branch = self.read(&["symbolic-ref", "--short", "HEAD"]).await?;
+        let branch = String::from_utf8_lossy(&branch.out).trim().to_owned();
+        let commit = self.read(&["rev-parse", "--verify", "HEAD"]).await?;
+        let commit = (commit.code == 0).then(|| String::from_utf8_lossy(&commit.out).trim().to_owned());
+        Ok(is_branch(&branch).then_some((branch, commit)))
+    }
+
+    /// Notes which branch the session works on: that of its first repository, or of the workspace if it has none.
+    pub(crate) async fn note_branch(&self, app: &App, state: &GitState) -> Result<(), StoreError> {
+        if state.detached || !is_branch(&state.branch) {
+            return Ok(());
+        }
+        let owner = &self.inside.owner;
+        let record = app.store.session(owner.org(), owner.session()).await?;
+        if record.is_none_or(|record| record.branch_name.as_ref() == Some(&state.branch)) {
+            return Ok(());
+        }
+        let repos = app.store.session_repos(owner.session()).await?;
+        if self.path == repos.first().map_or("", |first| plain(&first.workspace_path)) {
+            app.store.set_branch(owner, &state.branch, None).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, arguments: &[&str]) -> Result<Ran, GitError> {
         let env = BTreeMap::from([("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned())]);
         self.run(&[&["git"], arguments].concat(), QUICK_MS, env).await
     }
 
-    async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, ClientError> {
+    async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, GitError> {
         self.run(&[&["git"], arguments].concat(), timeout_ms, BTreeMap::new()).await
     }
 
@@ -211,7 +258,7 @@ impl Git {
         argv: &[&str],
         timeout_ms: u64,
         mut env: BTreeMap<String, String>,
-    ) -> Result<Ran, ClientError> {
+    ) -> Result<Ran, GitError> {
         env.extend(
             [
                 ("GIT_TERMINAL_PROMPT", "0"),
@@ -230,14 +277,21 @@ impl Git {
         };
         let ran = self.inside.supervisor.run(exec, "", OUTPUT).await?;
         if ran.done.truncated {
-            return Err(ClientError::TooLarge(OUTPUT));
+            return Err(ClientError::TooLarge(OUTPUT).into());
         }
         let code = match ran.done.ended {
             Ended::Exit(code) => code,
-            Ended::Signal(_) | Ended::TimedOut => -1,
+            Ended::Signal(signal) => return Err(GitError::Killed(signal)),
+            Ended::TimedOut => return Err(GitError::TimedOut(timeout_ms)),
         };
         Ok(Ran { code, out: ran.stdout, err: String::from_utf8_lossy(&ran.stderr).into_owned() })
     }
+}
+
+/// A path of the workspace without what says nothing.
+fn plain(path: &str) -> &str {
+    let path = path.trim_matches('/');
+    if path == "." { "" } else { path }
 }
 
 /// A name that git takes and that is no option.

@@ -14,10 +14,12 @@ use proto::{ModelId, SessionType};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use secrecy::{ExposeSecret as _, SecretString};
-use store::{NewSandboxToken, Owner, SessionRecord, StoreError, TokenHash};
+use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHash};
 use tokio::sync::mpsc;
 
 use super::agent::{Agent, Door};
+use super::checkout;
+use super::git::Git;
 use super::network::Network;
 use super::pool::Warm;
 use super::prepare::{self, Occupant, Places};
@@ -122,6 +124,8 @@ impl Launch {
         let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
         // Whoever has files of its own goes on with them.
         let snapshot = if found.is_none() { self.snapshot().await? } else { None };
+        let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
+        let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;
         if found.is_none()
             && snapshot.is_none()
             && let Some(agent) = self.warm().await?
@@ -134,7 +138,7 @@ impl Launch {
         let (room, token) = self.room(&id, &program, snapshot, runs).await?;
         let client = Client::new(self.door(&id, room.agent_port), AgentPlace::local());
         if !room.recovered || client.health().await.is_err() {
-            self.prepare(&room, token, &program).await?;
+            self.prepare(&room, token, &program, elses).await?;
         }
         self.stage("Waiting for the agent").await;
         tokio::select! {
@@ -171,7 +175,7 @@ impl Launch {
         self.app.store.new_sandbox_generation(&self.owner, None).await?;
         self.bind(token_hash).await?;
         room.lead_out(self.app.networks.proxy(self.network(&room.id)).await?);
-        let occupant = self.occupant(&room, token).await?;
+        let occupant = self.occupant(&room, token, false).await?;
         places.write(&room.inside, &occupant).await?;
         self.stage("Waiting for the agent").await;
         client.dispose().await?;
@@ -221,16 +225,14 @@ impl Launch {
 
     /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
     /// of this organisation and of this engine.
-    async fn snapshot(&self) -> Result<Option<SnapshotId>, LaunchError> {
+    async fn snapshot(&self) -> Result<Option<Snapshot>, LaunchError> {
         let (store, org) = (&self.app.store, self.record.org_id);
         // One may have been made since the record was read.
         let record = store.session(org, self.record.id).await?.ok_or(StoreError::Missing("this session"))?;
         let Some(id) = record.snapshot_id else { return Ok(None) };
         let known = store.snapshot(org, &id).await?;
-        match known.filter(|known| known.sandbox_provider == self.app.sandboxes.engine()) {
-            Some(known) => Ok(Some(SnapshotId::new(known.id)?)),
-            None => Err(LaunchError::NoSnapshot),
-        }
+        let known = known.filter(|known| known.sandbox_provider == self.app.sandboxes.engine());
+        known.map(Some).ok_or(LaunchError::NoSnapshot)
     }
 
     async fn token(&self) -> Result<SecretString, LaunchError> {
@@ -251,26 +253,35 @@ impl Launch {
         room: &Room,
         token: Option<SecretString>,
         program: &Path,
+        elses: bool,
     ) -> Result<(), LaunchError> {
         let token = match token {
             Some(token) => token,
             None => self.token().await?,
         };
-        let occupant = self.occupant(room, token).await?;
+        let occupant = self.occupant(room, token, elses).await?;
         self.stage("Starting the agent").await;
         let places = Places::of(&self.app.sandboxes, room, program);
         places.write(&room.inside, &occupant).await?;
         places.start(&room.inside, &occupant).await
     }
 
-    /// Brings what the agent works on, and says what it is told.
-    async fn occupant(&self, room: &Room, token: SecretString) -> Result<Occupant, LaunchError> {
+    /// Brings what the agent works on, and says what it is told. `elses`: what is there is a copy of another session's
+    /// work, and may be old.
+    async fn occupant(&self, room: &Room, token: SecretString, elses: bool) -> Result<Occupant, LaunchError> {
         let repos = self.app.store.session_repos(self.record.id).await?;
-        prepare::lead_git(room, &token, &repos).await?;
-        let missing = prepare::missing(&room.inside, &repos).await?;
+        prepare::lead_git(&self.app, &self.record, room, &token, &repos).await?;
+        let (missing, there) = checkout::sorted(&room.inside, &repos).await?;
+        if elses && !there.is_empty() {
+            self.stage("Updating").await;
+            checkout::update(&room.inside, &there).await;
+        }
         if !missing.is_empty() {
             self.stage("Cloning").await;
-            prepare::clone(&room.inside, &missing).await?;
+            checkout::clone(&self.app, &room.inside, &missing).await?;
+        }
+        if let (None, Some(first)) = (&self.record.branch_name, repos.first()) {
+            self.note_branch(room, &first.workspace_path).await?;
         }
         let config = self.record.agent_config.as_ref();
         Ok(Occupant {
@@ -280,6 +291,19 @@ impl Launch {
             instructions: if repos.is_empty() { Instructions::Scratch } else { Instructions::Coding },
             tools: tools_of(self.record.session_type),
         })
+    }
+
+    /// Notes where the work begins. A repository that cannot say so is the agent's to mend.
+    async fn note_branch(&self, room: &Room, path: &str) -> Result<(), LaunchError> {
+        let Some(git) = Git::at(room.held_by(self.owner), Some(path)) else { return Ok(()) };
+        match git.beginning().await {
+            Ok(Some((branch, commit))) => {
+                self.app.store.set_branch(&self.owner, &branch, commit.as_deref()).await?;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::info!(session = %self.record.id, %error, "no branch was found"),
+        }
+        Ok(())
     }
 
     /// When the time of the sandbox is over. One that ran before keeps the time it had.

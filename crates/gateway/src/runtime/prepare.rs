@@ -1,25 +1,21 @@
-//! What a sandbox needs before its agent can work: repositories, files, and the agent's own process.
+//! What a sandbox needs before its agent can work: files, and the agent's own process.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
 use proto::ModelId;
-use sandboxd::protocol::{Code, Ended, Exec, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
-use sandboxd::{ClientError, Sandboxd};
+use sandboxd::Sandboxd;
+use sandboxd::protocol::{Ended, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use secrecy::{ExposeSecret as _, SecretString};
-use store::PlacedRepo;
+use store::{PlacedRepo, SessionRecord};
 
-use super::forge::place;
+use super::git_config;
 use super::launch::LaunchError;
-use super::room::{AGENT, GIT_CONFIG, Room};
+use super::room::{AGENT, GIT_CONFIG, GIT_IDENTITY, Room};
 use super::sandboxes::Sandboxes;
+use crate::app::App;
 
-/// How long a clone may take.
-const CLONE_MS: u64 = 10 * 60 * 1000;
-const CLONE_OUTPUT: usize = 16 * 1024;
 /// Our files inside, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
 pub(super) const SERVICE: &str = "agent";
@@ -127,63 +123,24 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Repositories that are not there yet: a snapshot or an earlier sandbox may have brought them.
-pub(super) async fn missing<'a>(
-    inside: &Sandboxd,
-    repos: &'a [PlacedRepo],
-) -> Result<Vec<&'a PlacedRepo>, LaunchError> {
-    let mut missing = Vec::new();
-    for placed in repos {
-        match inside.stat(Place::workspace(format!("{}/.git", placed.workspace_path))).await {
-            Ok(_) => {}
-            Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => missing.push(placed),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(missing)
-}
-
-/// Makes git ask us for the session's repositories, whoever runs it: we have their credentials, and nobody inside does.
+/// Tells git whose repositories and whose commits these are.
 pub(super) async fn lead_git(
+    app: &App,
+    record: &SessionRecord,
     room: &Room,
     token: &SecretString,
     repos: &[PlacedRepo],
 ) -> Result<(), LaunchError> {
-    let gateway = format!("{}/git/", room.gateway_url);
-    let mut text = format!(
-        "[http \"{gateway}\"]\n\textraHeader = Authorization: Bearer {}\n\tfollowRedirects = false\n",
-        token.expose_secret()
-    );
-    for url in repos.iter().filter_map(|placed| place(&placed.repo)) {
-        // A URL of ours has no quote, backslash or newline: the parser encodes them.
-        if let Some((scheme, rest)) = url.as_str().split_once("://") {
-            let _ = write!(text, "[url \"{gateway}{scheme}/{rest}\"]\n\tinsteadOf = \"{url}\"\n");
-        }
-    }
-    room.inside.write_file(Place::home(GIT_CONFIG), text, Some(0o600)).await?;
-    Ok(())
-}
-
-pub(super) async fn clone(inside: &Sandboxd, repos: &[&PlacedRepo]) -> Result<(), LaunchError> {
-    for PlacedRepo { repo, workspace_path } in repos {
-        let Some(url) = &repo.url else { continue };
-        let argv =
-            ["git", "clone", "--depth", "50", "--branch", &repo.default_branch, "--", url, workspace_path];
-        let exec = Exec {
-            argv: argv.map(str::to_owned).to_vec(),
-            timeout_ms: Some(CLONE_MS),
-            env: BTreeMap::from([("GIT_TERMINAL_PROMPT".to_owned(), "0".to_owned())]),
-            merge: true,
-            ..Exec::default()
-        };
-        let ran = inside.run(exec, "", CLONE_OUTPUT).await?;
-        if ran.done.ended != Ended::Exit(0) {
-            let said = String::from_utf8_lossy(&ran.stdout);
-            let reason =
-                said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");
-            let reason = reason.chars().filter(|c| !c.is_control()).take(300).collect();
-            return Err(LaunchError::Clone { name: repo.name.clone(), reason });
-        }
+    let creator = match record.created_by {
+        Some(user) => app.store.member(record.org_id, user).await?,
+        None => None,
+    };
+    let files = [
+        (GIT_CONFIG, git_config::routes(&room.gateway_url, token, repos)),
+        (GIT_IDENTITY, git_config::identity(creator.as_ref())),
+    ];
+    for (path, text) in files {
+        room.inside.write_file(Place::home(path), text, Some(0o600)).await?;
     }
     Ok(())
 }

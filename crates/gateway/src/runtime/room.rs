@@ -42,6 +42,8 @@ pub(crate) const AGENT: &str = "agent";
 pub(super) const OURS: &str = ".proliferate";
 /// Settings of git that are ours, in the home.
 pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
+/// Whose commits git makes, which anybody's own settings outweigh.
+pub(super) const GIT_IDENTITY: &str = ".proliferate/git.identity";
 /// Says who asked for a push; see [`Passes`](crate::sources::git::Passes).
 pub(crate) const PUSH_PASS: &str = "x-proliferate-push";
 /// Connections of one sandbox that are served at a time; more of them wait. The proxy has a smaller limit of its own.
@@ -185,7 +187,7 @@ impl Sandboxes {
         let mut env = proxy_variables(ports.proxy);
         if wanted.gateway.is_some() {
             env.insert("PROLIFERATE_GATEWAY_URL".to_owned(), format!("http://127.0.0.1:{}", ports.gateway));
-            env.extend(git_variables(&home.join(GIT_CONFIG)));
+            env.extend(git_variables(&home));
         }
         env.extend(wanted.env.clone());
         let options = Options {
@@ -268,13 +270,14 @@ impl Servers {
     }
 }
 
-/// Makes git read one more file of settings, which may not be there yet; the user's own files stay theirs.
-fn git_variables(file: &Path) -> BTreeMap<String, String> {
-    let file = file.to_string_lossy().into_owned();
+/// Makes git read our files of settings, which may not be there yet; the user's own files stay theirs.
+fn git_variables(home: &Path) -> BTreeMap<String, String> {
+    let file = |name: &str| home.join(name).to_string_lossy().into_owned();
     let variables = [
         ("GIT_CONFIG_COUNT", "1".to_owned()),
         ("GIT_CONFIG_KEY_0", "include.path".to_owned()),
-        ("GIT_CONFIG_VALUE_0", file),
+        ("GIT_CONFIG_VALUE_0", file(GIT_CONFIG)),
+        ("GIT_CONFIG_SYSTEM", file(GIT_IDENTITY)),
     ];
     variables.map(|(name, value)| (name.to_owned(), value)).into()
 }

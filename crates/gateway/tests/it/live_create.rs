@@ -48,6 +48,25 @@ async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organisation(on: 
     let (status, refused) = create(&live, &ada, &json!({"managedConfiguration": {}})).await;
     assert_eq!((status, &refused["error"]), (422, &json!("No repos found for organization")));
 
+    for (field, wrong) in [
+        ("title", json!("")),
+        ("title", json!("x".repeat(201))),
+        ("title", json!("two\nlines")),
+        ("cliConfiguration", json!({"localPathHash": ""})),
+        ("cliConfiguration", json!({"localPathHash": "x".repeat(201)})),
+        ("cliConfiguration", json!({"localPathHash": "h", "displayName": " "})),
+        ("cliConfiguration", json!({"localPathHash": "h", "displayName": "x".repeat(101)})),
+        ("cliConfiguration", json!({"localPathHash": "h", "displayName": "a\nb"})),
+    ] {
+        let (status, refused) = create(&live, &ada, &json!({field: wrong})).await;
+        assert!(
+            status == 400 && refused["error"].as_str().unwrap().contains("is one line of 1 to"),
+            "{refused}"
+        );
+    }
+    let (status, named) = create(&live, &ada, &json!({"title": format!(" {} ", "x".repeat(200))})).await;
+    assert_eq!(status, 201, "{named}");
+
     // A folder of a user is one configuration, and needs a user.
     let folder =
         json!({"cliConfiguration": {"localPathHash": "h1", "displayName": "app"}, "clientType": "cli"});

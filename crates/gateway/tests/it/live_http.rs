@@ -108,7 +108,7 @@ async fn a_name_is_told_to_everyone(on: On) {
     let session = live.session().await;
     let mut socket = live.running(&session).await;
     let path = format!("/proliferate/{session}");
-    for title in ["", "   ", &"x".repeat(201)] {
+    for title in ["", "   ", "two\nlines", &"x".repeat(201)] {
         assert_eq!(
             live.ask("PATCH", &path, Some(&live.ada.token), &json!({"title": title}), None).await.0,
             400

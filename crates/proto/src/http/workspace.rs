@@ -14,6 +14,7 @@ pub struct RepoEntry {
     pub name: String,
     pub source: RepoSource,
     pub url: Option<String>,
+    /// Where nobody chose one: what a clone found, and `main` before the first.
     pub default_branch: String,
     pub is_private: bool,
     #[serde(with = "iso")]
@@ -34,7 +35,7 @@ pub struct AddRepo {
     /// Absent: the last part of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Absent: `main`.
+    /// Absent: whatever the repository itself calls so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_branch: Option<String>,
 }

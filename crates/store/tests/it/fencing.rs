@@ -53,7 +53,7 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "record_snapshot" => {
             store.record_snapshot(owner, snapshot("snap", SnapshotTarget::Session)).await.map(drop)
         }
-        "set_branch" => store.set_branch(owner, "b", "c").await,
+        "set_branch" => store.set_branch(owner, "b", Some("c")).await,
         "mark_initial_prompt" => store.mark_initial_prompt(owner, at(74)).await.map(drop),
         "touch" => store.touch(owner, at(75)).await,
         "flush_telemetry" => store.flush_telemetry(owner, task).await,

@@ -160,7 +160,8 @@ async fn small_facts_are_kept(b: &Backend) {
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.set_agent_session(&owner, Some("ses_1")).await.unwrap();
     b.store.set_snapshot(&owner, Some("snap")).await.unwrap();
-    b.store.set_branch(&owner, "fix", "c0ffee").await.unwrap();
+    b.store.set_branch(&owner, "main", Some("c0ffee")).await.unwrap();
+    b.store.set_branch(&owner, "fix", Some("another")).await.unwrap();
     b.store.touch(&owner, at(70)).await.unwrap();
     let now = record(&b.store).await;
     assert_eq!((now.agent_session_id.as_deref(), now.snapshot_id.as_deref()), (Some("ses_1"), Some("snap")));

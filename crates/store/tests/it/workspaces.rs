@@ -12,6 +12,7 @@ use crate::world::{at, id, member, new_session, org, together};
 
 on_both! {
     a_repository_is_kept_until_it_is_deleted
+    a_default_branch_is_the_one_that_was_given_or_found
     a_configuration_holds_repositories_at_their_places
     a_change_changes_what_it_names
     another_organisation_finds_and_changes_nothing
@@ -28,7 +29,7 @@ fn new_repo(org_id: OrgId, number: u8) -> NewRepo {
         name: format!("acme/app{number}"),
         from: RemoteSource::Git,
         url: format!("https://example.com/{number}"),
-        default_branch: "main".to_owned(),
+        default_branch: None,
         is_private: false,
         added_by: None,
         at: at(number.into()),
@@ -63,6 +64,7 @@ async fn a_repository_is_kept_until_it_is_deleted(b: &Backend) {
     let kept = b.store.repo(one, first).await.unwrap().unwrap();
     assert_eq!((kept.id, kept.org_id, kept.source), (first, one, RepoSource::Git));
     assert_eq!((kept.url.as_deref(), kept.name.as_str()), (Some("https://example.com/20"), "acme/app20"));
+    assert_eq!((kept.default_branch.as_str(), kept.branch_given), ("main", false));
     let all = b.store.repos(one).await.unwrap();
     assert_eq!(all.iter().map(|repo| repo.source).collect::<Vec<_>>(), [RepoSource::Git, RepoSource::Github]);
     let again = NewRepo { id: id(22), ..new_repo(one, 20) };
@@ -72,6 +74,21 @@ async fn a_repository_is_kept_until_it_is_deleted(b: &Backend) {
     assert!(b.store.repo(one, first).await.unwrap().is_none());
     let gone = b.store.delete_repo(one, first).await;
     assert!(matches!(gone, Err(StoreError::Missing("this repository"))), "{gone:?}");
+}
+
+async fn a_default_branch_is_the_one_that_was_given_or_found(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let open = repo(b, one, 20).await;
+    let given = NewRepo { default_branch: Some("develop".to_owned()), ..new_repo(one, 21) };
+    b.store.create_repo(given).await.unwrap();
+    for found in ["trunk", "master"] {
+        b.store.found_branch(one, open, found).await.unwrap();
+        b.store.found_branch(one, id(21), found).await.unwrap();
+    }
+    b.store.found_branch(two, open, "foreign").await.unwrap();
+    let all = b.store.repos(one).await.unwrap();
+    let known: Vec<_> = all.iter().map(|repo| (repo.default_branch.as_str(), repo.branch_given)).collect();
+    assert_eq!(known, [("master", false), ("develop", true)]);
 }
 
 async fn a_configuration_holds_repositories_at_their_places(b: &Backend) {

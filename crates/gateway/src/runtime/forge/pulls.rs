@@ -1,5 +1,6 @@
 //! Pull requests by the forge's API, in the shape of GitHub's.
 
+use ledger::Redactor;
 use reqwest::StatusCode;
 use reqwest::header::{ACCEPT, USER_AGENT};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -100,7 +101,10 @@ pub(crate) async fn open_pull(app: &App, repo: &Repo, new: &NewPull<'_>) -> Resu
             page.map(Into::into).ok_or(PullError::Unknown)
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(PullError::Credential),
-        _ => Err(PullError::Refused(reason(&body, status))),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(PullError::Unreachable),
+        // Whoever stands before GitHub and lost its answer has passed the request on.
+        status if status.is_server_error() => Err(PullError::Unknown),
+        _ => Err(PullError::Refused(without(&token, &reason(&body, status)))),
     }
 }
 
@@ -121,6 +125,14 @@ fn reason(body: &[u8], status: StatusCode) -> String {
     let details = failure.errors.into_iter().filter_map(|detail| detail.message);
     let all = std::iter::once(failure.message).chain(details).collect::<Vec<_>>().join(": ");
     all.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}
+
+/// The same words without the credential, which some servers repeat.
+fn without(token: &SecretString, said: &str) -> String {
+    match Redactor::new([token.expose_secret()]) {
+        Ok(redactor) => redactor.text(said),
+        Err(_) => "it said why, and its words cannot be cleared of the credential".to_owned(),
+    }
 }
 
 /// GitHub's own API has a host of its own; other servers have theirs under a path.

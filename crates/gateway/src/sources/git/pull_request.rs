@@ -100,6 +100,7 @@ fn failed(error: PullError) -> Failure {
     match error {
         PullError::Refused(_) => Failure::Invalid(error.to_string()),
         PullError::Unreachable => Failure::Down(error.to_string()),
+        PullError::Unknown => Failure::Late,
         other => Failure::Refused(other.to_string()),
     }
 }

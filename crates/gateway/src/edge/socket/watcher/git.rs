@@ -2,11 +2,10 @@
 
 use proto::UserId;
 use proto::socket::{ClientMessage, GitAction, GitCode, GitResult, ServerMessage};
-use sandboxd::ClientError;
 
 use crate::app::AppState;
 use crate::hub::Hub;
-use crate::runtime::{Git, Pull, create_pull, git_failed};
+use crate::runtime::{Git, GitError, Pull, create_pull, git_failed};
 
 /// Whether a message is about git, and whether it changes anything.
 pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
@@ -49,18 +48,23 @@ pub(super) async fn answer(
         (ClientMessage::GitPush { .. } | ClientMessage::GitCreatePr { .. }, None) => {
             Ok(git_failed(action, GitCode::AuthFailed, "Unauthorized"))
         }
-        _ => return vec![status(&git).await],
+        _ => return vec![status(app, &git).await],
     };
     match done {
-        Ok(done) if done.success => vec![result(done), status(&git).await],
+        Ok(done) if done.success => vec![result(done), status(app, &git).await],
         Ok(done) => vec![result(done)],
         Err(error) => vec![result(broken(action, &error))],
     }
 }
 
-async fn status(git: &Git) -> ServerMessage {
+async fn status(app: &AppState, git: &Git) -> ServerMessage {
     match git.status().await {
-        Ok(state) => ServerMessage::GitStatus(state),
+        Ok(state) => {
+            if let Err(error) = git.note_branch(app, &state).await {
+                tracing::warn!(%error, "the branch of a session was not noted");
+            }
+            ServerMessage::GitStatus(state)
+        }
         Err(error) => result(broken(GitAction::GetStatus, &error)),
     }
 }
@@ -69,7 +73,7 @@ fn result(result: GitResult) -> ServerMessage {
     ServerMessage::GitResult(result)
 }
 
-fn broken(action: GitAction, error: &ClientError) -> GitResult {
+fn broken(action: GitAction, error: &GitError) -> GitResult {
     git_failed(action, GitCode::UnknownError, &error.to_string())
 }
 
