@@ -122,8 +122,9 @@ impl Launch {
         let program = agent_program(&self.app)?;
         let id = sandbox_of(&self.record)?;
         let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
-        // Whoever has files of its own goes on with them.
-        let snapshot = if found.is_none() { self.snapshot().await? } else { None };
+        // Whoever has files of its own goes on with them. A start that was cut off has made none.
+        let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Unmade);
+        let snapshot = if has_files { None } else { self.snapshot().await? };
         let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
         let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;
         if found.is_none()
@@ -295,7 +296,8 @@ impl Launch {
 
     /// Notes where the work begins. A repository that cannot say so is the agent's to mend.
     async fn note_branch(&self, room: &Room, path: &str) -> Result<(), LaunchError> {
-        let Some(git) = Git::at(room.held_by(self.owner), Some(path)) else { return Ok(()) };
+        let inside = room.held_by(self.owner).enter(&self.app.sandboxes).await?;
+        let Some(git) = Git::at(inside, Some(path)) else { return Ok(()) };
         match git.beginning().await {
             Ok(Some((branch, commit))) => {
                 self.app.store.set_branch(&self.owner, &branch, commit.as_deref()).await?;

@@ -29,11 +29,23 @@ impl Session {
         };
         self.app.store.end_session(&self.owner, ending).await?;
         (self.record.status, self.record.stop_reason) = (SessionStatus::Failed, Some(reason.to_owned()));
+        self.halt().await;
         self.say(vec![
             ServerMessage::Status { status: WireStatus::Error, message: reason.to_owned() },
             ServerMessage::Error { message: format!("Failed to initialize session: {reason}") },
         ])
         .await
+    }
+
+    /// Nobody counts the sandbox of a session that was given up, so nothing may run in it. Its files stay for the next prompt.
+    async fn halt(&mut self) {
+        (self.agent, self.translator) = (None, None);
+        let (Some(_), Ok(id)) = (&self.record.sandbox_id, crate::runtime::sandbox_of(&self.record)) else {
+            return;
+        };
+        if let Err(error) = self.app.sandboxes.provider.halt(&id).await {
+            tracing::error!(session = %self.record.id, %error, "the sandbox of a session that failed runs on");
+        }
     }
 
     /// Ends whatever is on its way to the agent, which must not get it later.
