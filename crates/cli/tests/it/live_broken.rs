@@ -43,18 +43,24 @@ fn an_agent_that_ends_again_and_again_is_given_up_and_everyone_is_told_how_it_en
         assert!(reason.contains("ends as soon as it is started (exit code 7)"), "{reason}");
     }
     failed(&real);
+    // Nobody counts it any more, so nothing runs in it. Its files are kept.
+    until(|| real.machine.json(&["sandbox", "ls"])[0]["state"] == "dead");
 }
 
 /// The session is given up, with a reason.
 fn failed(real: &Real) {
     let path = format!("/proliferate/sessions/{}/status", real.session);
-    let ended = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(100));
-        real.get(&path)["status"] == "failed"
-    });
+    until(|| real.get(&path)["status"] == "failed");
     let status = real.get(&path);
-    assert!(ended, "{status}");
     assert!(status["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status}");
+}
+
+fn until(holds: impl Fn() -> bool) {
+    let held = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        holds()
+    });
+    assert!(held, "it did not come to be within ten seconds");
 }
 
 #[test]

@@ -40,9 +40,7 @@ impl Session {
     /// Nobody counts the sandbox of a session that was given up, so nothing may run in it. Its files stay for the next prompt.
     async fn halt(&mut self) {
         (self.agent, self.translator) = (None, None);
-        let (Some(_), Ok(id)) = (&self.record.sandbox_id, crate::runtime::sandbox_of(&self.record)) else {
-            return;
-        };
+        let Ok(id) = crate::runtime::sandbox_of(&self.record) else { return };
         if let Err(error) = self.app.sandboxes.provider.halt(&id).await {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a session that failed runs on");
         }
