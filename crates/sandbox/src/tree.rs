@@ -6,6 +6,7 @@
 
 mod copy;
 mod kept;
+mod links;
 mod opened;
 mod remove;
 

@@ -1,4 +1,4 @@
-//! A copy of a hostile folder: data, links as links, modes without set-id bits, times.
+//! A copy of a hostile folder: data, links of both kinds as links, modes without set-id bits, times.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
 
+use super::links::Links;
 use super::opened::{Opened, open_plain};
 use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, look, open_folder, open_top, unless_gone};
 
@@ -40,12 +41,12 @@ impl Copy {
 
     /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
     pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
-        let (from, to) = (Opened::top(from)?, open_top(to)?);
-        self.folder(&from, &to, 0)?;
+        let (from, to, links) = (Opened::top(from)?, open_top(to)?, Links::beside(to)?);
+        self.folder(&from, &to, &links, 0)?;
         self.finish(&to, &from.stat)
     }
 
-    fn folder(&mut self, from: &Opened, to: &OwnedFd, depth: usize) -> Result<(), TreeError> {
+    fn folder(&mut self, from: &Opened, to: &OwnedFd, links: &Links, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
@@ -58,8 +59,8 @@ impl Copy {
             let wanted = !self.without.contains(&self.at);
             if let Some(stat) = unless_gone(look(from.handle(), name))?.filter(|_| wanted) {
                 match kind(&stat) {
-                    FileType::Directory => self.subfolder(from.handle(), to, (name, &stat), depth)?,
-                    FileType::RegularFile => self.file(from.handle(), to, name)?,
+                    FileType::Directory => self.subfolder(from.handle(), to, links, (name, &stat), depth)?,
+                    FileType::RegularFile => self.file(from.handle(), to, links, name)?,
                     FileType::Symlink => self.link(from.handle(), to, name)?,
                     _ => {}
                 }
@@ -73,18 +74,28 @@ impl Copy {
         &mut self,
         from: BorrowedFd<'_>,
         to: &OwnedFd,
+        links: &Links,
         (name, stat): (&CStr, &Stat),
         depth: usize,
     ) -> Result<(), TreeError> {
         let Some(inner) = Opened::folder(from, name, stat)? else { return Ok(()) };
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         let copy = open_folder(to, name)?;
-        self.folder(&inner, &copy, depth + 1)?;
+        self.folder(&inner, &copy, links, depth + 1)?;
         self.finish(&copy, &inner.stat)
     }
 
-    fn file(&mut self, from: BorrowedFd<'_>, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: &OwnedFd,
+        links: &Links,
+        name: &CStr,
+    ) -> Result<(), TreeError> {
         let Some((source, stat)) = open_plain(from, name)? else { return Ok(()) };
+        if links.give(&stat, to, name)? {
+            return Ok(());
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
         let size = u64::try_from(stat.st_size).unwrap_or_default();
@@ -92,7 +103,8 @@ impl Copy {
             let copy_file = File::from(copy.try_clone()?);
             self.data(source, copy_file, size)?;
         }
-        self.finish(&copy, &stat)
+        self.finish(&copy, &stat)?;
+        Ok(links.keep(&stat, to, name)?)
     }
 
     /// Copies data and leaves holes as holes: a sparse file of a terabyte costs what it holds.

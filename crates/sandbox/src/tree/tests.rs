@@ -46,6 +46,47 @@ fn a_sparse_file_costs_what_it_holds_and_a_large_one_is_refused() {
 }
 
 #[test]
+fn a_file_with_many_names_stays_one_and_costs_what_one_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to, again) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("again"));
+    fs::create_dir_all(from.join("hidden/inner")).unwrap();
+    fs::write(from.join("first"), vec![1; 1 << 20]).unwrap();
+    for name in ["hidden/inner/one", "hidden/two", "three", "four"] {
+        fs::hard_link(from.join("first"), from.join(name)).unwrap();
+    }
+    fs::write(from.join("other"), "other").unwrap();
+    fs::write(from.join("left-out"), "x").unwrap();
+    fs::hard_link(from.join("left-out"), from.join("kept")).unwrap();
+    for (name, mode) in [("first", 0o400), ("hidden/inner", 0), ("hidden", 0)] {
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    as_ordinary_user(dir.path(), || {
+        for (from, to) in [(&from, &to), (&to, &again)] {
+            fs::create_dir(to).unwrap();
+            let without = vec![std::path::PathBuf::from("left-out")];
+            Copy::new(None, 2 << 20).without(without).run(from, to).unwrap();
+            assert!(measure(to, 2 << 20).unwrap().bytes >= 1 << 20);
+        }
+    });
+    for copy in [&to, &again] {
+        let hidden = copy.join("hidden");
+        assert_eq!(fs::metadata(&hidden).unwrap().mode() & 0o777, 0);
+        for folder in [&hidden, &hidden.join("inner")] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        let of = |name: &str| fs::metadata(copy.join(name)).unwrap();
+        assert_eq!((of("first").nlink(), of("first").mode() & 0o777, of("first").len()), (5, 0o400, 1 << 20));
+        for name in ["hidden/inner/one", "hidden/two", "three", "four"] {
+            assert_eq!(of(name).ino(), of("first").ino(), "{name}");
+        }
+        assert_eq!((of("kept").nlink(), of("other").nlink()), (1, 1));
+        assert_eq!(fs::read_to_string(copy.join("kept")).unwrap(), "x");
+    }
+    let names = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(names, 3, "what told which names belong together is gone");
+}
+
+#[test]
 fn a_very_deep_folder_is_refused_and_still_removed() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
