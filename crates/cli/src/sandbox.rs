@@ -88,6 +88,7 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
         SandboxState::Running => "running",
         SandboxState::Paused => "paused",
         SandboxState::Dead => "dead",
+        SandboxState::Unmade => "unmade",
         SandboxState::Unknown => "unknown",
     };
     let rows: Vec<_> =

@@ -101,7 +101,7 @@ impl Provider for AttachProvider {
             return Err(SandboxError::Unsupported(Capability::InjectedPorts));
         }
         let recovered = !self.known().insert(spec.id.clone());
-        Ok(Ensured { id: spec.id.clone(), recovered })
+        Ok(Ensured { id: spec.id.clone(), recovered, made_files: false })
     }
 
     async fn snapshot(&self, _: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
@@ -118,6 +118,11 @@ impl Provider for AttachProvider {
 
     async fn resume(&self, _: &SandboxId) -> Result<(), SandboxError> {
         Err(SandboxError::Unsupported(Capability::MemoryPause))
+    }
+
+    /// Its processes are somebody else's.
+    async fn halt(&self, _: &SandboxId) -> Result<(), SandboxError> {
+        Ok(())
     }
 
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {

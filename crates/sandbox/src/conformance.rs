@@ -34,6 +34,7 @@ pub async fn run(subject: &Subject<'_>) -> Result<Vec<&'static str>, String> {
     check!(unknown_ones_are_told);
     check!(snapshots_come_back);
     check!(pause_stops_and_resume_continues);
+    check!(halt_ends_the_processes_and_keeps_the_files);
     check!(terminate_ends_and_may_be_repeated);
     check!(what_is_not_ours_is_only_let_go);
     Ok(held)
@@ -59,7 +60,10 @@ async fn state(subject: &Subject<'_>, id: &SandboxId) -> Result<Option<SandboxSt
 async fn ensure_starts_once_and_finds_it_again(subject: &Subject<'_>) -> Result<(), String> {
     let spec = (subject.echo)("conform");
     let first = subject.provider.ensure(&spec).await.map_err(text)?;
-    if first.recovered || first.id != spec.id {
+    if first.recovered
+        || first.id != spec.id
+        || first.made_files != subject.provider.capabilities().owns_processes
+    {
         return Err(fail("the first ensure makes a new one", &first));
     }
     let second = subject.provider.ensure(&spec).await.map_err(text)?;
@@ -176,6 +180,25 @@ async fn pause_stops_and_resume_continues(subject: &Subject<'_>) -> Result<(), S
         return Err(fail("ensure resumes a paused one", &again));
     }
     echo(subject, &id).await
+}
+
+async fn halt_ends_the_processes_and_keeps_the_files(subject: &Subject<'_>) -> Result<(), String> {
+    let provider = subject.provider;
+    let spec = (subject.echo)("conform");
+    provider.halt(&spec.id).await.map_err(text)?;
+    provider.halt(&spec.id).await.map_err(text)?;
+    if !provider.capabilities().owns_processes {
+        return echo(subject, &spec.id).await;
+    }
+    match state(subject, &spec.id).await? {
+        Some(SandboxState::Dead) => {}
+        other => return Err(fail("it is over and still there", &other)),
+    }
+    let again = provider.ensure(&spec).await.map_err(text)?;
+    if again.recovered || again.made_files {
+        return Err(fail("it starts anew with its files", &again));
+    }
+    echo(subject, &spec.id).await
 }
 
 async fn terminate_ends_and_may_be_repeated(subject: &Subject<'_>) -> Result<(), String> {

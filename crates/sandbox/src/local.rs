@@ -20,7 +20,9 @@ mod open_files;
 mod plan;
 mod records;
 mod seccomp;
+mod sockets;
 mod start;
+mod strays;
 mod uids;
 mod watch;
 mod wire;
@@ -167,6 +169,18 @@ impl Provider for LocalProvider {
     async fn resume(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let _guard = self.0.lock(id).await;
         self.0.freeze(id, false).await
+    }
+
+    async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let (inner, id) = (self.0.clone(), id.clone());
+        self.whole(async move {
+            let _guard = inner.lock(&id).await;
+            match inner.folders.sandbox(&id).load()? {
+                Some(record) => inner.end_processes(&id, &record).await,
+                None => Ok(()),
+            }
+        })
+        .await
     }
 
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {

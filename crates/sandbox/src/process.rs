@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -28,19 +28,23 @@ use crate::tree;
 
 const CONNECT: Duration = Duration::from_secs(10);
 const END: Duration = Duration::from_secs(10);
+/// How often it is looked for what is left to end, and how long is between.
+const TRIES: u32 = 1000;
+const STEP: Duration = Duration::from_millis(10);
 
 /// Says that whoever starts this provider knows that it protects nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Insecure;
 
-/// Programs of this gateway's life only: after a restart they are not found again.
+/// Programs of this gateway's life only: after a restart they are not found again, but for their end.
 pub struct ProcessProvider {
     root: PathBuf,
     running: Mutex<HashMap<SandboxId, Running>>,
 }
 
+#[derive(Clone)]
 struct Running {
-    group: Pid,
+    pid: i32,
     handle: Arc<OwnedFd>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
 }
@@ -87,24 +91,58 @@ impl ProcessProvider {
             .spawn()
             .map_err(&host)?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(SandboxError::InitExited)?;
-        let group = Pid::from_raw(pid).ok_or(SandboxError::InitExited)?;
         let handle = Arc::new(identity::open(pid).map_err(&host)?);
         if let Some(mut stdin) = child.stdin.take() {
             // A program that does not read it ends or goes on; both show later.
             let _ = stdin.write_all(&spec.stdin).await;
         }
         tokio::spawn(async move { child.wait().await });
-        Ok(Running { group, handle, listeners })
+        Ok(Running { pid, handle, listeners })
     }
 }
 
-/// Ends the group of processes and waits, blocking this thread, for the first of them.
-fn end(running: &Running) -> Result<(), SandboxError> {
-    // The group's number is its first process's, which is still ours while its handle says that it lives.
-    if !identity::ended(&running.handle) {
-        let _ = rustix::process::kill_process_group(running.group, Signal::KILL);
+/// Ends what a program started, then the program itself, blocking this thread. What it started may have a group or a session
+/// of its own and lose its parent, so the program is stopped first: as long as it is there, all of it stays below it, if it
+/// adopts orphans as a supervisor does. Whoever has lost it all the same is known by its home.
+fn end(running: Option<&Running>, home: &Path) -> Result<(), SandboxError> {
+    let first = running.filter(|running| !identity::ended(&running.handle));
+    if let Some(first) = first {
+        let _ = rustix::process::pidfd_send_signal(&first.handle, Signal::STOP);
     }
-    if identity::wait(&running.handle, END) { Ok(()) } else { Err(SandboxError::Timeout("to end")) }
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    for _ in 0..TRIES {
+        let found = offspring(first.map(|first| first.pid), home);
+        let handles = found.into_iter().filter(|pid| *pid != own).filter_map(|pid| identity::open(pid).ok());
+        let left: Vec<_> = handles.filter(|handle| !identity::ended(handle)).collect();
+        if left.is_empty() {
+            let Some(first) = first else { return Ok(()) };
+            identity::kill(&first.handle);
+            return if identity::wait(&first.handle, END) {
+                Ok(())
+            } else {
+                Err(SandboxError::Timeout("to end"))
+            };
+        }
+        left.iter().for_each(identity::kill);
+        std::thread::sleep(STEP);
+    }
+    Err(SandboxError::Timeout("to end"))
+}
+
+/// Who descends from a process, without it, and who has this home.
+fn offspring(first: Option<i32>, home: &Path) -> Vec<i32> {
+    let mark = [b"HOME=", home.as_os_str().as_encoded_bytes()].concat();
+    let has_home = |pid: i32| {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == mark)
+    };
+    let parents: HashMap<i32, i32> =
+        identity::all_pids().into_iter().filter_map(|pid| Some((pid, identity::parent(pid)?))).collect();
+    let descends = |pid: i32| {
+        let line = std::iter::successors(parents.get(&pid), |parent| parents.get(parent));
+        first.is_some() && line.take(parents.len()).any(|parent| Some(*parent) == first)
+    };
+    parents.keys().copied().filter(|pid| Some(*pid) != first && (descends(*pid) || has_home(*pid))).collect()
 }
 
 #[async_trait]
@@ -128,15 +166,16 @@ impl Provider for ProcessProvider {
         }
         let id = spec.id.clone();
         if self.alive(&id) {
-            return Ok(Ensured { id, recovered: true });
+            return Ok(Ensured { id, recovered: true, made_files: false });
         }
-        // The sockets of a dead one would keep its ports.
+        // What a dead one has left would keep its ports.
+        self.halt(&id).await?;
         self.running().remove(&id);
         let fresh = !self.root.join(id.as_str()).exists();
         match self.start(spec).await {
             Ok(running) => {
                 self.running().insert(id.clone(), running);
-                Ok(Ensured { id, recovered: false })
+                Ok(Ensured { id, recovered: false, made_files: fresh })
             }
             Err(error) => {
                 if fresh {
@@ -163,14 +202,17 @@ impl Provider for ProcessProvider {
         Err(SandboxError::Unsupported(Capability::MemoryPause))
     }
 
+    async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError> {
+        let (running, home) = (self.running().get(id).cloned(), self.root.join(id.as_str()));
+        crate::local::blocking(move || end(running.as_ref(), &home)).await
+    }
+
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let running = self.running().remove(id);
-        let folder = self.root.join(id.as_str());
+        let home = self.root.join(id.as_str());
         crate::local::blocking(move || {
-            if let Some(running) = running {
-                end(&running)?;
-            }
-            Ok(tree::remove(&folder)?)
+            end(running.as_ref(), &home)?;
+            Ok(tree::remove(&home)?)
         })
         .await
     }

@@ -25,14 +25,18 @@ pub struct Ensured {
     pub id: SandboxId,
     /// It ran already and goes on with its memory; what the spec says beside the id was not applied.
     pub recovered: bool,
+    /// It had no files before: whoever takes this start back may remove them.
+    pub made_files: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxState {
     Running,
     Paused,
-    /// It ran and is over; its files may still be there.
+    /// It ran and is over; its files are there.
     Dead,
+    /// Its start was cut off before its files were whole, so it has none and never ran.
+    Unmade,
     /// The provider cannot tell, so nothing may be concluded, least of all that it is dead.
     Unknown,
 }
@@ -92,6 +96,9 @@ pub trait Provider: Send + Sync {
     async fn pause(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
     async fn resume(&self, id: &SandboxId) -> Result<(), SandboxError>;
+
+    /// Ends all processes and keeps the files. Ending what is not there succeeds.
+    async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
     /// Ends the sandbox and removes its files. Ending what is not there succeeds.
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError>;

@@ -45,6 +45,46 @@ async fn process() {
     conforms(&ProcessProvider::new(folder.path().join("data"), Insecure).unwrap(), port).await;
 }
 
+/// Starts one program with a group and a session of its own and one that has lost its parent, and says which they are.
+const FAMILY: &str = r"
+    use POSIX;
+    $SIG{CHLD} = 'IGNORE';
+    if (!fork) { POSIX::setsid(); open F, '>', '../group.pid'; print F $$; close F; sleep 600; exit }
+    if (!fork) {
+        if (!fork) { POSIX::setsid(); open F, '>', '../orphan.pid'; print F $$; close F; sleep 600 }
+        exit
+    }
+    sleep 600;
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_ends_with_all_that_it_started_in_groups_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = ProcessProvider::new(folder.path().join("data"), Insecure).unwrap();
+    let spec = Spec::new(
+        SandboxId::new("family").unwrap(),
+        vec!["/usr/bin/perl".into(), "-e".into(), FAMILY.into()],
+    );
+    for kept in [true, false] {
+        provider.ensure(&spec).await.unwrap();
+        let home = folder.path().join("data/family");
+        let mut pids = Vec::new();
+        for name in ["group.pid", "orphan.pid"] {
+            while !std::fs::read_to_string(home.join(name)).is_ok_and(|text| !text.is_empty()) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            pids.push(std::fs::read_to_string(home.join(name)).unwrap());
+            std::fs::remove_file(home.join(name)).unwrap();
+        }
+        if kept { provider.halt(&spec.id).await } else { provider.terminate(&spec.id).await }.unwrap();
+        assert_eq!(home.exists(), kept);
+        for pid in pids {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "it runs on: {stat:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn attach() {
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());

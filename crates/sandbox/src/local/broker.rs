@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::sockets;
 use super::wire::{self, Ask, Request};
 
 /// Owns no files and no processes.
@@ -38,6 +39,7 @@ fn serve() -> io::Result<()> {
             (Ask::Enter, None) => Err(Errno::INVAL),
             (Ask::Listen, _) => listen(request.port).map(Some),
             (Ask::Connect, _) => connect(request.port).map(Some),
+            (Ask::Asker, _) => sockets::asker().map(Some),
         };
         let (errno, made) = match done {
             Ok(made) => (0, made),

@@ -133,6 +133,13 @@ pub(crate) fn inside(namespace: u64) -> Vec<i32> {
     all_pids().into_iter().filter(is_inside).collect()
 }
 
+/// Who started a process, or adopted it.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(proc(pid).join("stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whose process it is.
 pub(crate) fn owner(pid: i32) -> Option<u32> {
     fs::metadata(proc(pid)).ok().map(|found| found.uid())

@@ -1,8 +1,7 @@
 //! The work on sandboxes, done by whoever holds the lock of the id.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,11 +12,11 @@ use tokio::sync::Semaphore;
 use super::cgroup::{Cgroups, Controller};
 use super::config::LocalConfig;
 use super::identity::{self, Found, Identity};
-use super::netns::{self, Broker};
+use super::netns::Broker;
 use super::records::{Folder, Folders, Record};
 use super::uids::Uids;
-use super::watch::{Watch, watch};
-use super::{blocking, start};
+use super::watch::{Watch, Watched, watch};
+use super::{blocking, strays};
 use crate::error::{Capability, SandboxError};
 use crate::provider::SandboxState;
 use crate::spec::{SandboxId, SnapshotId};
@@ -79,7 +78,8 @@ impl Inner {
     }
 
     fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
-        let watch = watch(self.folders.sandbox(id), record.clone(), Arc::new(handle), self.turns.clone());
+        let watched = Watched::new(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        let watch = watch(watched.asking_by(&self.config.helper), self.turns.clone());
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), watch);
     }
 
@@ -127,30 +127,21 @@ impl Inner {
 
     pub(super) async fn broker(&self, identity: &Identity) -> Result<Broker, SandboxError> {
         let mut broker = Broker::start(&self.config.helper)?;
-        self.enter(&mut broker, identity).await?;
+        broker.enter_network_of(identity).await?;
         Ok(broker)
     }
 
-    pub(super) async fn enter(&self, broker: &mut Broker, identity: &Identity) -> Result<(), SandboxError> {
-        let host = SandboxError::host("open the sandbox's network namespace");
-        let namespace = netns::open_namespace(&identity.net_path()).map_err(&host)?;
-        let file = std::fs::File::from(namespace);
-        // The process may have ended and its pid may be another's by now; the namespace tells.
-        if file.metadata().map_err(&host)?.ino() != identity.net_namespace {
-            return Err(SandboxError::InitExited);
-        }
-        broker.enter(file.as_fd()).await
-    }
-
     pub(super) fn state(&self, id: &SandboxId) -> SandboxState {
-        let Ok(record) = self.folders.sandbox(id).load() else { return SandboxState::Unknown };
+        let folder = self.folders.sandbox(id);
+        let Ok(record) = folder.load() else { return SandboxState::Unknown };
+        let over = || if folder.home().exists() { SandboxState::Dead } else { SandboxState::Unmade };
         let Some((identity, group)) = record.and_then(|r| Some((r.identity?, r.group))) else {
-            return SandboxState::Dead;
+            return over();
         };
         match identity.find() {
             Found::Alive(_) if group.frozen() == Some(true) => SandboxState::Paused,
             Found::Alive(_) => SandboxState::Running,
-            Found::Gone => SandboxState::Dead,
+            Found::Gone => over(),
             Found::Unknown => SandboxState::Unknown,
         }
     }
@@ -158,23 +149,22 @@ impl Inner {
     /// Ends all processes of a sandbox and removes its control groups; files and user id stay.
     pub(super) async fn end_processes(&self, id: &SandboxId, record: &Record) -> Result<(), SandboxError> {
         self.forget(id);
-        let record = record.clone();
+        let (record, folder) = (record.clone(), self.folders.sandbox(id));
         blocking(move || {
-            if let Some(identity) = record.identity {
-                match identity.find() {
-                    Found::Gone => {}
-                    Found::Unknown => return Err(SandboxError::Records("the host hides its process")),
-                    Found::Alive(handle) => {
-                        identity::kill(&handle);
-                        let _ = record.group.freeze(false);
-                        if !identity::wait(&handle, END) {
-                            return Err(SandboxError::Timeout("to end"));
-                        }
+            match record.identity.map(|identity| identity.find()) {
+                None => strays::end_unknown(&folder)?,
+                Some(Found::Gone) => {}
+                Some(Found::Unknown) => return Err(SandboxError::Records("the host hides its process")),
+                Some(Found::Alive(handle)) => {
+                    identity::kill(&handle);
+                    let _ = record.group.freeze(false);
+                    if !identity::wait(&handle, END) {
+                        return Err(SandboxError::Timeout("to end"));
                     }
                 }
             }
             if let Some(uid) = record.uid {
-                start::end_user(uid)?;
+                strays::end_user(uid)?;
             }
             record.group.remove()
         })
@@ -216,7 +206,9 @@ impl Inner {
         blocking(move || {
             let _making =
                 folders.making_snapshot().map_err(SandboxError::host("say that a snapshot is being made"))?;
-            let stop = record.identity.is_some() && record.group.frozen() == Some(false);
+            // What is over has nothing to stop, and after a reboot no group either.
+            let over = record.identity.is_none_or(|identity| matches!(identity.find(), Found::Gone));
+            let stop = !over && record.group.frozen() == Some(false);
             if stop {
                 record.group.freeze(true)?;
             }

@@ -1,7 +1,8 @@
 //! The gateway's side of the broker: sockets of a sandbox's network as tokio streams and listeners.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::hidden::BROKER;
+use super::identity::Identity;
 use super::wire::{self, Ask, Request};
 use crate::error::SandboxError;
 
@@ -32,7 +34,7 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// Starts a broker; it has to [enter](Self::enter) a namespace before it is of use.
+    /// Starts a broker; it has to [enter](Self::enter_network_of) a namespace before it is of use.
     pub(crate) fn start(helper: &Path) -> Result<Self, SandboxError> {
         let host = SandboxError::host("start the socket broker");
         let flags = SocketFlags::CLOEXEC;
@@ -54,7 +56,7 @@ impl Broker {
     }
 
     /// Sends the broker into a network namespace, for good.
-    pub(crate) async fn enter(&mut self, namespace: BorrowedFd<'_>) -> Result<(), SandboxError> {
+    async fn enter(&mut self, namespace: BorrowedFd<'_>) -> Result<(), SandboxError> {
         let host = SandboxError::host("send the socket broker into the sandbox's network");
         self.ask(Ask::Enter, 0, Some(namespace)).await?.map(drop).map_err(host)
     }
@@ -108,6 +110,23 @@ impl Broker {
         Err(SandboxError::Timeout("its network"))
     }
 
+    /// Sends the broker into the network of a PID 1.
+    pub(crate) async fn enter_network_of(&mut self, identity: &Identity) -> Result<(), SandboxError> {
+        let host = SandboxError::host("open the sandbox's network namespace");
+        let file = std::fs::File::open(identity.net_path()).map_err(&host)?;
+        // The process may have ended and its pid may be another's by now; the namespace tells.
+        if file.metadata().map_err(&host)?.ino() != identity.net_namespace {
+            return Err(SandboxError::InitExited);
+        }
+        self.enter(file.as_fd()).await
+    }
+
+    /// See [`sockets::memory`](super::sockets::memory).
+    pub(crate) async fn asker(&mut self) -> Result<OwnedFd, SandboxError> {
+        let made = self.ask(Ask::Asker, 0, None).await?;
+        made.map_err(SandboxError::host("ask about sockets"))?.ok_or(SandboxError::BrokerDied)
+    }
+
     /// A socket that is about to be connected; see [`connected`].
     pub(crate) async fn connect(&mut self, port: u16) -> Result<OwnedFd, SandboxError> {
         let refused = |kind| SandboxError::Refused { port, kind };
@@ -136,9 +155,4 @@ pub(crate) async fn connected(socket: OwnedFd, port: u16) -> Result<TcpStream, S
         }
         Ok(Some(error)) | Err(error) => Err(refused(error.kind())),
     }
-}
-
-/// Opens a namespace of a process, which the caller has checked to be the right one.
-pub(crate) fn open_namespace(path: &Path) -> io::Result<OwnedFd> {
-    Ok(std::fs::File::open(path)?.into())
 }

@@ -1,7 +1,7 @@
 //! What processes hold and no folder shows: files without a name, open or mapped or on their way from one process to
 //! another, and files that are only memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, Metadata};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -51,6 +51,28 @@ pub(super) fn memory(pids: &[i32]) -> u64 {
         }
     }
     files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+/// What can hold data that is on its way.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Queues {
+    pub(super) pipes: u64,
+    pub(super) sockets: u64,
+}
+
+/// Pipes and sockets that processes have open, each once.
+pub(super) fn queues(pids: &[i32]) -> Queues {
+    let (mut pipes, mut sockets) = (HashSet::new(), HashSet::new());
+    for descriptor in descriptors(pids) {
+        let Ok(found) = fs::metadata(&descriptor) else { continue };
+        let place = (found.dev(), found.ino());
+        if found.file_type().is_fifo() {
+            pipes.insert(place);
+        } else if found.file_type().is_socket() {
+            sockets.insert(place);
+        }
+    }
+    Queues { pipes: pipes.len() as u64, sockets: sockets.len() as u64 }
 }
 
 /// What the filesystems in memory hold that a process can write to.

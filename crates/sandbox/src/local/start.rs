@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
-use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit};
@@ -46,7 +45,7 @@ impl Inner {
                         }
                         attached => drop(attached?),
                     }
-                    return Ok(Ensured { id: spec.id.clone(), recovered: true });
+                    return Ok(Ensured { id: spec.id.clone(), recovered: true, made_files: false });
                 }
                 Found::Unknown => return Err(SandboxError::Records("the host hides its process")),
                 Found::Gone => self.end_processes(&spec.id, record).await?,
@@ -59,7 +58,7 @@ impl Inner {
             self.undo(spec, &folder, had_files).await;
             return Err(error);
         }
-        Ok(Ensured { id: spec.id.clone(), recovered: false })
+        Ok(Ensured { id: spec.id.clone(), recovered: false, made_files: !had_files })
     }
 
     /// What can be known to fail before anything is made.
@@ -202,7 +201,7 @@ impl Inner {
         record.identity = Some(identity);
         folder.save(record)?;
         // The ports are ours before anything inside runs that could take them.
-        let attached = match (self.enter(&mut broker, &identity).await, handle.try_clone()) {
+        let attached = match (broker.enter_network_of(&identity).await, handle.try_clone()) {
             (Ok(()), Ok(copy)) => self.attach(&spec.id, record, identity, copy, broker).await,
             (Err(error), _) => Err(error),
             (_, Err(error)) => Err(SandboxError::host("hold PID 1")(error)),
@@ -280,30 +279,4 @@ fn private(path: &Path, uid: Owner) -> io::Result<()> {
 
 fn own(path: &Path, uid: Owner) -> io::Result<()> {
     if uid.is_some() { chown(path, uid, uid) } else { Ok(()) }
-}
-
-/// Ends every process of a sandbox's own user, blocking this thread: what a crash in the middle of a start leaves.
-pub(super) fn end_user(uid: u32) -> Result<(), SandboxError> {
-    for _ in 0..500 {
-        let mut left = false;
-        for pid in identity::all_pids() {
-            if is_of(pid, uid)
-                && let Ok(handle) = identity::open(pid)
-                && is_of(pid, uid)
-                && !identity::ended(&handle)
-            {
-                identity::kill(&handle);
-                left = true;
-            }
-        }
-        if !left {
-            return Ok(());
-        }
-        sleep(Duration::from_millis(10));
-    }
-    Err(SandboxError::Timeout("to end"))
-}
-
-fn is_of(pid: i32, uid: u32) -> bool {
-    uid != 0 && identity::owner(pid) == Some(uid)
 }

@@ -7,9 +7,9 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clock::Clock;
@@ -19,8 +19,10 @@ use tokio::task::JoinHandle;
 use super::cgroup::Controller;
 use super::disk::{Disk, Seen, Used};
 use super::identity;
+use super::netns::Broker;
 use super::open_files;
 use super::records::{Folder, MAX_LOG, Record};
+use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
 const TICK: Duration = Duration::from_secs(1);
@@ -28,6 +30,9 @@ const TICK: Duration = Duration::from_secs(1);
 const MOST_TERMINALS: usize = 128;
 /// Descriptors are on their way for a moment; where some are at every one of so many looks, files are hidden there.
 const MOST_IN_FLIGHT: u32 = 120;
+
+/// What a pipe holds, unless somebody asked for more: the kernel gives each user 64 MiB in pipes and then next to nothing.
+const PIPE: u64 = 64 * 1024;
 
 /// What there is too much of.
 type Reason = &'static str;
@@ -47,8 +52,8 @@ pub(crate) fn turns() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| (cores.get() / 2).max(2))
 }
 
-pub(crate) fn watch(folder: Folder, record: Record, handle: Arc<OwnedFd>, turns: Arc<Semaphore>) -> Watch {
-    watch_by(Watched::new(folder, record, handle), turns, Watched::taken, Watched::stored)
+pub(crate) fn watch(watched: Watched, turns: Arc<Semaphore>) -> Watch {
+    watch_by(watched, turns, Watched::taken, Watched::stored)
 }
 
 fn watch_by(
@@ -63,6 +68,7 @@ fn watch_by(
 }
 
 async fn keep_memory(watched: Arc<Watched>, look: fn(&Watched) -> Option<Reason>) {
+    watched.find_asker().await;
     loop {
         tokio::time::sleep(TICK).await;
         let found = on_thread(&watched, move |watched| look(watched).map_or(Ok(()), Err)).await;
@@ -100,7 +106,7 @@ async fn on_thread<T: Send + 'static>(
 }
 
 /// What is watched.
-struct Watched {
+pub(crate) struct Watched {
     folder: Folder,
     record: Record,
     handle: Arc<OwnedFd>,
@@ -108,11 +114,46 @@ struct Watched {
     unseen: AtomicBool,
     /// At how many looks in a row descriptors were in flight.
     in_flight: AtomicU32,
+    /// By which program the kernel is asked about its sockets, and over which socket, if it could be made.
+    helper: Option<PathBuf>,
+    asker: OnceLock<OwnedFd>,
 }
 
 impl Watched {
-    fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
-        Self { folder, record, handle, unseen: AtomicBool::default(), in_flight: AtomicU32::default() }
+    pub(crate) fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
+        let (unseen, in_flight) = (AtomicBool::default(), AtomicU32::default());
+        Self { folder, record, handle, unseen, in_flight, helper: None, asker: OnceLock::new() }
+    }
+
+    pub(crate) fn asking_by(self, helper: &Path) -> Self {
+        Self { helper: Some(helper.to_owned()), ..self }
+    }
+
+    /// Only a process in the sandbox's network can make the socket that asks about its sockets.
+    async fn find_asker(&self) {
+        let (Some(helper), Some(identity)) = (&self.helper, self.record.identity) else { return };
+        if self.record.group.has(Controller::Memory) {
+            return;
+        }
+        let found = async {
+            let mut broker = Broker::start(helper)?;
+            broker.enter_network_of(&identity).await?;
+            broker.asker().await
+        };
+        match found.await {
+            Ok(asker) => drop(self.asker.set(asker)),
+            Err(error) => {
+                tracing::warn!(folder = %self.folder.0.display(), %error, "sockets are only numbered");
+            }
+        }
+    }
+
+    /// Memory that belongs to no process: what waits in sockets, as the kernel tells it or else as much as can, and pipes as
+    /// if they were full.
+    fn under_way(&self, inside: &[i32]) -> u64 {
+        let queues = open_files::queues(inside);
+        let told = self.asker.get().and_then(|asker| sockets::memory(asker).ok());
+        told.unwrap_or(queues.sockets * sockets::MOST_SENT).saturating_add(queues.pipes * PIPE)
     }
 
     /// What a look finds, unless there is nothing left to look at afterwards.
@@ -143,6 +184,7 @@ impl Watched {
         let inside = identity::inside(identity.pid_namespace);
         let (memory, pids) = usage(&inside);
         let memory = memory + open_files::memory(&inside) + open_files::tmpfs(identity.pid);
+        let memory = memory.saturating_add(self.under_way(&inside));
         if !group.has(Controller::Memory) && memory > limits.memory_bytes {
             return Some("memory");
         }

@@ -16,6 +16,8 @@ pub(crate) enum Ask {
     Enter = 1,
     Listen = 2,
     Connect = 3,
+    /// A socket that asks the kernel about the others.
+    Asker = 4,
 }
 
 /// What is asked, with a number that its answer repeats.
@@ -39,6 +41,7 @@ impl Request {
             1 => Ask::Enter,
             2 => Ask::Listen,
             3 => Ask::Connect,
+            4 => Ask::Asker,
             _ => return None,
         };
         Some(Self { ask, port: u16::from_le_bytes([p0, p1]), number: u32::from_le_bytes([n0, n1, n2, n3]) })

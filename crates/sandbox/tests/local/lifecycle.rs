@@ -281,6 +281,43 @@ async fn a_dead_one_starts_again_with_its_files() {
     bed.provider.terminate(&id("dead")).await.unwrap();
 }
 
+/// As a reboot leaves it: no process, and no control group.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_one_without_its_control_group_can_be_copied() {
+    let bed = Bed::new();
+    let sandbox = bed.start("rebooted").await;
+    bed.run(&sandbox, "echo kept > file; ln file other").await;
+    bed.provider.halt(&sandbox).await.unwrap();
+    let path = bed.folder.path().join("data/sandboxes/rebooted/state.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["group"]["Freezer"] =
+        serde_json::json!({"folder": bed.folder.path().join("gone"), "unified": false});
+    std::fs::write(&path, record.to_string()).unwrap();
+    let snapshot = bed.provider.snapshot(&sandbox, &[]).await.unwrap();
+    let fork = bed.start_with("after", |spec| spec.snapshot = Some(snapshot.clone())).await;
+    assert_eq!(bed.run(&fork, "cat file; stat -c %h file other").await, "kept\n2\n2\n");
+}
+
+/// As a gateway leaves it that is killed while it puts the files of a snapshot together.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_restore_is_no_sandbox_and_starts_from_the_snapshot_again() {
+    let bed = Bed::new();
+    let first = bed.start("first").await;
+    bed.run(&first, "echo kept > file").await;
+    let snapshot = bed.provider.snapshot(&first, &[]).await.unwrap();
+    bed.provider.terminate(&first).await.unwrap();
+    let second = bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
+    bed.provider.halt(&second).await.unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
+    let folder = bed.folder.path().join("data/sandboxes/second");
+    std::fs::rename(folder.join("home"), folder.join("home.draft")).unwrap();
+    std::fs::create_dir(folder.join("home.draft.links")).unwrap();
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Unmade);
+    bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
+    assert_eq!(bed.run(&second, "cat file").await, "kept\n");
+    assert!(!folder.join("home.draft.links").exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_broker_is_replaced() {
     let bed = Bed::new();

@@ -171,6 +171,33 @@ async fn memory_that_nobody_maps_counts_without_control_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_sockets_and_pipes_counts_without_control_groups() {
+    let bed = Bed::with(|config| config.cgroups = false);
+    let start = async |name| bed.start_with(name, |spec| spec.limits.memory_bytes = 96 * MIB).await;
+    // In processes with 200 each, as one has few descriptors.
+    let fill = |make: &str| {
+        format!(
+            "perl -MSocket -MIO::Handle -e 'for (1..8) {{ next if fork; for (1..200) {{ {make} or die; $b->blocking(0); \
+             push @keep, $a, $b; while (syswrite $b, q(x) x 65536) {{}} }} sleep 600 }} sleep 600' >/dev/null 2>&1 & true"
+        )
+    };
+    let sockets = start("in-sockets").await;
+    let script = fill("socketpair($a = undef, $b = undef, AF_UNIX, SOCK_STREAM, PF_UNSPEC)");
+    bed.run(&sockets, &script).await;
+    let pipes = start("in-pipes").await;
+    bed.run(&pipes, &fill("pipe($a = undef, $b = undef)")).await;
+    for sandbox in [sockets, pipes] {
+        assert!(ends(&bed, &sandbox, 30).await, "{sandbox} goes on with more than 96 MiB");
+        bed.provider.terminate(&sandbox).await.unwrap();
+    }
+    // One that has many of them and little in them goes on.
+    let honest = start("honest").await;
+    let few = "perl -MSocket -e 'for (1..100) { socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or die; \
+        syswrite $b, q(x); pipe(my $c, my $d); push @keep, $a, $b, $c, $d } sleep 600' >/dev/null 2>&1 & sleep 4; echo on";
+    assert_eq!(bed.run(&honest, few).await, "on\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_log_does_not_grow_without_end() {
     let bed = Bed::new();
     let sandbox = bed.start("log").await;

@@ -1,0 +1,231 @@
+//! What waits in the sockets of a sandbox's network, as the kernel tells it to a socket of ours in there. A socket may belong
+//! to no descriptor, being on its way to somebody, so they are not looked for in processes.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+const UNIX: u8 = 1;
+const INET: [u8; 2] = [2, 10];
+const TCP_AND_UDP: [u8; 2] = [6, 17];
+const NETLINK: u8 = 16;
+
+/// What one sender has under way at most, unless it has asked for more.
+pub(super) const MOST_SENT: u64 = 2 * 212_992;
+/// How many messages wait in a socket of messages, one more than the kernel's default.
+const MOST_MESSAGES: u64 = 11;
+const MESSAGES: u8 = 2;
+/// More than one byte takes that is sent alone.
+const BYTE: u64 = 1024;
+
+// As `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and `linux/netlink_diag.h` have them.
+const HEADER: usize = 16;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const BY_FAMILY: u16 = 20;
+const REQUEST_ALL: u16 = 0x301;
+const UNIX_SHOW_QUEUES_AND_MEMORY: u32 = 0x10 | 0x20;
+const UNIX_FACTS: usize = 16;
+const UNIX_QUEUES: u16 = 4;
+const UNIX_MEMORY: u16 = 5;
+const UNIX_SHUTDOWN: u16 = 6;
+const INET_MEMORY: u16 = 7;
+const INET_FACTS: usize = 72;
+const NETLINK_SHOW_MEMORY: u32 = 1;
+const NETLINK_MEMORY: u16 = 0;
+const NETLINK_FACTS: usize = 28;
+
+/// A socket that can ask about those of the network namespace in which it was made.
+pub(super) fn asker() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))
+}
+
+/// How much memory the sockets hold, or a little more: what is unread in a socket whose sender is gone counts as much as a
+/// sender can have under way. Fails where the kernel cannot tell.
+pub(super) fn memory(asker: &OwnedFd) -> io::Result<u64> {
+    let most = fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
+    let most = most.and_then(|text| text.trim().parse::<u64>().ok()).map_or(MOST_SENT, |most| most * 2);
+    let mut sum = ask(asker, &unix_request(), |body| unix_memory(body, most))?;
+    for family in INET {
+        for protocol in TCP_AND_UDP {
+            let request = inet_request(family, protocol);
+            sum += unless_unknown(ask(asker, &request, |body| memory_of(body, INET_FACTS, INET_MEMORY)))?;
+        }
+    }
+    let of_netlink = |body: &[u8]| memory_of(body, NETLINK_FACTS, NETLINK_MEMORY);
+    Ok(sum + unless_unknown(ask(asker, &netlink_request(), of_netlink))?)
+}
+
+/// A kernel that cannot tell of a protocol mostly has none of its sockets.
+fn unless_unknown(told: io::Result<u64>) -> io::Result<u64> {
+    if told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) { Ok(0) } else { told }
+}
+
+fn unix_request() -> Vec<u8> {
+    let numbers = [u32::MAX, 0, UNIX_SHOW_QUEUES_AND_MEMORY, 0, 0].map(u32::to_ne_bytes);
+    [&[UNIX, 0, 0, 0], numbers.as_flattened()].concat()
+}
+
+fn inet_request(family: u8, protocol: u8) -> Vec<u8> {
+    [&[family, protocol, 1 << (INET_MEMORY - 1), 0][..], &u32::MAX.to_ne_bytes(), &[0; 48]].concat()
+}
+
+fn netlink_request() -> Vec<u8> {
+    let numbers = [0, NETLINK_SHOW_MEMORY, 0, 0].map(u32::to_ne_bytes);
+    [&[NETLINK, u8::MAX, 0, 0], numbers.as_flattened()].concat()
+}
+
+/// Sends one question and sums up its answers.
+fn ask(asker: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io::Result<u64> {
+    let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(BY_FAMILY.to_ne_bytes());
+    message.extend(REQUEST_ALL.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    rustix::net::send(asker, &message, SendFlags::empty())?;
+    let (mut sum, mut buffer) = (0_u64, vec![0; 64 * 1024]);
+    loop {
+        // The kernel answers before it returns from the question, and goes on whenever we take something.
+        let (_, length) = rustix::net::recv(asker, &mut buffer[..], RecvFlags::empty())?;
+        for (kind, body) in Messages(buffer.get(..length).unwrap_or_default()) {
+            match kind {
+                DONE => return Ok(sum),
+                ERROR => {
+                    let error = number(body, 0).map_or(0, u32::cast_signed);
+                    return Err(io::Error::from_raw_os_error(error.wrapping_neg()));
+                }
+                BY_FAMILY => sum = sum.saturating_add(each(body)),
+                _ => {}
+            }
+        }
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// Messages, each with a header of its own.
+struct Messages<'a>(&'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let length = number(self.0, 0)? as usize;
+        let kind = short(self.0, 4)?;
+        let body = self.0.get(HEADER..length)?;
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    }
+}
+
+/// The attribute of this kind behind the facts of a socket.
+fn attribute(body: &[u8], facts: usize, kind: u16) -> Option<&[u8]> {
+    let mut rest = body.get(facts..)?;
+    loop {
+        let length = usize::from(short(rest, 0)?);
+        // Shorter than its own header there is none, and no end either.
+        let found = rest.get(4..length)?;
+        if short(rest, 2)? == kind {
+            return Some(found);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// What waits is charged to its sender, so a receiver has it only as unread bytes, whatever they take. Of messages only the
+/// first is told.
+fn unix_memory(body: &[u8], most: u64) -> u64 {
+    let of = |kind, at| attribute(body, UNIX_FACTS, kind).and_then(|found| number(found, at));
+    let sent = u64::from(of(UNIX_MEMORY, 8).unwrap_or_default());
+    let unread = u64::from(of(UNIX_QUEUES, 0).unwrap_or_default());
+    let ended = attribute(body, UNIX_FACTS, UNIX_SHUTDOWN).is_some_and(|found| found.first() > Some(&0));
+    let waits = match body.get(1) {
+        Some(&MESSAGES) if unread > 0 => MOST_MESSAGES * MOST_SENT,
+        _ if ended => most.min(unread * BYTE),
+        _ => 0,
+    };
+    sent + waits
+}
+
+/// Received, and sent or queued, which is the same memory where it is both; and what waits for a busy receiver.
+fn memory_of(body: &[u8], facts: usize, kind: u16) -> u64 {
+    let found = attribute(body, facts, kind).unwrap_or_default();
+    let [received, sent, queued, waiting] =
+        [0, 8, 20, 28].map(|at| u64::from(number(found, at).unwrap_or_default()));
+    received + sent.max(queued) + waiting
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Writes until nobody takes more, and says how much that was.
+    fn fill(mut to: impl io::Write) -> u64 {
+        let mut written = 0;
+        while let Ok(more) = to.write(&[1; 10_000]) {
+            written += more as u64;
+        }
+        written
+    }
+
+    /// Others have sockets in the same network, so it can be more.
+    #[test]
+    fn what_waits_in_sockets_is_told_by_the_kernel_also_when_its_sender_is_gone() {
+        let asker = asker().unwrap();
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for _ in 0..32 {
+            let (sender, receiver) = UnixStream::pair().unwrap();
+            sender.set_nonblocking(true).unwrap();
+            assert!(fill(&sender) > 0);
+            senders.push(sender);
+            receivers.push(receiver);
+        }
+        let full = memory(&asker).unwrap();
+        drop(senders);
+        let orphaned = memory(&asker).unwrap();
+        drop(receivers);
+        assert!(full > 32 * 150_000 && orphaned > 32 * 150_000, "{full} {orphaned}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _receiver = listener.accept().unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let written = fill(&sender);
+        let full = memory(&asker).unwrap();
+        assert!(full > written, "{full} {written}");
+    }
+
+    #[test]
+    fn answers_that_are_cut_short_are_no_reason_to_fall_over() {
+        let mut message = 24_u32.to_ne_bytes().to_vec();
+        message.extend(BY_FAMILY.to_ne_bytes());
+        message.extend([0; 10]);
+        message.extend([1; 8]);
+        for length in 0..message.len() {
+            assert_eq!(Messages(&message[..length]).count(), 0, "{length}");
+        }
+        assert_eq!(Messages(&message).count(), 1);
+        assert_eq!(Messages(&[0; 64]).take(100).count(), 0);
+        for length in 0..64 {
+            let body = vec![1; length];
+            assert_eq!(memory_of(&body, INET_FACTS, INET_MEMORY), 0);
+            unix_memory(&body, MOST_SENT);
+            assert_eq!(attribute(&[0; 64][..length], 0, 5), None);
+        }
+    }
+}
