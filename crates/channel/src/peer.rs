@@ -63,6 +63,11 @@ impl Caller {
         Ok(Stream::new(Arc::clone(shared), id))
     }
 
+    /// Whether the channel has ended, so that no conversation can begin any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.0.mux().closed.is_some()
+    }
+
     pub fn usage(&self) -> Usage {
         self.0.0.mux().usage()
     }

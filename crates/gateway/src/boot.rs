@@ -164,6 +164,13 @@ impl Gateway {
             self.app.gate.close().await;
         };
         let _ = tokio::time::timeout(CLOSING_SERVER, closing).await;
+        let recorded = async {
+            self.app.sandboxes.close().await;
+            self.app.networks.close().await;
+        };
+        if tokio::time::timeout(CLOSING_SERVER, recorded).await.is_err() {
+            tracing::warn!("not all that sandboxes reached is on record");
+        }
         let patience = match self.app.config.database {
             Database::Sqlite => CLOSING_FILE,
             Database::Postgres(_) => CLOSING_SERVER,

@@ -31,6 +31,6 @@ pub use network::{Counted, Network, Networks, check_rules, outcome_of, proxy_of}
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
 pub(crate) use room::PUSH_PASS;
-pub use room::{Inside, Room, Wanted};
+pub use room::{Held, Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
 pub use snapshot::{Saved, SnapshotError, snapshot};

@@ -62,6 +62,11 @@ impl Sandboxd {
         Ok(Self { caller, patience: Self::PATIENCE })
     }
 
+    /// Whether the channel has ended, as one does that was silent for too long: only a new one reaches the inside then.
+    pub fn is_closed(&self) -> bool {
+        self.caller.is_closed()
+    }
+
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
 use crate::llm::NoPrice;
-use crate::runtime::Inside;
+use crate::runtime::Held;
 
 /// A request to the session's actor.
 pub(crate) enum Command {
@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Wake,
     /// The session's running sandbox, or why there is none.
     Inside {
-        reply: oneshot::Sender<Result<Inside, String>>,
+        reply: oneshot::Sender<Result<Held, String>>,
     },
     /// Tells everyone what was done beside the agent.
     Say(Box<ServerMessage>),

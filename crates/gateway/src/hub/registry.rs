@@ -18,7 +18,7 @@ use super::feed::Feed;
 use super::room::{Pulse, leaving};
 use super::session::{Left, Session};
 use crate::app::AppState;
-use crate::runtime::Inside;
+use crate::runtime::{Held, Inside};
 
 /// Commands that may wait for a session; whoever has more to say waits with them.
 const INBOX: usize = 256;
@@ -259,7 +259,17 @@ impl Hub {
         self.ask(|reply| Command::Touch { reply }).await
     }
 
+    /// The inside of the session's running sandbox, or why it cannot be reached. Reached from here: the session has others
+    /// to serve while it waits for a supervisor.
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
+        Ok(match self.held().await? {
+            Ok(held) => held.enter(&self.app.sandboxes).await.map_err(|error| error.to_string()),
+            Err(reason) => Err(reason),
+        })
+    }
+
+    /// The session's running sandbox, for whoever needs nobody inside.
+    pub(crate) async fn held(&self) -> Result<Result<Held, String>, HubError> {
         self.ask(|reply| Command::Inside { reply }).await
     }
 

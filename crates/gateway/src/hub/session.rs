@@ -33,7 +33,7 @@ use super::room::Pulse;
 use super::telemetry::Telemetry;
 use super::transcript::Transcript;
 use crate::app::AppState;
-use crate::runtime::{Agent, Inside, LaunchError};
+use crate::runtime::{Agent, Held, LaunchError};
 
 /// How often counters are written down and idleness is looked at.
 const TICK: Duration = Duration::from_secs(30);
@@ -274,7 +274,7 @@ impl Session {
     }
 
     /// The sandbox's inside. An agent that somebody else runs has none that we could ask.
-    fn inside(&self) -> Result<Inside, String> {
+    fn inside(&self) -> Result<Held, String> {
         match &self.agent {
             Some(Agent { room: Some(room), .. }) => Ok(room.held_by(self.owner)),
             Some(_) => Err(format!("the {} provider has no access to files", self.record.sandbox_provider)),

@@ -120,8 +120,9 @@ impl Launch {
         let program = agent_program(&self.app)?;
         let id = sandbox_of(&self.record)?;
         let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
-        // Whoever has files of its own goes on with them.
-        let snapshot = if found.is_none() { self.snapshot().await? } else { None };
+        // Whoever has files of its own goes on with them. A start that was cut off has made none.
+        let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Unmade);
+        let snapshot = if has_files { None } else { self.snapshot().await? };
         if found.is_none()
             && snapshot.is_none()
             && let Some(agent) = self.warm().await?

@@ -16,6 +16,8 @@ use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
 use sandbox::SandboxId;
 use store::{EgressPolicy, NewEgressRecord, Store, StoreError};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How soon a changed rule counts.
 const FRESH: Duration = Duration::from_millis(500);
@@ -47,11 +49,15 @@ pub struct Networks {
     rng: Rng,
     /// The rules of each organisation that has a sandbox.
     rules: Mutex<HashMap<OrgId, watch::Sender<Arc<Rules>>>>,
+    /// Whoever writes records, and that no more will come.
+    writing: TaskTracker,
+    closing: CancellationToken,
 }
 
 impl Networks {
     pub fn start(store: Store, private: Vec<String>, clock: Clock, rng: Rng) -> Arc<Self> {
-        let networks = Arc::new(Self { store, private, clock, rng, rules: Mutex::default() });
+        let (rules, writing, closing) = (Mutex::default(), TaskTracker::new(), CancellationToken::new());
+        let networks = Arc::new(Self { store, private, clock, rng, rules, writing, closing });
         tokio::spawn(keep_fresh(Arc::downgrade(&networks)));
         networks
     }
@@ -60,14 +66,17 @@ impl Networks {
     pub async fn proxy(&self, network: Network) -> Result<Proxy, StoreError> {
         let rules = self.follow(network.org).await?;
         let (queue, records) = record_queue(QUEUE);
-        tokio::spawn(keep_records(
-            records,
-            network,
-            self.store.clone(),
-            self.clock.clone(),
-            self.rng.clone(),
-        ));
+        let (store, clock, rng) = (self.store.clone(), self.clock.clone(), self.rng.clone());
+        let closing = self.closing.clone();
+        self.writing.spawn(keep_records(records, network, store, clock, rng, closing));
         Ok(proxy(rules, queue, &self.clock))
+    }
+
+    /// Waits until all that has happened is written. Nothing may happen any more: connections are closed before.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        self.writing.close();
+        self.writing.wait().await;
     }
 
     /// Whether sandboxes of an organisation might go there, by its rules alone.
@@ -176,9 +185,22 @@ async fn keep_fresh(networks: Weak<Networks>) {
     }
 }
 
-/// Writes records until the sandbox's proxy is gone and all are written.
-async fn keep_records(mut records: Records, network: Network, store: Store, clock: Clock, rng: Rng) {
-    while let Some(first) = records.next().await {
+/// Writes records until the sandbox's proxy is gone, or all are closed, and all are written.
+async fn keep_records(
+    mut records: Records,
+    network: Network,
+    store: Store,
+    clock: Clock,
+    rng: Rng,
+    closing: CancellationToken,
+) {
+    loop {
+        let first = tokio::select! {
+            biased;
+            first = records.next() => first,
+            () = closing.cancelled() => None,
+        };
+        let Some(first) = first else { return };
         let (mut batch, mut next) = (Vec::new(), Some(first));
         while let Some(news) = next {
             match news {

@@ -16,9 +16,10 @@ use sandboxd::Sandboxd;
 use sandboxd::inside::{Options, startup};
 use store::Owner;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::sandboxes::Sandboxes;
 use crate::server;
@@ -64,7 +65,9 @@ pub struct Wanted {
 /// A sandbox that runs. Dropping it lets go of the sandbox, which goes on without a way out.
 pub struct Room {
     pub id: SandboxId,
+    /// As it was reached at the start; see [`Held`] for later.
     pub inside: Sandboxd,
+    line: Arc<Line>,
     /// It ran already, and what was wanted beside its id was not applied.
     pub recovered: bool,
     /// Where programs inside find the gateway.
@@ -84,10 +87,43 @@ pub struct Inside {
     pub gateway_url: String,
 }
 
+/// A running sandbox that has yet to be entered.
+pub struct Held {
+    pub owner: Owner,
+    pub sandbox: SandboxId,
+    gateway_url: String,
+    line: Arc<Line>,
+}
+
+/// The channel to a supervisor, of which there is one for all who need it.
+struct Line {
+    port: u16,
+    channel: Mutex<Sandboxd>,
+}
+
+impl Line {
+    /// The channel, or a new one when that has ended: whoever was silent for a while, because he was stopped, say, is there
+    /// again afterwards.
+    async fn reach(&self, sandboxes: &Sandboxes, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
+        let mut channel = self.channel.lock().await;
+        if channel.is_closed() {
+            *channel = sandboxes.supervisor(id, self.port).await?;
+        }
+        Ok(channel.clone())
+    }
+}
+
+impl Held {
+    pub(crate) async fn enter(self, sandboxes: &Sandboxes) -> Result<Inside, SandboxError> {
+        let supervisor = self.line.reach(sandboxes, &self.sandbox).await?;
+        Ok(Inside { owner: self.owner, sandbox: self.sandbox, supervisor, gateway_url: self.gateway_url })
+    }
+}
+
 impl Room {
-    pub(crate) fn held_by(&self, owner: Owner) -> Inside {
-        let (supervisor, gateway_url) = (self.inside.clone(), self.gateway_url.clone());
-        Inside { owner, sandbox: self.id.clone(), supervisor, gateway_url }
+    pub(crate) fn held_by(&self, owner: Owner) -> Held {
+        let (gateway_url, line) = (self.gateway_url.clone(), self.line.clone());
+        Held { owner, sandbox: self.id.clone(), gateway_url, line }
     }
 
     /// Gives connections that programs inside make from now on another way out.
@@ -100,7 +136,7 @@ impl Room {
 }
 
 struct Serving {
-    task: JoinHandle<()>,
+    task: AbortHandle,
     servers: watch::Sender<Arc<Servers>>,
 }
 
@@ -123,8 +159,8 @@ impl Ports {
 }
 
 impl Sandboxes {
-    /// Starts a sandbox, or finds it again, and waits until its supervisor answers. When this fails, a sandbox that
-    /// it started is gone.
+    /// Starts a sandbox, or finds it again, and waits until its supervisor answers. When this fails, what it started has
+    /// ended, and of files only those are gone that it made.
     pub async fn start(&self, wanted: Wanted) -> Result<Room, SandboxError> {
         let ports = self.ports().await?;
         let spec = self.spec(&wanted, ports)?;
@@ -132,11 +168,15 @@ impl Sandboxes {
         let id = wanted.id.clone();
         let servers = Servers { proxy: wanted.proxy, gateway: wanted.gateway, ports };
         let room = self.enter(&id, servers, ensured.recovered).await;
-        if room.is_err()
-            && !ensured.recovered
-            && let Err(error) = self.provider.terminate(&id).await
-        {
-            tracing::error!(sandbox = %id, %error, "a sandbox that did not become ready is left behind");
+        if room.is_err() && !ensured.recovered {
+            let undone = if ensured.made_files {
+                self.provider.terminate(&id).await
+            } else {
+                self.provider.halt(&id).await
+            };
+            if let Err(error) = undone {
+                tracing::error!(sandbox = %id, %error, "a sandbox that did not become ready is left behind");
+            }
         }
         room
     }
@@ -150,10 +190,12 @@ impl Sandboxes {
         let injected = self.provider.listeners(id).await?;
         let ports = servers.ports;
         let (servers, served) = watch::channel(Arc::new(servers));
-        let serving = Serving { task: tokio::spawn(serve(injected, served)), servers };
+        let task = self.serving.spawn(serve(injected, served, self.closing.clone())).abort_handle();
+        let serving = Serving { task, servers };
         let inside = self.supervisor(id, ports.supervisor).await?;
+        let line = Arc::new(Line { port: ports.supervisor, channel: Mutex::new(inside.clone()) });
         let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
-        Ok(Room { id: id.clone(), inside, recovered, gateway_url, agent_port: ports.agent, serving })
+        Ok(Room { id: id.clone(), inside, line, recovered, gateway_url, agent_port: ports.agent, serving })
     }
 
     /// In a network of its own a sandbox has all ports; without one it gets some that are free now.
@@ -238,17 +280,29 @@ impl Sandboxes {
     }
 }
 
-/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
-async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<Arc<Servers>>) {
+/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends. When all is to be
+/// closed it returns after the last connection is, and so is on record.
+async fn serve(
+    mut injected: mpsc::Receiver<Injected>,
+    servers: watch::Receiver<Arc<Servers>>,
+    closing: CancellationToken,
+) {
     let mut served = JoinSet::new();
-    while let Some(Injected { port, stream }) = injected.recv().await {
-        while served.try_join_next().is_some() {}
-        if served.len() >= SERVED {
-            served.join_next().await;
+    let serving = async {
+        while let Some(Injected { port, stream }) = injected.recv().await {
+            while served.try_join_next().is_some() {}
+            if served.len() >= SERVED {
+                served.join_next().await;
+            }
+            let servers = servers.borrow().clone();
+            served.spawn(async move { servers.serve(port, stream).await });
         }
-        let servers = servers.borrow().clone();
-        served.spawn(async move { servers.serve(port, stream).await });
+    };
+    tokio::select! {
+        () = serving => {}
+        () = closing.cancelled() => {}
     }
+    served.shutdown().await;
 }
 
 /// What is behind the injected ports.
@@ -308,42 +362,4 @@ fn proxy_variables(port: u16) -> BTreeMap<String, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clock::Clock;
-    use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    use super::super::network::Counted;
-    use super::*;
-
-    #[tokio::test]
-    async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
-        let (_rules, rules) = watch::channel(Arc::new(Rules::new(Mode::Offline)));
-        let proxy = Proxy::new(Config {
-            rules,
-            resolver: Arc::new(SystemResolver::new(1)),
-            addresses: AddressPolicy::strict(),
-            limits: Limits { connections: 2 * SERVED, ..Limits::default() },
-            clock: Clock::system(),
-            recorder: Arc::new(Counted),
-        });
-        let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN };
-        let (_servers, served) = watch::channel(Arc::new(servers));
-        let (to, injected) = mpsc::channel(1);
-        let serving = tokio::spawn(serve(injected, served));
-        let mut ours = Vec::new();
-        for _ in 0..=SERVED {
-            let (one, other) = tokio::io::duplex(4096);
-            to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
-            ours.push(one);
-        }
-        for mut stream in ours {
-            stream.write_all(b"GET http://x.test/ HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.contains("offline"), "{answer:?}");
-        }
-        assert_eq!(proxy.counters().refused, SERVED as u64 + 1);
-        serving.abort();
-    }
-}
+mod tests;

@@ -10,6 +10,8 @@ use sandbox::local::{LimitsReport, LocalConfig, LocalProvider};
 use sandbox::process::{self, ProcessProvider};
 use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::key::RootKey;
@@ -55,6 +57,9 @@ pub struct Sandboxes {
     pub(super) rng: Rng,
     /// How many more may be copied and left at the same time.
     pub(super) leaving: Semaphore,
+    /// Whoever serves connections out of sandboxes, and that they are to be closed.
+    pub(super) serving: TaskTracker,
+    pub(super) closing: CancellationToken,
     engine: Kind,
     folder: PathBuf,
 }
@@ -99,6 +104,8 @@ impl Sandboxes {
             keys,
             rng: rng.clone(),
             leaving: Semaphore::new(LEAVING),
+            serving: TaskTracker::new(),
+            closing: CancellationToken::new(),
             engine,
             folder,
         })
@@ -110,6 +117,13 @@ impl Sandboxes {
             Kind::Local { provider, .. } => Some(provider.limits_report()),
             Kind::Attach | Kind::Process => None,
         }
+    }
+
+    /// Closes every connection that comes out of a sandbox, and waits until all of them are.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        self.serving.close();
+        self.serving.wait().await;
     }
 
     /// What is wrong with the engine now, for whoever asks whether we are ready.
@@ -171,5 +185,26 @@ fn plain_http(url: &str, allowed: &[String]) -> PlainHttp {
         PlainHttp::Anywhere
     } else {
         PlainHttp::LoopbackOnly
+    }
+}
+
+#[cfg(test)]
+impl Sandboxes {
+    /// Sandboxes of a provider that a test has made.
+    pub(super) fn of(provider: Arc<dyn Provider>, folder: &std::path::Path) -> Self {
+        let rng = Rng::system();
+        Self {
+            provider,
+            limits: Limits::default(),
+            rootfs: None,
+            program: PathBuf::from("/bin/true"),
+            keys: RootKey::open(&folder.join("key"), &rng).unwrap(),
+            rng,
+            leaving: Semaphore::new(LEAVING),
+            serving: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            engine: Kind::Attach,
+            folder: folder.to_owned(),
+        }
     }
 }

@@ -46,14 +46,14 @@ pub async fn snapshot(app: &AppState, session: SessionId) -> Result<Saved, Snaps
         return Err(SandboxError::Unsupported(Capability::DurableSnapshot).into());
     }
     let hub = app.hubs.open(app, session).await?;
-    let inside = hub.inside().await?.map_err(SnapshotError::NotRunning)?;
-    let record = app.store.session(inside.owner.org(), session).await?;
+    let held = hub.held().await?.map_err(SnapshotError::NotRunning)?;
+    let record = app.store.session(held.owner.org(), session).await?;
     let record = record.ok_or(StoreError::Missing("this session"))?;
     let target = match record.session_type {
         proto::SessionType::Setup => SnapshotTarget::Configuration,
         proto::SessionType::Coding | proto::SessionType::Cli => SnapshotTarget::Session,
     };
-    let id = keep_files(app, &inside.owner, &record, &inside.sandbox, target).await?;
+    let id = keep_files(app, &held.owner, &record, &held.sandbox, target).await?;
     Ok(Saved { id, target })
 }
 

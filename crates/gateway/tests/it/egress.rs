@@ -123,6 +123,27 @@ async fn each_of_a_flood_of_attempts_has_its_row() {
 }
 
 #[tokio::test]
+async fn what_is_not_written_yet_is_written_before_a_gateway_stops() {
+    for setup in [Setup::sqlite(), Setup::postgres().await] {
+        let gateway = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+        let team = OrgOf3::new(&gateway.app).await;
+        let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };
+        // It is held beyond the end, as a session holds that of its sandbox.
+        let proxy = gateway.app.networks.proxy(network).await.unwrap();
+        let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+        let request = |number| format!("GET http://127.0.0.1:{number}/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        ours.write_all((1..=500).map(request).collect::<String>().as_bytes()).await.unwrap();
+        ours.shutdown().await.unwrap();
+        within(proxy.serve(theirs)).await;
+        let life = gateway::lifecycle::Lifecycle::default();
+        life.soft.cancel();
+        assert!(within(gateway.run(&life)).await);
+        let again = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(again.app.store.egress_records(team.org, None, 1000).await.unwrap().len(), 500);
+    }
+}
+
+#[tokio::test]
 async fn what_was_reached_long_ago_is_forgotten() {
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         let gateway = setup.set("EGRESS_KEEP_DAYS", "7").start().await;

@@ -59,24 +59,29 @@ async fn a_snapshot_of_another_organisation_and_one_that_is_not_there_answer_ali
 async fn a_session_that_names_anothers_snapshot_does_not_boot() {
     let setup = Setup::sqlite();
     // It is looked for, and never run.
-    let agent = setup.folder().join("bin/opencode");
+    let (agent, data_dir) = (setup.folder().join("bin/opencode"), setup.data_dir());
     std::fs::write(&agent, "").unwrap();
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
     let live = Live::local(setup).await;
     let other = org(&live.app).await;
     with_snapshot(&live, other, "theirs").await;
     let now = live.app.clock.now();
-    let session = live.app.rng.uuid(now).into();
-    let new = NewSession::new(session, live.ada.org, SessionType::Coding, "local", now);
-    let new = NewSession { snapshot_id: Some("theirs".to_owned()), ..new };
-    live.app.store.create_session(new).await.unwrap();
-    let mut socket = live.watch(&session.to_string()).await;
-    let said = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
-    assert!(
-        said["payload"]["message"].as_str().unwrap().contains("the snapshot that this session starts from"),
-        "{said}"
-    );
-    assert!(live.app.sandboxes.provider.list().await.unwrap().is_empty());
+    for half in [false, true] {
+        let session = live.app.rng.uuid(now).into();
+        let new = NewSession::new(session, live.ada.org, SessionType::Coding, "local", now);
+        let new = NewSession { snapshot_id: Some("theirs".to_owned()), ..new };
+        live.app.store.create_session(new).await.unwrap();
+        // As a gateway leaves it that is killed before it has all files of the snapshot.
+        let folder = data_dir.join("sandboxes/sandboxes").join(session.to_string());
+        if half {
+            std::fs::create_dir_all(folder.join("home.draft")).unwrap();
+        }
+        let mut socket = live.watch(&session.to_string()).await;
+        let said = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
+        let message = said["payload"]["message"].as_str().unwrap();
+        assert!(message.contains("the snapshot that this session starts from"), "{message}");
+        assert_eq!((folder.exists(), folder.join("home").exists()), (half, false));
+    }
 }
 
 #[tokio::test]

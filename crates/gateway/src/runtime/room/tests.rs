@@ -1,0 +1,220 @@
+//! Rooms in a provider that does what the test says.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use channel::Key;
+use clock::{Clock, Rng};
+use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
+use sandbox::{Capabilities, Ensured, ExpiryOwner, Isolation, Listed, Provider};
+use sandboxd::inside::Worker;
+use sandboxd::protocol::{Ended, Exec};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::super::network::{Counted, proxy_of};
+use super::*;
+
+#[tokio::test]
+async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
+    let (_rules, rules) = watch::channel(Arc::new(Rules::new(Mode::Offline)));
+    let proxy = Proxy::new(Config {
+        rules,
+        resolver: Arc::new(SystemResolver::new(1)),
+        addresses: AddressPolicy::strict(),
+        limits: Limits { connections: 2 * SERVED, ..Limits::default() },
+        clock: Clock::system(),
+        recorder: Arc::new(Counted),
+    });
+    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN };
+    let (_servers, served) = watch::channel(Arc::new(servers));
+    let (to, injected) = mpsc::channel(1);
+    let serving = tokio::spawn(serve(injected, served, CancellationToken::new()));
+    let mut ours = Vec::new();
+    for _ in 0..=SERVED {
+        let (one, other) = tokio::io::duplex(4096);
+        to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
+        ours.push(one);
+    }
+    for mut stream in ours {
+        stream.write_all(b"GET http://x.test/ HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains("offline"), "{answer:?}");
+    }
+    assert_eq!(proxy.counters().refused, SERVED as u64 + 1);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
+    let origin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let host = origin.local_addr().unwrap().to_string();
+    let rules = Rules::new(Mode::Open).allow_private(&host).unwrap();
+    let (queue, mut records) = egress::record_queue(10);
+    let servers =
+        Servers { proxy: proxy_of(rules, queue, &Clock::system()), gateway: None, ports: Ports::OWN };
+    let (_servers, served) = watch::channel(Arc::new(servers));
+    let (to, injected) = mpsc::channel(1);
+    let closing = CancellationToken::new();
+    let serving = tokio::spawn(serve(injected, served, closing.clone()));
+    let (mut ours, other) = tokio::io::duplex(4096);
+    to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
+    ours.write_all(format!("CONNECT {host} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let (mut reached, _) = origin.accept().await.unwrap();
+    let mut answer = [0; 12];
+    ours.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    ours.write_all(b"hello").await.unwrap();
+    reached.read_exact(&mut [0; 5]).await.unwrap();
+    closing.cancel();
+    serving.await.unwrap();
+    let recorded = futures_util::FutureExt::now_or_never(records.next()).flatten();
+    let Some(egress::News::Record(record)) = recorded else { panic!("{recorded:?}") };
+    assert_eq!((record.ended, record.bytes_up), (egress::Ended::Cancelled, 5));
+}
+
+/// A provider of one sandbox, which is wherever the test says.
+struct Fake {
+    ensured: Ensured,
+    /// Where its supervisor listens; `None` where it cannot be reached.
+    supervisor: Option<u16>,
+    dialled: AtomicU32,
+    undone: std::sync::Mutex<Vec<&'static str>>,
+}
+
+impl Fake {
+    fn new(ensured: Ensured, supervisor: Option<u16>) -> Arc<Self> {
+        let (dialled, undone) = (AtomicU32::default(), std::sync::Mutex::default());
+        Arc::new(Self { ensured, supervisor, dialled, undone })
+    }
+
+    fn undone(&self) -> Vec<&'static str> {
+        self.undone.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, what: &'static str) {
+        self.undone.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+}
+
+#[async_trait]
+impl Provider for Fake {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            memory_pause: false,
+            durable_snapshot: false,
+            fork: false,
+            injected_ports: true,
+            owns_processes: true,
+            expiry: ExpiryOwner::Gateway,
+            isolation: Isolation::None,
+        }
+    }
+
+    async fn ensure(&self, _: &Spec) -> Result<Ensured, SandboxError> {
+        Ok(self.ensured.clone())
+    }
+
+    async fn snapshot(&self, id: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
+        Err(SandboxError::NotFound(id.clone()))
+    }
+
+    async fn remove_snapshot(&self, _: &SnapshotId) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    async fn pause(&self, _: &SandboxId) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    async fn resume(&self, _: &SandboxId) -> Result<(), SandboxError> {
+        Ok(())
+    }
+
+    async fn halt(&self, _: &SandboxId) -> Result<(), SandboxError> {
+        self.note("processes");
+        Ok(())
+    }
+
+    async fn terminate(&self, _: &SandboxId) -> Result<(), SandboxError> {
+        self.note("files");
+        Ok(())
+    }
+
+    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
+        Ok(Vec::new())
+    }
+
+    async fn dial(&self, _: &SandboxId, _: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
+        self.dialled.fetch_add(1, Ordering::SeqCst);
+        let port = self.supervisor.ok_or(SandboxError::BrokerDied)?;
+        let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
+        Ok(Box::new(stream.map_err(|error| SandboxError::Refused { port, kind: error.kind() })?))
+    }
+
+    async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+        Ok(mpsc::channel(1).1)
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
+    let folder = tempfile::tempdir().unwrap();
+    for (recovered, made_files, undone) in
+        [(true, false, vec![]), (false, false, vec!["processes"]), (false, true, vec!["files"])]
+    {
+        let id = SandboxId::new("one").unwrap();
+        let fake = Fake::new(Ensured { id: id.clone(), recovered, made_files }, None);
+        let wanted = Wanted {
+            id,
+            env: BTreeMap::new(),
+            snapshot: None,
+            proxy: proxy_of(Rules::new(Mode::Offline), Counted, &Clock::system()),
+            gateway: None,
+            agent: None,
+        };
+        let started = Sandboxes::of(fake.clone(), folder.path()).start(wanted).await.map(drop);
+        assert!(matches!(started, Err(SandboxError::BrokerDied)), "{started:?}");
+        assert_eq!(fake.undone(), undone);
+    }
+}
+
+#[tokio::test]
+async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = SandboxId::new("one").unwrap();
+    let (home, workspace) = (folder.path().join("home"), folder.path().join("home/workspace"));
+    std::fs::create_dir_all(&workspace).unwrap();
+    let (logs, env_store) = (folder.path().join("logs"), folder.path().join("store"));
+    let options = Options { port: 0, home, workspace, logs, env_store, ..Options::default() };
+    let (clock, rng) = (Clock::system(), Rng::system());
+    let key = super::super::key::RootKey::open(&folder.path().join("key"), &rng).unwrap().of(&id);
+    let worker = Worker::bind(&options, key.clone(), clock, rng.clone()).await.unwrap();
+    let port = worker.port();
+    tokio::spawn(worker.run());
+    let ensured = Ensured { id: id.clone(), recovered: true, made_files: false };
+    let fake = Fake::new(ensured, Some(port));
+    let sandboxes = Sandboxes::of(fake.clone(), folder.path());
+    let line = Line { port, channel: Mutex::new(ended(&key, &rng).await) };
+    for _ in 0..2 {
+        let inside = line.reach(&sandboxes, &id).await.unwrap();
+        let exec = Exec { argv: vec!["/bin/true".to_owned()], timeout_ms: Some(20_000), ..Exec::default() };
+        assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, Ended::Exit(0));
+    }
+    assert_eq!(fake.dialled.load(Ordering::SeqCst), 1);
+}
+
+/// A channel whose other end is gone.
+async fn ended(key: &Key, rng: &Rng) -> Sandboxd {
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let limits = ChannelLimits::default();
+    let (inside, accepted) =
+        tokio::join!(Sandboxd::connect(ours, key, limits, rng), channel::accept(theirs, key, limits, rng));
+    drop(accepted.map(drop));
+    let inside = inside.unwrap();
+    while !inside.is_closed() {
+        tokio::task::yield_now().await;
+    }
+    inside
+}
