@@ -165,7 +165,7 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(CLOSING_SERVER, closing).await;
         let recorded = async {
-            self.app.sandboxes.close().await;
+            self.app.sandboxes.close_ways_out().await;
             self.app.networks.close().await;
         };
         if tokio::time::timeout(CLOSING_SERVER, recorded).await.is_err() {

@@ -17,9 +17,10 @@ use sandboxd::inside::{Options, startup};
 use store::Owner;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::sandboxes::Sandboxes;
 use crate::server;
@@ -131,14 +132,14 @@ impl Room {
     /// Gives connections that programs inside make from now on another way out.
     pub(super) fn lead_out(&self, proxy: Proxy) {
         self.serving.servers.send_modify(|servers| {
-            let (gateway, ports) = (servers.gateway.clone(), servers.ports);
-            *servers = Arc::new(Servers { proxy, gateway, ports });
+            let (gateway, way_out) = (servers.gateway.clone(), servers.way_out.clone());
+            *servers = Arc::new(Servers { proxy, gateway, ports: servers.ports, way_out });
         });
     }
 }
 
 struct Serving {
-    task: AbortHandle,
+    task: JoinHandle<()>,
     servers: watch::Sender<Arc<Servers>>,
 }
 
@@ -168,7 +169,8 @@ impl Sandboxes {
         let spec = self.spec(&wanted, ports)?;
         let ensured = self.provider.ensure(&spec).await?;
         let id = wanted.id.clone();
-        let servers = Servers { proxy: wanted.proxy, gateway: wanted.gateway, ports };
+        let way_out = self.way_out.clone();
+        let servers = Servers { proxy: wanted.proxy, gateway: wanted.gateway, ports, way_out };
         let room = self.enter(&id, servers, ensured.recovered).await;
         if room.is_err() && !ensured.recovered {
             let undone = if ensured.made_files {
@@ -192,8 +194,7 @@ impl Sandboxes {
         let injected = self.provider.listeners(id).await?;
         let ports = servers.ports;
         let (servers, served) = watch::channel(Arc::new(servers));
-        let task = self.serving.spawn(serve(injected, served, self.closing.clone())).abort_handle();
-        let serving = Serving { task, servers };
+        let serving = Serving { task: tokio::spawn(serve(injected, served)), servers };
         let inside = self.supervisor(id, ports.supervisor).await?;
         let line = Arc::new(Line { port: ports.supervisor, channel: Mutex::new(inside.clone()) });
         let gateway_url = format!("http://127.0.0.1:{}", ports.gateway);
@@ -282,29 +283,17 @@ impl Sandboxes {
     }
 }
 
-/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends. When all is to be
-/// closed it returns after the last connection is, and so is on record.
-async fn serve(
-    mut injected: mpsc::Receiver<Injected>,
-    servers: watch::Receiver<Arc<Servers>>,
-    closing: CancellationToken,
-) {
+/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
+async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<Arc<Servers>>) {
     let mut served = JoinSet::new();
-    let serving = async {
-        while let Some(Injected { port, stream }) = injected.recv().await {
-            while served.try_join_next().is_some() {}
-            if served.len() >= SERVED {
-                served.join_next().await;
-            }
-            let servers = servers.borrow().clone();
-            served.spawn(async move { servers.serve(port, stream).await });
+    while let Some(Injected { port, stream }) = injected.recv().await {
+        while served.try_join_next().is_some() {}
+        if served.len() >= SERVED {
+            served.join_next().await;
         }
-    };
-    tokio::select! {
-        () = serving => {}
-        () = closing.cancelled() => {}
+        let servers = servers.borrow().clone();
+        served.spawn(async move { servers.serve(port, stream).await });
     }
-    served.shutdown().await;
 }
 
 /// What is behind the injected ports.
@@ -312,15 +301,41 @@ struct Servers {
     proxy: Proxy,
     gateway: Option<Router>,
     ports: Ports,
+    way_out: WayOut,
 }
 
 impl Servers {
     async fn serve(&self, port: u16, stream: Box<dyn ByteStream>) {
         match &self.gateway {
             Some(router) if port == self.ports.gateway => server::serve_stream(stream, router.clone()).await,
-            _ if port == self.ports.proxy => self.proxy.serve(stream).await,
+            _ if port == self.ports.proxy => self.way_out.lead(self.proxy.serve(stream)).await,
             _ => {}
         }
+    }
+}
+
+/// All connections out of sandboxes, which can be closed at once.
+#[derive(Clone, Default)]
+pub(super) struct WayOut {
+    closed: CancellationToken,
+    open: TaskTracker,
+}
+
+impl WayOut {
+    async fn lead(&self, connection: impl Future<Output = ()>) {
+        // Given back after the connection is dropped, and so is on record.
+        let _open = self.open.token();
+        tokio::select! {
+            () = connection => {}
+            () = self.closed.cancelled() => {}
+        }
+    }
+
+    /// Closes them, and waits until all of them are.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
+        self.open.close();
+        self.open.wait().await;
     }
 }
 

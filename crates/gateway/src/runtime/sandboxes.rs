@@ -10,11 +10,10 @@ use sandbox::local::{LimitsReport, LocalConfig, LocalProvider};
 use sandbox::process::{self, ProcessProvider};
 use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::key::RootKey;
+use super::room::WayOut;
 use crate::config::{Config, Engine};
 use crate::data_dir::{DataDir, DataDirError};
 
@@ -57,9 +56,7 @@ pub struct Sandboxes {
     pub(super) rng: Rng,
     /// How many more may be copied and left at the same time.
     pub(super) leaving: Semaphore,
-    /// Whoever serves connections out of sandboxes, and that they are to be closed.
-    pub(super) serving: TaskTracker,
-    pub(super) closing: CancellationToken,
+    pub(super) way_out: WayOut,
     engine: Kind,
     folder: PathBuf,
 }
@@ -104,8 +101,7 @@ impl Sandboxes {
             keys,
             rng: rng.clone(),
             leaving: Semaphore::new(LEAVING),
-            serving: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            way_out: WayOut::default(),
             engine,
             folder,
         })
@@ -119,11 +115,10 @@ impl Sandboxes {
         }
     }
 
-    /// Closes every connection that comes out of a sandbox, and waits until all of them are.
-    pub async fn close(&self) {
-        self.closing.cancel();
-        self.serving.close();
-        self.serving.wait().await;
+    /// Closes every connection through a proxy of a sandbox, and waits until all of them are. What programs inside ask of the
+    /// gateway goes on.
+    pub async fn close_ways_out(&self) {
+        self.way_out.close().await;
     }
 
     /// What is wrong with the engine now, for whoever asks whether we are ready.
@@ -201,8 +196,7 @@ impl Sandboxes {
             keys: RootKey::open(&folder.join("key"), &rng).unwrap(),
             rng,
             leaving: Semaphore::new(LEAVING),
-            serving: TaskTracker::new(),
-            closing: CancellationToken::new(),
+            way_out: WayOut::default(),
             engine: Kind::Attach,
             folder: folder.to_owned(),
         }

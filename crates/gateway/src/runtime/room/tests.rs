@@ -26,10 +26,11 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
         clock: Clock::system(),
         recorder: Arc::new(Counted),
     });
-    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN };
+    let way_out = WayOut::default();
+    let servers = Servers { proxy: proxy.clone(), gateway: None, ports: Ports::OWN, way_out };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
-    let serving = tokio::spawn(serve(injected, served, CancellationToken::new()));
+    let serving = tokio::spawn(serve(injected, served));
     let mut ours = Vec::new();
     for _ in 0..=SERVED {
         let (one, other) = tokio::io::duplex(4096);
@@ -52,12 +53,11 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     let host = origin.local_addr().unwrap().to_string();
     let rules = Rules::new(Mode::Open).allow_private(&host).unwrap();
     let (queue, mut records) = egress::record_queue(10);
-    let servers =
-        Servers { proxy: proxy_of(rules, queue, &Clock::system()), gateway: None, ports: Ports::OWN };
+    let (proxy, way_out) = (proxy_of(rules, queue, &Clock::system()), WayOut::default());
+    let servers = Servers { proxy, gateway: None, ports: Ports::OWN, way_out: way_out.clone() };
     let (_servers, served) = watch::channel(Arc::new(servers));
     let (to, injected) = mpsc::channel(1);
-    let closing = CancellationToken::new();
-    let serving = tokio::spawn(serve(injected, served, closing.clone()));
+    let serving = tokio::spawn(serve(injected, served));
     let (mut ours, other) = tokio::io::duplex(4096);
     to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
     ours.write_all(format!("CONNECT {host} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
@@ -67,11 +67,11 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     assert_eq!(&answer, b"HTTP/1.1 200");
     ours.write_all(b"hello").await.unwrap();
     reached.read_exact(&mut [0; 5]).await.unwrap();
-    closing.cancel();
-    serving.await.unwrap();
+    way_out.close().await;
     let recorded = futures_util::FutureExt::now_or_never(records.next()).flatten();
     let Some(egress::News::Record(record)) = recorded else { panic!("{recorded:?}") };
     assert_eq!((record.ended, record.bytes_up), (egress::Ended::Cancelled, 5));
+    serving.abort();
 }
 
 /// A provider of one sandbox, which is wherever the test says.
