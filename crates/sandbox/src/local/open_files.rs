@@ -39,40 +39,33 @@ pub(super) fn nameless(pids: &[i32], device: u64) -> Nameless {
     Nameless { bytes, in_flight: sockets.values().sum() }
 }
 
-/// What files take that never had a name and no place but memory. Where one is mapped as well it counts twice, as its
-/// pages do in every process that maps them.
-pub(super) fn memory(pids: &[i32]) -> u64 {
-    let is_memory = |path: PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:");
-    let mut files = HashMap::new();
-    for descriptor in descriptors(pids) {
-        let Ok(found) = fs::metadata(&descriptor) else { continue };
-        if is_nameless(&found) && fs::read_link(&descriptor).is_ok_and(is_memory) {
-            files.insert((found.dev(), found.ino()), blocks(&found));
-        }
-    }
-    files.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
-}
-
-/// What can hold data that is on its way.
+/// What processes have open that takes memory and belongs to none of them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Queues {
+pub(super) struct Shared {
+    /// What files take that never had a name and no place but memory. Where one is mapped as well it counts twice, as its
+    /// pages do in every process that maps them.
+    pub(super) bytes: u64,
     pub(super) pipes: u64,
     pub(super) sockets: u64,
 }
 
-/// Pipes and sockets that processes have open, each once.
-pub(super) fn queues(pids: &[i32]) -> Queues {
-    let (mut pipes, mut sockets) = (HashSet::new(), HashSet::new());
+/// Each once, however many have it open.
+pub(super) fn shared(pids: &[i32]) -> Shared {
+    let is_memory = |path: PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:");
+    let (mut files, mut pipes, mut sockets) = (HashMap::new(), HashSet::new(), HashSet::new());
     for descriptor in descriptors(pids) {
         let Ok(found) = fs::metadata(&descriptor) else { continue };
-        let place = (found.dev(), found.ino());
-        if found.file_type().is_fifo() {
+        let (kind, place) = (found.file_type(), (found.dev(), found.ino()));
+        if kind.is_fifo() {
             pipes.insert(place);
-        } else if found.file_type().is_socket() {
+        } else if kind.is_socket() {
             sockets.insert(place);
+        } else if is_nameless(&found) && fs::read_link(&descriptor).is_ok_and(is_memory) {
+            files.insert(place, blocks(&found));
         }
     }
-    Queues { pipes: pipes.len() as u64, sockets: sockets.len() as u64 }
+    let bytes = files.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    Shared { bytes, pipes: pipes.len() as u64, sockets: sockets.len() as u64 }
 }
 
 /// What the filesystems in memory hold that a process can write to.

@@ -148,12 +148,13 @@ impl Watched {
         }
     }
 
-    /// Memory that belongs to no process: what waits in sockets, as the kernel tells it or else as much as can, and pipes as
-    /// if they were full.
-    fn under_way(&self, inside: &[i32]) -> u64 {
-        let queues = open_files::queues(inside);
+    /// Memory that belongs to no process: files in memory, what waits in sockets, as the kernel tells it or else as much as
+    /// can, and pipes as if they were full.
+    fn shared(&self, inside: &[i32]) -> u64 {
+        let open_files::Shared { bytes, pipes, sockets } = open_files::shared(inside);
         let told = self.asker.get().and_then(|asker| sockets::memory(asker).ok());
-        told.unwrap_or(queues.sockets * sockets::MOST_SENT).saturating_add(queues.pipes * PIPE)
+        let waiting = told.unwrap_or(sockets * sockets::MOST_SENT);
+        bytes.saturating_add(waiting).saturating_add(pipes * PIPE)
     }
 
     /// What a look finds, unless there is nothing left to look at afterwards.
@@ -183,8 +184,8 @@ impl Watched {
         let identity = self.record.identity?;
         let inside = identity::inside(identity.pid_namespace);
         let (memory, pids) = usage(&inside);
-        let memory = memory + open_files::memory(&inside) + open_files::tmpfs(identity.pid);
-        let memory = memory.saturating_add(self.under_way(&inside));
+        let memory =
+            memory.saturating_add(self.shared(&inside)).saturating_add(open_files::tmpfs(identity.pid));
         if !group.has(Controller::Memory) && memory > limits.memory_bytes {
             return Some("memory");
         }

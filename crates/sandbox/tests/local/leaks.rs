@@ -266,8 +266,10 @@ async fn a_gateway_that_crashes_in_the_middle_of_a_start() {
     if folder.join(CRASHES).exists() {
         let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&folder) };
         // With the plan comes all that a start makes before bubblewrap runs.
-        config.helper =
-            script(&config, r#"head -c 4 > /dev/null; echo $$ > "$0.pid"; kill -9 $PPID; exec sleep 600"#);
+        config.helper = script(
+            &config,
+            r#"case $1 in *broker) exit;; esac; head -c 4 > /dev/null; echo $$ > "$0.pid"; kill -9 $PPID; exec sleep 600"#,
+        );
         let provider = sandbox::local::LocalProvider::open(config).unwrap();
         provider.ensure(&spec("half")).await.unwrap();
     }
@@ -284,9 +286,11 @@ async fn a_crash_in_the_middle_of_a_start_leaves_nothing_that_is_not_known() {
         .unwrap();
     assert!(!crashed.status.success());
     let launcher = fs::read_to_string(folder.path().join("script.pid")).unwrap();
-    let runs =
-        || fs::read_to_string(format!("/proc/{}/stat", launcher.trim())).is_ok_and(|s| !s.contains(") Z "));
-    assert!(runs(), "the crash ended its launcher as well");
+    // One that has ended may still be seen for a moment, as a zombie or just dead.
+    let over = |stat: &String| stat.contains(") Z ") || stat.contains(") X ");
+    let launcher =
+        || fs::read_to_string(format!("/proc/{}/stat", launcher.trim())).ok().filter(|stat| !over(stat));
+    assert!(launcher().is_some(), "the crash ended its launcher as well");
     let bed = Bed::again(folder, |config| config.uids = CRASH_UIDS);
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
     bed.provider.terminate(&super::support::id("half")).await.unwrap();
@@ -294,7 +298,7 @@ async fn a_crash_in_the_middle_of_a_start_leaves_nothing_that_is_not_known() {
     let nothing =
         Count { processes: BTreeSet::new(), groups: vec![], folders: vec![], uids: 0, ..left.clone() };
     assert_eq!(left, nothing);
-    assert!(!runs(), "a launcher is left");
+    assert_eq!(launcher(), None, "a launcher is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
