@@ -87,7 +87,10 @@ impl Stage {
         let place = self.real.post("/v1/configurations", &json!({"name": "app", "repos": places}));
         self.real.new_session(&json!({"configurationId": place["id"]}));
         let mut socket = self.real.watch("");
-        socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+        socket.until(|frame| {
+            assert_ne!(frame["type"], "error", "{frame}");
+            frame["type"] == "status" && frame["payload"]["status"] == "running"
+        });
         socket
     }
 
