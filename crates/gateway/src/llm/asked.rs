@@ -12,8 +12,6 @@ use super::prices::{MILLION, Price, whole};
 use super::spending::Left;
 use super::{AT_ONCE, Prices};
 
-/// About how many bytes of text a token is.
-const BYTES_PER_TOKEN: usize = 4;
 /// The most that is held for one request: sums of it stay exact.
 const MOST_MICROS: i64 = 1 << 40;
 /// An answer that is cut off sooner is of no use, unless no more was asked for.
@@ -40,6 +38,8 @@ struct Bounds {
     kept_long: bool,
     output: Number,
     thinking: Option<Thinking>,
+    /// It thinks before it speaks, and not all of that is shown.
+    thinks: bool,
 }
 
 /// A number and where it stands.
@@ -101,9 +101,14 @@ impl Asked {
         &self.model
     }
 
-    /// The most tokens of an answer, where that is known.
-    pub(super) fn most_output(&self) -> Option<i64> {
-        self.bounds.as_ref().ok().map(|bounds| bounds.output.value)
+    /// The most tokens of an answer of which so many bytes were shown. A token is a byte at least.
+    pub(super) fn most_output(&self, shown: usize) -> i64 {
+        let shown = i64::try_from(shown).unwrap_or(i64::MAX);
+        match &self.bounds {
+            Ok(bounds) if bounds.thinks => bounds.output.value,
+            Ok(bounds) => shown.min(bounds.output.value),
+            Err(_) => shown,
+        }
     }
 
     /// What it costs at most, in micro-dollars; nothing where that cannot be known.
@@ -136,6 +141,7 @@ impl Asked {
         let half = output / 2;
         match &bounds.thinking {
             Some(thinking) if half < LEAST_THOUGHT => {
+                bounds.thinks = false;
                 changes.push((thinking.place.clone(), r#"{"type":"disabled"}"#.to_owned()));
             }
             Some(thinking) if thinking.budget.value > half => {
@@ -160,7 +166,8 @@ impl Bounds {
     fn of(body: &[u8], fields: &Fields<'_>) -> Result<Self, String> {
         let output = Number::of(body, fields.max_tokens).ok_or("max_tokens must be a whole number")?;
         let thinking = fields.thinking.map(|raw| Thinking::of(body, raw)).transpose()?.flatten();
-        Ok(Self { input: fields.most_input(body.len()), kept_long: may_keep_long(body), output, thinking })
+        let (input, kept_long) = (fields.most_input(body.len()), may_keep_long(body));
+        Ok(Self { input, kept_long, output, thinking, thinks: fields.thinking.is_some_and(thinks) })
     }
 
     /// What all input and so much output cost at most.
@@ -208,6 +215,15 @@ impl Thinking {
     }
 }
 
+/// Whether a model thinks that is asked to like this: unless it says plainly that it does not.
+fn thinks(raw: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Wanted {
+        r#type: String,
+    }
+    serde_json::from_str::<Wanted>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
+}
+
 /// Where a value that was read out of a body stands in it.
 fn place(body: &[u8], raw: &RawValue) -> Range<usize> {
     let start = raw.get().as_ptr().addr() - body.as_ptr().addr();
@@ -227,11 +243,6 @@ fn named(body: &[u8]) -> String {
         model: String,
     }
     serde_json::from_slice::<Named>(body).map(|named| named.model).unwrap_or_default()
-}
-
-/// About how many tokens so many bytes are.
-pub(super) fn tokens(bytes: usize) -> i64 {
-    i64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

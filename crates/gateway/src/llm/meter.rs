@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use store::Usage;
 
-use super::asked::{Asked, tokens};
+use super::asked::Asked;
 use super::{LONGEST_NAME, Prices};
 
 /// A line that is longer holds no usage; a whole answer that is not streamed may.
@@ -133,8 +133,8 @@ impl Meter {
         self.used.input.is_some()
     }
 
-    /// The model that answered, what was used and what it costs. What was said and not counted is estimated, and a request
-    /// of which nothing is known costs the most that it can: whoever hangs up early does not get it for less.
+    /// The model that answered, what was used and what it costs. What the provider did not come to count has cost the most
+    /// that it can: whoever hangs up early does not get it for less.
     pub(crate) fn usage(mut self, prices: &Prices) -> (String, Usage) {
         let rest = std::mem::take(&mut self.line);
         if !self.streamed {
@@ -142,8 +142,7 @@ impl Meter {
         }
         if !self.settled {
             self.said += rest.len();
-            let most = self.asked.most_output().unwrap_or(i64::MAX);
-            self.used.output = self.used.output.max(Some(tokens(self.said).min(most)));
+            self.used.output = self.used.output.max(Some(self.asked.most_output(self.said)));
         }
         if !self.knows_input() {
             (self.used.input, self.used.cache_write) = (None, Some(self.asked.most_input));
@@ -238,14 +237,25 @@ mod tests {
         cut.pass(&Bytes::from(format!("data: {}\n", "x".repeat(LONGEST_LINE * 2))));
         let (_, used) = cut.usage(&prices());
         assert_eq!(used.input_tokens, 10);
-        let least = i64::try_from((1200 + LONGEST_LINE * 2) / 4).unwrap();
-        assert!((least..least + 20).contains(&used.output_tokens), "{used:?}");
+        assert_eq!(used.output_tokens, 64_000, "all that it was asked for, as more was said");
+        let mut short = meter(true);
+        short.pass(&Bytes::from(begin));
+        short.pass(&Bytes::from_static(b"data: {\"delta\":{\"text\":\"hello\"}}\n"));
+        let used = short.usage(&prices()).1.output_tokens;
+        assert!((5..50).contains(&used), "a token for a byte: {used}");
+        // What it thought is not shown whole.
+        let asked = Asked::of(
+            br#"{"model":"m","max_tokens":9000,"messages":[],"thinking":{"type":"enabled","budget_tokens":5000}}"#,
+        );
+        let mut thinking = Meter::new(asked);
+        thinking.pass(&Bytes::from(begin));
+        assert_eq!(thinking.usage(&prices()).1.output_tokens, 9000);
         let whole = {
             let mut whole = meter(false);
             whole.pass(&Bytes::from("x".repeat(400)));
             whole
         };
-        assert_eq!(whole.usage(&prices()).1.output_tokens, 100);
+        assert_eq!(whole.usage(&prices()).1.output_tokens, 400);
         // It cannot have been more than it was asked for.
         let mut endless = meter(true);
         endless.pass(&Bytes::from(format!("data: {}\n", "x".repeat(1_000_000))));
