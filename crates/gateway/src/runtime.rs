@@ -20,6 +20,8 @@ mod snapshot;
 pub use agent::{Agent, Door};
 #[cfg(test)]
 pub(crate) use forge::Update as PushUpdate;
+#[cfg(test)]
+pub(crate) use forge::repo_at;
 pub(crate) use forge::{
     Access, AnswerReader, ForgeError, NewPull, PullError, Pushed, UpdatesReader, Wanted as PushWanted,
     access, one_form, open_pull, place, rejection,

@@ -37,9 +37,9 @@ impl Migration {
         Self { version: 11, name: "gate_indexes", text: include_str!("../migrations/0011_gate_indexes.sql") },
         Self { version: 12, name: "ledger_rows", text: include_str!("../migrations/0012_ledger_rows.sql") },
         Self {
-            version: 15,
+            version: 13,
             name: "default_branch",
-            text: include_str!("../migrations/0015_default_branch.sql"),
+            text: include_str!("../migrations/0013_default_branch.sql"),
         },
     ];
 

@@ -184,26 +184,11 @@ fn refusal(error: ForgeError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use proto::RepoSource;
-
     use super::*;
+    use crate::runtime::repo_at;
 
     fn asked(repo: &str, method: &Method, path: &str) -> Option<Ask> {
-        let repo = Repo {
-            id: uuid::Uuid::nil().into(),
-            org_id: uuid::Uuid::nil().into(),
-            name: "app".to_owned(),
-            source: RepoSource::Git,
-            url: Some(repo.to_owned()),
-            local_path_hash: None,
-            default_branch: "main".to_owned(),
-            branch_given: false,
-            is_private: false,
-            service_commands: None,
-            added_by: None,
-            created_at: chrono::DateTime::UNIX_EPOCH,
-        };
-        wanted(&repo, method, &path.parse().unwrap())
+        wanted(&repo_at(repo), method, &path.parse().unwrap())
     }
 
     #[test]

@@ -131,6 +131,25 @@ pub(crate) fn one_form(text: &str) -> Option<Url> {
     Some(url)
 }
 
+/// A repository of which only the place matters.
+#[cfg(test)]
+pub(crate) fn repo_at(url: &str) -> Repo {
+    Repo {
+        id: uuid::Uuid::nil().into(),
+        org_id: uuid::Uuid::nil().into(),
+        name: "app".to_owned(),
+        source: proto::RepoSource::Git,
+        url: Some(url.to_owned()),
+        local_path_hash: None,
+        default_branch: "main".to_owned(),
+        branch_given: false,
+        is_private: false,
+        service_commands: None,
+        added_by: None,
+        created_at: chrono::DateTime::UNIX_EPOCH,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -71,27 +71,13 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use proto::{RepoSource, Role};
-    use store::Repo;
+    use proto::Role;
 
+    use super::super::forge::repo_at;
     use super::*;
 
     fn placed(url: &str) -> PlacedRepo {
-        let repo = Repo {
-            id: uuid::Uuid::nil().into(),
-            org_id: uuid::Uuid::nil().into(),
-            name: "app".to_owned(),
-            source: RepoSource::Git,
-            url: Some(url.to_owned()),
-            local_path_hash: None,
-            default_branch: "main".to_owned(),
-            branch_given: false,
-            is_private: false,
-            service_commands: None,
-            added_by: None,
-            created_at: chrono::DateTime::UNIX_EPOCH,
-        };
-        PlacedRepo { repo, workspace_path: ".".to_owned() }
+        PlacedRepo { repo: repo_at(url), workspace_path: ".".to_owned() }
     }
 
     fn git(folder: &Path, arguments: &[&str]) -> String {

@@ -47,13 +47,10 @@ impl Session {
         let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
         if history.has(&turn) {
             let entries = history.entries().unwrap_or_default();
-            let mut out = translator.reconcile(&entries, history.busy, now);
-            if stopped && translator.is_busy() {
-                let end = translator.cancel(now);
-                out.messages.extend(end.messages);
-                out.effects.extend(end.effects);
-            }
-            return self.take(out).await;
+            let out = translator.reconcile(&entries, history.busy, now);
+            let left = stopped.then(|| translator.cancel(now));
+            self.take(out).await?;
+            return self.take(left.unwrap_or_default()).await;
         }
         if self.dispatch.is_some() {
             return Ok(());
