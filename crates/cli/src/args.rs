@@ -1,5 +1,6 @@
 //! The command line: every command, its options and its help.
 
+mod actions;
 mod audit;
 mod orgs;
 mod policy;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
 
+pub(crate) use actions::{ActionsCommand, ModesCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
 pub(crate) use policy::{ExplainArgs, GrantArgs, OverrideCommand, PolicyCommand, RiskArg, WriteArg};
@@ -79,6 +81,9 @@ pub(crate) enum Command {
     /// What may be done through the gate: check, explain, compare, lock
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Which actions agents of an organisation may use
+    #[command(subcommand)]
+    Actions(ActionsCommand),
     /// The ledger of what was done: verify, export, look, prove
     #[command(subcommand)]
     Audit(AuditCommand),

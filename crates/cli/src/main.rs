@@ -1,5 +1,6 @@
 //! `proliferate`: the server, and everything an operator does beside it.
 
+mod actions;
 mod args;
 mod context;
 mod doctor;
@@ -73,6 +74,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Keys(command) => keys::run(context, command).await,
         Command::Token(command) => token::run(context, command).await,
         Command::Secrets(command) => secrets::run(context, command).await,
+        Command::Actions(command) => actions::run(context, command).await,
         Command::Policy(command) => policy::run(context, command).await,
         Command::Audit(command) => audit::run(context, command).await,
         Command::Db(command) => db::run(context, command).await,

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Result<(), Failure> {
     match command {
         PolicyCommand::Check { dir } => check(context, dir),
-        PolicyCommand::Explain(args) => explain::run(context, &args),
+        PolicyCommand::Explain(args) => explain::run(context, &args).await,
         PolicyCommand::Diff { dirs } => diff(context, &dirs),
         PolicyCommand::Replay { dir, org } => replay::run(context, &dir, org).await,
         PolicyCommand::Lock { reason } => govern::lock(context, true, &reason).await,

@@ -17,7 +17,7 @@ use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::edge;
-use crate::gate::{Gate, GateError, keep_gate};
+use crate::gate::{Gate, GateError, follow_lock, keep_gate};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
@@ -99,6 +99,7 @@ impl Gateway {
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
         let gate = Arc::new(Gate::open(&config, &store, &clock, &rng, &instance).await?);
+        tokio::spawn(follow_lock(Arc::downgrade(&gate)));
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
         let app = App {

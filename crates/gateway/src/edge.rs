@@ -14,6 +14,7 @@ mod cors;
 mod idempotent;
 mod observe;
 // The routes, in the order of the table of contents.
+mod action_modes;
 mod contract;
 mod create;
 mod egress;

@@ -11,6 +11,7 @@ mod call;
 mod checkpoints;
 mod governance;
 mod known;
+mod lock;
 mod permit;
 mod pipeline;
 mod question;
@@ -39,6 +40,8 @@ use checkpoints::Checkpoints;
 pub use checkpoints::{CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger};
 pub use governance::{Governance, GovernanceError, Grant};
 use known::InFlight;
+use lock::SafetyLockReading;
+pub(crate) use lock::follow_lock;
 pub(crate) use permit::Permit;
 use rules::Rules;
 pub use rules::{RulesError, known_tool, read_policy};
@@ -55,6 +58,7 @@ pub struct Gate {
     clock: Clock,
     instance: String,
     rules: Rules,
+    lock: SafetyLockReading,
     scribe: Scribe,
     checkpoints: Checkpoints,
     /// Calls that this instance executes now.
@@ -83,14 +87,15 @@ impl Gate {
         rng: &Rng,
         instance: &str,
     ) -> Result<Self, GateError> {
-        let rules = Rules::load(config.policy_dir.as_deref())?;
-        let checkpoints = Checkpoints::open(config, store, clock, rng)?;
+        let rules = Rules::load(config.policy_dir.as_deref()).await?;
+        let checkpoints = Checkpoints::open(config, store, clock, rng).await?;
         let scribe = Scribe::new(clock.clone(), rng.clone(), checkpoints.parameters_key());
         let gate = Self {
             store: store.clone(),
             clock: clock.clone(),
             instance: instance.to_owned(),
             rules,
+            lock: SafetyLockReading::new(),
             scribe,
             checkpoints,
             at_work: Mutex::default(),
@@ -110,6 +115,16 @@ impl Gate {
         if let Err(error) = self.store.forget_instance(&self.instance).await {
             tracing::warn!(%error, "this instance could not be signed off; its calls count as lost in a while");
         }
+    }
+
+    /// What the gate stands on beside the database, by name, and whether it can be read and written.
+    pub(crate) fn checks(&self) -> [(&'static str, Result<(), String>); 3] {
+        let or = |ok: bool, why: &str| if ok { Ok(()) } else { Err(why.to_owned()) };
+        let lock = self.lock.is_engaged().map(drop).map_err(|unread| unread.to_string());
+        let policy = or(self.rules.is_readable(), "PROLIFERATE_POLICY_DIR cannot be read, or hangs");
+        let checkpoints =
+            or(self.checkpoints.is_writable(), "AUDIT_CHECKPOINT_DIR cannot be written, or hangs");
+        [("safety_lock", lock), ("policy", policy), ("checkpoints", checkpoints)]
     }
 
     fn parameters_hash(&self, parameters: &serde_json::Value) -> Option<Hash> {

@@ -27,6 +27,7 @@ pub mod coord;
 mod app;
 mod boot;
 mod data_dir;
+mod file_work;
 pub mod lifecycle;
 pub mod server;
 mod sweep;

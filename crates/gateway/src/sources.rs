@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use policy::{Policy, Risk, Write, full_name};
+use policy::{ModeKey, Policy, Risk, Write, full_name};
 use proto::JsonObject;
 use serde_json::{Value, json};
 use store::Effect;
@@ -38,6 +38,11 @@ pub(crate) trait Tool: Send + Sync {
 
     /// The table that it writes to, where writing is what it does.
     fn writes(&self) -> Option<&Write> {
+        None
+    }
+
+    /// The key of its mode, where the modes of the organisation govern it as well as the lanes.
+    fn mode_key(&self) -> Option<ModeKey> {
         None
     }
 

@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         flags: [].into(),
         run: RunState::Active(versions.clone()),
         demanded: Some(versions),
+        mode: None,
         locked: false,
         grant: None,
     };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::{Check, Outcome, Verdict, decide, rule_id};
 use crate::lanes::{Lane, Write};
-use crate::modes::Risk;
+use crate::modes::{ModeDecision, ModeKey, ModeSource, Risk};
 use crate::policy::Policy;
 use crate::request::{Action, Request, RunState};
 use crate::tools::HttpTool;
@@ -48,7 +48,7 @@ impl Recorded {
     fn is_of_pins(&self) -> bool {
         let pinned = || self.request.demanded.is_some() || matches!(self.request.run, RunState::Active(_));
         let by_pins =
-            self.rule_id.as_ref().map_or_else(pinned, |rule| *rule == rule_id(Check::Pins, None, None));
+            self.rule_id.as_ref().map_or_else(pinned, |rule| *rule == rule_id(Check::Pins, None, None, None));
         self.outcome == Outcome::Deny && by_pins
     }
 }
@@ -58,6 +58,8 @@ impl Recorded {
 pub struct KnownTool {
     pub risk: Risk,
     pub writes: Option<Write>,
+    /// The key of its mode; absent where lanes alone govern it.
+    pub mode_key: Option<ModeKey>,
 }
 
 /// A recorded decision that a candidate would make otherwise.
@@ -98,6 +100,10 @@ pub fn replay(
             let known = tool(tool_name, operation);
             *registered = known.is_some();
             *risk = known.as_ref().map_or(Risk::Danger, |known| known.risk);
+            // A mode that somebody set stays; one that follows from the risk follows from the candidate's.
+            let set = request.mode.take().filter(|mode| mode.source != ModeSource::InferredDefault);
+            let governed = known.as_ref().is_some_and(|known| known.mode_key.is_some());
+            request.mode = governed.then(|| set.unwrap_or_else(|| ModeDecision::inferred(*risk)));
             *writes = known.and_then(|known| known.writes);
         }
         let now = decide(candidate, &request);

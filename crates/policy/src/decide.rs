@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{Lane, Prohibition};
+use crate::modes::{Mode, ModeDecision, ModeSource};
 use crate::policy::Policy;
-use crate::request::{Action, Grant, Request, RunState};
+use crate::request::{Action, ActorClass, Grant, Request, RunState};
 
 /// What is shown for a name that is not in the policy: the caller's own words are never repeated.
 const NO_LANE: &str = "no such lane";
@@ -45,6 +46,7 @@ pub enum Check {
     Scope,
     Flags,
     Prohibitions,
+    Mode,
 }
 
 /// One check and its result.
@@ -60,6 +62,9 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     pub verdict: Verdict,
+    /// The mode of the tool and where it comes from; absent where lanes alone govern it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeDecision>,
     pub steps: Vec<Step>,
 }
 
@@ -79,14 +84,15 @@ pub fn explain(policy: &Policy, request: &Request) -> Explanation {
     let mut first = None;
     walk(policy, request, &mut |check, result| {
         let failed = result.as_ref().err().map(|denial| denial.reason.to_string());
-        let rule_id = rule_id(check, policy.lane(&request.lane), result.as_ref().err());
+        let rule_id =
+            rule_id(check, policy.lane(&request.lane), request.mode.as_ref(), result.as_ref().err());
         steps.push(Step { check, failed, rule_id });
         if first.is_none() {
             first = result.err().map(|denial| (check, denial));
         }
         true
     });
-    Explanation { verdict: verdict(policy, request, first), steps }
+    Explanation { verdict: verdict(policy, request, first), mode: request.mode.clone(), steps }
 }
 
 /// Why a check says no; `rule` where the policy has a name for it.
@@ -128,7 +134,8 @@ fn walk<'a>(policy: &'a Policy, request: &Request, visit: &mut dyn FnMut(Check, 
         && visit(Check::Risk, in_lane(risk))
         && visit(Check::Scope, in_lane(scope))
         && visit(Check::Flags, flags(lane, request))
-        && visit(Check::Prohibitions, prohibitions(policy, request));
+        && visit(Check::Prohibitions, prohibitions(policy, request))
+        && visit(Check::Mode, mode(request));
 }
 
 fn identity<'a>(request: &Request) -> Checked<'a> {
@@ -235,6 +242,23 @@ fn prohibitions<'a>(policy: &'a Policy, request: &Request) -> Checked<'a> {
     }
 }
 
+/// The mode of a tool binds agents. Others are not asked about their own calls, so only a `deny` that somebody set
+/// stops them, and not one that follows from the risk.
+fn mode<'a>(request: &Request) -> Checked<'a> {
+    let Some(ModeDecision { mode, source, .. }) = &request.mode else { return Ok(()) };
+    let agent = request.actor.actor_type == ActorClass::Agent;
+    let denied = *mode == Mode::Deny && (agent || *source != ModeSource::InferredDefault);
+    Denial::when(
+        denied,
+        "the mode of the tool denies it; an admin can set another with `proliferate actions modes set`",
+    )?;
+    Denial::when(
+        agent && *mode == Mode::RequireApproval,
+        "the mode of the tool requires approval, and this version cannot ask for approvals yet; an admin can allow it \
+         with `proliferate actions modes set`",
+    )
+}
+
 impl Prohibition {
     pub(crate) fn fits(&self, request: &Request) -> bool {
         let role = self.roles.is_empty() || self.roles.iter().any(|role| role.matches(&request.role));
@@ -252,13 +276,13 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
     match (failed, lane) {
         (Some((check, denial)), lane) => Verdict {
             outcome: Outcome::Deny,
-            rule_id: rule_id(check, lane, Some(&denial)),
+            rule_id: rule_id(check, lane, request.mode.as_ref(), Some(&denial)),
             reason: denial.reason.into_owned(),
         },
         (None, Some(lane)) => Verdict {
             outcome: Outcome::Allow,
             rule_id: format!("lane:{}", lane.id),
-            reason: "all checks of the lane passed".to_owned(),
+            reason: passed(request.mode.as_ref()),
         },
         (None, None) => {
             Verdict { outcome: Outcome::Deny, rule_id: "lane".to_owned(), reason: NO_LANE.to_owned() }
@@ -266,12 +290,37 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
     }
 }
 
-pub(crate) fn rule_id(check: Check, lane: Option<&Lane>, denial: Option<&Denial<'_>>) -> String {
+/// Why a call is allowed: the lane, and the mode where one governs the tool.
+fn passed(mode: Option<&ModeDecision>) -> String {
+    let lane = "all checks of the lane passed";
+    mode.map_or_else(
+        || lane.to_owned(),
+        |decision| format!("{lane}; mode {} ({})", decision.mode.as_str(), decision.source.as_str()),
+    )
+}
+
+pub(crate) fn rule_id(
+    check: Check,
+    lane: Option<&Lane>,
+    mode: Option<&ModeDecision>,
+    denial: Option<&Denial<'_>>,
+) -> String {
     if let Some(rule) = denial.and_then(|denial| denial.rule) {
         return format!("prohibition:{rule}");
     }
+    if let (Check::Mode, Some(decision)) = (check, mode) {
+        return format!("mode:{}:{}", decision.mode.as_str(), decision.source.as_str());
+    }
     match (check, lane) {
-        (Check::Identity | Check::Run | Check::Pins | Check::SafetyLock | Check::Prohibitions, _)
+        (
+            Check::Identity
+            | Check::Run
+            | Check::Pins
+            | Check::SafetyLock
+            | Check::Prohibitions
+            | Check::Mode,
+            _,
+        )
         | (_, None) => {
             format!("gate:{}", check.as_str())
         }
@@ -295,6 +344,7 @@ impl Check {
             Self::Scope => "scope",
             Self::Flags => "flags",
             Self::Prohibitions => "prohibitions",
+            Self::Mode => "mode",
         }
     }
 }

@@ -91,6 +91,7 @@ impl Example {
             flags: self.flags.clone(),
             run: RunState::New,
             demanded: None,
+            mode: None,
             locked: false,
             grant: override_minutes.map(|_| grant()),
         }

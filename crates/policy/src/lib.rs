@@ -25,7 +25,7 @@ pub use error::PolicyError;
 pub use lanes::{Lane, Prohibition, Write, WriteMode};
 pub use modes::{
     Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, after_drift, derive_risk,
-    resolve_mode, stricter,
+    resolve_mode,
 };
 pub use pattern::Pattern;
 pub use pin::{Pin, Pins, Versions};

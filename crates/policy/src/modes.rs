@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::decide::{Outcome, Verdict};
-
 /// From the loosest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,11 +30,13 @@ pub enum ModeSource {
     InferredDefault,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ModeDecision {
     pub mode: Mode,
     pub source: ModeSource,
     /// Why a mode is stricter than what the map or the risk says: `unknown_mode:…` or `definition_drift`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
@@ -105,7 +105,19 @@ impl ModeSource {
     }
 }
 
+impl ModeDecision {
+    /// The mode of an action that no map names.
+    pub const fn inferred(risk: Risk) -> Self {
+        Self { mode: risk.default_mode(), source: ModeSource::InferredDefault, reason: None }
+    }
+}
+
 impl ModeKey {
+    /// The key of a tool from `tools.yaml`: `tools:` and its whole name. Infallible, so that no tool can be without a mode.
+    pub(crate) fn of_tool(name: &str) -> Self {
+        Self(format!("tools:{name}"))
+    }
+
     pub fn new(source: &str, action: &str) -> Result<Self, ModeKeyError> {
         format!("{source}:{action}").parse()
     }
@@ -136,13 +148,11 @@ pub fn resolve_mode(
     let automation = automation
         .and_then(|modes| stored(key, modes))
         .map(|stored| decision(stored, ModeSource::AutomationOverride));
-    let inferred =
-        ModeDecision { mode: risk.default_mode(), source: ModeSource::InferredDefault, reason: None };
     match (automation, org) {
         (_, Some(org)) if org.mode == Mode::Deny => org,
         (Some(automation), _) => automation,
         (None, Some(org)) => org,
-        (None, None) => inferred,
+        (None, None) => ModeDecision::inferred(risk),
     }
 }
 
@@ -164,14 +174,6 @@ pub fn derive_risk(set: Option<Risk>, hints: Hints, default: Option<Risk>) -> Ri
     // `read_only` beside `destructive` is a contradiction, and alone it may be a lie: neither lowers anything.
     let said = if hints.destructive { Risk::Danger } else { Risk::Read };
     set.unwrap_or_else(|| default.max(said))
-}
-
-/// Lane and mode together: the stricter of the two counts.
-pub fn stricter(verdict: &Verdict, mode: &ModeDecision) -> Mode {
-    match verdict.outcome {
-        Outcome::Deny => Mode::Deny,
-        Outcome::Allow => mode.mode,
-    }
 }
 
 /// What a map says of a key. The key with a slash instead of the colon was a mistake of old; whoever wrote it meant

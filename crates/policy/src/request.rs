@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::lanes::{Write, WriteMode};
-use crate::modes::Risk;
+use crate::modes::{ModeDecision, Risk};
 use crate::pin::Versions;
 
 /// One call that wants to be allowed. Everything in it was established by the gateway, not by the caller.
@@ -28,6 +28,9 @@ pub struct Request {
     /// The versions that the caller demands, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demanded: Option<Versions>,
+    /// What the modes say of the tool. Absent where lanes alone govern it: the platform's own tools, pushes, exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ModeDecision>,
     /// The global safety lock.
     pub locked: bool,
     /// The break-glass grant that the caller holds, if any.

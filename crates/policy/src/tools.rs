@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::Mistake;
 use crate::fields::{Fields, Located, items, word};
 use crate::lanes::{Write, once, write};
-use crate::modes::Risk;
+use crate::modes::{ModeKey, Risk};
 use crate::yaml::{Kind, Node};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,13 @@ pub enum Method {
     Put,
     Patch,
     Delete,
+}
+
+impl HttpTool {
+    /// The key of its mode.
+    pub fn mode_key(&self) -> ModeKey {
+        ModeKey::of_tool(&self.name)
+    }
 }
 
 /// Where the tool's credential comes from; `key` names a secret of the organisation.

@@ -14,8 +14,9 @@ mod tools;
 mod workspace;
 
 pub use actions::{
-    ActionCatalog, ActionGuide, ActionInfo, ActionSource, Invocation, InvocationDenied, InvocationList,
-    InvocationPending, InvocationReply, InvokeAction, InvokeReply,
+    ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, Invocation,
+    InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
+    SetActionMode,
 };
 pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
 pub use contract::{

@@ -24,7 +24,7 @@ use self::disk::Refused;
 use crate::postgres::Postgres;
 use crate::row::JsonText;
 use crate::writer::Turn;
-use crate::{Ended, NewArtifact, NewRun, OverrideGrant, Run, SafetyLock, Store, StoreError};
+use crate::{Ended, NewArtifact, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError};
 
 /// More than this waits at its sender.
 const QUEUE: usize = 1024;
@@ -91,6 +91,7 @@ pub enum Change {
     },
     Lock(SafetyLock),
     Grant(OverrideGrant),
+    SetMode(OrgActionMode),
 }
 
 /// What became of a write.
@@ -237,7 +238,7 @@ impl Change {
         match self {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
-            Self::Nothing | Self::Lock(_) | Self::Grant(_) => None,
+            Self::Nothing | Self::Lock(_) | Self::Grant(_) | Self::SetMode(_) => None,
         }
     }
 

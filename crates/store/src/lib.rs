@@ -50,6 +50,7 @@ mod transcript;
 // What sandboxes may reach.
 mod egress;
 // What passes the gate, and what is behind it.
+mod action_mode;
 mod artifact;
 mod connector;
 mod gate;
@@ -59,6 +60,7 @@ mod safety;
 // What must stay secret.
 mod secret;
 
+pub use action_mode::{ActionModes, OrgActionMode};
 pub use artifact::{Artifact, NewArtifact};
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};

@@ -110,6 +110,9 @@ pub(crate) struct ExplainArgs {
     /// The caller holds a grant to break the glass
     #[arg(long)]
     pub(crate) granted: bool,
+    /// Use the modes that this organisation has set [default: none is set, and the mode follows from the risk]
+    #[arg(long, value_name = "ID")]
+    pub(crate) org: Option<OrgId>,
     /// The safety lock is engaged
     #[arg(long)]
     pub(crate) locked: bool,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use gateway::gate::known_tool;
 use policy::{
-    Action, ActorClass, Claim, Explanation, Flag, Grant, Outcome, Policy, Request, Risk, RunState, WriteMode,
+    Action, ActorClass, Claim, Explanation, Flag, Grant, ModeDecision, Outcome, Policy, Request, Risk,
+    RunState, WriteMode, resolve_mode,
 };
 use serde_json::json;
 
@@ -14,10 +15,12 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{GREEN, RED, line};
 
-pub(super) fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
+pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
     let dir = args.dir.as_ref().or(context.config.policy_dir.as_ref());
     let policy = load(dir.map(std::path::PathBuf::as_path))?;
-    let explained = policy::explain(&policy, &request(&policy, args));
+    let mut request = request(&policy, args);
+    request.mode = mode(context, &policy, args, &request.action).await?;
+    let explained = policy::explain(&policy, &request);
     if context.out.is_json() {
         line(&json!(explained).to_string());
     } else {
@@ -36,6 +39,9 @@ fn print(context: &Context, explained: &Explanation) {
         })
         .collect();
     context.out.list(Vec::new(), &["CHECK", "RESULT", "RULE", "WHY"], &rows);
+    if let Some(ModeDecision { mode, source, .. }) = &explained.mode {
+        line(&format!("mode {} ({})", mode.as_str(), source.as_str()));
+    }
     let verdict = &explained.verdict;
     let (colour, word) = match verdict.outcome {
         Outcome::Allow => (GREEN, "allowed"),
@@ -66,9 +72,28 @@ fn request(policy: &Policy, args: &ExplainArgs) -> Request {
         flags: args.flag.iter().map(Flag::new).collect(),
         run: RunState::New,
         demanded: None,
+        mode: None,
         locked: args.locked,
         grant: args.granted.then_some(grant),
     }
+}
+
+/// The mode of a tool that modes govern.
+async fn mode(
+    context: &Context,
+    policy: &Policy,
+    args: &ExplainArgs,
+    action: &Action,
+) -> Result<Option<ModeDecision>, Failure> {
+    let Action::Tool { tool_name, operation, risk, .. } = action else { return Ok(None) };
+    let key = known_tool(policy, tool_name, operation).and_then(|tool| tool.mode_key);
+    let (Some(key), Some(org)) = (&key, args.org) else {
+        return Ok(key.map(|_| ModeDecision::inferred(*risk)));
+    };
+    let store = context.store().await?;
+    let org = context.org(&store, Some(org)).await?;
+    let modes = store.action_modes_for(org, None, key.as_str()).await?;
+    Ok(Some(resolve_mode(key, None, &modes.org, *risk)))
 }
 
 fn action(policy: &Policy, args: &ExplainArgs) -> Action {

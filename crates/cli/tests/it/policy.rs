@@ -113,7 +113,7 @@ fn a_described_call_is_explained_check_by_check() {
     let service =
         ["policy", "explain", "--role", "SERVICE", "--lane", "actions.read", "--tool", "forecast.look"];
     let read = machine.json(&[&service[..], &["--risk", "read"]].concat());
-    assert_eq!((&read["verdict"]["outcome"], read["steps"].as_array().unwrap().len()), (&json!("allow"), 13));
+    assert_eq!((&read["verdict"]["outcome"], read["steps"].as_array().unwrap().len()), (&json!("allow"), 14));
     let table = machine.run(&[&service[..], &["--risk", "danger"]].concat());
     assert_eq!(table.code, 0);
     assert!(
@@ -168,6 +168,42 @@ fn a_described_call_is_explained_check_by_check() {
     ];
     assert_eq!(machine.json(&glass)["verdict"]["outcome"], "deny");
     assert_eq!(machine.json(&[&glass[..], &["--granted"]].concat())["verdict"]["outcome"], "allow");
+}
+
+#[test]
+fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
+    let machine = Machine::new();
+    machine.json(&["orgs", "create", "--name", "one"]);
+    let org = machine.first_org();
+    let (_, dir) =
+        folder(&machine, "own", &[("tools.yaml", "- {name: forecast.set, url: 'http://x/', risk: write}")]);
+    let agent = ["policy", "explain", "--role", "CODING_AGENT", "--lane", "actions.write", "--tool"];
+    let agent = [&agent[..], &["forecast.set", "--dir", &dir]].concat();
+    let of_org = [&agent[..], &["--org", &org]].concat();
+    for described in [machine.json(&agent), machine.json(&of_org)] {
+        assert_eq!(described["verdict"]["rule_id"], "mode:require_approval:inferred_default", "{described}");
+        assert_eq!(described["mode"], json!({"mode": "require_approval", "source": "inferred_default"}));
+    }
+    let set =
+        |mode: &str| machine.run(&["actions", "modes", "set", "tools:forecast.set", mode, "--org", &org]);
+    assert_eq!(set("allow").out, "tools:forecast.set: allow\n");
+    let described = machine.json(&of_org);
+    assert_eq!(described["verdict"]["outcome"], "allow", "{described}");
+    assert_eq!(described["mode"], json!({"mode": "allow", "source": "org_default"}));
+    let shown = machine.run(&of_org);
+    assert!(shown.out.contains("mode allow (org_default)"), "{}", shown.out);
+    assert_eq!(set("require_approval").code, 0);
+    let listed = machine.json(&["actions", "modes", "ls"]);
+    assert_eq!(
+        (listed[0]["key"].as_str(), listed[0]["mode"].as_str()),
+        (Some("tools:forecast.set"), Some("require_approval"))
+    );
+    let wrong = machine.run(&["actions", "modes", "set", "no-colon", "allow"]);
+    assert!(wrong.code == 2 && wrong.err.contains("sourceId:actionId"), "{}", wrong.err);
+    let wrong = set("perhaps");
+    assert!(wrong.code == 2 && wrong.err.contains("require_approval"), "{}", wrong.err);
+    let changes = machine.run(&["audit", "tail"]);
+    assert!(changes.out.contains("policy_change"), "{}", changes.out);
 }
 
 #[test]

@@ -31,11 +31,13 @@ pub(super) async fn ready(app: AppState) -> Response {
         Coord::Local => "this instance alone",
         Coord::Redis(_) => "Redis",
     };
-    let readiness = Readiness::of(vec![
+    let mut checks = vec![
         check("database", app.store.backend(), &database),
         check("coordination", kind, &coordination),
         check("sandboxes", app.sandboxes.name(), &sandboxes),
-    ]);
+    ];
+    checks.extend(app.gate.checks().map(|(name, result)| check(name, "the gate", &result)));
+    let readiness = Readiness::of(checks);
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness)).into_response()
 }

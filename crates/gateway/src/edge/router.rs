@@ -16,8 +16,8 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages, model_proxy,
-    observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    action_modes, contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages,
+    model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
 
@@ -102,6 +102,7 @@ table! {
     contract::audit_events;
     contract::artifact;
     contract::artifact_content;
+    action_modes::modes, action_modes::set_mode;
     // Called by agents: the model.
     model_proxy::messages;
     model_proxy::count_tokens;

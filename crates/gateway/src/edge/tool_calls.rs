@@ -111,15 +111,15 @@ async fn read(
         Ok(payload) => payload,
         Err(error) => return Ok(Err(format!("the body is {error}"))),
     };
+    describe(attempt, &payload);
     let Ok(hash) = payload_hash(&payload) else {
         return Ok(Err("the body has no canonical form".to_owned()));
     };
-    describe(attempt, &payload, hash);
+    attempt.request_hash = Some(hash);
     let request: ToolCall = match serde_json::from_value(payload) {
         Ok(request) => request,
         Err(error) => return Ok(Err(misshapen(&error))),
     };
-    attempt.run_id = Some(&request.run_id).filter(|id| short(id, 8, 120) && !is_ours(id)).cloned();
     if let Err(problem) = check(&request, &hash) {
         return Ok(Err(problem));
     }
@@ -130,12 +130,13 @@ async fn read(
     Ok(to_call(identity, org, request, hash))
 }
 
-fn describe(attempt: &mut Attempt, payload: &Value, hash: Hash) {
+/// What a body says of itself, be it a call or not. The answer repeats it, so that the caller knows which call it is about.
+fn describe(attempt: &mut Attempt, payload: &Value) {
     let field = |name: &str, least: usize, most: usize| {
         let text = payload.get(name).and_then(Value::as_str)?;
         short(text, least, most).then(|| text.to_owned())
     };
-    attempt.request_hash = Some(hash);
+    attempt.run_id = field("run_id", 8, 120).filter(|id| !is_ours(id));
     attempt.lane = field("lane_id", 1, 120);
     attempt.tool = field("tool_name", 1, 200);
     attempt.operation = field("operation", 1, 200);

@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::{Clock, Rng};
 use ledger::{Checkpoint, CheckpointError, Event, KeyChange, PublicKey, SigningKey, Tree, keyed_hash};
@@ -12,6 +13,7 @@ use store::{KeptCheckpoint, Store, StoreError};
 use tokio::sync::Mutex;
 
 use crate::config::Config;
+use crate::file_work::FileWork;
 use crate::secret_file;
 
 /// The name of the ledger in its checkpoints and keys.
@@ -27,6 +29,12 @@ pub(super) struct Checkpoints {
     store: Store,
     clock: Clock,
     file: PathBuf,
+    /// The folder may be on a mount that hangs; so may the key, which is read beside it.
+    files: FileWork,
+    /// The last write failed or hung.
+    failing: AtomicBool,
+    /// The folder does not answer.
+    unreachable: AtomicBool,
     /// The size of the last checkpoint stands beside the tree.
     tree: Mutex<(Tree, u64)>,
 }
@@ -45,36 +53,35 @@ pub enum SigningKeyError {
 }
 
 impl Checkpoints {
-    pub(super) fn open(
+    pub(super) async fn open(
         config: &Config,
         store: &Store,
         clock: &Clock,
         rng: &Rng,
     ) -> Result<Self, SigningKeyError> {
-        let seed = read_or_make(&config.audit_key_file(), rng)?;
-        let checkpoints = Self::with_seed(config, store, clock, &seed)?;
-        let path = checkpoints.file.clone();
-        mend(&path).map_err(|source| SigningKeyError::Folder { path, source })?;
-        Ok(checkpoints)
+        let files = FileWork::default();
+        let (key_file, rng, opened) = (config.audit_key_file(), rng.clone(), config.clone());
+        let path = key_file.clone();
+        let seed = files.run(move || read_or_make(&key_file, &rng)).await;
+        let seed = seed.map_err(|source| SigningKeyError::File { path, source })??;
+        let path = config.checkpoint_dir();
+        let prepared = files.run(move || prepare(&opened)).await;
+        prepared.map_err(|source| SigningKeyError::Folder { path, source })??;
+        Ok(Self::with_seed(config, store, clock, &seed))
     }
 
-    fn with_seed(
-        config: &Config,
-        store: &Store,
-        clock: &Clock,
-        seed: &[u8; 32],
-    ) -> Result<Self, SigningKeyError> {
-        let file = checkpoint_file(config);
-        let folder = config.checkpoint_dir();
-        fs::create_dir_all(&folder).map_err(|source| SigningKeyError::Folder { path: folder, source })?;
-        Ok(Self {
+    fn with_seed(config: &Config, store: &Store, clock: &Clock, seed: &[u8; 32]) -> Self {
+        Self {
             key_file: config.audit_key_file(),
             parameters_key: *keyed_hash(seed, "parameters", b"").as_bytes(),
             store: store.clone(),
             clock: clock.clone(),
-            file,
+            file: checkpoint_file(config),
+            files: FileWork::default(),
+            failing: AtomicBool::new(false),
+            unreachable: AtomicBool::new(false),
             tree: Mutex::default(),
-        })
+        }
     }
 
     /// The key for hashes of what could be guessed.
@@ -88,11 +95,34 @@ impl Checkpoints {
         Ok(size.saturating_sub(self.tree.lock().await.1))
     }
 
+    /// Looks whether the folder answers.
+    pub(super) async fn probe(&self) {
+        let file = self.file.clone();
+        let found = self.files.run(move || file.parent().map(fs::metadata).transpose()).await;
+        let found = found.and_then(|found| found);
+        if let Err(error) = &found {
+            tracing::error!(%error, "AUDIT_CHECKPOINT_DIR does not answer");
+        }
+        self.unreachable.store(found.is_err(), Ordering::Release);
+    }
+
+    /// Whether the folder answers and took the last checkpoint.
+    pub(super) fn is_writable(&self) -> bool {
+        !self.failing.load(Ordering::Acquire) && !self.unreachable.load(Ordering::Acquire)
+    }
+
     /// Signs the ledger as it is. Nothing is written if nothing came.
     pub(super) async fn write(&self) -> Result<(), CheckpointFailure> {
+        let written = self.write_if_due().await;
+        self.failing.store(written.is_err(), Ordering::Release);
+        written
+    }
+
+    async fn write_if_due(&self) -> Result<(), CheckpointFailure> {
         let mut tree = self.tree.lock().await;
         // Before the ledger, whose last change of the key then is at least as new as the file.
-        let key = signing_key(&read_seed(&self.key_file)?);
+        let key_file = self.key_file.clone();
+        let key = signing_key(&self.files.run(move || read_seed(&key_file)).await??);
         loop {
             let hashes = self.store.ledger_hashes(tree.0.size(), PAGE).await?;
             for hash in &hashes {
@@ -125,8 +155,7 @@ impl Checkpoints {
                 at: self.clock.now(),
             })
             .await?;
-        let append = move || append(&file, &text);
-        tokio::task::spawn_blocking(append).await.map_err(io::Error::other)??;
+        self.files.run(move || append(&file, &text)).await??;
         tree.1 = tree.0.size();
         Ok(())
     }
@@ -167,7 +196,8 @@ pub async fn sign_ledger(config: &Config, store: &Store, clock: &Clock) -> Resul
     }
     let newest = read_checkpoints(config)?.iter().map(|checkpoint| checkpoint.size).max();
     if newest < Some(store.ledger_size().await?) {
-        Checkpoints::with_seed(config, store, clock, &read_seed(&path)?)?.write().await?;
+        make_folder(config)?;
+        Checkpoints::with_seed(config, store, clock, &read_seed(&path)?).write().await?;
     }
     Ok(true)
 }
@@ -197,6 +227,18 @@ pub fn audit_public_key(config: &Config) -> Result<Option<PublicKey>, SigningKey
 
 fn checkpoint_file(config: &Config) -> PathBuf {
     config.checkpoint_dir().join("checkpoints.txt")
+}
+
+fn make_folder(config: &Config) -> Result<(), SigningKeyError> {
+    let path = config.checkpoint_dir();
+    fs::create_dir_all(&path).map_err(|source| SigningKeyError::Folder { path, source })
+}
+
+/// The folder, and the file in it as the last gateway left it, ready for more.
+fn prepare(config: &Config) -> Result<(), SigningKeyError> {
+    make_folder(config)?;
+    let path = checkpoint_file(config);
+    mend(&path).map_err(|source| SigningKeyError::Folder { path, source })
 }
 
 /// Takes off what a power cut left of a checkpoint: it was told to nobody, and nothing after it could be read.

@@ -11,10 +11,10 @@ use ledger::{
     ActionType, Actor, ActorType, Event, KeyChange, Outcome, PolicyVersions, PublicKey, Severity, Target,
     TargetType, Text,
 };
-use policy::Policy;
+use policy::{ModeKey, Policy};
 use proto::text::is_line;
-use proto::{OrgId, UserId};
-use store::{Change, GateWrite, NewEvent, OverrideGrant, SafetyLock, Store, StoreError};
+use proto::{ActionMode, OrgId, UserId};
+use store::{Change, GateWrite, NewEvent, OrgActionMode, OverrideGrant, SafetyLock, Store, StoreError};
 
 use super::checkpoints::{SigningKeyError, key_in_force, read_seed, signing_key};
 use super::rules::{RulesError, read_policy};
@@ -125,6 +125,33 @@ impl Governance<'_> {
         event.notes = Some(Text::cut(&format!("user {user}, ticket {ticket}, until {}", until.as_str())));
         self.write(Change::Grant(grant.clone()), Some(org), event).await?;
         Ok(grant)
+    }
+
+    /// Sets the mode of an action in an organisation, for a member or, without one, for the operator.
+    pub async fn set_mode(
+        &self,
+        org: OrgId,
+        by: Option<UserId>,
+        key: &ModeKey,
+        mode: ActionMode,
+    ) -> Result<(), GovernanceError> {
+        let mut event =
+            self.event(ActionType::PolicyChange, (key.as_str(), mode.as_str()), TargetType::Policy).await?;
+        if let Some(user) = by {
+            event.actor.actor_type = ActorType::Human;
+            event.actor.actor_id = Text::fit(&user.to_string());
+        }
+        event.outcome_reason =
+            Some(Text::cut(&format!("the mode of an action is {} from here on", mode.as_str())));
+        event.severity = Some(Severity::Warn);
+        let change = Change::SetMode(OrgActionMode {
+            org_id: org,
+            key: key.as_str().to_owned(),
+            mode,
+            changed_by: event.actor.actor_id.as_str().to_owned(),
+            changed_at: self.clock.now(),
+        });
+        self.write(change, Some(org), event).await
     }
 
     /// Makes another key the one that signs. The next key is on disk before the ledger names it and takes the old

@@ -12,6 +12,7 @@ use serde_json::json;
 use store::{Change, GateWrite, Run, StoreError, Written};
 
 use super::call::{Answered, Call, Outcome, Refusal, Result as CallResult};
+use super::question::Undecidable;
 use super::{DEAD_AFTER, Gate, pipeline};
 use crate::app::AppState;
 use crate::sources::{self, Tool, Work};
@@ -33,7 +34,7 @@ pub(super) struct InFlight {
 pub(super) enum Known {
     Nothing,
     Answer(Answered),
-    Down(StoreError),
+    Down(Undecidable),
 }
 
 impl Gate {
@@ -71,7 +72,7 @@ impl Gate {
         match self.is_orphaned(&run).await {
             Ok(true) => self.take_over(app, call, run).await,
             Ok(false) => self.wait_for(app, call).await,
-            Err(error) => Known::Down(error),
+            Err(error) => Known::Down(error.into()),
         }
     }
 
@@ -92,7 +93,7 @@ impl Gate {
         let write = GateWrite::new(Change::Nothing, events);
         match self.store.gate_write(write).await {
             Ok(_) => Known::Answer(answered),
-            Err(error) => Known::Down(error),
+            Err(error) => Known::Down(error.into()),
         }
     }
 
@@ -120,7 +121,7 @@ impl Gate {
         let Some((tool, Work::Outside(outside))) = again.filter(|_| allowed) else {
             return match self.give_up(&run).await {
                 Ok(()) => self.again(call).await,
-                Err(error) => Known::Down(error),
+                Err(error) => Known::Down(error.into()),
             };
         };
         let change = Change::Take {
@@ -137,13 +138,13 @@ impl Gate {
             }
             // Somebody was faster.
             Ok(_) => self.wait_for(app, call).await,
-            Err(error) => Known::Down(error),
+            Err(error) => Known::Down(error.into()),
         }
     }
 
     /// Whether policy would let the call happen now: an operator may have forbidden it since it was claimed. The run that it
     /// belongs to may have died with the instance that claimed it.
-    async fn is_still_allowed(&self, call: &Call, tool: Option<&dyn Tool>) -> Result<bool, StoreError> {
+    async fn is_still_allowed(&self, call: &Call, tool: Option<&dyn Tool>) -> Result<bool, Undecidable> {
         let mut request = self.question(&mut call.clone(), tool).await?.request;
         request.run = RunState::New;
         Ok(decide(&self.rules.policy(), &request).outcome == policy::Outcome::Allow)
@@ -170,7 +171,7 @@ impl Gate {
         match self.store.run(call.org, &call.run_id).await {
             Ok(Some(run)) if run.status.is_terminal() => Known::Answer(stored(call, &run)),
             Ok(_) => Known::Answer(Answered::unrecorded(call, Refusal::unknown())),
-            Err(error) => Known::Down(error),
+            Err(error) => Known::Down(error.into()),
         }
     }
 
@@ -188,10 +189,10 @@ impl Gate {
                         Ok(Some(run)) => match self.is_orphaned(&run).await {
                             Ok(true) => return self.take_over(app, call, run).await,
                             Ok(false) => {}
-                            Err(error) => return Known::Down(error),
+                            Err(error) => return Known::Down(error.into()),
                         },
                         Ok(None) => return Known::Nothing,
-                        Err(error) => return Known::Down(error),
+                        Err(error) => return Known::Down(error.into()),
                     }
                     tokio::time::sleep(LOOK).await;
                 }

@@ -11,7 +11,7 @@ use store::{GateWrite, Written};
 
 use super::call::{Answered, Call, Refusal};
 use super::known::{Known, Underway};
-use super::question::Question;
+use super::question::{Question, Undecidable};
 use super::record::Prepared;
 use super::{Gate, Permit};
 use crate::app::AppState;
@@ -162,11 +162,11 @@ async fn claimed(app: &AppState, call: &Call, written: Result<Written, store::St
         // The parent ended after it was looked at: look again.
         Ok(Written::ParentInactive | Written::NotYours | Written::Gone) => Claimed::Not,
         // No audit, no effect.
-        Err(error) => Claimed::Answered(down(call, &error)),
+        Err(error) => Claimed::Answered(down(call, &error.into())),
     }
 }
 
-async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, store::StoreError> {
+async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, Undecidable> {
     let gate = &app.gate;
     let policy = gate.rules.policy();
     let tool = sources::find(&policy, &call.tool, &call.operation);
@@ -254,11 +254,13 @@ fn refusal_of(failure: Failure) -> Refusal {
     }
 }
 
-fn down(call: &Call, error: &store::StoreError) -> Answered {
-    tracing::error!(%error, run = %call.run_id, "a call was not executed: it could not be recorded");
-    let refusal =
-        Refusal::new(ToolErrorCode::DependencyDown, "the call could not be recorded, so nothing was done");
-    Answered::unrecorded(call, refusal)
+fn down(call: &Call, error: &Undecidable) -> Answered {
+    tracing::error!(%error, run = %call.run_id, "a call was not executed: it could not be decided or recorded");
+    let message = match error {
+        Undecidable::Store(_) => "the call could not be recorded, so nothing was done".to_owned(),
+        Undecidable::Lock(unread) => unread.to_string(),
+    };
+    Answered::unrecorded(call, Refusal::new(ToolErrorCode::DependencyDown, message))
 }
 
 /// Where tests let the process die. Nothing in a build that is not for tests.

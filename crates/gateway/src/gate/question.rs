@@ -1,13 +1,23 @@
 //! What policy is asked about a call: everything established by us, nothing taken from the caller's word.
 
-use policy::{Action, Flag, Grant, Request, Risk, RunState, Versions};
+use policy::{Action, Flag, Grant, ModeDecision, Request, Risk, RunState, Versions, resolve_mode};
 use proto::RunStatus;
 use store::{Run, StoreError};
 
 use super::Gate;
 use super::artifacts::reference;
-use super::call::Call;
+use super::call::{Call, Door};
+use super::lock::LockUnread;
 use crate::sources::Tool;
+
+/// Nothing can be decided now, so nothing is done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undecidable {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lock(#[from] LockUnread),
+}
 
 /// The question, and what was found on the way to it.
 pub(super) struct Question {
@@ -32,7 +42,7 @@ impl Gate {
         &self,
         call: &mut Call,
         tool: Option<&dyn Tool>,
-    ) -> Result<Question, StoreError> {
+    ) -> Result<Question, Undecidable> {
         let (state, parent) = self.parent(call).await?;
         let retried = self.retried(call).await?;
         let lost = call.retry_of.is_some() && retried.is_none();
@@ -57,10 +67,18 @@ impl Gate {
             flags: self.flags(call, tool).await?,
             run: if lost { RunState::Inactive } else { state },
             demanded: call.demanded.clone(),
-            locked: self.rules.is_locked(),
+            mode: self.mode(call, tool).await?,
+            locked: self.lock.is_engaged()?,
             grant: self.grant(call).await?,
         };
         Ok(Question { request, parent, retried })
+    }
+
+    /// What the modes say of a tool that they govern: the automation's, the organisation's, or that of its risk.
+    async fn mode(&self, call: &Call, tool: Option<&dyn Tool>) -> Result<Option<ModeDecision>, StoreError> {
+        let Some((tool, key)) = tool.and_then(|tool| Some((tool, tool.mode_key()?))) else { return Ok(None) };
+        let modes = self.store.action_modes_for(call.org, call.session, key.as_str()).await?;
+        Ok(Some(resolve_mode(&key, modes.automation.as_ref(), &modes.org, tool.risk())))
     }
 
     /// The run that a call tries again: it has ended, and was a call of the same tool.
@@ -77,6 +95,9 @@ impl Gate {
         let found = self.store.run(call.org, id).await?.filter(|run| run.status == RunStatus::Running);
         let found = found.filter(|run| run.case_id.is_none() || is_of_case(call, run));
         let state = match &found {
+            // It was us who named the turn that a callback belongs to, and that turn has ended since: the callback is
+            // decided about as one between two turns.
+            None if call.door == Door::Callback => RunState::New,
             None => RunState::Inactive,
             Some(run) => RunState::Active(Versions {
                 lanes: run.lanes_version.clone(),

@@ -1,4 +1,4 @@
-//! The policy in force: built in, or the files of a folder, read again when they change. And the global safety lock.
+//! The policy in force: built in, or the files of a folder, read again when they change.
 
 use std::fs;
 use std::io;
@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use policy::{Files, KnownTool, Policy, PolicyError};
 
+use crate::file_work::FileWork;
 use crate::sources;
 
 const LANES: &str = "lanes.yaml";
@@ -20,7 +21,9 @@ const LARGEST: u64 = 1 << 20;
 pub(super) struct Rules {
     folder: Option<PathBuf>,
     policy: RwLock<Arc<Policy>>,
-    locked: AtomicBool,
+    files: FileWork,
+    /// The last attempt to read the folder failed or hung.
+    unreadable: AtomicBool,
 }
 
 /// There is no policy to decide by.
@@ -33,12 +36,14 @@ pub enum RulesError {
 }
 
 impl Rules {
-    pub(super) fn load(folder: Option<&Path>) -> Result<Self, RulesError> {
-        let policy = read_policy(folder)?;
+    pub(super) async fn load(folder: Option<&Path>) -> Result<Self, RulesError> {
+        let files = FileWork::default();
+        let policy = read_in_time(&files, folder).await?;
         Ok(Self {
             folder: folder.map(Path::to_owned),
             policy: RwLock::new(Arc::new(policy)),
-            locked: AtomicBool::new(false),
+            files,
+            unreadable: AtomicBool::new(false),
         })
     }
 
@@ -46,24 +51,31 @@ impl Rules {
         self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn is_locked(&self) -> bool {
-        self.locked.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_locked(&self, locked: bool) {
-        self.locked.store(locked, Ordering::Release);
+    /// Whether the folder could be read the last time. One that holds mistakes could.
+    pub(super) fn is_readable(&self) -> bool {
+        !self.unreadable.load(Ordering::Acquire)
     }
 
     /// Reads the folder again. `Some`: it holds another policy than the one in force, which is not changed yet.
-    pub(super) fn candidate(&self) -> Result<Option<Policy>, RulesError> {
+    pub(super) async fn candidate(&self) -> Result<Option<Policy>, RulesError> {
         let Some(folder) = &self.folder else { return Ok(None) };
-        let candidate = read_policy(Some(folder))?;
+        let read = read_in_time(&self.files, Some(folder)).await;
+        self.unreadable.store(matches!(read, Err(RulesError::Unreadable { .. })), Ordering::Release);
+        let candidate = read?;
         Ok((candidate.pins() != self.policy().pins()).then_some(candidate))
     }
 
     pub(super) fn replace(&self, policy: Policy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
+}
+
+/// The same as [`read_policy`], for a folder that may hang.
+async fn read_in_time(files: &FileWork, folder: Option<&Path>) -> Result<Policy, RulesError> {
+    let Some(folder) = folder.map(Path::to_owned) else { return read_policy(None) };
+    let path = folder.clone();
+    let read = files.run(move || read_policy(Some(&folder))).await;
+    read.map_err(|source| RulesError::Unreadable { path, source })?
 }
 
 /// The policy of a folder, or the one that is built in.
@@ -84,7 +96,7 @@ pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
 /// What a policy makes of a tool, looked for exactly as for a call: what is replayed must be what would be executed.
 pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownTool> {
     let tool = sources::find(policy, name, operation)?;
-    Some(KnownTool { risk: tool.risk(), writes: tool.writes().cloned() })
+    Some(KnownTool { risk: tool.risk(), writes: tool.writes().cloned(), mode_key: tool.mode_key() })
 }
 
 fn read_file(path: &Path) -> Result<Option<String>, RulesError> {

@@ -18,7 +18,7 @@ use crate::sources;
 /// What an operator changes counts within a second.
 const TICK: Duration = Duration::from_millis(500);
 /// In ticks: how often it says that it is alive, and looks for calls of the dead.
-const ALIVE: u64 = 10;
+const ALIVE: u32 = 10;
 /// In ticks: the longest time without a checkpoint while there is something to sign.
 const SIGN: u64 = 600;
 /// A checkpoint is signed at the latest after so many events.
@@ -27,34 +27,32 @@ const ORPHANS: i64 = 100;
 /// So long a call that may be repeated waits for its caller to ask again.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// Does it until the gateway closes.
+/// Does it until the gateway closes. Each kind of work goes at its own pace: where one hangs, the others go on.
 pub(crate) async fn keep_gate(app: AppState) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let gate = &app.gate;
+    tokio::join!(
+        every(&app, 1, |_| gate.follow_policy()),
+        every(&app, ALIVE, |_| gate.stay_alive()),
+        every(&app, 1, |count| gate.sign(count)),
+    );
+}
+
+/// Does something every so many ticks, until the gateway closes. It is given the number of the tick.
+async fn every<W>(app: &AppState, ticks: u32, work: impl Fn(u64) -> W)
+where
+    W: Future<Output = Result<(), StoreError>>,
+{
+    let mut interval = tokio::time::interval(TICK * ticks);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for count in 0_u64.. {
         tokio::select! {
-            _ = ticks.tick() => {}
+            _ = interval.tick() => {}
             () = app.closing.cancelled() => return,
         }
-        if let Err(error) = tend(&app, count).await {
+        if let Err(error) = work(count).await {
             tracing::warn!(%error, "the upkeep of the gate failed; it is tried again");
         }
     }
-}
-
-async fn tend(app: &AppState, count: u64) -> Result<(), StoreError> {
-    let gate = &app.gate;
-    gate.notice_changes().await?;
-    if count.is_multiple_of(ALIVE) {
-        gate.store.see_instance(&gate.instance, gate.clock.now()).await?;
-        gate.bury().await?;
-    }
-    let due = gate.checkpoints.due().await?;
-    let sign = due >= SIGN_EVENTS || (due > 0 && count.is_multiple_of(SIGN));
-    if sign && let Err(error) = gate.checkpoints.write().await {
-        tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
-    }
-    Ok(())
 }
 
 impl Gate {
@@ -72,13 +70,28 @@ impl Gate {
         if told.is_none_or(|told| told.as_str() != hashes(policy.pins())) {
             self.tell_policy(policy.pins(), Outcome::Success, "this policy is in force").await?;
         }
-        self.notice_changes().await
+        self.lock.read(&self.store).await
     }
 
-    async fn notice_changes(&self) -> Result<(), StoreError> {
-        let locked = self.store.safety_lock().await?.is_some_and(|lock| lock.locked);
-        self.rules.set_locked(locked);
-        match self.rules.candidate() {
+    async fn stay_alive(&self) -> Result<(), StoreError> {
+        self.store.see_instance(&self.instance, self.clock.now()).await?;
+        self.bury().await
+    }
+
+    /// Signs what is due: much, or anything once in a while, or after a failure.
+    async fn sign(&self, count: u64) -> Result<(), StoreError> {
+        self.checkpoints.probe().await;
+        let due = self.checkpoints.due().await?;
+        let failed = !self.checkpoints.is_writable();
+        let sign = due >= SIGN_EVENTS || (due > 0 && (failed || count.is_multiple_of(SIGN)));
+        if sign && let Err(error) = self.checkpoints.write().await {
+            tracing::error!(%error, "no checkpoint of the ledger could be written; it is tried again");
+        }
+        Ok(())
+    }
+
+    async fn follow_policy(&self) -> Result<(), StoreError> {
+        match self.rules.candidate().await {
             Ok(None) => Ok(()),
             Ok(Some(policy)) => self.adopt(policy).await,
             Err(error) => {

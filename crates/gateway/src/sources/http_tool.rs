@@ -7,7 +7,7 @@ use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use ledger::Redactor;
-use policy::{Auth, HttpTool, Method, Risk, Write};
+use policy::{Auth, HttpTool, Method, ModeKey, Risk, Write};
 use proto::JsonObject;
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
@@ -198,6 +198,10 @@ impl Tool for HttpSource {
 
     fn writes(&self) -> Option<&Write> {
         self.tool.writes.as_ref()
+    }
+
+    fn mode_key(&self) -> Option<ModeKey> {
+        Some(self.tool.mode_key())
     }
 
     fn check(&self, parameters: &Value) -> Result<(), String> {

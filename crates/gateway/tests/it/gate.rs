@@ -160,13 +160,15 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
         with(write_call("run-00000001"), "parameters", json!({"deep": 1}))
             .to_string()
             .replace("\"deep\":1", &format!("\"deep\":{deep}")),
-        with(write_call("run-00000001"), "surprise", json!(1)).to_string(),
         with(write_call("run-00000001"), "run_id", json!(long)).to_string(),
         with(write_call("run-00000001"), "run_id", json!("short")).to_string(),
         with(write_call("run-00000001"), "run_id", json!("call_0123456789")).to_string(),
     ];
     let mut wrong_call = Vec::new();
     for (field, value) in [
+        ("surprise", json!(1)),
+        ("parameters", json!("no object")),
+        ("actor", Value::Null),
         ("case_id", json!(long)),
         ("request_hash_sha256", json!("0".repeat(64))),
         ("contract_version", json!("v2")),
@@ -188,6 +190,9 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
             let reply = answer.json();
             assert_eq!(reply["error"]["error_code"], "INVALID_REQUEST", "{body}");
             assert_eq!(reply["run_id"], told, "{body}");
+            if !told.is_null() {
+                assert_eq!(reply["correlation_id"], "why-1", "{body}");
+            }
             let after = world.gateway.app.store.ledger_size().await.unwrap();
             assert_eq!(after - before, 2, "{body}");
         }
@@ -397,6 +402,7 @@ pub(crate) async fn a_sandbox_is_held_to_its_own_session(world: World) {
     let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
     let ask = |body: Value| world.gateway.post("/v1/tool-calls", &body).bearer(&token).send();
     let call = with(write_call("run-00000001"), "actor", actor);
+    let call = with(with(call, "operation", json!("effect.read")), "lane_id", json!("actions.read"));
     let call = with(call, "case_id", Value::Null);
     assert_eq!(ask(call.clone()).await.status, 200);
     assert_eq!(world.run("run-00000001").await["case_id"], json!(own.to_string()));

@@ -3,6 +3,7 @@
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod call;
+mod hanging;
 mod harness;
 mod live;
 mod people;
@@ -38,9 +39,11 @@ mod vault;
 // The agent's model.
 mod git_proxy;
 mod model_proxy;
+mod modes;
 // The live session.
 mod live_agent;
 mod live_budget;
+mod live_callback;
 mod live_crash;
 mod live_create;
 mod live_expiry;

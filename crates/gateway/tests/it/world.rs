@@ -27,6 +27,7 @@ pub(crate) fn tools(address: &str) -> String {
          - {{name: effect.peek, method: GET, url: 'http://{address}/effects/peek', timeout_ms: 2000, risk: read}}\n\
          - {{name: effect.open, method: POST, url: 'http://{address}/effects/open', risk: write,\n   \
          schema: {{type: object, additionalProperties: {{type: string}}}}}}\n\
+         - {{name: effect.drop, method: POST, url: 'http://{address}/effects/drop', timeout_ms: 2000, risk: danger}}\n\
          - {{name: effect.private, method: POST, url: 'http://127.0.0.1:1/', risk: read}}\n\
          - {{name: effect.note, method: POST, url: 'http://{address}/effects/note', risk: write, \
          writes: {{table: artifacts, mode: append}}}}\n\

@@ -149,6 +149,7 @@ fn nobody() -> Request {
         flags: [].into(),
         run: RunState::New,
         demanded: None,
+        mode: None,
         locked: false,
         grant: None,
     }

@@ -67,6 +67,7 @@ pub(crate) fn request() -> Request {
         flags: [].into(),
         run: RunState::New,
         demanded: None,
+        mode: None,
         locked: false,
         grant: None,
     }

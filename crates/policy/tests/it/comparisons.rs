@@ -107,7 +107,11 @@ fn a_tool_that_becomes_less_or_more_dangerous_is_told_so() {
 
 /// A candidate whose tools are those of the recorded requests.
 fn as_before(tool: &str, _: &str) -> Option<KnownTool> {
-    ["transcription", "ocr", "x"].contains(&tool).then_some(KnownTool { risk: Risk::Write, writes: None })
+    ["transcription", "ocr", "x"].contains(&tool).then_some(KnownTool {
+        risk: Risk::Write,
+        writes: None,
+        mode_key: None,
+    })
 }
 
 fn recorded(id: &str, request: Request) -> Recorded {
@@ -142,10 +146,11 @@ fn replaying_asks_what_the_candidate_makes_of_a_tool() {
     let one = || [recorded("a", request())];
     let gone = replay(&policy(), |_, _| None, one());
     assert_eq!((ids(&gone), gone.flips[0].now.reason.as_str()), (vec!["a"], "the tool is not available"));
-    let danger = |_: &str, _: &str| Some(KnownTool { risk: Risk::Danger, writes: None });
+    let danger = |_: &str, _: &str| Some(KnownTool { risk: Risk::Danger, writes: None, mode_key: None });
     assert_eq!(ids(&replay(&policy(), danger, one())), ["a"]);
     let table = Write { table: "elsewhere".to_owned(), mode: WriteMode::Append };
-    let writes = |_: &str, _: &str| Some(KnownTool { risk: Risk::Write, writes: Some(table.clone()) });
+    let writes =
+        |_: &str, _: &str| Some(KnownTool { risk: Risk::Write, writes: Some(table.clone()), mode_key: None });
     assert_eq!(ids(&replay(&policy(), writes, one())), ["a"]);
     // One that was not there and now is.
     let mut absent = request();

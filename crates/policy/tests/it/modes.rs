@@ -1,8 +1,7 @@
 //! The three modes: the most specific map counts, deny wins, and nothing unknown allows.
 
 use policy::{
-    Files, Hints, Mode, ModeDecision, ModeKey, ModeSource, Policy, Risk, after_drift, decide, derive_risk,
-    resolve_mode, stricter,
+    Hints, Mode, ModeDecision, ModeKey, ModeSource, Risk, after_drift, decide, derive_risk, resolve_mode,
 };
 use serde_json::{Map, Value, json};
 
@@ -100,17 +99,49 @@ fn what_a_tool_says_of_itself_never_lowers_its_risk() {
     assert_eq!(derive_risk(None, Hints::default(), Some(Risk::Read)), Risk::Read);
 }
 
+/// Agents are bound by any mode, others only by a `deny` that somebody set.
 #[test]
-fn of_lane_and_mode_the_stricter_counts() {
-    let mode = |mode| ModeDecision { mode, source: ModeSource::OrgDefault, reason: None };
-    let allowed = decide(&policy(), &request());
-    let denied = decide(&Policy::load(Files::default()).unwrap(), &request());
-    for (decided, expected) in
-        [(Mode::Allow, Mode::Allow), (Mode::RequireApproval, Mode::RequireApproval), (Mode::Deny, Mode::Deny)]
-    {
-        assert_eq!(stricter(&allowed, &mode(decided)), expected);
-        assert_eq!(stricter(&denied, &mode(decided)), Mode::Deny);
+fn a_mode_governs_agents_and_a_deny_that_was_set_governs_all() {
+    use policy::ActorClass::{Agent, Human, System};
+    use policy::Outcome::{Allow, Deny};
+    let (set, inferred) = (ModeSource::OrgDefault, ModeSource::InferredDefault);
+    for (mode, source, agent, others) in [
+        (Mode::Allow, set, Allow, Allow),
+        (Mode::Allow, inferred, Allow, Allow),
+        (Mode::RequireApproval, set, Deny, Allow),
+        (Mode::RequireApproval, inferred, Deny, Allow),
+        (Mode::Deny, inferred, Deny, Allow),
+        (Mode::Deny, set, Deny, Deny),
+        (Mode::Deny, ModeSource::AutomationOverride, Deny, Deny),
+    ] {
+        for (class, expected) in [(Agent, agent), (Human, others), (System, others)] {
+            let mut asked = request();
+            asked.mode = Some(ModeDecision { mode, source, reason: None });
+            // Which class may use the lane is another check: here only the mode is looked at.
+            let mut asked_as = asked.clone();
+            asked_as.actor.actor_type = class;
+            let steps = policy::explain(&policy(), &asked_as).steps;
+            let step = steps.iter().find(|step| step.check == policy::Check::Mode).unwrap();
+            let outcome = if step.failed.is_some() { Deny } else { Allow };
+            assert_eq!(outcome, expected, "{mode:?} {source:?} {class:?}");
+            assert_eq!(step.rule_id, format!("mode:{}:{}", mode.as_str(), source.as_str()));
+        }
     }
+    let mut asked = request();
+    asked.actor.actor_type = Agent;
+    asked.mode = Some(ModeDecision { mode: Mode::RequireApproval, source: inferred, reason: None });
+    let steps = policy::explain(&policy(), &asked).steps;
+    let why = steps.last().unwrap().failed.clone().unwrap();
+    assert!(why.contains("requires approval") && why.contains("cannot ask for approvals yet"), "{why}");
+    assert!(why.chars().count() <= 200, "{why}");
+}
+
+#[test]
+fn a_verdict_says_which_mode_let_the_call_through() {
+    let mut asked = request();
+    asked.mode = Some(ModeDecision { mode: Mode::Allow, source: ModeSource::OrgDefault, reason: None });
+    let verdict = decide(&policy(), &asked);
+    assert_eq!(verdict.reason, "all checks of the lane passed; mode allow (org_default)");
 }
 
 #[test]

@@ -158,6 +158,7 @@ fn requests() -> impl Strategy<Value = Request> {
         flags: flags.iter().map(|id| Flag::new(format!("f{id}"))).collect(),
         run: RunState::New,
         demanded: None,
+        mode: None,
         locked: false,
         grant: None,
     })

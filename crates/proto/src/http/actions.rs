@@ -10,6 +10,33 @@ use crate::{
     Risk, SessionId, UserId, iso,
 };
 
+/// The modes that an organisation has set for its actions; all others follow from the risk of the action.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ActionModeList {
+    pub modes: Vec<ActionModeEntry>,
+}
+
+/// One mode that was set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ActionModeEntry {
+    /// `sourceId:actionId`; of a tool from `tools.yaml`, `tools:` and its name.
+    pub key: String,
+    pub mode: ActionMode,
+    /// A member's id, or who operates the gateway.
+    pub changed_by: String,
+    #[serde(with = "iso")]
+    pub changed_at: DateTime<Utc>,
+}
+
+/// The mode that an action is to have from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetActionMode {
+    /// `sourceId:actionId`; of a tool from `tools.yaml`, `tools:` and its name.
+    pub key: String,
+    pub mode: ActionMode,
+}
+
 /// Everything that a session may try: providers first, then connectors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionCatalog {

@@ -132,7 +132,7 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64
             }
             plan.takes.push((*org, run_id, to));
         }
-        change @ (Change::Lock(_) | Change::Grant(_)) => plan.governing.push(change),
+        change @ (Change::Lock(_) | Change::Grant(_) | Change::SetMode(_)) => plan.governing.push(change),
         Change::Nothing => {}
     }
     Written::Done

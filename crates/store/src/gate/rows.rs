@@ -4,7 +4,7 @@
 //! fastest there. Both texts are made of the same words.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, Utc};
 use ledger::{Entry, Head, Text};
@@ -254,8 +254,8 @@ fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
 }
 
 /// Rare: by hand.
-fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
-    let (mut locks, mut grants) = (Vec::new(), Vec::new());
+fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 3] {
+    let (mut locks, mut grants, mut modes) = (Vec::new(), Vec::new(), BTreeMap::new());
     for change in changes {
         match change {
             Change::Lock(lock) => {
@@ -271,6 +271,12 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
                 grant.valid_from,
                 grant.valid_until,
             ]),
+            // PostgreSQL refuses one statement that sets a row twice: of several changes the last one is what stays.
+            Change::SetMode(set) => {
+                let row =
+                    row![set.org_id.uuid(), &set.key, set.mode.as_str(), &set.changed_by, set.changed_at];
+                modes.insert((set.org_id, &set.key), row);
+            }
             _ => {}
         }
     }
@@ -292,7 +298,15 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 2] {
         },
         values: grants,
     };
-    [locks, grants]
+    let modes = Rows {
+        what: What::Insert {
+            into: "INSERT INTO action_modes (org_id, action_key, mode, changed_by, changed_at) ",
+            conflict: " ON CONFLICT (org_id, action_key) DO UPDATE SET mode = excluded.mode,
+                changed_by = excluded.changed_by, changed_at = excluded.changed_at",
+        },
+        values: modes.into_values().collect(),
+    };
+    [locks, grants, modes]
 }
 
 fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {

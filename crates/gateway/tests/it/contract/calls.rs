@@ -25,7 +25,7 @@ pub(super) async fn only_the_gate_executes(world: World) {
 }
 
 pub(super) async fn a_call_names_a_lane(world: World) {
-    let mut nowhere = write_call("run-00000001");
+    let mut nowhere = write_call("run-nowhere-1");
     nowhere.as_object_mut().unwrap().remove("lane_id");
     let answer = world.call(&nowhere).await;
     assert_eq!((answer.status, &answer.json()["error"]["error_code"]), (400, &json!("INVALID_REQUEST")));

@@ -1,0 +1,52 @@
+//! The options of `actions`.
+
+use clap::{Subcommand, ValueEnum};
+use policy::ModeKey;
+use proto::ActionMode;
+
+use super::WhichOrg;
+
+#[derive(Subcommand)]
+pub(crate) enum ActionsCommand {
+    /// Which actions agents may use, must ask about, or may not use
+    #[command(subcommand)]
+    Modes(ModesCommand),
+}
+
+#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
+#[derive(Subcommand)]
+pub(crate) enum ModesCommand {
+    /// Set the mode of one action; it counts for the next call and stands in the ledger
+    Set {
+        /// The action: sourceId:actionId, such as linear:create_issue; tools:NAME for a tool from tools.yaml
+        key: ModeKey,
+        /// allow: execute at once · require_approval: ask a person first · deny: never execute
+        #[arg(value_enum)]
+        mode: ModeArg,
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+    /// List the modes that were set; all others follow from the risk of the action
+    Ls {
+        #[command(flatten)]
+        org: WhichOrg,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum ModeArg {
+    Allow,
+    RequireApproval,
+    Deny,
+}
+
+impl From<ModeArg> for ActionMode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Allow => Self::Allow,
+            ModeArg::RequireApproval => Self::RequireApproval,
+            ModeArg::Deny => Self::Deny,
+        }
+    }
+}

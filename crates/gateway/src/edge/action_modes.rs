@@ -1,0 +1,42 @@
+//! `/v1/action-modes`: which actions an organisation allows its agents, asks about, or denies.
+
+use axum::Json;
+use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, OkReply, SetActionMode};
+use store::OrgActionMode;
+
+use super::auth::{Admin, User};
+use super::{ApiError, Body};
+use crate::app::AppState;
+use crate::gate::{Governance, GovernanceError};
+
+/// The modes that were set, by key.
+#[utoipa::path(get, path = "/v1/action-modes", tag = "contract",
+    responses((status = 200, body = ActionModeList)))]
+pub(super) async fn modes(app: AppState, user: User) -> Result<Json<ActionModeList>, ApiError> {
+    let entry = |OrgActionMode { key, mode, changed_by, changed_at, .. }| ActionModeEntry {
+        key,
+        mode,
+        changed_by,
+        changed_at,
+    };
+    let modes = app.store.org_action_modes(user.org).await?;
+    Ok(Json(ActionModeList { modes: modes.into_iter().map(entry).collect() }))
+}
+
+/// Sets the mode of one action. It counts for the next call, and stands in the ledger as a change of policy.
+#[utoipa::path(put, path = "/v1/action-modes", tag = "contract", request_body = SetActionMode,
+    responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+pub(super) async fn set_mode(
+    app: AppState,
+    Admin(admin): Admin,
+    Body(SetActionMode { key, mode }): Body<SetActionMode>,
+) -> Result<Json<OkReply>, ApiError> {
+    let key =
+        key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))?;
+    let governance = Governance { config: &app.config, store: &app.store, clock: &app.clock, rng: &app.rng };
+    match governance.set_mode(admin.org, Some(admin.id), &key, mode).await {
+        Ok(()) => Ok(Json(OkReply::OK)),
+        Err(GovernanceError::Store(error)) => Err(error.into()),
+        Err(error) => Err(ApiError::internal(error.to_string())),
+    }
+}

@@ -1,0 +1,164 @@
+//! Modes: tools from `tools.yaml` that an agent calls are allowed, asked about or denied; nobody else is asked.
+
+use proto::{Role, SessionId};
+use serde_json::{Value, json};
+
+use crate::harness::Setup;
+use crate::people::{sandbox_token, session};
+use crate::world::{DENIED, World, outcomes, with, write_call};
+
+async fn worlds() -> [World; 2] {
+    [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
+}
+
+/// An agent of the world's organisation, and its token.
+async fn agent(world: &World) -> (SessionId, String) {
+    let session = session(&world.gateway.app, world.team.org).await;
+    (session, sandbox_token(&world.gateway.app, session).await)
+}
+
+fn call(run: &str, operation: &str, lane: &str, actor: Value) -> Value {
+    let mut call = write_call(run);
+    for (field, value) in [
+        ("operation", json!(operation)),
+        ("lane_id", json!(lane)),
+        ("actor", actor),
+        ("case_id", Value::Null),
+        ("parameters", json!({})),
+    ] {
+        call = with(call, field, value);
+    }
+    call
+}
+
+async fn send(world: &World, token: &str, call: &Value) -> (u16, Value) {
+    let answer = world.gateway.post("/v1/tool-calls", call).bearer(token).send().await;
+    (answer.status, answer.json())
+}
+
+async fn set(world: &World, who: Role, key: &str, mode: &str) -> u16 {
+    let call = world.gateway.call("PUT", "/v1/action-modes").json(&json!({"key": key, "mode": mode}));
+    call.bearer(world.team.token(who)).status().await
+}
+
+#[tokio::test]
+async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
+    for world in worlds().await {
+        let (own, token) = agent(&world).await;
+        let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
+        let tool = |run: &str, operation, lane| call(run, operation, lane, actor.clone());
+        // What only reads follows from its risk.
+        let (status, body) = send(&world, &token, &tool("run-modes-1", "effect.read", "actions.read")).await;
+        assert_eq!((status, world.effects()), (200, 1), "{body}");
+        let events = world.events("run-modes-1").await;
+        assert_eq!(
+            events[0]["outcome_reason"],
+            "all checks of the lane passed; mode allow (inferred_default)"
+        );
+        // What writes would be asked about, and nobody can be asked.
+        let (status, body) =
+            send(&world, &token, &tool("run-modes-2", "effect.write", "actions.write")).await;
+        assert_eq!((status, world.effects()), (403, 1), "{body}");
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(message.contains("requires approval") && message.contains("yet"), "{message}");
+        let events = world.events("run-modes-2").await;
+        assert_eq!(outcomes(&events), DENIED);
+        assert_eq!(events[0]["authz"]["rule_id"], "mode:require_approval:inferred_default");
+        // The danger lane is not for agents, whatever the mode says.
+        assert_eq!(set(&world, Role::Admin, "tools:effect.drop", "allow").await, 200);
+        for (number, lane) in ["actions.danger", "actions.write", "actions.read"].into_iter().enumerate() {
+            let danger = tool(&format!("run-danger-{number}"), "effect.drop", lane);
+            let (status, body) = send(&world, &token, &danger).await;
+            assert_eq!((status, world.effects()), (403, 1), "{lane}: {body}");
+        }
+        // With a mode that somebody set, the lane decides.
+        assert_eq!(set(&world, Role::Owner, "tools:effect.write", "allow").await, 200);
+        let (status, body) =
+            send(&world, &token, &tool("run-modes-3", "effect.write", "actions.write")).await;
+        assert_eq!((status, world.effects()), (200, 2), "{body}");
+        let events = world.events("run-modes-3").await;
+        assert_eq!(events[0]["outcome_reason"], "all checks of the lane passed; mode allow (org_default)");
+        for (number, mode) in ["deny", "require_approval"].into_iter().enumerate() {
+            assert_eq!(set(&world, Role::Owner, "tools:effect.read", mode).await, 200);
+            let run = format!("run-set-{number}");
+            let (status, body) = send(&world, &token, &tool(&run, "effect.read", "actions.read")).await;
+            assert_eq!((status, world.effects()), (403, 2), "{body}");
+            let rule = format!("mode:{mode}:org_default");
+            assert_eq!(world.events(&run).await[0]["authz"]["rule_id"], json!(rule));
+        }
+        // Another organisation's modes are its own.
+        let elsewhere = crate::people::OrgOf3::new(&world.gateway.app).await;
+        let other = session_of(&world, elsewhere.org).await;
+        let actor = json!({"actor_type": "agent", "actor_id": other.0.to_string()});
+        let write = call("run-modes-3", "effect.write", "actions.write", actor);
+        assert_eq!(send(&world, &other.1, &write).await.0, 403);
+    }
+}
+
+async fn session_of(world: &World, org: proto::OrgId) -> (SessionId, String) {
+    let session = session(&world.gateway.app, org).await;
+    (session, sandbox_token(&world.gateway.app, session).await)
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_their_own_call_but_deny_denies() {
+    for world in worlds().await {
+        let member = world.team.id(Role::Member);
+        let human = json!({"actor_type": "human", "actor_id": member.to_string()});
+        let service = json!({"actor_type": "system", "actor_id": "worker"});
+        let (person, program) = (world.team.token(Role::Member).to_owned(), world.token.clone());
+        let mut done = 0;
+        for (name, token, actor) in [("member", &person, human), ("worker", &program, service)] {
+            for (operation, lane) in [("effect.write", "actions.write"), ("effect.drop", "actions.danger")] {
+                let key = format!("tools:{operation}");
+                let tool =
+                    |step: &str| call(&format!("{name}-{operation}-{step}"), operation, lane, actor.clone());
+                done += 1;
+                let (status, body) = send(&world, token, &tool("before")).await;
+                assert_eq!((status, world.effects()), (200, done), "{name} {operation}: {body}");
+                assert_eq!(set(&world, Role::Owner, &key, "deny").await, 200);
+                let (status, body) = send(&world, token, &tool("denied")).await;
+                assert_eq!((status, world.effects()), (403, done), "{name} {operation}: {body}");
+                assert_eq!(set(&world, Role::Owner, &key, "require_approval").await, 200);
+                done += 1;
+                let (status, body) = send(&world, token, &tool("after")).await;
+                assert_eq!((status, world.effects()), (200, done), "{name} {operation}: {body}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_admin_sets_a_mode_and_the_ledger_tells_who_did() {
+    for world in worlds().await {
+        let key = "tools:effect.write";
+        assert_eq!(set(&world, Role::Member, key, "allow").await, 403);
+        assert_eq!(set(&world, Role::Admin, "no-colon", "allow").await, 400);
+        assert_eq!(set(&world, Role::Admin, key, "perhaps").await, 400);
+        assert_eq!(set(&world, Role::Admin, key, "deny").await, 200);
+        assert_eq!(set(&world, Role::Admin, key, "allow").await, 200);
+        let admin = world.team.id(Role::Admin).to_string();
+        let listed =
+            world.gateway.get("/v1/action-modes").bearer(world.team.token(Role::Member)).send().await;
+        let listed = listed.json();
+        let modes = listed["modes"].as_array().unwrap();
+        assert_eq!(modes.len(), 1, "{listed}");
+        assert_eq!((&modes[0]["key"], &modes[0]["mode"]), (&json!(key), &json!("allow")));
+        assert_eq!(modes[0]["changedBy"], json!(admin));
+        let all = world.gateway.get("/v1/audit/events?limit=100").bearer(world.team.token(Role::Owner));
+        let all = all.send().await.json();
+        let changes: Vec<_> = all["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["action_type"] == "policy_change")
+            .map(|event| {
+                assert_eq!(event["actor"]["actor_id"], json!(admin));
+                assert_eq!(event["actor"]["actor_type"], "human");
+                assert_eq!(event["target"]["name"], json!(key));
+                event["target"]["operation"].as_str().unwrap().to_owned()
+            })
+            .collect();
+        assert_eq!(changes, ["deny", "allow"]);
+    }
+}
