@@ -1,6 +1,5 @@
--- The modes of an organisation's actions, one row each, so that two changes at once never undo each other. The column that
--- this replaces was never written.
-ALTER TABLE organizations DROP COLUMN action_modes;
+-- The modes of an organisation's actions, one row each, so that two changes at once never undo each other. The column
+-- organizations.action_modes was never read and stays empty.
 
 CREATE TABLE action_modes (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,

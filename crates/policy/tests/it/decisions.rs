@@ -211,7 +211,7 @@ fn an_explanation_shows_every_check_and_the_same_verdict() {
     wrong.scope.clear();
     let explanation = explain(&policy(), &wrong);
     assert_eq!(explanation.verdict, decide(&policy(), &wrong));
-    assert_eq!(explanation.steps.len(), 13);
+    assert_eq!(explanation.steps.len(), 14);
     let failed: Vec<_> =
         explanation.steps.iter().filter(|step| step.failed.is_some()).map(|step| step.check).collect();
     assert_eq!(failed, [Check::SafetyLock, Check::Scope]);

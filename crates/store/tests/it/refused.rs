@@ -11,8 +11,8 @@ on_both! {
 
 /// What the good rows refer to. Organisation 2 has one of each that organisation 1 may not touch.
 const WORLD: &str = "
-    INSERT INTO organizations (id, name, created_at) VALUES (#1, 'one', '2025-06-15T00:00:00Z'),
-        (#2, 'two', '2025-06-15T00:00:00Z');
+    INSERT INTO organizations (id, name, action_modes, created_at) VALUES (#1, 'one', '{}', '2025-06-15T00:00:00Z'),
+        (#2, 'two', '{}', '2025-06-15T00:00:00Z');
     INSERT INTO users (id, email, created_at) VALUES (#10, 'ada@example.com', '2025-06-15T00:00:00Z');
     INSERT INTO members (org_id, user_id, name, role, created_at) VALUES (#1, #10, 'Ada', 'owner', '2025-06-15T00:00:00Z');
     INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)

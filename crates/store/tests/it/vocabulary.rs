@@ -25,6 +25,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     assert!(invocation.insert("unknown"), "proto knows the word now: drop the difference");
     BTreeMap::from([
         ("action_invocations.mode", words!(ActionMode)),
+        ("action_modes.mode", words!(ActionMode)),
         ("action_invocations.mode_source", words!(ModeSource)),
         ("action_invocations.risk_level", words!(Risk)),
         ("action_invocations.status", invocation),
