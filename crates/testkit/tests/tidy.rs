@@ -10,7 +10,7 @@ use syn::visit::{self, Visit};
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 80;
 const SOURCES: [&str; 4] = ["rs", "ts", "tsx", "js"];
-/// Folders that git does not keep, or that hold what others wrote.
+/// What git does not keep, or what others wrote. In a linked worktree `.git` is a file.
 const SKIPPED: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
 
 /// Where and what: line 0 means the file as a whole.
@@ -39,7 +39,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_dir() && !SKIPPED.iter().any(|skipped| name == *skipped) {
+        if SKIPPED.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        if kind.is_dir() {
             found.extend(files(&path));
         } else if kind.is_file() {
             found.push(path);
