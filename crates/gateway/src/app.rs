@@ -9,7 +9,6 @@ use clock::{Clock, Rng};
 use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::SecretString;
 use store::Store;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -21,11 +20,9 @@ use crate::identity::Issuer;
 use crate::llm::{Llm, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
+use crate::shares::Shares;
 use crate::sources::git::{Passes, Pushes};
 use crate::vault::Vault;
-
-/// The most requests to the model that are held in memory at a time.
-pub(crate) const MODEL_REQUESTS: usize = 64;
 
 /// The running gateway's parts.
 pub struct App {
@@ -59,8 +56,8 @@ pub struct App {
     pub spending: Spending,
     /// The one door for side effects.
     pub gate: Arc<Gate>,
-    /// How many more requests to the model may be held in memory; each can be as large as [`model::MAX_BODY`].
-    pub model_requests: Arc<Semaphore>,
+    /// What each caller may hold of slots and memory.
+    pub shares: Shares,
     /// Absent when something else in this process counts.
     pub metrics: Option<PrometheusHandle>,
 }

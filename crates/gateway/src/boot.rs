@@ -8,11 +8,10 @@ use clock::{Clock, Rng};
 use secrecy::ExposeSecret as _;
 use store::{Member, Store, StoreError};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::app::{App, AppState, MODEL_REQUESTS};
+use crate::app::{App, AppState};
 use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError};
@@ -26,6 +25,7 @@ use crate::llm::{Llm, LlmError, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
+use crate::shares::Shares;
 use crate::sources::git::{Passes, Pushes};
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -102,6 +102,7 @@ impl Gateway {
         tokio::spawn(follow_lock(Arc::downgrade(&gate)));
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
+        let shares = Shares::new(config.shared_memory_mib, config.model_requests);
         let app = App {
             config,
             public_url,
@@ -125,7 +126,7 @@ impl Gateway {
             llm,
             spending: Spending::default(),
             gate,
-            model_requests: Arc::new(Semaphore::new(MODEL_REQUESTS)),
+            shares,
             metrics,
         };
         Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })

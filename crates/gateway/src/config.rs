@@ -66,6 +66,9 @@ pub struct Config {
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
     pub max_body_bytes: usize,
+    /// What all callers together may make the gateway hold, and ask of the model at a time; see [`crate::shares`].
+    pub shared_memory_mib: usize,
+    pub model_requests: usize,
     pub stop_after: Duration,
     pub log: String,
     pub log_format: Option<LogFormat>,
@@ -150,6 +153,8 @@ impl Config {
                 .required("PROLIFERATE_MAX_CONNECTIONS_PER_ADDRESS", values::count)?,
             client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds)?,
             max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count)?,
+            shared_memory_mib: r.required("PROLIFERATE_SHARED_MEMORY_MIB", values::shared_memory)?,
+            model_requests: r.required("PROLIFERATE_MODEL_REQUESTS", values::count)?,
             stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds)?,
             log: r.required("PROLIFERATE_LOG", values::log_filter)?,
             log_format: r.optional("PROLIFERATE_LOG_FORMAT", LogFormat::parse),

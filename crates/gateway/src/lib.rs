@@ -30,6 +30,7 @@ mod data_dir;
 mod file_work;
 pub mod lifecycle;
 pub mod server;
+pub mod shares;
 mod sweep;
 pub mod telemetry;
 

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
-use crate::history::History;
+use crate::history::{History, Page};
+use exchange::Limit;
 
 pub use error::ApiError;
 pub use events::Events;
@@ -36,6 +37,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Messages on a page of the history, and pages at most.
 const PAGE: usize = 20;
 const MAX_PAGES: usize = 50;
+/// A page with the outputs of tools and images is the longest honest answer; all other answers are short.
+const MAX_PAGE: usize = 32 * 1024 * 1024;
+const MAX_REPLY: usize = 1024 * 1024;
+
+/// Says whether so many more bytes may be held.
+pub type Allow<'a> = dyn FnMut(usize) -> bool + Send + 'a;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -185,20 +192,32 @@ impl<D: Dial> Client<D> {
         self.call("cancel", Method::POST, &path, None).await.map(drop)
     }
 
-    /// What the agent remembers of the session, back to this message if it is there and not too far away.
-    pub async fn history(&self, session: &str, back_to: &str) -> Result<History, ApiError> {
+    /// What the agent remembers of the session, back to this message if it is there and not too far away. `allow` is
+    /// asked before more bytes are held, and ends the reading by `false`.
+    pub async fn history(
+        &self,
+        session: &str,
+        back_to: &str,
+        allow: &mut Allow<'_>,
+    ) -> Result<History, ApiError> {
+        const WHAT: &str = "read the history";
         let path = format!("/session/{}/message", exchange::segment(session)?);
-        let mut history = History { pages: Vec::new(), busy: self.is_busy(session).await? };
+        let mut history = History::new(self.is_busy(session).await?);
         let mut query = format!("?limit={PAGE}");
         for _ in 0..MAX_PAGES {
-            let reply = self.call("read the history", Method::GET, &format!("{path}{query}"), None).await?;
-            history.pages.insert(0, reply.body);
+            let path = format!("{path}{query}");
+            let limit = Limit { most: MAX_PAGE, allow: &mut *allow };
+            let asked = exchange::whole(&self.dial, &self.place, WHAT, Method::GET, &path, None, limit);
+            let reply = asked.await?;
+            // A page can be large enough to keep a worker busy for a second.
+            let page = tokio::task::spawn_blocking(move || Page::split(reply.body)).await;
+            history
+                .add_older(page.map_err(|_| ApiError::Broken(WHAT))?.map_err(|_| ApiError::Malformed(WHAT))?);
             match reply.cursor {
                 Some(cursor) if !history.has(back_to) => query = format!("?limit={PAGE}&before={cursor}"),
                 _ => break,
             }
         }
-        history.entries().map_err(|_| ApiError::Malformed("read the history"))?;
         Ok(history)
     }
 
@@ -239,6 +258,7 @@ impl<D: Dial> Client<D> {
         body: Option<&Value>,
     ) -> Result<exchange::Reply, ApiError> {
         let body = body.map(|body| Bytes::from(body.to_string()));
-        exchange::whole(&self.dial, &self.place, what, method, path, body).await
+        let limit = Limit { most: MAX_REPLY, allow: &mut |_| true };
+        exchange::whole(&self.dial, &self.place, what, method, path, body, limit).await
     }
 }

@@ -1,19 +1,47 @@
 //! What the agent itself remembers of a session, asked for when events may have been missed.
+//!
+//! An agent can serve pages of any size and shape. Each page is split into its messages once, each message is parsed
+//! once, and both are work that callers do off the async workers.
+
+use std::fmt;
+use std::ops::Range;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::event::{EventError, Info, Part};
 
+/// Messages of one page: more than are asked for.
+const MAX_MESSAGES: usize = 200;
+/// Parts of one message, as many as a turn may have; more are left out. Without a limit a page of `{}` takes a hundred
+/// times its size in memory.
+const MAX_PARTS: usize = 1024;
+
 /// The end of a session's history, as far back as it was asked for.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// As they came, the oldest first.
-    pub pages: Vec<Bytes>,
+    /// The oldest first.
+    pub pages: Vec<Page>,
     /// Whether the agent works on the session. Must have been asked for before the pages: an agent that was idle
     /// then has said all it will say.
     pub busy: bool,
+}
+
+/// Some messages in a row, as they came.
+#[derive(Clone, Debug)]
+pub struct Page {
+    bytes: Bytes,
+    /// The id of each message, and where it is.
+    messages: Vec<(String, Range<usize>)>,
+}
+
+/// A message that is not parsed yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    pub id: &'a str,
+    json: &'a [u8],
 }
 
 /// A message with its parts.
@@ -21,23 +49,123 @@ pub struct History {
 pub struct Entry<'a> {
     #[serde(borrow)]
     pub info: Info<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "parts")]
     pub parts: Vec<Part<'a>>,
 }
 
-impl History {
-    /// All messages, the oldest first. One that cannot be understood is left out.
-    pub fn entries(&self) -> Result<Vec<Entry<'_>>, EventError> {
-        let mut entries = Vec::new();
-        for page in &self.pages {
-            let messages: Vec<&RawValue> = serde_json::from_slice(page)?;
-            entries.extend(messages.iter().filter_map(|raw| serde_json::from_str(raw.get()).ok()));
+impl Page {
+    /// Finds the messages of a page. One that cannot be understood is left out.
+    pub fn split(bytes: Bytes) -> Result<Self, EventError> {
+        #[derive(Deserialize)]
+        struct Head<'a> {
+            #[serde(borrow)]
+            info: Info<'a>,
         }
-        Ok(entries)
+        let raw: Bounded<&RawValue, MAX_MESSAGES> = serde_json::from_slice(&bytes)?;
+        if raw.left_out {
+            return Err(serde_json::Error::custom("a page has too many messages").into());
+        }
+        let start = bytes.as_ptr().addr();
+        let message = |raw: &RawValue| {
+            let head: Head<'_> = serde_json::from_str(raw.get()).ok()?;
+            let first = raw.get().as_ptr().addr() - start;
+            Some((head.info.id.into_owned(), first..first + raw.get().len()))
+        };
+        let messages = raw.items.into_iter().filter_map(message).collect();
+        Ok(Self { bytes, messages })
+    }
+}
+
+impl History {
+    pub fn new(busy: bool) -> Self {
+        Self { pages: Vec::new(), busy }
+    }
+
+    /// Adds the page before those that are here.
+    pub fn add_older(&mut self, page: Page) {
+        self.pages.insert(0, page);
+    }
+
+    /// All messages that have an id, the oldest first.
+    pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+        self.pages.iter().flat_map(|page| {
+            page.messages
+                .iter()
+                .filter_map(|(id, range)| Some(Message { id, json: page.bytes.get(range.clone())? }))
+        })
     }
 
     /// Whether the agent has a message of this id: a prompt that is not there was never received.
     pub fn has(&self, message: &str) -> bool {
-        self.entries().is_ok_and(|entries| entries.iter().any(|entry| entry.info.id == message))
+        self.messages().any(|known| known.id == message)
+    }
+
+    /// The size of all pages.
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().map(|page| page.bytes.len()).sum()
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Parses it; `None` if it makes no sense.
+    pub fn entry(&self) -> Option<Entry<'a>> {
+        serde_json::from_slice(self.json).ok()
+    }
+}
+
+fn parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'de>>, D::Error> {
+    Ok(Bounded::<Part<'de>, MAX_PARTS>::deserialize(deserializer)?.items)
+}
+
+/// The first items of a list.
+struct Bounded<T, const MOST: usize> {
+    items: Vec<T>,
+    left_out: bool,
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Items::<T, MOST>(std::marker::PhantomData))
+    }
+}
+
+struct Items<T, const MOST: usize>(std::marker::PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Items<T, MOST> {
+    type Value = Bounded<T, MOST>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while items.len() < MOST {
+            let Some(item) = list.next_element()? else { return Ok(Bounded { items, left_out: false }) };
+            items.push(item);
+        }
+        let mut left_out = false;
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            left_out = true;
+        }
+        Ok(Bounded { items, left_out })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_costs_no_more_than_its_size_whatever_is_in_it() {
+        let crowd = format!("[{}1]", "1,".repeat(MAX_MESSAGES));
+        assert!(Page::split(crowd.into()).is_err(), "too many messages");
+        let parts = format!("[{}{{}}]", "{},".repeat(1_000_000));
+        let page = format!(r#"[{{"info":{{"id":"m"}},"parts":{parts}}}]"#);
+        let mut history = History::new(false);
+        history.add_older(Page::split(page.into()).unwrap());
+        let parts = history.messages().next().and_then(|message| Some(message.entry()?.parts.len()));
+        assert_eq!(parts, Some(MAX_PARTS));
+        assert!(history.has("m"));
     }
 }

@@ -92,6 +92,8 @@ fn numbers_that_would_break_the_running_gateway_are_refused() {
         ("PROLIFERATE_STOP_SECONDS", "-1"),
         ("PROLIFERATE_MAX_BODY_BYTES", "0"),
         ("PROLIFERATE_MAX_CONNECTIONS", "many"),
+        ("PROLIFERATE_SHARED_MEMORY_MIB", "255"),
+        ("PROLIFERATE_MODEL_REQUESTS", "0"),
     ] {
         let errors = load(&[(name, value)], &[]).unwrap_err().to_string();
         assert!(errors.contains(name), "{name}={value}: {errors}");

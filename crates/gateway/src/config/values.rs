@@ -168,6 +168,12 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }
 
+/// A session's eighth must hold the largest body, of 32 MiB.
+pub(super) fn shared_memory(text: &str) -> Result<usize, String> {
+    let mib = text.parse().ok().filter(|mib| (256..=1_048_576).contains(mib));
+    mib.ok_or_else(|| "must be a whole number of MiB from 256 to 1048576".to_owned())
+}
+
 /// How many sandboxes may wait; each takes as much memory as an agent.
 pub(super) fn pool_size(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|size| *size <= 64).ok_or_else(|| "must be 0 to 64".to_owned())

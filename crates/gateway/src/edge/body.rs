@@ -1,28 +1,60 @@
 //! The one way in which a handler gets JSON: bounded, in time, and meaning one thing only.
 
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use axum::body::Bytes;
-use axum::extract::{FromRequest, MatchedPath, Request};
-use axum::http::{HeaderMap, header};
+use axum::extract::{ConnectInfo, FromRequest, MatchedPath, Request};
+use axum::http::header;
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::BytesMut;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::ApiError;
 use crate::app::AppState;
+use crate::shares::{Held, Party};
 
 /// A JSON body of type `T`. Too large is 413; malformed, of another shape, with a key twice or with an integer that
-/// readers round is 400; never 500.
+/// readers round is 400; beyond the caller's share of memory 429; never 500.
 pub struct Body<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let limit = limit(app, parts.extensions.get());
-        let bytes = read(app, &parts.headers, body, limit).await?;
-        ledger::check(&bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| misshapen(&error))
+        let bytes = read(app, &parts, body, limit).await?;
+        if bytes.len() <= PARSED_AT_ONCE {
+            return parse(&bytes).map(Self);
+        }
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+        parsed.map_err(|error| ApiError::internal(error.to_string()))?.map(Self)
     }
+}
+
+/// Larger bodies are parsed off the async workers, which would stand still for that long.
+const PARSED_AT_ONCE: usize = 256 * 1024;
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    ledger::check(bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
+    serde_json::from_slice(bytes).map_err(|error| misshapen(&error))
+}
+
+/// The memory of a request's body. It counts until the request is answered, since handlers keep what they read.
+#[derive(Clone, Default)]
+struct RequestMemory(Arc<Mutex<Option<Held>>>);
+
+/// Gives each request a place for its [`RequestMemory`].
+pub(super) async fn count_memory(mut request: Request, next: Next) -> Response {
+    let memory = RequestMemory::default();
+    request.extensions_mut().insert(memory.clone());
+    let response = next.run(request).await;
+    drop(memory);
+    response
 }
 
 /// A prompt may have images in it: as large as it may be in a frame of the socket.
@@ -50,21 +82,56 @@ fn misshapen(error: &serde_json::Error) -> ApiError {
 /// that sends one byte at a time does not hold a connection for days.
 const TIMEOUTS_PER_BODY: u32 = 6;
 
-/// The whole body, if it comes within `limit` bytes and the client's time. One that says it is larger is not awaited.
+/// The most bytes of a body whose sender has not authenticated: a login code, a device code.
+const MAX_ANONYMOUS: usize = 4 * 1024;
+/// Steps in which the memory of a body is taken: one lock for each, and not for each packet.
+const STEP: usize = 16 * 1024;
+
+/// The whole body, if it comes within `limit` bytes, the client's time and the caller's share of memory. One that says
+/// it is larger is not awaited. Whoever has not authenticated when this is called gets a few KiB.
 pub(super) async fn read(
     app: &AppState,
-    headers: &HeaderMap,
+    parts: &Parts,
     body: axum::body::Body,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
-    let told = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if told.is_some_and(|told| told > limit as u64) {
+    let (pool, party, limit) = match parts.extensions.get::<Party>() {
+        Some(party) => (&app.shares.memory, *party, limit),
+        None => (&app.shares.anonymous_memory, address(parts), limit.min(MAX_ANONYMOUS)),
+    };
+    let announced =
+        parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|announced| announced > limit as u64) {
         return Err(ApiError::too_large(limit));
     }
     let patience = app.config.client_timeout.saturating_mul(TIMEOUTS_PER_BODY);
-    match tokio::time::timeout(patience, Limited::new(body, limit).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(limit)),
-        _ => Err(ApiError::body_timeout()),
+    let mut memory = pool.take(party, 0)?;
+    let arrived = tokio::time::timeout(patience, collect(body, limit, &mut memory)).await;
+    let bytes = arrived.unwrap_or_else(|_| Err(ApiError::body_timeout()))?;
+    if let Some(RequestMemory(held)) = parts.extensions.get() {
+        *held.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
+    Ok(bytes)
+}
+
+/// Memory is taken as bytes arrive: what a client announces costs nothing.
+async fn collect(body: axum::body::Body, limit: usize, memory: &mut Held) -> Result<Bytes, ApiError> {
+    let (mut body, mut bytes) = (Limited::new(body, limit), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() { ApiError::too_large(limit) } else { ApiError::body_timeout() }
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let held = usize::try_from(memory.amount()).unwrap_or(usize::MAX);
+        let missing = (bytes.len() + data.len()).saturating_sub(held);
+        if missing > 0 {
+            memory.grow(missing.next_multiple_of(STEP) as u64)?;
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
+}
+
+fn address(parts: &Parts) -> Party {
+    Party::address(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip()))
 }

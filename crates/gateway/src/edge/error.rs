@@ -4,7 +4,7 @@
 //! wrong inside is never in the body.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use proto::http::ErrorBody;
 use proto::{BillingCode, ErrorCode};
@@ -12,6 +12,7 @@ use serde_json::json;
 use store::StoreError;
 
 use crate::hub::HubError;
+use crate::shares::{OverShare, ShareOwner};
 use crate::vault::VaultError;
 
 /// An answer that is not a success.
@@ -22,11 +23,13 @@ pub struct ApiError {
     /// For the log only.
     cause: Option<String>,
     misshapen: bool,
+    /// Seconds after which another attempt makes sense.
+    retry_after: Option<u64>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false }
+        Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false, retry_after: None }
     }
 
     /// No credential was given.
@@ -130,7 +133,8 @@ impl ApiError {
     pub fn no_session(reason: &str, cause: String) -> Self {
         let details = Some(json!({ "reason": reason }));
         let body = ErrorBody { details, ..ErrorBody::new(ErrorCode::Unavailable, "Session not available") };
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, body, cause: Some(cause), misshapen: false }
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, "");
+        Self { body, cause: Some(cause), ..error }
     }
 
     pub fn unavailable(what: &str, cause: impl Into<String>) -> Self {
@@ -153,6 +157,18 @@ impl ApiError {
         let error =
             Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, "Internal server error");
         Self { cause: Some(cause.into()), ..error }
+    }
+}
+
+/// 429 tells a caller that it has its share; 503 that the others have left it nothing.
+impl From<OverShare> for ApiError {
+    fn from(over: OverShare) -> Self {
+        let (status, code) = match over.whose {
+            ShareOwner::Everyone => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
+            _ => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited),
+        };
+        let retry_after = Some(over.retry_after_seconds());
+        Self { retry_after, ..Self::new(status, code, over.to_string()) }
     }
 }
 
@@ -202,6 +218,11 @@ impl ApiError {
         (self.status, &self.body.error)
     }
 
+    /// The value of `Retry-After`, where there is one.
+    pub(super) fn retry_after(&self) -> Option<HeaderValue> {
+        self.retry_after.map(HeaderValue::from)
+    }
+
     /// Tells the log what happened, and gives what the client is told.
     pub(super) fn tell(self) -> (StatusCode, ErrorBody) {
         if let Some(cause) = &self.cause {
@@ -213,8 +234,13 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        let retry_after = self.retry_after();
         let (status, body) = self.tell();
-        (status, Json(body)).into_response()
+        let mut response = (status, Json(body)).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
     }
 }
 

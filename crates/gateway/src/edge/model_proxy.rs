@@ -1,7 +1,6 @@
 //! The model as agents reach it: the Messages API under `/llm`, with our own credentials instead of the provider's, and
 //! with an end to what a session may spend.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -10,7 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use futures_util::{StreamExt as _, stream};
 use store::SandboxSession;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument as _;
 
 use super::ApiError;
@@ -18,6 +17,7 @@ use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
 use crate::llm::{Asked, Fit, Hold, Left, Meter, failure};
+use crate::shares::Held;
 
 /// Pieces of an answer that may wait for the agent to read them.
 const PIECES: usize = 8;
@@ -36,20 +36,23 @@ pub(super) async fn messages(
     uri: OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ModelRefusal> {
+    let party = caller.party();
     let Caller::Sandbox(session) = caller else {
         if app.llm.costs() {
             return Ok(failure(StatusCode::FORBIDDEN, "Only the agent of a session may ask the model"));
         }
-        return pass(app, uri, request).await;
+        return pass(app, &caller, uri, request).await;
     };
-    let mut taken = Taken::read(&app, request).await?;
-    let mut asked = Asked::read(&taken.body).await;
+    let mut asking = Asking::read(&app, request).await?;
+    // Only now: a body that comes slowly holds up nobody else.
+    let slot = app.shares.model_requests.take(party, 1).map_err(ApiError::from)?;
+    let mut asked = Asked::read(&asking.body).await;
     let mut hold = app.spending.hold(session.id, session.org_id, asked.at_most(&app.config.model_prices));
     if let Some(left) = left(&app, &session, &hold).await? {
         match fit(&app, &asked, &left) {
             Ok(Fit::Whole) => {}
             Ok(Fit::Lowered(output)) => {
-                taken.body = asked.lower(&taken.body, output);
+                asking.body = asked.lower(&asking.body, output);
                 hold.lower(asked.at_most(&app.config.model_prices));
             }
             Ok(Fit::Busy) => return Ok(busy()),
@@ -57,8 +60,8 @@ pub(super) async fn messages(
             Err((status, why)) => return Ok(failure(status, &why)),
         }
     }
-    let counted = Counted { app, session, meter: Meter::new(asked), _hold: hold };
-    Ok(counted.pass_on(taken, uri).await)
+    let counted = Counted { app, session, meter: Meter::new(asked), _hold: hold, _slot: slot };
+    Ok(counted.pass_on(asking, uri).await)
 }
 
 /// What the session and its organisation may still spend; `None` is all they like. What was spent is asked for after the
@@ -110,23 +113,24 @@ struct Counted {
     session: SandboxSession,
     meter: Meter,
     _hold: Hold,
+    _slot: Held,
 }
 
 impl Counted {
-    async fn pass_on(self, taken: Taken, uri: OriginalUri) -> Response<Body> {
+    async fn pass_on(self, asking: Asking, uri: OriginalUri) -> Response<Body> {
         let (answered, answer) = oneshot::channel();
-        tokio::spawn(self.run(taken, uri, answered).in_current_span());
+        tokio::spawn(self.run(asking, uri, answered).in_current_span());
         answer.await.unwrap_or_else(|_| failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"))
     }
 
-    async fn run(mut self, taken: Taken, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
+    async fn run(mut self, asking: Asking, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
         let app = self.app.clone();
         let nobody_waits = async {
             answered.closed().await;
             tokio::time::sleep(LAST_PATIENCE).await;
         };
         let answer = tokio::select! {
-            answer = taken.pass_on(&app, &uri) => Some(answer),
+            answer = asking.pass_on(&app, &uri) => Some(answer),
             () = nobody_waits => None,
         };
         match answer {
@@ -195,43 +199,53 @@ fn from<E>(rest: mpsc::Receiver<Result<Bytes, E>>) -> impl stream::Stream<Item =
     responses((status = 200, description = "As the Messages API answers")))]
 pub(super) async fn count_tokens(
     app: AppState,
-    _: ModelCaller,
+    ModelCaller(caller): ModelCaller,
     uri: OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ModelRefusal> {
-    pass(app, uri, request).await
+    pass(app, &caller, uri, request).await
 }
 
 #[utoipa::path(get, path = "/llm/v1/models", tag = "model",
     responses((status = 200, description = "As the Messages API answers")))]
 pub(super) async fn models(
     app: AppState,
-    _: ModelCaller,
+    ModelCaller(caller): ModelCaller,
     uri: OriginalUri,
     request: Request,
 ) -> Result<Response<Body>, ModelRefusal> {
-    pass(app, uri, request).await
+    pass(app, &caller, uri, request).await
 }
 
-async fn pass(app: AppState, uri: OriginalUri, request: Request) -> Result<Response<Body>, ModelRefusal> {
-    Ok(Taken::read(&app, request).await?.pass_on(&app, &uri).await)
+async fn pass(
+    app: AppState,
+    caller: &Caller,
+    uri: OriginalUri,
+    request: Request,
+) -> Result<Response<Body>, ModelRefusal> {
+    let asking = Asking::read(&app, request).await?;
+    let slot = app.shares.model_requests.take(caller.party(), 1).map_err(ApiError::from)?;
+    let answer = asking.pass_on(&app, &uri).await;
+    // The slot is free again when the last byte has gone.
+    Ok(answer.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |piece| {
+            let _held = &slot;
+            piece
+        }))
+    }))
 }
 
-/// A request that is held in memory, and the room that it takes.
-struct Taken {
+/// A request that is held in memory. Its memory is counted with its head, by [`read`].
+struct Asking {
     parts: Parts,
     body: Bytes,
-    _room: OwnedSemaphorePermit,
 }
 
-impl Taken {
+impl Asking {
     async fn read(app: &AppState, request: Request) -> Result<Self, ModelRefusal> {
         let (parts, body) = request.into_parts();
-        // Whoever has to wait has sent no body yet; it is asked for when there is room.
-        let room = Arc::clone(&app.model_requests).acquire_owned().await;
-        let room = room.map_err(|error| ApiError::internal(error.to_string()))?;
-        let body = read(app, &parts.headers, body, MAX_BODY).await?;
-        Ok(Self { parts, body, _room: room })
+        let body = read(app, &parts, body, MAX_BODY).await?;
+        Ok(Self { parts, body })
     }
 
     async fn pass_on(self, app: &AppState, OriginalUri(uri): &OriginalUri) -> Response<Body> {

@@ -16,7 +16,7 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages,
+    action_modes, body, contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages,
     model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
@@ -134,6 +134,7 @@ static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
 pub fn router(app: AppState) -> Router {
     ROUTES
         .clone()
+        .layer(middleware::from_fn(body::count_memory))
         .layer(RequestBodyTimeoutLayer::new(app.config.client_timeout))
         .layer(CatchPanicLayer::custom(observe::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), cors::cors))

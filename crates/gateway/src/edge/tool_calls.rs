@@ -27,7 +27,7 @@ impl FromRequest<AppState> for Raw {
 
     async fn from_request(request: Request, app: &AppState) -> Result<Self, Self::Rejection> {
         let (parts, content) = request.into_parts();
-        let read = body::read(app, &parts.headers, content, app.config.max_body_bytes).await;
+        let read = body::read(app, &parts, content, app.config.max_body_bytes).await;
         Ok(Self(read.map_err(|error| error.tell().0)))
     }
 }

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opencode::api::ApiError;
-use opencode::history::History;
 use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
@@ -26,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use self::expiry::{EXTENDING, Moving};
+use self::memory::Memory;
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
@@ -35,6 +35,7 @@ use super::telemetry::Telemetry;
 use super::transcript::Transcript;
 use crate::app::AppState;
 use crate::runtime::{Agent, Held, LaunchError};
+use crate::shares::Party;
 
 /// How often counters are written down and idleness is looked at.
 const TICK: Duration = Duration::from_secs(30);
@@ -97,7 +98,7 @@ pub(super) struct Session {
     /// How often it was told.
     aborts: u32,
     /// The agent's memory is being read. Its events wait until that is done.
-    reading: Option<JoinHandle<Result<History, ApiError>>>,
+    reading: Option<JoinHandle<Result<Memory, ApiError>>>,
     /// Runs out when it is time to look whether a turn that seems over is.
     settling: Option<Pin<Box<Sleep>>>,
     /// Runs out when the time of the sandbox is over.
@@ -286,6 +287,11 @@ impl Session {
             Some(_) => Err(format!("the {} provider has no access to files", self.record.sandbox_provider)),
             None => Err("the session has no running sandbox: send a prompt first".to_owned()),
         }
+    }
+
+    /// Whose share of memory it uses.
+    fn party(&self) -> Party {
+        Party::session(self.record.id, self.record.org_id)
     }
 
     /// Whether only a prompt wakes it.

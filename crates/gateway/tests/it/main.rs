@@ -56,6 +56,7 @@ mod live_turns;
 // The process and its neighbours.
 mod hostile;
 mod ready;
+mod shares;
 mod silent;
 mod start;
 mod stopping;

@@ -12,7 +12,7 @@ use testkit::{FaultProxy, ScriptedModel};
 use tokio::net::TcpListener;
 
 use crate::call::{Answer, Call};
-use crate::harness::{Running, Setup, TestGateway, address_of};
+use crate::harness::{Setup, TestGateway, address_of};
 use crate::logs::Captured;
 use crate::people::{Person, api_key, login_code, org, person, sandbox_token, service_token, session};
 use crate::raw::Raw;
@@ -253,43 +253,6 @@ async fn what_comes_before_a_planned_cut_arrives() {
         assert_eq!(said.matches("event: ").count(), 5, "{said}");
         assert!(!said.ends_with("0\r\n\r\n"), "it was not cut: {said}");
     }
-}
-
-/// A request of which the head is sent; the body is to be asked for.
-async fn asks(running: &Running, key: &str, body: &str) -> Raw {
-    let mut client = Raw::open(running.address).await;
-    let length = body.len();
-    let head =
-        format!("POST /llm/v1/messages HTTP/1.1\r\nHost: t\r\nx-api-key: {key}\r\nContent-Length: {length}");
-    client.send(format!("{head}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")).await;
-    client
-}
-
-#[tokio::test]
-async fn no_more_than_64_requests_are_held_in_memory() {
-    let gateway = Setup::sqlite().set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await;
-    let key = api_key(&gateway.app, &agent(&gateway).await).await.1;
-    let (running, body) = (gateway.serve(), prompt("hi", true).to_string());
-    let mut held = Vec::new();
-    for _ in 0..64 {
-        let mut client = asks(&running, &key, &body).await;
-        assert_eq!(client.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
-        held.push(client);
-    }
-    let mut next = asks(&running, &key, &body).await;
-    let mut other = Raw::open(running.address).await;
-    for _ in 0..50 {
-        assert!(other.healthy().await, "what holds no body does not wait");
-    }
-    assert!(next.0.try_read(&mut [0; 16]).is_err(), "a 65th body was asked for");
-    let mut first = held.remove(0);
-    first.send(&body).await;
-    assert!(first.rest().await.contains("message_stop"));
-    assert_eq!(next.until("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
-    // One that goes away makes room as well.
-    held.clear();
-    next.send(&body).await;
-    assert!(next.rest().await.contains("message_stop"));
 }
 
 pub(crate) async fn serve(router: Router) -> SocketAddr {

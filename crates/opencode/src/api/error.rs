@@ -18,6 +18,9 @@ pub enum ApiError {
     Refused { what: &'static str, status: u16, name: String },
     #[error("the agent's answer is too long (asked to {0})")]
     TooLong(&'static str),
+    /// The gateway's share of memory for this agent is used up.
+    #[error("there is no memory for the agent's answer (asked to {0})")]
+    NoMemory(&'static str),
     #[error("the agent's answer makes no sense (asked to {0})")]
     Malformed(&'static str),
     /// Nothing came on the stream of events, not even a heartbeat: subscribe again.

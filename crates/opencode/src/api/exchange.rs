@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -14,13 +14,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::driven::Driven;
-use super::{ApiError, Dial, Place};
+use super::{Allow, ApiError, Dial, Place};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 const DIAL_PATIENCE: Duration = Duration::from_secs(10);
-/// A page of the history with the outputs of tools and images is the longest honest answer.
-const MAX_BODY: usize = 32 * 1024 * 1024;
 /// What is read of an answer that says no.
 const MAX_REFUSAL: usize = 64 * 1024;
 pub(super) const MAX_HEAD: usize = 64 * 1024;
@@ -48,6 +46,12 @@ pub(super) fn segment(id: &str) -> Result<&str, ApiError> {
     if !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(fine) { Ok(id) } else { Err(ApiError::BadId) }
 }
 
+/// How much of an answer is held.
+pub(super) struct Limit<'a, 'b> {
+    pub(super) most: usize,
+    pub(super) allow: &'a mut Allow<'b>,
+}
+
 /// Asks, and reads the whole answer.
 pub(super) async fn whole<D: Dial>(
     dial: &D,
@@ -56,17 +60,19 @@ pub(super) async fn whole<D: Dial>(
     method: Method,
     path: &str,
     body: Option<Bytes>,
+    limit: Limit<'_, '_>,
 ) -> Result<Reply, ApiError> {
     let asking = async {
         let (response, mut connection) = send(dial, what, request(place, method, path, body)?).await?;
         let status = response.status();
         if !status.is_success() {
-            let body = connection.until(collect(what, response.into_body(), MAX_REFUSAL)).await;
+            let limit = Limit { most: MAX_REFUSAL, allow: &mut |_| true };
+            let body = connection.until(collect(what, response.into_body(), limit)).await;
             return Err(refused(what, status, &body.unwrap_or_default()));
         }
         let cursor = response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
         let cursor = cursor.filter(|cursor| is_cursor(cursor)).map(str::to_owned);
-        let body = connection.until(collect(what, response.into_body(), MAX_BODY)).await?;
+        let body = connection.until(collect(what, response.into_body(), limit)).await?;
         Ok(Reply { what, body, cursor })
     };
     timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
@@ -118,12 +124,20 @@ fn request(
     request.body(Full::new(body.unwrap_or_default())).map_err(|_| ApiError::BadPlace)
 }
 
-async fn collect(what: &'static str, body: Incoming, most: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, most).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLong(what)),
-        Err(_) => Err(ApiError::Broken(what)),
+async fn collect(what: &'static str, body: Incoming, limit: Limit<'_, '_>) -> Result<Bytes, ApiError> {
+    let (mut body, mut bytes) = (Limited::new(body, limit.most), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let too_long = error.is::<http_body_util::LengthLimitError>();
+            if too_long { ApiError::TooLong(what) } else { ApiError::Broken(what) }
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if !(limit.allow)(data.len()) {
+            return Err(ApiError::NoMemory(what));
+        }
+        bytes.extend_from_slice(&data);
     }
+    Ok(bytes.freeze())
 }
 
 /// Of what the agent says to a refusal only the name of the error is kept, if it looks like one.

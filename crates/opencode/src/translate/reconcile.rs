@@ -5,7 +5,7 @@ use proto::socket::{MessageRole, ServerMessage, WireStatus};
 use super::tool::ToolCall;
 use super::turn::{Kind, Text, Turn, Verdict};
 use super::{Output, SILENT, STOPPED, Translator};
-use crate::history::Entry;
+use crate::history::{Entry, History, Message};
 
 impl Translator {
     /// The translator that has said all this since the prompt was sent. Everything that it said in the turn must be
@@ -35,23 +35,27 @@ impl Translator {
         }
     }
 
-    /// Says what was missed of the turn that runs, and ends it if the agent is no longer at it. `busy` must have
-    /// been asked for before the history.
+    /// Says what was missed of the turn that runs, and ends it if the agent is no longer at it. Only messages that can be
+    /// of the turn are parsed, and one at a time.
     ///
     /// A turn that nobody was seen working on is not ended, since it may be about to begin; whoever waits for it in
     /// vain calls [`Translator::give_up`].
-    pub fn reconcile(&mut self, history: &[Entry<'_>], busy: bool, now: i64) -> Output {
+    pub fn reconcile(&mut self, history: &History, now: i64) -> Output {
         let mut out = Output::default();
         let Some(turn) = &self.turn else { return out };
         let prompt = turn.user.clone();
-        let after = |entry: &Entry<'_>| prompt.as_deref() == Some(&*entry.info.id);
-        let first = history.iter().rposition(after).map_or(history.len(), |prompt| prompt + 1);
-        for (number, entry) in history.iter().enumerate() {
-            let known = self.turn.as_ref().is_some_and(|turn| turn.step(&entry.info.id).is_some());
-            if known || number >= first {
-                self.catch_up(entry, now, &mut out);
+        let is_prompt = |message: &Message<'_>| prompt.as_deref() == Some(message.id);
+        let last = history.messages().enumerate().filter(|(_, message)| is_prompt(message)).last();
+        let first = last.map_or(usize::MAX, |(prompt, _)| prompt + 1);
+        for (number, message) in history.messages().enumerate() {
+            let known = self.turn.as_ref().is_some_and(|turn| turn.step(message.id).is_some());
+            if (known || number >= first)
+                && let Some(entry) = message.entry()
+            {
+                self.catch_up(&entry, now, &mut out);
             }
         }
+        let busy = history.busy;
         let Some(turn) = &mut self.turn else { return out };
         turn.active |= busy;
         if turn.active && !busy {

@@ -167,17 +167,44 @@ async fn history_is_read_back_to_the_prompt_and_no_further() {
             _ => reply(500, &json!({})),
         }
     });
-    let history = client.history("ses_1", "msg_2").await.unwrap();
-    let entries = history.entries().unwrap();
-    let ids: Vec<&str> = entries.iter().map(|entry| &*entry.info.id).collect();
+    let history = client.history("ses_1", "msg_2", &mut |_| true).await.unwrap();
+    let ids: Vec<&str> = history.messages().map(|message| message.id).collect();
     assert_eq!((ids, history.busy), (vec!["msg_2", "msg_3"], true));
     assert!(log.lock().unwrap()[0].line.ends_with("status"), "who is busy is asked first");
-    let other = client.history("ses_2", "msg_1").await.unwrap();
+    let other = client.history("ses_2", "msg_1", &mut |_| true).await.unwrap();
     assert_eq!(
         (other.pages.len(), other.busy),
         (1, false),
         "a cursor that would change the query is not used"
     );
+}
+
+#[tokio::test]
+async fn a_history_ends_where_no_more_bytes_are_allowed() {
+    let (client, log) = answering(|line| match line {
+        "GET /s/1/session/status" => reply(200, &json!({})),
+        _ => {
+            let text = "x".repeat(100_000);
+            let mut page = reply(200, &json!([{ "info": { "id": "msg_1" }, "parts": [{ "text": text }] }]));
+            page.headers_mut().insert("x-next-cursor", "c".parse().unwrap());
+            page
+        }
+    });
+    let mut held = 0;
+    let mut allow = |bytes: usize| {
+        held += bytes;
+        held < 350_000
+    };
+    let endless = client.history("ses_1", "msg_0", &mut allow).await;
+    assert!(matches!(endless, Err(ApiError::NoMemory(_))), "{endless:?}");
+    assert!(held < 500_000, "{held} bytes were read");
+    assert_eq!(log.lock().unwrap().len(), 5, "who is busy, and four pages");
+}
+
+#[tokio::test]
+async fn only_the_history_may_be_long() {
+    let (client, _) = answering(|_| reply(200, &json!([" ".repeat(2 << 20)])));
+    assert!(matches!(client.tools().await, Err(ApiError::TooLong(_))));
 }
 
 #[tokio::test]

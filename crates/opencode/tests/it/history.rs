@@ -1,6 +1,6 @@
 //! Going on after something was missed, as the agent's history tells it.
 
-use opencode::history::History;
+use opencode::history::{History, Page};
 use opencode::translate::{Effect, Translator};
 use serde_json::{Value, json};
 
@@ -206,9 +206,10 @@ fn a_turn_that_was_told_to_its_end_is_over_for_a_new_process_too() {
 
 #[test]
 fn a_message_that_makes_no_sense_does_not_hide_the_others() {
-    let pages = vec![json!([7, { "info": 7 }, user()]).to_string().into(), "[]".into()];
-    let history = History { pages, busy: false };
-    assert_eq!(history.entries().unwrap().len(), 1);
+    let mut history = History::new(false);
+    history.add_older(Page::split("[]".into()).unwrap());
+    history.add_older(Page::split(json!([7, { "info": 7 }, user()]).to_string().into()).unwrap());
+    assert_eq!(history.messages().filter_map(|message| message.entry()).count(), 1);
     assert!(history.has(PROMPT) && !history.has("msg_other"));
-    assert!(History { pages: vec!["{".into()], busy: false }.entries().is_err());
+    assert!(Page::split("{".into()).is_err());
 }

@@ -1,7 +1,7 @@
 //! A translator on stage: events go in as JSON, what it said is kept.
 
 use opencode::event::Event;
-use opencode::history::History;
+use opencode::history::{History, Page};
 use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{Frame, ServerMessage};
 use serde_json::{Value, json};
@@ -44,8 +44,9 @@ impl Stage {
     }
 
     pub(crate) fn reconcile(&mut self, messages: &Value, busy: bool) {
-        let history = History { pages: vec![messages.to_string().into()], busy };
-        let output = self.translator.reconcile(&history.entries().unwrap(), busy, self.now);
+        let mut history = History::new(busy);
+        history.add_older(Page::split(messages.to_string().into()).unwrap());
+        let output = self.translator.reconcile(&history, self.now);
         self.take(output);
     }
 

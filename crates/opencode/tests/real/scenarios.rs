@@ -102,8 +102,9 @@ pub(crate) async fn the_same_prompt_twice(agent: &Agent) {
     watcher.send("a scripted slowness").await.unwrap();
     let seen = watcher.finish().await;
     watcher.send("a scripted slowness").await.unwrap();
-    let history = watcher.client.history(&watcher.session, &watcher.ids.message).await.unwrap();
-    let entries = history.entries().unwrap();
+    let history =
+        watcher.client.history(&watcher.session, &watcher.ids.message, &mut |_| true).await.unwrap();
+    let entries: Vec<_> = history.messages().filter_map(|message| message.entry()).collect();
     let prompts: Vec<_> = entries.iter().filter(|entry| entry.info.role == "user").collect();
     assert_eq!((prompts.len(), prompts[0].parts.len()), (1, 1), "one prompt with one text");
     assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
@@ -153,12 +154,12 @@ pub(crate) async fn long_history(agent: &Agent) {
         watcher.finish().await;
         prompts.push(watcher.ids.message.clone());
     }
-    let whole = watcher.client.history(&watcher.session, &prompts[0]).await.unwrap();
-    let entries = whole.entries().unwrap();
+    let whole = watcher.client.history(&watcher.session, &prompts[0], &mut |_| true).await.unwrap();
+    let entries: Vec<_> = whole.messages().filter_map(|message| message.entry()).collect();
     let asked: Vec<_> =
         entries.iter().filter(|entry| entry.info.role == "user").map(|entry| &*entry.info.id).collect();
     assert_eq!((asked, whole.pages.len()), (prompts.iter().map(String::as_str).collect(), 2));
-    let end = watcher.client.history(&watcher.session, &prompts[11]).await.unwrap();
+    let end = watcher.client.history(&watcher.session, &prompts[11], &mut |_| true).await.unwrap();
     assert_eq!((end.pages.len(), end.has(&prompts[11]), end.has(&prompts[0])), (1, true, false));
 }
 
@@ -206,9 +207,9 @@ pub(crate) async fn killed_agent(agent: &mut Agent) {
     let client = agent.client();
     assert!(client.has_session(&session).await.unwrap());
     let mut translator = Translator::resume(&session, &prompt, &said);
-    let history = client.history(&session, &prompt).await.unwrap();
+    let history = client.history(&session, &prompt, &mut |_| true).await.unwrap();
     assert!(history.has(&prompt) && !history.busy);
-    let output = translator.reconcile(&history.entries().unwrap(), history.busy, agent.now());
+    let output = translator.reconcile(&history, agent.now());
     assert!(matches!(&output.effects[..], [Effect::Interrupted { .. }]), "{output:?}");
     let known = said.len();
     said.extend(output.messages);

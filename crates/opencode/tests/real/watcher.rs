@@ -109,8 +109,8 @@ impl<D: Dial> Watcher<'_, D> {
     }
 
     async fn catch_up(&mut self) {
-        let history = self.client.history(&self.session, &self.ids.message).await.unwrap();
-        let output = self.translator.reconcile(&history.entries().unwrap(), history.busy, self.agent.now());
+        let history = self.client.history(&self.session, &self.ids.message, &mut |_| true).await.unwrap();
+        let output = self.translator.reconcile(&history, self.agent.now());
         self.take(output);
     }
 

@@ -13,6 +13,7 @@ use super::super::login::login_cookie;
 use super::session_in_path;
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
+use crate::shares::Party;
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]
@@ -48,6 +49,16 @@ impl User {
 }
 
 impl Caller {
+    /// Whose share of slots, memory and rates this caller uses.
+    pub fn party(&self) -> Party {
+        match self {
+            Self::User(user) => Party::org(user.org),
+            Self::Service { org: Some(org), .. } => Party::org(*org),
+            Self::Service { org: None, .. } => Party::services(),
+            Self::Sandbox(session) => Party::session(session.id, session.org_id),
+        }
+    }
+
     /// How the caller is described to itself.
     pub fn me(&self) -> Me {
         match self {
@@ -71,19 +82,27 @@ impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
-            let session = session_in_path(parts, app).await;
-            return authenticate(app, &token, session.as_deref()).await;
-        }
-        let token = login_cookie(app, &parts.headers).ok_or_else(ApiError::missing_authorization)?;
-        // Browsers send cookies with requests that other sites make, and open sockets for them; such a request must
-        // show where it comes from.
-        let acts = !is_safe(&parts.method) || parts.headers.contains_key(header::UPGRADE);
-        if acts && !from_allowed_origin(&parts.headers, app) {
-            return Err(ApiError::forbidden("This origin may not act with a login cookie"));
-        }
-        logged_in(app, token).await
+        let caller = presented(parts, app).await?;
+        // Bodies are read after this, and count for whoever sends them.
+        parts.extensions.insert(caller.party());
+        Ok(caller)
     }
+}
+
+/// The caller of the credential that a request has in its headers.
+async fn presented(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
+    if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
+        let session = session_in_path(parts, app).await;
+        return authenticate(app, &token, session.as_deref()).await;
+    }
+    let token = login_cookie(app, &parts.headers).ok_or_else(ApiError::missing_authorization)?;
+    // Browsers send cookies with requests that other sites make, and open sockets for them; such a request must
+    // show where it comes from.
+    let acts = !is_safe(&parts.method) || parts.headers.contains_key(header::UPGRADE);
+    if acts && !from_allowed_origin(&parts.headers, app) {
+        return Err(ApiError::forbidden("This origin may not act with a login cookie"));
+    }
+    logged_in(app, token).await
 }
 
 /// The caller of a login cookie, which is good for nothing but a cookie: nothing else passes here, and it passes

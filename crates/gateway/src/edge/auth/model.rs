@@ -1,8 +1,8 @@
 //! Agents that speak the Messages API: they send our credentials where the provider's would stand.
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
 use super::super::ApiError;
@@ -25,8 +25,13 @@ impl From<ApiError> for ModelRefusal {
 
 impl IntoResponse for ModelRefusal {
     fn into_response(self) -> Response {
+        let retry_after = self.0.retry_after();
         let (status, body) = self.0.tell();
-        failure(status, &body.error)
+        let mut answer = failure(status, &body.error);
+        if let Some(seconds) = retry_after {
+            answer.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        answer
     }
 }
 
@@ -35,7 +40,9 @@ impl FromRequestParts<AppState> for ModelCaller {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ModelRefusal> {
         let key = key(&parts.headers).ok_or_else(ApiError::missing_authorization)?;
-        Ok(Self(authenticate(app, key, None).await?))
+        let caller = authenticate(app, key, None).await?;
+        parts.extensions.insert(caller.party());
+        Ok(Self(caller))
     }
 }
 

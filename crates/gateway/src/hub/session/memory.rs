@@ -1,15 +1,27 @@
 //! The agent's memory: asked for what was missed while nobody listened, and whether a turn is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use opencode::api::ApiError;
 use opencode::history::History;
+use opencode::translate::Output;
 use store::QueuedPrompt;
 
 use super::{Over, Session, millis};
+use crate::shares::Held;
 
 /// When the agent's memory could not be read, it is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Longer histories are parsed off the async workers.
+const PARSED_AT_ONCE: usize = 64 * 1024;
+const READ: &str = "read the history";
+
+/// What the agent remembers, and the session's share of memory that it takes.
+pub(super) struct Memory {
+    history: History,
+    memory: Held,
+}
 
 impl Session {
     /// Asks what was missed while nobody listened. An agent that does not answer holds nobody up.
@@ -21,15 +33,21 @@ impl Session {
         };
         if translator.is_busy() {
             let (client, session, turn) = (agent.client.clone(), agent.session.clone(), turn.clone());
-            self.reading = Some(tokio::spawn(async move { client.history(&session, &turn).await }));
+            let (memory, party) = (Arc::clone(&self.app.shares.memory), self.party());
+            self.reading = Some(tokio::spawn(async move {
+                let mut memory = memory.take(party, 0).map_err(|_| ApiError::NoMemory(READ))?;
+                let mut allow = |bytes: usize| memory.grow(bytes as u64).is_ok();
+                let history = client.history(&session, &turn, &mut allow).await?;
+                Ok(Memory { history, memory })
+            }));
         }
     }
 
     /// What the agent remembers is here.
-    pub(super) async fn remembered(&mut self, read: Result<History, ApiError>) -> Result<(), Over> {
+    pub(super) async fn remembered(&mut self, read: Result<Memory, ApiError>) -> Result<(), Over> {
         self.reading = None;
         match read {
-            Ok(history) => self.reconcile(&history).await?,
+            Ok(read) => self.reconcile(read).await?,
             Err(error) => {
                 tracing::warn!(session = %self.record.id, %error, "the agent's history cannot be read");
                 self.settling = Some(Box::pin(tokio::time::sleep(ASK_AGAIN)));
@@ -40,17 +58,17 @@ impl Session {
     }
 
     /// Says what was missed, and hands a prompt over again that never arrived.
-    async fn reconcile(&mut self, history: &History) -> Result<(), Over> {
+    async fn reconcile(&mut self, Memory { history, memory: _held }: Memory) -> Result<(), Over> {
         let now = millis(&self.app);
         // It was told some time ago: if it had not begun by then, it does not begin now.
         let stopped = self.cancelled && self.aborts > 0 && self.aborting.is_none() && !history.busy;
         let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
         if history.has(&turn) {
-            let entries = history.entries().unwrap_or_default();
-            let out = translator.reconcile(&entries, history.busy, now);
-            let left = stopped.then(|| translator.cancel(now));
+            let out = self.compare(history, now).await;
+            let cancelled =
+                self.translator.as_mut().filter(|_| stopped).map(|translator| translator.cancel(now));
             self.take(out).await?;
-            return self.take(left.unwrap_or_default()).await;
+            return self.take(cancelled.unwrap_or_default()).await;
         }
         if self.dispatch.is_some() {
             return Ok(());
@@ -67,6 +85,31 @@ impl Session {
             self.translator.as_mut().map(|translator| translator.give_up(lost, now)).unwrap_or_default()
         };
         self.take(out).await
+    }
+
+    /// What the history adds to what was sent. A long one is parsed off the async workers: the agent decides how long it
+    /// is, and other sessions must not wait for it.
+    async fn compare(&mut self, history: History, now: i64) -> Output {
+        let Some(mut translator) = self.translator.take() else { return Output::default() };
+        if history.bytes() <= PARSED_AT_ONCE {
+            let out = translator.reconcile(&history, now);
+            self.translator = Some(translator);
+            return out;
+        }
+        let work = tokio::task::spawn_blocking(move || {
+            let out = translator.reconcile(&history, now);
+            (translator, out)
+        });
+        match work.await {
+            Ok((translator, out)) => {
+                self.translator = Some(translator);
+                out
+            }
+            Err(error) => {
+                tracing::error!(session = %self.record.id, %error, "the agent's history could not be compared");
+                Output::default()
+            }
+        }
     }
 
     pub(super) async fn unsettled(&self, id: &str) -> Result<Option<QueuedPrompt>, Over> {

@@ -1,0 +1,194 @@
+//! Neighbours: whatever one session, organisation or address holds, the next one is answered.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::response::IntoResponse as _;
+use axum::{Router, routing};
+use gateway::AppState;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::harness::{Running, Setup, TestGateway, within};
+use crate::model_proxy::serve;
+use crate::people::{org, sandbox_token, session};
+use crate::raw::Raw;
+
+const MIB: u64 = 1024 * 1024;
+
+/// The token of a sandbox in an organisation of its own.
+async fn sandbox(app: &AppState) -> String {
+    sandbox_token(app, session(app, org(app).await).await).await
+}
+
+fn prompt(text: &str) -> String {
+    json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}).to_string()
+}
+
+async fn patient(setup: Setup) -> TestGateway {
+    setup.set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await
+}
+
+/// Sends the head of a request to the model and what there is of its body.
+async fn ask(running: &Running, token: &str, length: usize, body: &[u8]) -> Raw {
+    let mut client = Raw::open(running.address).await;
+    let head = format!("POST /llm/v1/messages HTTP/1.1\r\nHost: t\r\nx-api-key: {token}");
+    client.send(format!("{head}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")).await;
+    client.send(body).await;
+    client
+}
+
+/// The whole answer to a request to the model.
+async fn answered(running: &Running, token: &str) -> String {
+    let body = prompt("hi");
+    ask(running, token, body.len(), body.as_bytes()).await.rest().await
+}
+
+/// Waits for what other tasks do.
+async fn until(mut done: impl FnMut() -> bool) {
+    within(async {
+        while !done() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn slow_requests_of_one_sandbox_leave_the_model_to_its_neighbours() {
+    let gateway = patient(Setup::sqlite()).await;
+    let (slow, neighbour) = (sandbox(&gateway.app).await, sandbox(&gateway.app).await);
+    let (app, running) = (gateway.app.clone(), gateway.serve());
+    let mut held = Vec::new();
+    for _ in 0..80 {
+        held.push(ask(&running, &slow, 99_999, b"{").await);
+    }
+    // All of them have arrived when each holds memory.
+    until(|| app.shares.memory.used() >= 80).await;
+    assert_eq!(app.shares.model_requests.used(), 0, "who still sends has no slot");
+    let said = answered(&running, &neighbour).await;
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    let said = answered(&running, &slow).await;
+    assert!(said.starts_with("HTTP/1.1 200"), "its own finished request passes too: {said}");
+}
+
+/// A provider that answers "slow" only when it is told to.
+async fn slow_provider() -> (String, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let told = Arc::clone(&gate);
+    let answer = move |body: Bytes| async move {
+        if body.windows(4).any(|word| word == b"slow") {
+            let _told = told.acquire().await;
+        }
+        ([("content-type", "application/json")], r#"{"usage":{"input_tokens":1,"output_tokens":1}}"#)
+            .into_response()
+    };
+    let provider = serve(Router::new().fallback(routing::any(answer))).await;
+    (format!("http://{provider}"), gate)
+}
+
+#[tokio::test]
+async fn beyond_its_share_of_model_requests_a_caller_gets_429_and_others_are_answered() {
+    let (provider, told) = slow_provider().await;
+    let setup = Setup::sqlite().set("ANTHROPIC_API_KEY", "k").set("ANTHROPIC_BASE_URL", &provider);
+    let gateway = patient(setup.set("PROLIFERATE_MODEL_REQUESTS", "60")).await;
+    let app = gateway.app.clone();
+    let crowded = org(&app).await;
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        tokens.push(sandbox_token(&app, session(&app, crowded).await).await);
+    }
+    let (other, running) = (sandbox(&app).await, gateway.serve());
+    let slow = prompt("slow");
+    let mut held = Vec::new();
+    for token in [&tokens[0], &tokens[1]] {
+        for _ in 0..15 {
+            held.push(ask(&running, token, slow.len(), slow.as_bytes()).await);
+        }
+    }
+    until(|| app.shares.model_requests.used() == 30).await;
+    held.push(ask(&running, &tokens[2], slow.len(), slow.as_bytes()).await);
+    let said = held.pop().unwrap().rest().await;
+    assert!(said.starts_with("HTTP/1.1 429") && said.contains("rate_limit_error"), "{said}");
+    assert!(said.contains("retry-after: 1\r\n"), "{said}");
+    assert!(said.contains("This organization has used its share of model requests"), "{said}");
+    assert!(answered(&running, &other).await.starts_with("HTTP/1.1 200"));
+    told.add_permits(99);
+    for mut client in held {
+        assert!(client.rest().await.starts_with("HTTP/1.1 200"));
+    }
+    until(|| app.shares.model_requests.used() == 0).await;
+    assert_eq!(app.shares.memory.used(), 0);
+    assert!(answered(&running, &tokens[2]).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_session_with_its_share_of_slots_gets_429_while_its_organisation_has_some() {
+    let (provider, told) = slow_provider().await;
+    let setup = Setup::sqlite().set("ANTHROPIC_API_KEY", "k").set("ANTHROPIC_BASE_URL", &provider);
+    let gateway = patient(setup).await;
+    let app = gateway.app.clone();
+    let (token, running, slow) = (sandbox(&app).await, gateway.serve(), prompt("slow"));
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(ask(&running, &token, slow.len(), slow.as_bytes()).await);
+    }
+    until(|| app.shares.model_requests.used() == 16).await;
+    let said = answered(&running, &token).await;
+    assert!(said.starts_with("HTTP/1.1 429") && said.contains("This session has used its share"), "{said}");
+    told.add_permits(99);
+}
+
+#[tokio::test]
+async fn unfinished_bodies_of_one_session_take_no_more_than_its_share_of_memory() {
+    let gateway = patient(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
+    let app = gateway.app.clone();
+    let (greedy, neighbour) = (sandbox(&app).await, sandbox(&app).await);
+    let running = gateway.serve();
+    let (length, part) = (model::MAX_BODY - 1, vec![b' '; 9 << 20]);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(ask(&running, &greedy, length, &part).await);
+    }
+    until(|| app.shares.memory.used() >= 27 * MIB).await;
+    assert!(
+        app.shares.memory.used() <= 32 * MIB,
+        "what was announced is not held: {}",
+        app.shares.memory.used()
+    );
+    let said = ask(&running, &greedy, length, &part).await.rest().await;
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 429"), "{said}");
+    assert!(app.shares.memory.used() <= 32 * MIB);
+    assert!(answered(&running, &neighbour).await.starts_with("HTTP/1.1 200"));
+    drop(held);
+    until(|| app.shares.memory.used() == 0).await;
+}
+
+#[tokio::test]
+async fn who_has_not_logged_in_sends_a_few_kilobytes_and_holds_little_in_all() {
+    let gateway = patient(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
+    let (app, running) = (gateway.app.clone(), gateway.serve());
+    let login = |length: usize| {
+        format!("POST /v1/login HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+    };
+    let mut large = Raw::open(running.address).await;
+    large.send(login(4097)).await;
+    assert!(large.rest().await.starts_with("HTTP/1.1 413"));
+    let (mut held, share) = (Vec::new(), app.shares.anonymous_memory.limits().total / 2);
+    for _ in 0..share / (16 * 1024) {
+        let mut client = Raw::open(running.address).await;
+        client.send(format!("{}{{", login(4000))).await;
+        held.push(client);
+    }
+    until(|| app.shares.anonymous_memory.used() == share).await;
+    let mut more = Raw::open(running.address).await;
+    more.send(format!("{}{{", login(4000))).await;
+    let said = more.rest().await;
+    assert!(said.starts_with("HTTP/1.1 429") && said.contains("This address has used its share"), "{said}");
+    assert!(said.contains("retry-after: 1\r\n"), "{said}");
+    let mut other = Raw::open_from(Ipv4Addr::new(127, 0, 0, 2).into(), running.address).await;
+    other.send(format!("{}{{\"code\":\"pll_00\"}}", login(17))).await;
+    assert!(other.rest().await.starts_with("HTTP/1.1 401"), "another address logs in");
+    assert_eq!(app.shares.memory.used(), 0);
+}
