@@ -76,8 +76,15 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
         services::model(config),
         services::port(config),
     );
-    let mut findings =
-        vec![machine::data_dir(config), database, redis, model, services::prices(config), port];
+    let mut findings = vec![
+        machine::data_dir(config),
+        database,
+        redis,
+        model,
+        services::prices(config),
+        services::shares(config),
+        port,
+    ];
     findings.extend(sandboxes);
     findings.extend([machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));

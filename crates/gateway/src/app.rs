@@ -17,7 +17,7 @@ use crate::coord::Coord;
 use crate::gate::Gate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
-use crate::llm::{Llm, Spending};
+use crate::llm::{Llm, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::shares::Shares;
@@ -54,6 +54,8 @@ pub struct App {
     pub llm: Llm,
     /// What requests to the model that are under way may cost.
     pub spending: Spending,
+    /// Requests to the model that are being counted: a stop waits for them.
+    pub model_work: ModelWork,
     /// The one door for side effects.
     pub gate: Arc<Gate>,
     /// What each caller may hold of slots and memory.

@@ -21,7 +21,7 @@ use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
-use crate::llm::{Llm, LlmError, Spending};
+use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
@@ -125,6 +125,7 @@ impl Gateway {
             passes: Passes::default(),
             llm,
             spending: Spending::default(),
+            model_work: ModelWork::default(),
             gate,
             shares,
             metrics,
@@ -154,7 +155,9 @@ impl Gateway {
         let gate = tokio::spawn(keep_gate(self.app.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
-        let drained = life.drained().await;
+        // Agents reach the model from inside their sandboxes, over connections that nobody else waits for.
+        let model = self.app.model_work.finish(&life.hard, CLOSING_SERVER);
+        let (drained, answered) = tokio::join!(life.drained(), model);
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
         // It stops by itself: to abort it while it connects to the database would leave a connection that nobody waits for.
@@ -178,7 +181,7 @@ impl Gateway {
             Database::Postgres(_) => CLOSING_SERVER,
         };
         let _ = tokio::time::timeout(patience, self.app.store.clone().close()).await;
-        drained
+        drained && answered
     }
 }
 

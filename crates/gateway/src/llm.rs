@@ -5,6 +5,7 @@ mod bound;
 mod meter;
 mod prices;
 mod spending;
+mod work;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(crate) use meter::Meter;
 pub(crate) use prices::Price;
 pub use prices::{Prices, dollars, micros};
 pub use spending::Spending;
-pub(crate) use spending::{Hold, Left};
+pub(crate) use spending::{Hold, Left, org_budget_spent, session_budget_spent};
+pub use work::ModelWork;
 
 /// A model may think for long before its first word.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
@@ -47,6 +49,10 @@ pub enum Llm {
     /// A provider, with its key.
     Upstream { client: reqwest::Client, base: Url, key: SecretString },
 }
+
+/// Marks an answer of ours that stands for one of the provider's: it got the request, and its answer was lost.
+#[derive(Clone, Copy)]
+pub(crate) struct AnswerLost;
 
 /// There is no model to be had.
 #[derive(Debug, thiserror::Error)]
@@ -164,8 +170,13 @@ fn pass(answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::warn!(error = %error.without_url(), "the model provider cannot be reached");
-            return failure(StatusCode::BAD_GATEWAY, "The model provider cannot be reached");
+            let sent = !error.is_connect() && !error.is_builder();
+            tracing::warn!(error = %error.without_url(), sent, "the model provider cannot be reached");
+            let mut answer = failure(StatusCode::BAD_GATEWAY, "The model provider cannot be reached");
+            if sent {
+                answer.extensions_mut().insert(AnswerLost);
+            }
+            return answer;
         }
     };
     let mut response = Response::new(Body::empty());

@@ -2,6 +2,7 @@
 //!
 //! `axum::serve` keeps a connection that never finishes its headers for ever and has no cap; so this is our own loop.
 
+mod inbound;
 mod patience;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt as _;
 
 use crate::lifecycle::Lifecycle;
+pub(crate) use inbound::Inbound;
 use patience::Patient;
 
 /// How many connections there may be, and how patient we are with them.
@@ -37,6 +39,8 @@ const TIMEOUTS_PER_WRITE: u32 = 3;
 #[derive(Clone)]
 pub struct ConnectionHeld {
     _counted: Arc<(OwnedSemaphorePermit, Guard)>,
+    /// What its client has sent of a message.
+    pub(crate) inbound: Inbound,
 }
 
 /// Serves `router` on `listener` until the lifecycle says stop, and waits for what runs within its deadlines.
@@ -49,7 +53,8 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
             metrics::counter!("proliferate_connections_refused_total").increment(1);
             continue;
         };
-        let held = ConnectionHeld { _counted: Arc::new((slot, guard)) };
+        let inbound = Inbound::default();
+        let held = ConnectionHeld { _counted: Arc::new((slot, guard)), inbound: inbound.clone() };
         let of_requests = held.clone();
         let service =
             router.clone().map_request(move |mut request: axum::http::Request<hyper::body::Incoming>| {
@@ -57,7 +62,8 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
                 request.extensions_mut().insert(of_requests.clone());
                 request.map(axum::body::Body::new)
             });
-        let stream = Patient::new(stream, limits.client_timeout.saturating_mul(TIMEOUTS_PER_WRITE));
+        let patience = limits.client_timeout.saturating_mul(TIMEOUTS_PER_WRITE);
+        let stream = Patient::new(stream, patience, inbound);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.client_timeout)

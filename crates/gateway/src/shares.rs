@@ -162,9 +162,9 @@ impl Shares {
     pub fn limits(memory_mib: usize, model_requests: usize) -> [PoolLimits; 3] {
         let (memory, requests) = (memory_mib as u64 * MIB, model_requests as u64);
         [
-            PoolLimits { name: "model requests", total: requests, per_session: requests.min(16) },
-            PoolLimits { name: "memory", total: memory, per_session: memory / 8 },
-            PoolLimits { name: "memory before login", total: memory / 64, per_session: 0 },
+            PoolLimits { name: "model requests", unit: "", total: requests, per_session: requests.min(16) },
+            PoolLimits { name: "memory", unit: "bytes", total: memory, per_session: memory / 8 },
+            PoolLimits { name: "memory before login", unit: "bytes", total: memory / 64, per_session: 0 },
         ]
     }
 

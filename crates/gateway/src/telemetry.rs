@@ -50,6 +50,12 @@ fn install_metrics() -> Option<PrometheusHandle> {
     metrics::describe_counter!("proliferate_pool_failures_total", "Boots for the pool that failed.");
     metrics::describe_histogram!("proliferate_pool_boot_seconds", "Time of each boot for the pool.");
     metrics::describe_gauge!("proliferate_connections", "Open client connections.");
+    metrics::describe_gauge!("proliferate_share_limit", "How much of a share there is for all callers.");
+    metrics::describe_gauge!("proliferate_share_used", "How much of a share all callers hold.");
+    metrics::describe_counter!(
+        "proliferate_share_refused_total",
+        "Requests beyond a share, by share and by whose it was."
+    );
     metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
     metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");
     metrics::gauge!("proliferate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);

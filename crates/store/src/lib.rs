@@ -83,7 +83,7 @@ pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
 pub use postgres::describe_url;
 pub use probe::{Schema, probe_postgres, probe_sqlite};
-pub use prompt::{NewPrompt, QueuedPrompt};
+pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
 pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};

@@ -22,27 +22,59 @@ pub struct NewPrompt {
     pub at: DateTime<Utc>,
 }
 
-/// A prompt that is not settled: it waits, or it was given to the agent and nobody knows yet what came of it.
+/// A prompt that is not settled: it waits, or it was given to the agent and nobody knows yet what came of it. What it
+/// says can be 32 MiB of images, and stays in the database until it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedPrompt {
+    pub id: String,
+    pub state: PromptState,
+    /// How large it is.
+    pub bytes: u64,
+}
+
+from_row!(QueuedPrompt, row => QueuedPrompt {
+    id: row.try_get("id")?,
+    state: word(row.try_get("state")?)?,
+    bytes: row.try_get::<i64, _>("bytes")?.unsigned_abs(),
+});
+
+/// A prompt with all that it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
     pub id: String,
     pub content: String,
     pub images: Vec<String>,
     pub sender_id: Option<String>,
     pub source: Option<MessageSource>,
-    pub state: PromptState,
     pub created_at: DateTime<Utc>,
 }
 
-from_row!(QueuedPrompt, row => QueuedPrompt {
+from_row!(Prompt, row => Prompt {
     id: row.try_get("id")?,
     content: row.try_get("content")?,
     images: row.try_get::<Json<Vec<String>>, _>("images")?.0,
     sender_id: row.try_get("sender_id")?,
     source: optional_word(row.try_get("source")?)?,
-    state: word(row.try_get("state")?)?,
     created_at: row.try_get("created_at")?,
 });
+
+impl NewPrompt {
+    /// How large it is.
+    pub fn bytes(&self) -> u64 {
+        bytes(&self.content, &self.images)
+    }
+}
+
+impl Prompt {
+    /// How large it is.
+    pub fn bytes(&self) -> u64 {
+        bytes(&self.content, &self.images)
+    }
+}
+
+fn bytes(content: &str, images: &[String]) -> u64 {
+    (content.len() + images.iter().map(String::len).sum::<usize>()) as u64
+}
 
 impl Store {
     /// Puts a prompt at the end of the queue; `false` when it is there already, in whatever state.
@@ -66,10 +98,19 @@ impl Store {
 
     /// Prompts that wait or are being answered, in order.
     pub async fn queued_prompts(&self, session: SessionId) -> Result<Vec<QueuedPrompt>, StoreError> {
-        const SQL: &str = "SELECT id, content, images, sender_id, source, state, created_at FROM prompts
+        const SQL: &str = "SELECT id, state,
+            CAST(length(content) + length(CAST(images AS TEXT)) AS BIGINT) AS bytes FROM prompts
             WHERE session_id = $1 AND state IN ('queued', 'dispatched') ORDER BY position";
         let session = session.uuid();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?)
+    }
+
+    /// A prompt that waits or is being answered, with all that it says.
+    pub async fn unsettled_prompt(&self, session: SessionId, id: &str) -> Result<Option<Prompt>, StoreError> {
+        const SQL: &str = "SELECT id, content, images, sender_id, source, created_at FROM prompts
+            WHERE session_id = $1 AND id = $2 AND state IN ('queued', 'dispatched')";
+        let (session, id) = (session.uuid(), id.to_owned());
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).bind(id).fetch_optional(pool).await)?)
     }
 
     /// The ids of the prompts that came after a moment, whatever became of them.

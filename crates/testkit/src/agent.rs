@@ -49,6 +49,8 @@ pub struct Manner {
     pub abort: Abort,
     /// It never answers questions about its history.
     pub mute_history: bool,
+    /// Its history has pages of this size without end, instead of what it remembers.
+    pub endless_history: Option<usize>,
     /// It ends every stream of events as soon as somebody listens.
     pub drops_listeners: bool,
 }
@@ -73,6 +75,7 @@ impl Default for Manner {
             refusals: 0,
             abort: Abort::Honest,
             mute_history: false,
+            endless_history: None,
             drops_listeners: false,
         }
     }
@@ -289,6 +292,10 @@ async fn status(State(state): State<Arc<Shared>>) -> Response {
 }
 
 async fn history(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    if let Some(size) = state.inner().manner.endless_history {
+        let page = format!(r#"[{{"info":{{"id":"msg_x"}},"parts":[{}{{}}]}}]"#, "{},".repeat(size / 3));
+        return ([("x-next-cursor", "more"), ("content-type", "application/json")], page).into_response();
+    }
     match state.inner().sessions.get(&id) {
         Some(memory) => Json(memory.messages.clone()).into_response(),
         None => not_found(),

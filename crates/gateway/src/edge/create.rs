@@ -16,6 +16,7 @@ use super::auth::Caller;
 use super::{ApiError, Body, idempotent, steer};
 use crate::app::AppState;
 use crate::hub::{Hub, HubError};
+use crate::llm::org_budget_spent;
 
 const ROUTE: &str = "POST /proliferate/sessions";
 /// The longest prompt of a new session, name of a directory, and hash of its path.
@@ -92,8 +93,8 @@ async fn make(
     request: CreateSession,
 ) -> Result<CreatedSession, ApiError> {
     let budget = app.store.org_budget(org).await?;
-    if budget.is_exhausted() {
-        return Err(ApiError::billing(BillingCode::NoCredits, "The organisation's budget is used up"));
+    if let Some(budget) = budget.budget_micros.filter(|_| budget.is_exhausted()) {
+        return Err(ApiError::billing(BillingCode::NoCredits, &org_budget_spent(budget)));
     }
     if budget.budget_micros.is_some() {
         let price = app.llm.price_of(&app.config.model_prices, request.agent_config.as_ref());

@@ -113,6 +113,22 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
     }
 
+    /// Nothing new is begun while the gateway stops; another one, or the next start, takes it.
+    pub fn stopping() -> Self {
+        let error = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            ErrorCode::Unavailable,
+            "The gateway is stopping; try again",
+        );
+        Self { retry_after: Some(1), ..error }
+    }
+
+    /// The caller has to wait until something of its own has ended.
+    pub fn too_many(message: &str) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
+        Self { retry_after: Some(1), ..error }
+    }
+
     /// The body is JSON of another shape.
     pub fn misshapen(message: impl Into<String>) -> Self {
         Self { misshapen: true, ..Self::invalid_json(message) }

@@ -16,7 +16,7 @@ use super::ApiError;
 use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
-use crate::llm::{Asked, Fit, Hold, Left, Meter, failure};
+use crate::llm::{AnswerLost, Asked, Fit, Hold, Left, Meter, failure};
 use crate::shares::Held;
 
 /// Pieces of an answer that may wait for the agent to read them.
@@ -44,6 +44,9 @@ pub(super) async fn messages(
         return pass(app, &caller, uri, request).await;
     };
     let mut asking = Asking::read(&app, request).await?;
+    if app.closing.is_cancelled() {
+        return Err(ApiError::stopping().into());
+    }
     // Only now: a body that comes slowly holds up nobody else.
     let slot = app.shares.model_requests.take(party, 1).map_err(ApiError::from)?;
     let mut asked = Asked::read(&asking.body).await;
@@ -119,7 +122,8 @@ struct Counted {
 impl Counted {
     async fn pass_on(self, asking: Asking, uri: OriginalUri) -> Response<Body> {
         let (answered, answer) = oneshot::channel();
-        tokio::spawn(self.run(asking, uri, answered).in_current_span());
+        let tasks = self.app.model_work.tasks.clone();
+        tasks.spawn(self.run(asking, uri, answered).in_current_span());
         answer.await.unwrap_or_else(|_| failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"))
     }
 
@@ -132,8 +136,14 @@ impl Counted {
         let answer = tokio::select! {
             answer = asking.pass_on(&app, &uri) => Some(answer),
             () = nobody_waits => None,
+            () = app.model_work.cut.cancelled() => None,
         };
         match answer {
+            // The provider may have answered, and bill it.
+            Some(lost) if lost.extensions().get::<AnswerLost>().is_some() => {
+                drop(answered.send(lost));
+                self.count().await;
+            }
             // What the provider refuses costs nothing.
             Some(refusal) if !refusal.status().is_success() => drop(answered.send(refusal)),
             Some(answer) => {
@@ -152,6 +162,7 @@ impl Counted {
         let (pieces, rest) = mpsc::channel(PIECES);
         drop(answered.send(Response::from_parts(parts, Body::from_stream(from(rest)))));
         let mut body = body.into_data_stream();
+        let cut = self.app.model_work.cut.clone();
         loop {
             let gone = async {
                 pieces.closed().await;
@@ -162,13 +173,17 @@ impl Counted {
             let piece = tokio::select! {
                 piece = body.next() => piece,
                 () = gone => return,
+                () = cut.cancelled() => return,
             };
             let Some(piece) = piece else { return };
             if let Ok(piece) = &piece {
                 self.meter.pass(piece);
             }
             // Whether anybody is there to take it is looked at above.
-            drop(pieces.send(piece).await);
+            tokio::select! {
+                _sent = pieces.send(piece) => {}
+                () = cut.cancelled() => return,
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use super::auth::{Caller, SessionAccess, UrlCaller};
 use super::params::Query;
 use crate::app::AppState;
 use crate::server::ConnectionHeld;
+use crate::shares::Party;
 use watcher::Visitor;
 
 /// The largest frame of a client: a prompt with images.
@@ -45,6 +46,8 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     let UrlCaller { caller, session } = UrlCaller::from_request_parts(&mut parts, &app).await?;
     let Query(cursor) = Query::<Cursor>::from_request_parts(&mut parts, &app).await?;
     let held = parts.extensions.get::<ConnectionHeld>().cloned();
+    let inbound = held.as_ref().map(|held| held.inbound.clone()).unwrap_or_default();
+    inbound.count(app.shares.memory.take(Party::session(session.id, session.org_id), 0)?);
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
         .await
         .map_err(|_| ApiError::bad_request("This is not a WebSocket handshake"))?;
@@ -61,7 +64,7 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
         .max_write_buffer_size(MAX_WRITE_BUFFER);
     Ok(upgrade.on_upgrade(move |socket: WebSocket| async move {
         let _held = held;
-        let visitor = Visitor { session: session.id, creator: session.created_by, user, passive };
+        let visitor = Visitor { session: session.id, creator: session.created_by, user, passive, inbound };
         watcher::serve(app, visitor, cursor.since, socket).await;
     }))
 }

@@ -53,7 +53,7 @@ pub(super) async fn message(
             match hub.prompt(asked).await? {
                 Prompted::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
                 Prompted::Full => {
-                    Err(ApiError::conflict("Too many prompts wait: let some be answered first"))
+                    Err(ApiError::too_many("Too many prompts wait: let some be answered first"))
                 }
                 Prompted::Refused(refusal) => Err(refused(&refusal)),
             }
@@ -176,7 +176,7 @@ fn person(access: &SessionAccess) -> Result<String, ApiError> {
 fn refused(refusal: &Refusal) -> ApiError {
     let code = match refusal {
         Refusal::Sessions { .. } => BillingCode::ConcurrentLimit,
-        Refusal::Budget => BillingCode::NoCredits,
+        Refusal::Budget(_) => BillingCode::NoCredits,
         Refusal::NoPrice(_) => BillingCode::BillingNotConfigured,
     };
     ApiError::billing(code, &refusal.to_string())

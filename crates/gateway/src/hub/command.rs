@@ -96,6 +96,11 @@ impl Asked {
         Self { content, images, sender, source, once: None }
     }
 
+    /// How large it is.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.content.len() + self.images.iter().map(String::len).sum::<usize>()) as u64
+    }
+
     /// The same prompt, however often it comes with this key for this session.
     pub(crate) fn once(self, session: SessionId, key: &str) -> Self {
         let parts = [session.to_string().as_bytes(), key.as_bytes(), self.content.as_bytes()].join(&0);
@@ -131,8 +136,8 @@ pub(crate) enum Prompted {
 pub(crate) enum Refusal {
     #[error("{limit} sessions run already, which is the organisation's limit")]
     Sessions { limit: i64 },
-    #[error("The organisation's budget is used up")]
-    Budget,
+    #[error("{0}")]
+    Budget(String),
     #[error(transparent)]
     NoPrice(NoPrice),
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use axum::body::Bytes;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::bound::Fields;
@@ -29,6 +30,8 @@ pub(crate) struct Asked {
     pub(super) most_input: i64,
     /// What it costs at most, or why nobody can know.
     bounds: Result<Bounds, String>,
+    /// The most tokens of an answer as far as that can be read where the bounds cannot.
+    max_tokens: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -74,26 +77,38 @@ impl Asked {
         if body.len() <= AT_ONCE {
             return Self::of(body);
         }
-        let (body, length) = (body.clone(), body.len());
+        let (body, length) = (body.clone(), i64::try_from(body.len()).unwrap_or(i64::MAX));
         let read = tokio::task::spawn_blocking(move || Self::of(&body)).await;
-        read.unwrap_or_else(|error| Self::unknown(String::new(), length, &error.to_string()))
+        read.unwrap_or_else(|error| Self { most_input: length, ..Self::unknown(&[], &error.to_string()) })
     }
 
     pub(super) fn of(body: &[u8]) -> Self {
         let fields = match serde_json::from_slice::<Fields<'_>>(body) {
             Ok(fields) => fields,
-            Err(error) => return Self::unknown(named(body), body.len(), &error.to_string()),
+            Err(error) => return Self::unknown(body, &error.to_string()),
         };
-        let model = fields.model.clone().into_owned();
         match Bounds::of(body, &fields) {
-            Ok(bounds) => Self { model, most_input: bounds.input, bounds: Ok(bounds) },
-            Err(why) => Self::unknown(model, body.len(), &why),
+            Ok(bounds) => Self {
+                model: fields.model.into_owned(),
+                most_input: bounds.input,
+                max_tokens: bounds.output.value,
+                bounds: Ok(bounds),
+            },
+            Err(why) => Self::unknown(body, &why),
         }
     }
 
-    fn unknown(model: String, length: usize, why: &str) -> Self {
+    fn unknown(body: &[u8], why: &str) -> Self {
         let why = why.chars().take(LONGEST_REASON).collect();
-        Self { model, most_input: i64::try_from(length).unwrap_or(i64::MAX), bounds: Err(why) }
+        let Named { model, max_tokens } = serde_json::from_slice(body).unwrap_or_default();
+        let most_input = i64::try_from(body.len()).unwrap_or(i64::MAX);
+        let max_tokens = max_tokens.as_i64().unwrap_or_default().max(0);
+        Self {
+            model: model.as_str().unwrap_or_default().to_owned(),
+            most_input,
+            bounds: Err(why),
+            max_tokens,
+        }
     }
 
     /// The model that is asked, by the name that the request has for it.
@@ -101,13 +116,14 @@ impl Asked {
         &self.model
     }
 
-    /// The most tokens of an answer of which so many bytes were shown. A token is a byte at least.
-    pub(super) fn most_output(&self, shown: usize) -> i64 {
-        let shown = i64::try_from(shown).unwrap_or(i64::MAX);
-        match &self.bounds {
-            Ok(bounds) if bounds.thinks => bounds.output.value,
-            Ok(bounds) => shown.min(bounds.output.value),
-            Err(_) => shown,
+    /// The most tokens of an answer of which so many bytes were shown, as a token is a byte at least; `None` where an
+    /// answer shows nothing before its end.
+    pub(super) fn most_output(&self, shown: Option<usize>) -> i64 {
+        let shown = shown.map(|shown| i64::try_from(shown).unwrap_or(i64::MAX));
+        match (&self.bounds, shown) {
+            (Ok(bounds), Some(shown)) if !bounds.thinks => shown.min(bounds.output.value),
+            (Ok(bounds), _) => bounds.output.value,
+            (Err(_), shown) => shown.unwrap_or(self.max_tokens),
         }
     }
 
@@ -236,13 +252,12 @@ fn may_keep_long(body: &[u8]) -> bool {
     body.windows(3).any(|three| three == b"ttl") || body.windows(6).any(letter)
 }
 
-/// The model that is asked, where the rest cannot be read.
-fn named(body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Named {
-        model: String,
-    }
-    serde_json::from_slice::<Named>(body).map(|named| named.model).unwrap_or_default()
+/// What can be read of a request whose bounds cannot.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    model: Value,
+    max_tokens: Value,
 }
 
 #[cfg(test)]

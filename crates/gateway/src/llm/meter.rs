@@ -14,7 +14,8 @@ const LONGEST_BODY: usize = 4 * 1024 * 1024;
 /// Reads the usage out of a Messages API answer, streamed or whole.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    streamed: bool,
+    /// Its answer comes in pieces; `None` before there is one.
+    streamed: Option<bool>,
     line: Vec<u8>,
     /// The line is longer than any that matters; its rest is skipped.
     skipping: bool,
@@ -84,7 +85,7 @@ impl Meter {
     /// For a request that has no answer yet.
     pub(crate) fn new(asked: Asked) -> Self {
         Self {
-            streamed: true,
+            streamed: None,
             line: Vec::new(),
             skipping: false,
             used: Tokens::default(),
@@ -97,12 +98,12 @@ impl Meter {
 
     /// It is answered, in pieces or as a whole.
     pub(crate) fn answered(&mut self, streamed: bool) {
-        self.streamed = streamed;
+        self.streamed = Some(streamed);
     }
 
     /// Looks at the next piece.
     pub(crate) fn pass(&mut self, piece: &Bytes) {
-        if !self.streamed {
+        if self.streamed == Some(false) {
             if self.line.len() + piece.len() <= LONGEST_BODY {
                 self.line.extend_from_slice(piece);
             } else {
@@ -137,12 +138,14 @@ impl Meter {
     /// that it can: whoever hangs up early does not get it for less.
     pub(crate) fn usage(mut self, prices: &Prices) -> (String, Usage) {
         let rest = std::mem::take(&mut self.line);
-        if !self.streamed {
+        if self.streamed == Some(false) {
             self.read(&rest);
         }
         if !self.settled {
             self.said += rest.len();
-            self.used.output = self.used.output.max(Some(self.asked.most_output(self.said)));
+            // Only a stream shows how far the model came. What it was asked for is the most of any other answer.
+            let shown = (self.streamed == Some(true)).then_some(self.said);
+            self.used.output = self.used.output.max(Some(self.asked.most_output(shown)));
         }
         if !self.knows_input() {
             (self.used.input, self.used.cache_write) = (None, Some(self.asked.most_input));
@@ -255,7 +258,10 @@ mod tests {
             whole.pass(&Bytes::from("x".repeat(400)));
             whole
         };
-        assert_eq!(whole.usage(&prices()).1.output_tokens, 400);
+        assert_eq!(whole.usage(&prices()).1.output_tokens, 64_000, "half of it shows nothing");
+        assert_eq!(meter(false).usage(&prices()).1.output_tokens, 64_000);
+        let unanswered = Meter::new(Asked::of(ASKED.as_bytes())).usage(&prices()).1;
+        assert_eq!(unanswered.output_tokens, 64_000, "nobody knows how far it came");
         // It cannot have been more than it was asked for.
         let mut endless = meter(true);
         endless.pass(&Bytes::from(format!("data: {}\n", "x".repeat(1_000_000))));

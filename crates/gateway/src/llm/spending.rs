@@ -58,15 +58,34 @@ impl Left {
         Self { now: self.now.min(other.now), ..tighter }
     }
 
-    /// Why a request is refused that costs up to `least` however short its answer is.
+    /// Why a request is refused that could cost `least` however short its answer is: what is left, what it could cost,
+    /// and what to do.
     pub(crate) fn refusal(&self, least: i64) -> String {
-        let whose = match self.whose {
-            Whose::Session => "The budget of this session",
-            Whose::Org => "The organisation's budget",
-        };
         let (left, budget, least) = (dollars(self.alone), dollars(self.budget), dollars(least));
-        format!("{whose} is used up: {left} of {budget} dollars are left, and this request may cost {least}")
+        let (whose, remedy) = match self.whose {
+            Whose::Session => ("this session's", "Start a new session or raise SESSION_BUDGET_DOLLARS"),
+            Whose::Org => {
+                ("the organization's", "Raise it with `proliferate orgs limits ORG --budget DOLLARS`")
+            }
+        };
+        if self.alone <= 0 {
+            return format!("All of {whose} budget of {budget} dollars is spent. {remedy}.");
+        }
+        format!(
+            "This request could cost up to {least} dollars, and {left} of {whose} budget of {budget} dollars are \
+             left. {remedy}, or send a shorter conversation."
+        )
     }
+}
+
+/// Why nothing more is begun for an organisation that has spent its budget.
+pub(crate) fn org_budget_spent(budget_micros: i64) -> String {
+    Left::of(Whose::Org, budget_micros, budget_micros, 0).refusal(0)
+}
+
+/// The same for a session.
+pub(crate) fn session_budget_spent(budget_micros: i64) -> String {
+    Left::of(Whose::Session, budget_micros, budget_micros, 0).refusal(0)
 }
 
 impl Spending {
@@ -151,15 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_how_much_is_left_and_how_much_it_would_take() {
+    fn a_refusal_says_what_is_left_what_it_could_cost_and_what_to_do() {
         let left = Left::of(Whose::Org, 2_500_000, 2_490_000, 0);
-        let expected = "The organisation's budget is used up: 0.01 of 2.50 dollars are left, and this request may \
-            cost 0.025";
+        let expected = "This request could cost up to 0.025 dollars, and 0.01 of the organization's budget of 2.50 \
+            dollars are left. Raise it with `proliferate orgs limits ORG --budget DOLLARS`, or send a shorter \
+            conversation.";
         assert_eq!(left.refusal(25_000), expected);
-        assert!(
-            Left::of(Whose::Session, 1, 9, 0)
-                .refusal(1)
-                .contains("this session is used up: 0.00 of 0.000001")
-        );
+        let expected = "All of this session's budget of 0.000001 dollars is spent. Start a new session or raise \
+            SESSION_BUDGET_DOLLARS.";
+        assert_eq!(Left::of(Whose::Session, 1, 9, 0).refusal(1), expected);
     }
 }

@@ -1,4 +1,5 @@
-//! A socket that gives its client up when it takes nothing for too long. TCP itself would wait for ever.
+//! A socket that gives its client up when it takes nothing for too long, or sends more than there is memory for. TCP
+//! itself would wait for ever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,17 +9,20 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::Inbound;
+
 /// A stream whose writes fail when one has been waiting for longer than `most`.
 pub(super) struct Patient<S> {
     stream: S,
     most: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    inbound: Inbound,
 }
 
 impl<S> Patient<S> {
-    pub(super) fn new(stream: S, most: Duration) -> Self {
-        Self { stream, most, waiting: None }
+    pub(super) fn new(stream: S, most: Duration, inbound: Inbound) -> Self {
+        Self { stream, most, waiting: None, inbound }
     }
 
     /// What a write came to; one that waits is given up when its time is over.
@@ -40,7 +44,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let arrived = buffer.filled().len() - before;
+        Poll::Ready(if self.inbound.arrived(arrived) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::OutOfMemory.into())
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is held at one time: slots, or bytes of memory.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,8 +14,28 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
     pub name: &'static str,
+    /// What it is counted in; empty for a plain number.
+    pub unit: &'static str,
     pub total: u64,
+    /// Zero where sessions have no share of their own.
     pub per_session: u64,
+}
+
+impl fmt::Display for PoolLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = |amount: u64| match self.unit {
+            "bytes" => format!("{:.1} MiB", as_f64(amount) / (1024.0 * 1024.0)).replace(".0 ", " "),
+            _ => amount.to_string(),
+        };
+        write!(f, "{}: {} in all", self.name, amount(self.total))?;
+        match self.per_session {
+            0 => write!(f, ", up to {} for one address", amount(self.total / 2)),
+            session => {
+                let org = amount(self.total / 2);
+                write!(f, ", up to {org} for one organization and {} for one session", amount(session))
+            }
+        }
+    }
 }
 
 /// Something of which only so much may be held at a time. Its keys are those who hold some, so they are bounded too.
@@ -80,7 +101,9 @@ impl Pool {
         let free = self.limits.total.saturating_sub(usage.total);
         let most = match holder {
             Holder::Session(_) => self.limits.per_session,
-            Holder::Org(_) | Holder::Services | Holder::Address(_) => free,
+            // The first piece is for everyone; beyond it as much must stay free as is held.
+            Holder::Org(_) | Holder::Services | Holder::Address(_) if own == 0 => free,
+            Holder::Org(_) | Holder::Services | Holder::Address(_) => free.saturating_sub(amount),
         };
         if amount <= free && own.saturating_add(amount) <= most {
             return None;
@@ -160,7 +183,7 @@ mod tests {
     }
 
     fn pool(total: u64, per_session: u64) -> Arc<Pool> {
-        Pool::new(PoolLimits { name: "slots", total, per_session })
+        Pool::new(PoolLimits { name: "slots", unit: "", total, per_session })
     }
 
     /// Takes one by one until the pool refuses.
@@ -212,6 +235,17 @@ mod tests {
         assert_eq!((held.amount(), pool.used()), (10, 10));
         held.shrink_to(50);
         assert_eq!(held.amount(), 10);
+    }
+
+    #[test]
+    fn limits_are_described_for_people() {
+        let memory = PoolLimits { name: "memory", unit: "bytes", total: 512 << 20, per_session: 64 << 20 };
+        let described =
+            "memory: 512 MiB in all, up to 256 MiB for one organization and 64 MiB for one session";
+        assert_eq!(memory.to_string(), described);
+        let before =
+            PoolLimits { name: "memory before login", unit: "bytes", total: 9 << 19, per_session: 0 };
+        assert_eq!(before.to_string(), "memory before login: 4.5 MiB in all, up to 2.2 MiB for one address");
     }
 
     proptest! {

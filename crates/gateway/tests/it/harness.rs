@@ -203,6 +203,11 @@ impl Running {
         self.setup
     }
 
+    /// What `run` returns, and what it leaves.
+    pub(crate) async fn finished(self) -> (bool, Setup) {
+        (within(self.task).await.unwrap(), self.setup)
+    }
+
     /// What `run` returns: whether everything was finished.
     pub(crate) async fn ended(self) -> bool {
         within(self.task).await.unwrap()

@@ -85,11 +85,12 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
     assert_eq!((refused.0, &refused.1["error"]["type"]), (402, &json!("billing_error")), "{}", refused.1);
     let frames = socket.until(|frame| is_status(frame, "paused")).await;
     let why = refused.1["error"]["message"].as_str().unwrap();
+    assert!(why.starts_with("This request could cost up to 136.50 dollars, and "), "{why}");
+    assert!(why.contains(" of this session's budget of 140.00 dollars are left. "), "{why}");
     assert!(
-        why.starts_with("The budget of this session is used up: ") && why.contains(" of 140.00 dollars"),
+        why.ends_with("Start a new session or raise SESSION_BUDGET_DOLLARS, or send a shorter conversation."),
         "{why}"
     );
-    assert!(why.ends_with(" dollars are left, and this request may cost 136.50"), "{why}");
     assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], why);
     assert_eq!(frames.last().unwrap()["payload"]["message"], why);
     let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
@@ -275,8 +276,14 @@ async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_i
     assert_eq!(held.seen(), [expected]);
     let (status, refused) = held.ask_alone(&token, &asked).await;
     assert_eq!((status, &refused["error"]["type"]), (402, &json!("billing_error")), "{refused}");
-    let why = "The budget of this session is used up: 0.00 of 0.50 dollars are left, and this request may cost 0.1024";
+    let why = "All of this session's budget of 0.50 dollars is spent. Start a new session or raise \
+        SESSION_BUDGET_DOLLARS.";
     assert_eq!(refused["error"]["message"], why);
+    // A prompt could not be answered either, and says so at once.
+    let prompt = json!({"type": "prompt", "content": "more"});
+    let path = format!("/proliferate/{session}/message");
+    let (status, answer) = held.live.ask("POST", &path, Some(&held.live.ada.token), &prompt, None).await;
+    assert_eq!((status, &answer["error"]), (402, &json!(why)), "{answer}");
     let used = held.live.app.store.session_usage(held.live.ada.org, id(&session)).await.unwrap();
     assert_eq!(used.cost_micros, 500_000, "all of it, and no more");
 }
@@ -369,4 +376,117 @@ async fn where_an_organisation_has_a_budget_a_model_without_a_price_is_refused_b
         assert_eq!(refused["details"]["billingCode"], "BILLING_NOT_CONFIGURED");
     }
     assert_eq!(ask("/proliferate/sessions", &create("claude-opus-4.6")).await.0, 201);
+}
+
+/// Counts after the gateway has ended, from its database.
+async fn counted_after(setup: Setup, org: proto::OrgId, session: &str) -> store::Usage {
+    let gateway = setup.start().await;
+    let used = gateway.app.store.session_usage(org, id(session)).await.unwrap();
+    gateway.stop().await;
+    used
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_the_model_and_counts_its_answer() {
+    let held = Held::start().await;
+    let (session, token) = held.agent().await;
+    let (org, permits) = (held.live.ada.org, Arc::clone(&held.permits));
+    let url = held.live.gateway.url("/llm/v1/messages");
+    let asked = tokio::spawn(client().post(url.clone()).bearer_auth(&token).body(tenth().to_string()).send());
+    held.arrives().await;
+    // The agent hangs up, so that no connection of ours is left to wait for.
+    asked.abort();
+    let _ = asked.await;
+    let (gateway, app) = (held.live.gateway, held.live.app.clone());
+    gateway.life.soft.cancel();
+    within(app.closing.cancelled()).await;
+    permits.add_permits(1);
+    let (ended, setup) = gateway.finished().await;
+    assert!(ended, "nothing was cut off");
+    let used = counted_after(setup, org, &session).await;
+    assert_eq!((used.requests, used.output_tokens, used.cost_micros), (1, 10, 100_000));
+}
+
+#[tokio::test]
+async fn what_a_stop_cuts_off_is_charged_at_its_worst_case() {
+    let held = Held::with("*=1000/10000").await;
+    let (session, token) = held.agent().await;
+    let org = held.live.ada.org;
+    let body = tenth().to_string();
+    let url = held.live.gateway.url("/llm/v1/messages");
+    let asked = tokio::spawn(client().post(url).bearer_auth(&token).body(body.clone()).send());
+    held.arrives().await;
+    let gateway = held.live.gateway;
+    gateway.life.soft.cancel();
+    gateway.life.hard.cancel();
+    let (ended, setup) = gateway.finished().await;
+    assert!(!ended, "a request was cut off, and that is said");
+    let _ = within(asked).await;
+    let used = counted_after(setup, org, &session).await;
+    assert_eq!((used.requests, used.output_tokens), (1, 10), "all of the answer that was asked for");
+    assert_eq!(used.cache_write_tokens, i64::try_from(body.len()).unwrap(), "and all of the request");
+}
+
+#[tokio::test]
+async fn no_new_request_to_the_model_is_begun_while_the_gateway_stops() {
+    let held = Held::start().await;
+    let (_, token) = held.agent().await;
+    held.live.app.closing.cancel();
+    let (status, refused) = held.ask(&token).await;
+    assert_eq!((status, &refused["error"]["type"]), (503, &json!("api_error")), "{refused}");
+    assert!(held.seen().is_empty());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_lost_on_its_way_is_charged_at_its_worst_case() {
+    // A provider that takes requests and hangs up.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 * 1024];
+            let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
+        }
+    });
+    let setup = Setup::sqlite().set("MODEL_PRICES", "*=0/10000").set("ANTHROPIC_API_KEY", "sk-ant-x");
+    let live = Live::with(setup.set("ANTHROPIC_BASE_URL", &base)).await;
+    let session = live.session().await;
+    let token = sandbox_token(&live.app, id(&session)).await;
+    let (status, _) = live.ask("POST", "/llm/v1/messages", Some(&token), &tenth(), None).await;
+    assert_eq!(status, 502);
+    let used = counted(&live, &session).await;
+    assert_eq!((used.requests, used.output_tokens, used.cost_micros), (1, 10, 100_000));
+}
+
+#[tokio::test]
+async fn an_aborted_answer_that_is_not_streamed_costs_what_it_can_have_cost() {
+    let (head_sent, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (sent, ended) = (Arc::clone(&head_sent), Arc::clone(&told));
+    // The head of the answer comes, and nothing of its body before it is told.
+    let answer = move |_: Bytes| {
+        let (sent, ended) = (Arc::clone(&sent), Arc::clone(&ended));
+        async move {
+            sent.add_permits(1);
+            let body = futures_util::stream::once(async move {
+                let _told = ended.acquire().await;
+                Err::<Bytes, _>(std::io::Error::other("cut"))
+            });
+            ([(header::CONTENT_TYPE, "application/json")], axum::body::Body::from_stream(body))
+                .into_response()
+        }
+    };
+    let provider = serve(Router::new().fallback(routing::any(answer))).await;
+    let setup = Setup::sqlite().set("MODEL_PRICES", "*=0/10000").set("ANTHROPIC_API_KEY", "sk-ant-x");
+    let live = Live::with(setup.set("ANTHROPIC_BASE_URL", &format!("http://{provider}"))).await;
+    let session = live.session().await;
+    let token = sandbox_token(&live.app, id(&session)).await;
+    let request = client().post(live.gateway.url("/llm/v1/messages")).bearer_auth(&token);
+    let answer = within(request.body(tenth().to_string()).send()).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    within(head_sent.acquire()).await.unwrap().forget();
+    drop(answer);
+    told.add_permits(1);
+    let used = counted(&live, &session).await;
+    assert_eq!((used.requests, used.output_tokens, used.cost_micros), (1, 10, 100_000));
 }

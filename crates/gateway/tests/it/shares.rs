@@ -10,9 +10,12 @@ use gateway::AppState;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use proto::Role;
+
 use crate::harness::{Running, Setup, TestGateway, within};
+use crate::live::{Live, On};
 use crate::model_proxy::serve;
-use crate::people::{org, sandbox_token, session};
+use crate::people::{Person, org, person, sandbox_token, session};
 use crate::raw::Raw;
 
 const MIB: u64 = 1024 * 1024;
@@ -191,4 +194,124 @@ async fn who_has_not_logged_in_sends_a_few_kilobytes_and_holds_little_in_all() {
     other.send(format!("{}{{\"code\":\"pll_00\"}}", login(17))).await;
     assert!(other.rest().await.starts_with("HTTP/1.1 401"), "another address logs in");
     assert_eq!(app.shares.memory.used(), 0);
+}
+
+/// A client of its own session that has sent its handshake.
+async fn watch(app: &AppState, running: &Running, who: &Person) -> Raw {
+    let session = session(app, who.org).await;
+    let mut client = Raw::open(running.address).await;
+    let path = format!("/proliferate/{session}?passive=1&token={}", who.token);
+    let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==";
+    client
+        .send(format!(
+            "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\r\n"
+        ))
+        .await;
+    assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 101"));
+    client
+}
+
+/// The head of a text frame of this length whose mask changes nothing.
+fn frame_of(length: u64) -> Vec<u8> {
+    [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat()
+}
+
+#[tokio::test]
+async fn unfinished_frames_are_held_within_the_share_of_their_session_and_organisation() {
+    let gateway = patient(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
+    let app = gateway.app.clone();
+    let (greedy, neighbour) = (
+        person(&app, org(&app).await, Role::Member).await,
+        person(&app, org(&app).await, Role::Member).await,
+    );
+    let running = gateway.serve();
+    let part = vec![b' '; 20 << 20];
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        let mut client = watch(&app, &running, &greedy).await;
+        client.send(frame_of(30 * MIB)).await;
+        assert!(client.send(&part).await);
+        held.push(client);
+    }
+    until(|| app.shares.memory.used() >= 120 * MIB).await;
+    // The seventh is more than half of all, and more than one session may hold.
+    let mut over = watch(&app, &running, &greedy).await;
+    over.send(frame_of(30 * MIB)).await;
+    over.send(&part).await;
+    over.rest().await;
+    assert!(app.shares.memory.used() <= 128 * MIB, "{}", app.shares.memory.used());
+    let mut other = watch(&app, &running, &neighbour).await;
+    let ping = format!(r#"{{"type":"ping","pad":"{}"}}"#, "x".repeat(20 << 20));
+    other.send(frame_of(ping.len() as u64)).await;
+    other.send(&ping).await;
+    other.until(r#"{"type":"pong"}"#).await;
+    drop((held, over));
+    until(|| app.shares.memory.used() == 0).await;
+}
+
+#[tokio::test]
+async fn prompts_wait_in_the_database_and_no_more_of_them_than_a_session_may_have() {
+    for on in [On::Sqlite, On::Postgres] {
+        let live = Live::start(on).await;
+        let session = live.session().await;
+        live.prompt(&session, "first").await;
+        let first = live.next_turn().await;
+        let image = format!("data:image/png;base64,{}", "A".repeat(30 << 20));
+        let large = json!({"type": "prompt", "content": "look", "images": [image]});
+        let path = format!("/proliferate/{session}/message");
+        let ask = async || live.ask("POST", &path, Some(&live.ada.token), &large, None).await;
+        assert_eq!((ask().await.0, ask().await.0), (200, 200));
+        let (status, refused) = ask().await;
+        assert_eq!((status, &refused["code"]), (429, &json!("rate_limited")), "{refused}");
+        until(|| live.app.shares.memory.used() == 0).await;
+        live.prompt(&session, "last").await;
+        first.answer("one");
+        for _ in 0..2 {
+            let turn = live.next_turn().await;
+            assert_eq!(turn.text, "look");
+            turn.answer("seen");
+        }
+        assert_eq!(live.next_turn().await.text, "last");
+        until(|| live.app.shares.memory.used() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_nobody() {
+    let live = Live::with(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let session = live.session().await;
+        live.prompt(&session, "go").await;
+        let turn = live.next_turn().await;
+        turn.begin();
+        sessions.push((session, turn));
+    }
+    live.agent.behave(|manner| manner.endless_history = Some(20 << 20));
+    live.agent.cut();
+    // Both read until their share is used up.
+    let most = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    until(|| {
+        let used = live.app.shares.memory.used();
+        most.fetch_max(used, std::sync::atomic::Ordering::SeqCst);
+        used > 20 * MIB
+    })
+    .await;
+    // One worker serves everything here: it is free all the time.
+    let mut other = Raw::open(live.gateway.address).await;
+    until(|| {
+        most.fetch_max(live.app.shares.memory.used(), std::sync::atomic::Ordering::SeqCst);
+        live.app.shares.memory.used() == 0
+    })
+    .await;
+    assert!(other.healthy().await);
+    let most = most.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(most <= 64 * MIB, "{most}");
+    // An honest history is read again.
+    live.agent.behave(|manner| manner.endless_history = None);
+    for (session, turn) in sessions {
+        let mut socket = live.watch(&session).await;
+        turn.answer("done");
+        socket.until_type("turn_complete").await;
+    }
 }

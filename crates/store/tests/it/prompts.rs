@@ -30,13 +30,19 @@ async fn prompts_wait_in_order_until_they_are_settled(b: &Backend) {
         assert!(b.store.queue_prompt(&owner, prompt(id, content)).await.unwrap());
     }
     let waiting = b.store.queued_prompts(id(40)).await.unwrap();
-    let texts: Vec<_> = waiting.iter().map(|prompt| prompt.content.as_str()).collect();
+    let ids: Vec<_> = waiting.iter().map(|prompt| prompt.id.as_str()).collect();
+    assert_eq!(ids, ["z", "a", "m"]);
+    assert_eq!(waiting[0].state, PromptState::Queued);
+    let size = prompt("z", "first").bytes();
+    assert!((size..size + 9).contains(&waiting[0].bytes), "{} for {size}", waiting[0].bytes);
+    let mut texts = Vec::new();
+    for prompt in &waiting {
+        let prompt = b.store.unsettled_prompt(id(40), &prompt.id).await.unwrap().unwrap();
+        assert_eq!((prompt.sender_id.as_deref(), prompt.source), (Some("ada"), Some(MessageSource::Slack)));
+        assert_eq!(prompt.images, ["data:image/png;base64,AA=="]);
+        texts.push(prompt.content);
+    }
     assert_eq!(texts, ["first", "second\u{fffd}", "third"]);
-    assert_eq!(
-        (waiting[0].sender_id.as_deref(), waiting[0].source),
-        (Some("ada"), Some(MessageSource::Slack))
-    );
-    assert_eq!((waiting[0].state, waiting[0].images.len()), (PromptState::Queued, 1));
     b.store.set_prompt_state(&owner, "z", PromptState::Dispatched).await.unwrap();
     assert_eq!(b.store.queued_prompts(id(40)).await.unwrap()[0].state, PromptState::Dispatched);
     for (id, state) in
@@ -45,6 +51,7 @@ async fn prompts_wait_in_order_until_they_are_settled(b: &Backend) {
         b.store.set_prompt_state(&owner, id, state).await.unwrap();
     }
     assert!(b.store.queued_prompts(id(40)).await.unwrap().is_empty());
+    assert_eq!(b.store.unsettled_prompt(id(40), "z").await.unwrap(), None);
     let unknown = b.store.set_prompt_state(&owner, "no", PromptState::Answered).await;
     assert!(matches!(unknown, Err(StoreError::Missing("this prompt"))), "{unknown:?}");
 }

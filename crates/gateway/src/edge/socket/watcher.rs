@@ -23,6 +23,7 @@ use tokio::time::{interval, timeout};
 use crate::app::AppState;
 use crate::hub::{After, Asked, Hub, Joined, Listener, Prompted, to_one};
 use crate::runtime::git_failed;
+use crate::server::Inbound;
 
 /// How long a client may take nothing of what it is sent.
 const STALLED: Duration = Duration::from_secs(30);
@@ -38,6 +39,11 @@ const WORK_WAITING: usize = 8;
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
 const PAGE: usize = 128 * 1024;
 
+/// Larger messages are parsed off the async workers.
+const PARSED_AT_ONCE: usize = 256 * 1024;
+/// The client sends a message for which its session or organisation has no memory left.
+const OVER_SHARE: CloseCode = CloseCode { code: 1013, reason: "out of memory share, try again later" };
+
 /// Who comes to watch what.
 pub(super) struct Visitor {
     pub(super) session: SessionId,
@@ -46,6 +52,8 @@ pub(super) struct Visitor {
     pub(super) user: Option<UserId>,
     /// Does not wake it.
     pub(super) passive: bool,
+    /// What the client has sent of its next message.
+    pub(super) inbound: Inbound,
 }
 
 /// A client that watches.
@@ -192,9 +200,16 @@ impl Watcher {
                 message = self.socket.next() => {
                     heard = self.app.clock.elapsed();
                     match message {
-                        Some(Ok(Message::Text(text))) => Box::pin(self.heard(text.as_str())).await?,
+                        Some(Ok(Message::Text(text))) => {
+                            Box::pin(self.heard(text)).await?;
+                            self.visitor.inbound.completed();
+                        }
+                        Some(Ok(Message::Binary(_))) => self.visitor.inbound.completed(),
+                        Some(Ok(Message::Ping(payload) | Message::Pong(payload))) => {
+                            self.visitor.inbound.control(payload.len());
+                        }
+                        Some(Err(_)) if self.visitor.inbound.is_over() => return Err(End::Away(OVER_SHARE)),
                         Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
-                        Some(Ok(_)) => {}
                     }
                 }
                 Some(answer) = self.answers.1.recv() => self.send(answer).await?,
@@ -246,8 +261,15 @@ impl Watcher {
         }
     }
 
-    async fn heard(&mut self, text: &str) -> Result<(), End> {
-        let message = match ClientMessage::parse(text) {
+    async fn heard(&mut self, text: Utf8Bytes) -> Result<(), End> {
+        let parsed = if text.len() <= PARSED_AT_ONCE {
+            ClientMessage::parse(text.as_str())
+        } else {
+            // Other tasks of this worker must not wait for a prompt with images.
+            let parsing = tokio::task::spawn_blocking(move || ClientMessage::parse(text.as_str()));
+            parsing.await.unwrap_or(Err(FrameError::UnknownType))
+        };
+        let message = match parsed {
             Ok(message) => message,
             // Unknown ones are of a later version; malformed ones are ignored as they always were.
             Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),

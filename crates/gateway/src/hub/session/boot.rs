@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::super::command::Refusal;
 use super::expiry::Moving;
 use super::{Boot, Over, Session};
+use crate::llm::{org_budget_spent, session_budget_spent};
 use crate::runtime::{Agent, Launch, LaunchError};
 
 /// Boots that may fail one after the other before the session is given up.
@@ -57,11 +58,24 @@ impl Session {
     async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
         let app = &self.app;
         let org = app.store.org_budget(self.record.org_id).await?;
-        if org.is_exhausted() {
-            return Ok(Err(Refusal::Budget));
+        if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
+            return Ok(Err(Refusal::Budget(org_budget_spent(budget))));
         }
         let price = app.llm.price_of(&app.config.model_prices, self.record.agent_config.as_ref());
         Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
+    }
+
+    /// Why nothing can be asked of the session any more, though it may be awake: its budget or its organisation's is spent.
+    pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, Over> {
+        let app = &self.app;
+        let org = app.store.org_budget(self.record.org_id).await?;
+        if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
+            return Ok(Some(Refusal::Budget(org_budget_spent(budget))));
+        }
+        let own = self.record.budget_micros.or(app.config.session_budget_micros);
+        let Some(budget) = own else { return Ok(None) };
+        let spent = app.store.session_usage(self.record.org_id, self.record.id).await?.cost_micros;
+        Ok((spent >= budget).then(|| Refusal::Budget(session_budget_spent(budget))))
     }
 
     pub(super) fn launch(&mut self, pause: Duration) {
@@ -111,7 +125,9 @@ impl Session {
                     self.take(out).await?;
                 }
                 // It was said, and there was no agent that it could have been sent to.
-                (Some(turn), None) if lost => unsent = self.unsettled(turn).await?,
+                (Some(turn), None) if lost => {
+                    unsent = self.app.store.unsettled_prompt(self.record.id, turn).await?
+                }
                 _ => {}
             }
         }
@@ -120,7 +136,7 @@ impl Session {
             self.telemetry.start(self.app.clock.elapsed());
         }
         if let Some(prompt) = unsent {
-            self.hand_over(prompt);
+            self.hand_over(prompt, None);
         }
         self.catch_up();
         self.abort();

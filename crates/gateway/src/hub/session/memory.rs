@@ -6,7 +6,6 @@ use std::time::Duration;
 use opencode::api::ApiError;
 use opencode::history::History;
 use opencode::translate::Output;
-use store::QueuedPrompt;
 
 use super::{Over, Session, millis};
 use crate::shares::Held;
@@ -77,8 +76,8 @@ impl Session {
             translator.cancel(now)
         } else if translator.has_refused() {
             translator.close(now)
-        } else if let Some(prompt) = self.unsettled(&turn).await? {
-            self.hand_over(prompt);
+        } else if let Some(prompt) = self.app.store.unsettled_prompt(self.record.id, &turn).await? {
+            self.hand_over(prompt, None);
             return Ok(());
         } else {
             let lost = "The agent never got this prompt";
@@ -110,11 +109,6 @@ impl Session {
                 Output::default()
             }
         }
-    }
-
-    pub(super) async fn unsettled(&self, id: &str) -> Result<Option<QueuedPrompt>, Over> {
-        let prompts = self.app.store.queued_prompts(self.record.id).await?;
-        Ok(prompts.into_iter().find(|prompt| prompt.id == id))
     }
 
     /// A turn seems to be over and did not say so: the agent's own memory tells.

@@ -14,9 +14,11 @@ use super::super::command::{Asked, Prompted};
 use super::expiry::Moving;
 use super::{Over, Session, millis};
 use crate::runtime::Door;
+use crate::shares::Held;
 
-/// Prompts that may wait for their turn.
+/// Prompts that may wait for their turn, and how large they may be in all. They wait in the database.
 const WAITING: usize = 100;
+const WAITING_BYTES: u64 = 64 * 1024 * 1024;
 /// So long the key of a prompt stands for it.
 const ONCE: TimeDelta = TimeDelta::hours(1);
 /// Attempts to hand a prompt over, and the pause after the first that failed.
@@ -30,8 +32,12 @@ const ABORTS: u32 = 5;
 impl Session {
     /// Takes a prompt: it is on disk when this returns, and becomes a turn when its time comes.
     pub(super) async fn prompt(&mut self, asked: Asked) -> Result<Prompted, Over> {
-        if self.queue.len() >= WAITING {
+        let waiting: u64 = self.queue.iter().map(|prompt| prompt.bytes).sum();
+        if self.queue.len() >= WAITING || waiting.saturating_add(asked.bytes()) > WAITING_BYTES {
             return Ok(Prompted::Full);
+        }
+        if let Some(refusal) = self.spent_budget().await? {
+            return Ok(Prompted::Refused(refusal));
         }
         if let Err(refusal) = self.try_wake().await? {
             return Ok(Prompted::Refused(refusal));
@@ -63,12 +69,13 @@ impl Session {
         let now = self.app.clock.now();
         let new = NewPrompt {
             id: id.clone(),
-            content: asked.content.clone(),
-            images: asked.images.clone(),
-            sender_id: asked.sender.clone(),
+            content: asked.content,
+            images: asked.images,
+            sender_id: asked.sender,
             source: asked.source,
             at: now,
         };
+        let bytes = new.bytes();
         if !self.app.store.queue_prompt(&self.owner, new).await? {
             let waiting = self.app.store.queued_prompts(self.record.id).await?;
             if !waiting.iter().any(|prompt| prompt.id == id && prompt.state == PromptState::Queued) {
@@ -79,15 +86,7 @@ impl Session {
             return Ok(());
         }
         self.telemetry.prompted();
-        self.queue.push_back(QueuedPrompt {
-            id,
-            content: asked.content,
-            images: asked.images,
-            sender_id: asked.sender,
-            source: asked.source,
-            state: PromptState::Queued,
-            created_at: now,
-        });
+        self.queue.push_back(QueuedPrompt { id, state: PromptState::Queued, bytes });
         Ok(())
     }
 
@@ -127,7 +126,15 @@ impl Session {
         if busy || self.agent.is_none() || self.moving.is_some() {
             return Ok(());
         }
-        let Some(prompt) = self.queue.pop_front() else { return Ok(()) };
+        let Some(next) = self.queue.front() else { return Ok(()) };
+        let Ok(memory) = self.app.shares.memory.take(self.party(), next.bytes) else {
+            // Others hold it for the moment.
+            self.settling.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
+            return Ok(());
+        };
+        let prompt = self.app.store.unsettled_prompt(self.record.id, &next.id).await?;
+        self.queue.pop_front();
+        let Some(prompt) = prompt else { return Ok(()) };
         self.turn = Some(prompt.id.clone());
         self.app.gate.begin_turn(&self.record, &prompt.id).await?;
         self.telemetry.start(self.app.clock.elapsed());
@@ -135,19 +142,30 @@ impl Session {
         // it was not said.
         self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
         self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
-        self.hand_over(prompt);
+        self.hand_over(prompt, Some(memory));
         self.tell_queue().await
     }
 
-    /// Sends a prompt to the agent in the background, under its own ids, so that a second attempt is no second turn.
-    pub(super) fn hand_over(&mut self, prompt: QueuedPrompt) {
+    /// Sends a prompt to the agent in the background, under its own ids, so that a second attempt is no second turn. Where
+    /// there is no memory for it, the agent is asked for it a little later, and it is sent then.
+    pub(super) fn hand_over(&mut self, prompt: store::Prompt, memory: Option<Held>) {
+        let party = self.party();
         let (Some(agent), Some(translator)) = (&self.agent, &mut self.translator) else { return };
         translator.begin(&prompt.id);
+        let taken = || self.app.shares.memory.take(party, prompt.bytes()).ok();
+        let Some(memory) = memory.or_else(taken) else {
+            self.settling = Some(Box::pin(tokio::time::sleep(AGAIN)));
+            return;
+        };
         let (client, session) = (agent.client.clone(), agent.session.clone());
         let config = self.record.agent_config.as_ref();
         let model = ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref()));
         let model = model.model().opencode_id;
-        self.dispatch = Some(tokio::spawn(send(client, session, model, prompt)));
+        self.dispatch = Some(tokio::spawn(async move {
+            let sent = send(client, session, model, prompt).await;
+            drop(memory);
+            sent
+        }));
     }
 
     /// How the handing over went.
@@ -272,7 +290,7 @@ async fn send(
     client: Client<Door>,
     session: String,
     model: &'static str,
-    prompt: QueuedPrompt,
+    prompt: store::Prompt,
 ) -> Result<(), ApiError> {
     let ids = PromptIds { parts: part_ids(&prompt), message: prompt.id };
     let prompt = Prompt { ids: &ids, model, text: &prompt.content, images: &prompt.images };
@@ -289,13 +307,13 @@ async fn send(
 }
 
 /// Made of the message's id, so that they are the same whenever it is sent.
-fn part_ids(prompt: &QueuedPrompt) -> Vec<String> {
+fn part_ids(prompt: &store::Prompt) -> Vec<String> {
     let body = prompt.id.trim_start_matches("msg_");
     (0..=prompt.images.len()).map(|part| format!("prt_{body}{part:02}")).collect()
 }
 
 /// A prompt as everyone sees it: images first, then the text.
-fn spoken(prompt: &QueuedPrompt) -> Message {
+fn spoken(prompt: &store::Prompt) -> Message {
     let images = prompt.images.iter().map(|image| Part::Image { image: image.clone() });
     let text = Part::Text { text: prompt.content.clone() };
     Message {

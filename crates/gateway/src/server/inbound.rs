@@ -1,0 +1,99 @@
+//! Counts what a `WebSocket` client has sent of a message that is not complete yet.
+//!
+//! The library that reads frames holds an unfinished one in a buffer that nobody else sees, so bytes are counted where
+//! they leave the connection.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::shares::Held;
+
+/// What every connection may hold without being asked: more than all messages but prompts with images.
+const FREE: u64 = 16 * 1024;
+/// Memory is taken in steps, with one lock for each.
+const STEP: u64 = 64 * 1024;
+/// The head and the mask of a client's control frame.
+const CONTROL_HEAD: u64 = 6;
+
+/// The bytes of one connection since its last complete message. Nothing is counted before a socket asks for it: bodies
+/// of plain requests are counted where they are read.
+#[derive(Clone, Default)]
+pub(crate) struct Inbound(Arc<OnceLock<Mutex<Counted>>>);
+
+struct Counted {
+    bytes: u64,
+    memory: Held,
+    /// The share was used up: nothing more is read.
+    over: bool,
+}
+
+impl Inbound {
+    /// Counts from now on, for whom `memory` was taken.
+    pub(crate) fn count(&self, memory: Held) {
+        let _already_counts = self.0.set(Mutex::new(Counted { bytes: 0, memory, over: false }));
+    }
+
+    /// More has come; `false` if there is no memory for it.
+    pub(super) fn arrived(&self, bytes: usize) -> bool {
+        let Some(mut counted) = self.lock() else { return true };
+        counted.bytes += bytes as u64;
+        let held = FREE + counted.memory.amount();
+        if counted.bytes > held {
+            let missing = (counted.bytes - held).next_multiple_of(STEP);
+            counted.over |= counted.memory.grow(missing).is_err();
+        }
+        !counted.over
+    }
+
+    /// A message is complete and done with.
+    pub(crate) fn completed(&self) {
+        if let Some(mut counted) = self.lock() {
+            counted.bytes = 0;
+            counted.memory.shrink_to(0);
+        }
+    }
+
+    /// A ping or pong came, which may be in the middle of a message.
+    pub(crate) fn control(&self, payload: usize) {
+        if let Some(mut counted) = self.lock() {
+            counted.bytes = counted.bytes.saturating_sub(payload as u64 + CONTROL_HEAD);
+        }
+    }
+
+    /// Whether reading ended because the share was used up.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_some_and(|counted| counted.over)
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Counted>> {
+        Some(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::OrgId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::shares::{Party, Pool, PoolLimits};
+
+    #[test]
+    fn only_an_unfinished_large_message_takes_memory() {
+        let pool = Pool::new(PoolLimits { name: "memory", unit: "bytes", total: 1 << 20, per_session: 0 });
+        let inbound = Inbound::default();
+        assert!(inbound.arrived(1 << 30), "nothing is counted yet");
+        inbound.count(pool.take(Party::org(OrgId::from(Uuid::nil())), 0).unwrap());
+        assert!(inbound.arrived(16 * 1024));
+        assert_eq!(pool.used(), 0);
+        assert!(inbound.arrived(1));
+        assert_eq!(pool.used(), STEP);
+        inbound.control(3);
+        assert!(inbound.arrived(8) && inbound.arrived(300_000));
+        assert!(pool.used() >= 300_000);
+        inbound.completed();
+        assert_eq!(pool.used(), 0);
+        assert!(!inbound.arrived(1 << 20) && inbound.is_over(), "an organisation gets half of the total");
+        drop(inbound);
+        assert_eq!(pool.used(), 0);
+    }
+}
