@@ -102,7 +102,7 @@ impl Gateway {
         tokio::spawn(follow_lock(Arc::downgrade(&gate)));
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
-        let shares = Shares::new(config.shared_memory_mib, config.model_requests);
+        let shares = Shares::new(&config);
         let app = App {
             config,
             public_url,

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use proto::{OrgId, SessionId};
 
+use crate::config::Config;
 pub use pool::{Held, Pool, PoolLimits};
 pub use rate::{Quota, Rate, RateLimits};
 
@@ -147,6 +148,8 @@ impl std::error::Error for OverShare {}
 
 /// All pools of a gateway.
 pub struct Shares {
+    /// Requests that are being answered.
+    pub requests: Arc<Pool>,
     /// Requests to the model that are being answered.
     pub model_requests: Arc<Pool>,
     /// Bytes that callers and agents make the gateway hold: bodies, frames, history pages.
@@ -158,23 +161,23 @@ pub struct Shares {
 const MIB: u64 = 1024 * 1024;
 
 impl Shares {
-    /// The limits by the settings: the total of memory and of model requests. All else follows from them.
-    pub fn limits(memory_mib: usize, model_requests: usize) -> [PoolLimits; 3] {
-        let (memory, requests) = (memory_mib as u64 * MIB, model_requests as u64);
+    /// The limits that follow from the settings.
+    pub fn limits(config: &Config) -> [PoolLimits; 4] {
+        let (requests, model) = (config.max_connections as u64, config.model_requests as u64);
+        let memory = config.shared_memory_mib as u64 * MIB;
+        let slots = |name, total: u64, per_session| PoolLimits { name, unit: "", total, per_session };
+        let bytes = |name, total, per_session| PoolLimits { name, unit: "bytes", total, per_session };
         [
-            PoolLimits { name: "model requests", unit: "", total: requests, per_session: requests.min(16) },
-            PoolLimits { name: "memory", unit: "bytes", total: memory, per_session: memory / 8 },
-            PoolLimits { name: "memory before login", unit: "bytes", total: memory / 64, per_session: 0 },
+            slots("requests", requests, requests.min(256)),
+            slots("model requests", model, model.min(16)),
+            bytes("memory", memory, memory / 8),
+            bytes("memory before login", memory / 64, 0),
         ]
     }
 
-    pub fn new(memory_mib: usize, model_requests: usize) -> Self {
-        let [model_requests, memory, anonymous] = Self::limits(memory_mib, model_requests);
-        Self {
-            model_requests: Pool::new(model_requests),
-            memory: Pool::new(memory),
-            anonymous_memory: Pool::new(anonymous),
-        }
+    pub fn new(config: &Config) -> Self {
+        let [requests, model_requests, memory, anonymous_memory] = Self::limits(config).map(Pool::new);
+        Self { requests, model_requests, memory, anonymous_memory }
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) async fn model(config: &Config) -> Finding {
 
 /// How much callers may hold at a time; see the settings of the same names.
 pub(super) fn shares(config: &Config) -> Finding {
-    let shares = Shares::limits(config.shared_memory_mib, config.model_requests);
+    let shares = Shares::limits(config);
     let described: Vec<String> = shares.iter().map(ToString::to_string).collect();
     Finding::good("fair shares", described.join("; "))
 }

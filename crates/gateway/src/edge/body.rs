@@ -44,17 +44,31 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| misshapen(&error))
 }
 
-/// The memory of a request's body. It counts until the request is answered, since handlers keep what they read.
+/// What a request holds until it is answered: a slot, and the memory of its body, which handlers keep.
 #[derive(Clone, Default)]
-struct RequestMemory(Arc<Mutex<Option<Held>>>);
+pub(super) struct RequestShares(Arc<Mutex<Vec<Held>>>);
 
-/// Gives each request a place for its [`RequestMemory`].
-pub(super) async fn count_memory(mut request: Request, next: Next) -> Response {
-    let memory = RequestMemory::default();
-    request.extensions_mut().insert(memory.clone());
+impl RequestShares {
+    fn add(&self, held: Held) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+    }
+}
+
+/// Gives each request a place for its [`RequestShares`].
+pub(super) async fn count_shares(mut request: Request, next: Next) -> Response {
+    let shares = RequestShares::default();
+    request.extensions_mut().insert(shares.clone());
     let response = next.run(request).await;
-    drop(memory);
+    drop(shares);
     response
+}
+
+/// Takes a slot for a request that is complete: one whose body still comes holds up nobody else.
+pub(super) fn take_slot(app: &AppState, parts: &Parts, party: Party) -> Result<(), ApiError> {
+    if let Some(shares) = parts.extensions.get::<RequestShares>() {
+        shares.add(app.shares.requests.take(party, 1)?);
+    }
+    Ok(())
 }
 
 /// A prompt may have images in it: as large as it may be in a frame of the socket.
@@ -108,9 +122,10 @@ pub(super) async fn read(
     let mut memory = pool.take(party, 0)?;
     let arrived = tokio::time::timeout(patience, collect(body, limit, &mut memory)).await;
     let bytes = arrived.unwrap_or_else(|_| Err(ApiError::body_timeout()))?;
-    if let Some(RequestMemory(held)) = parts.extensions.get() {
-        *held.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory);
+    if let Some(shares) = parts.extensions.get::<RequestShares>() {
+        shares.add(memory);
     }
+    take_slot(app, parts, party)?;
     Ok(bytes)
 }
 

@@ -22,15 +22,17 @@ impl Modify for Bearer {
     }
 }
 
-const OF_ALL: [(&str, &str); 1] = [("503", "Something the gateway stands on is not available")];
+const OF_ALL: [(&str, &str); 2] = [
+    ("429", "The caller has used its share; Retry-After says when to try again"),
+    ("503", "Something the gateway stands on is not available"),
+];
 const OF_CREDENTIALS: [(&str, &str); 2] =
     [("401", "No valid credential"), ("403", "The caller is known and may not do this")];
 const OF_PATHS: [(&str, &str); 1] = [("404", "There is no such thing, or the caller may not know of it")];
-const OF_BODIES: [(&str, &str); 4] = [
+const OF_BODIES: [(&str, &str); 3] = [
     ("400", "The body is malformed or not of the expected shape"),
     ("408", "The body did not arrive in time"),
     ("413", "The body is too large"),
-    ("429", "The caller has used its share; Retry-After says when to try again"),
 ];
 
 /// Adds the refusals that come from extractors, so that no route has to name them.

@@ -134,7 +134,7 @@ static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
 pub fn router(app: AppState) -> Router {
     ROUTES
         .clone()
-        .layer(middleware::from_fn(body::count_memory))
+        .layer(middleware::from_fn(body::count_shares))
         .layer(RequestBodyTimeoutLayer::new(app.config.client_timeout))
         .layer(CatchPanicLayer::custom(observe::panicked))
         .layer(middleware::from_fn_with_state(app.clone(), cors::cors))

@@ -90,7 +90,7 @@ async fn the_queue_has_an_end(on: On) {
     }
     let body = json!({"type": "prompt", "content": "one too many"});
     let path = format!("/proliferate/{session}/message");
-    assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 409);
+    assert_eq!(live.ask("POST", &path, Some(&live.ada.token), &body, None).await.0, 429);
     socket.prompt("one too many").await;
     let refused = socket.until_type("error").await.pop().unwrap();
     assert!(refused["seq"].is_null(), "only the one who asked is told");

@@ -315,3 +315,32 @@ async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_no
         socket.until_type("turn_complete").await;
     }
 }
+
+#[tokio::test]
+async fn requests_of_one_session_leave_slots_to_others() {
+    let gateway = patient(Setup::sqlite().set("PROLIFERATE_MAX_CONNECTIONS", "8")).await;
+    let app = gateway.app.clone();
+    let (busy, neighbour) = (org(&app).await, person(&app, org(&app).await, Role::Member).await);
+    let held: Vec<_> =
+        (0..4).map(|_| app.shares.requests.take(gateway::shares::Party::org(busy), 1).unwrap()).collect();
+    let me = person(&app, busy, Role::Member).await;
+    let refused = gateway.get("/v1/me").bearer(&me.token).send().await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{}", refused.text());
+    assert_eq!(gateway.get("/v1/me").bearer(&neighbour.token).status().await, 200);
+    drop(held);
+    assert_eq!(gateway.get("/v1/me").bearer(&me.token).status().await, 200);
+    assert_eq!(app.shares.requests.used(), 0, "answered requests hold nothing");
+}
+
+#[tokio::test]
+async fn metrics_show_shares_and_name_nobody() {
+    let gateway = patient(Setup::sqlite()).await;
+    let text = gateway.get("/metrics").send().await.text();
+    for line in [
+        "proliferate_share_limit{share=\"memory\"}",
+        "proliferate_share_limit{share=\"model requests\"}",
+        "proliferate_share_used{share=\"memory before login\"}",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+}

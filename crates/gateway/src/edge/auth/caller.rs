@@ -9,6 +9,7 @@ use store::{Member, SandboxSession};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
+use super::super::body::take_slot;
 use super::super::login::login_cookie;
 use super::session_in_path;
 use crate::app::AppState;
@@ -84,7 +85,11 @@ impl FromRequestParts<AppState> for Caller {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = presented(parts, app).await?;
         // Bodies are read after this, and count for whoever sends them.
-        parts.extensions.insert(caller.party());
+        let party = caller.party();
+        parts.extensions.insert(party);
+        if is_safe(&parts.method) {
+            take_slot(app, parts, party)?;
+        }
         Ok(caller)
     }
 }
