@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -130,6 +130,8 @@ impl FakeAgent {
             .route("/session/{id}/prompt_async", post(prompt))
             .route("/session/{id}/abort", post(abort))
             .route("/event", get(events))
+            // Prompts may bring images.
+            .layer(DefaultBodyLimit::disable())
             .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), record))
             .with_state(Arc::clone(&state));
         Ok(Self { server: Server::start(router).await?, state })
