@@ -16,8 +16,8 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, body, contract, cors, create, egress, git_proxy, health, keys, login, me, members, messages,
-    model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    action_modes, body, contract, cors, create, egress, git_proxy, health, keys, login, me, members,
+    messages, model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::app::AppState;
 
