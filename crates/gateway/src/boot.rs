@@ -155,6 +155,7 @@ impl Gateway {
         let gate = tokio::spawn(keep_gate(self.app.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
+        self.app.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that nobody else waits for.
         let model = self.app.model_work.finish(&life.hard, CLOSING_SERVER);
         let (drained, answered) = tokio::join!(life.drained(), model);

@@ -31,6 +31,9 @@ pub struct Limits {
     pub client_timeout: Duration,
 }
 
+/// The longest head of a request. An unfinished one is held before anybody knows whose it is; hyper itself would hold 400 KiB.
+const MAX_HEAD: usize = 32 * 1024;
+
 /// A client that takes nothing of its answer is given up after this many of the client's timeout.
 const TIMEOUTS_PER_WRITE: u32 = 3;
 
@@ -67,6 +70,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.client_timeout)
+            .max_buf_size(MAX_HEAD)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
             .with_upgrades();
         let (soft, hard) = (life.soft.clone(), life.hard.clone());
@@ -97,6 +101,7 @@ pub(crate) async fn serve_stream(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(INSIDE_PATIENCE)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let _how_it_ended = connection.await;
 }

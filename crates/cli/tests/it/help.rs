@@ -53,6 +53,7 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
         "redis",
         "model",
         "prices",
+        "fair shares",
         "port",
         "isolation",
         "limits",

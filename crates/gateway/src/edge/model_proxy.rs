@@ -7,9 +7,11 @@ use axum::body::{Body, Bytes};
 use axum::extract::{OriginalUri, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse as _;
 use futures_util::{StreamExt as _, stream};
 use store::SandboxSession;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
 use super::ApiError;
@@ -44,6 +46,8 @@ pub(super) async fn messages(
         return pass(app, &caller, uri, request).await;
     };
     let mut asking = Asking::read(&app, request).await?;
+    // In this order: a stop either waits for this request or is seen here.
+    let working = app.model_work.tasks.token();
     if app.closing.is_cancelled() {
         return Err(ApiError::stopping().into());
     }
@@ -63,7 +67,8 @@ pub(super) async fn messages(
             Err((status, why)) => return Ok(failure(status, &why)),
         }
     }
-    let counted = Counted { app, session, meter: Meter::new(asked), _hold: hold, _slot: slot };
+    let counted =
+        Counted { app, session, meter: Meter::new(asked), _hold: hold, _slot: slot, _working: working };
     Ok(counted.pass_on(asking, uri).await)
 }
 
@@ -117,18 +122,22 @@ struct Counted {
     meter: Meter,
     _hold: Hold,
     _slot: Held,
+    _working: TaskTrackerToken,
 }
 
 impl Counted {
     async fn pass_on(self, asking: Asking, uri: OriginalUri) -> Response<Body> {
         let (answered, answer) = oneshot::channel();
-        let tasks = self.app.model_work.tasks.clone();
-        tasks.spawn(self.run(asking, uri, answered).in_current_span());
+        tokio::spawn(self.run(asking, uri, answered).in_current_span());
         answer.await.unwrap_or_else(|_| failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error"))
     }
 
     async fn run(mut self, asking: Asking, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
         let app = self.app.clone();
+        if app.model_work.cut.is_cancelled() {
+            // Nothing was sent, so nothing is charged.
+            return drop(answered.send(ModelRefusal::from(ApiError::stopping()).into_response()));
+        }
         let nobody_waits = async {
             answered.closed().await;
             tokio::time::sleep(LAST_PATIENCE).await;

@@ -254,3 +254,13 @@ async fn too_many_headers_are_refused() {
     let said = client.rest().await;
     assert!(said.starts_with("HTTP/1.1 431"), "{said}");
 }
+
+#[tokio::test]
+async fn an_unfinished_head_is_held_up_to_a_few_kilobytes() {
+    let gateway = patient(&[]).await;
+    let mut client = Raw::open(gateway.address).await;
+    client.send(format!("GET /health HTTP/1.1\r\nHost: t\r\nX-Long: {}", "x".repeat(40_000))).await;
+    let said = client.rest().await;
+    assert!(said.starts_with("HTTP/1.1 431"), "{said}");
+    assert!(Raw::open(gateway.address).await.healthy().await);
+}
