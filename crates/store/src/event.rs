@@ -56,6 +56,43 @@ const POSTGRES: &str = insert!(
     )
 );
 
+/// The same inside a transaction that holds more and waits for the disk.
+pub(crate) const WITHIN: &str =
+    insert!("INSERT", concat!("SELECT id, $3, $4, org_id, owner_epoch, $5, $6", fence!()));
+
+/// A batch that is appended together with the messages that it finishes.
+#[derive(Clone, Debug)]
+pub struct NewBatch {
+    pub first_seq: i64,
+    pub last_seq: i64,
+    /// One JSON frame per line, in order.
+    pub frames: String,
+    pub at: DateTime<Utc>,
+}
+
+/// Appends a batch in the transaction at hand; the surrounding block returns why it cannot.
+macro_rules! append {
+    ($connection:expr, $owner:expr, $batch:expr) => {{
+        let ((session, epoch), batch) = ($owner.key(), $batch);
+        let done = sqlx::query($crate::event::WITHIN)
+            .bind(session)
+            .bind(epoch)
+            .bind(batch.first_seq)
+            .bind(batch.last_seq)
+            .bind(batch.frames)
+            .bind(batch.at)
+            .execute(&mut *$connection)
+            .await?;
+        if done.rows_affected() == 0 {
+            $crate::owner::fenced!($connection, $owner, $crate::owner::HOLD);
+            return Err($crate::StoreError::Refused($crate::event::NOT_RESERVED));
+        }
+    }};
+}
+pub(crate) use append;
+
+pub(crate) const NOT_RESERVED: &str = "these numbers are not reserved, or were used before";
+
 /// What a batch is beside its frames.
 struct Batch {
     session: Uuid,
@@ -142,7 +179,7 @@ impl Store {
             read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(epoch).fetch_one(pool).await);
         match still_ours {
             Ok(0) => StoreError::Fenced,
-            Ok(_) => StoreError::Refused("these numbers are not reserved, or were used before"),
+            Ok(_) => StoreError::Refused(NOT_RESERVED),
             Err(error) => StoreError::Failed(error),
         }
     }

@@ -68,7 +68,7 @@ pub use connector::{NewConnector, ReviewedTool};
 pub use db::{Durability, Store};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
-pub use event::EventBatch;
+pub use event::{EventBatch, NewBatch};
 pub use found_configuration::{FoundConfiguration, WantedCli, WantedManaged};
 pub use gate::{Change, Effect, GateWrite, NewEvent, Written};
 pub use idempotency::{Begin, KeyedRequest, Reservation};

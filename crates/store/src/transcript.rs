@@ -8,10 +8,11 @@ use proto::socket::MessageSource;
 use sqlx::types::{Json, JsonValue};
 
 use crate::db::{read, write};
+use crate::event::append;
 use crate::message::{PartBody, StoredMessage, StoredPart, StoredTool};
 use crate::owner::fenced;
 use crate::row::{from_row, optional_word, storable, storable_json, word};
-use crate::{Owner, Store, StoreError};
+use crate::{NewBatch, Owner, Store, StoreError};
 
 /// What was said in a session.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -54,11 +55,37 @@ impl Store {
         transcript_seq: i64,
         messages: Vec<StoredMessage>,
     ) -> Result<(), StoreError> {
+        self.save(owner, None, transcript_seq, messages).await
+    }
+
+    /// Appends a batch to the log and saves the messages that it finishes, in one transaction: whoever receives the
+    /// end of a message can rely on the message being saved.
+    pub async fn append_and_save(
+        &self,
+        owner: &Owner,
+        batch: NewBatch,
+        transcript_seq: i64,
+        messages: Vec<StoredMessage>,
+    ) -> Result<(), StoreError> {
+        self.save(owner, Some(batch), transcript_seq, messages).await
+    }
+
+    async fn save(
+        &self,
+        owner: &Owner,
+        batch: Option<NewBatch>,
+        transcript_seq: i64,
+        messages: Vec<StoredMessage>,
+    ) -> Result<(), StoreError> {
         const REACH: &str = "UPDATE sessions SET
             transcript_seq = CASE WHEN transcript_seq < $3 THEN $3 ELSE transcript_seq END
             WHERE id = $1 AND owner_epoch = $2";
         let owner = *owner;
         write!(self, Disk, tx => {
+            // First, since no number may be appended that the transcript has reached.
+            if let Some(batch) = batch {
+                append!(tx, owner, batch);
+            }
             fenced!(tx, owner, REACH, transcript_seq);
             let (session, org) = (owner.session().uuid(), owner.org().uuid());
             for message in messages {

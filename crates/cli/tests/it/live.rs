@@ -213,13 +213,19 @@ pub(crate) struct Watching {
 
 impl Watching {
     pub(crate) fn frame(&mut self) -> Value {
+        self.next().unwrap_or_else(|| panic!("the connection has ended"))
+    }
+
+    /// The next frame, until the server ends the connection.
+    pub(crate) fn next(&mut self) -> Option<Value> {
         loop {
             match self.socket.read() {
-                Ok(Message::Text(text)) => return serde_json::from_str(&text).unwrap(),
-                Ok(Message::Close(close)) => panic!("closed: {close:?}"),
+                Ok(Message::Text(text)) => return Some(serde_json::from_str(&text).unwrap()),
+                Ok(Message::Close(_)) | Err(Error::ConnectionClosed | Error::Protocol(_)) => return None,
                 Ok(_) => {}
                 // The whole machine may have been stopped for a moment.
                 Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Err(Error::Io(error)) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("{error}"),
             }
         }

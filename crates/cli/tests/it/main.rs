@@ -15,6 +15,7 @@ mod identity;
 mod lifecycle;
 mod live;
 mod live_broken;
+mod live_crash;
 mod live_expiry;
 mod live_forge;
 mod live_pool;

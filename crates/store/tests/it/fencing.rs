@@ -2,7 +2,7 @@
 
 use proto::socket::{MessageRole, SnapshotTarget};
 use proto::{PauseReason, PromptState, SessionStatus};
-use store::{LatestTask, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry};
+use store::{LatestTask, NewBatch, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, ending, id, org, own, session, snapshot, together};
@@ -14,7 +14,7 @@ on_both! {
 }
 
 /// Every call that needs ownership, by name.
-const CALLS: [&str; 19] = [
+const CALLS: [&str; 20] = [
     "reserve_numbers",
     "start_session",
     "set_running",
@@ -32,6 +32,7 @@ const CALLS: [&str; 19] = [
     "append_events",
     "prune_events",
     "save_messages",
+    "append_and_save",
     "queue_prompt",
     "set_prompt_state",
 ];
@@ -60,6 +61,10 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "append_events" => store.append_events(owner, 11, 12, "{}\n{}", at(76)).await,
         "prune_events" => store.prune_events(owner, 10).await,
         "save_messages" => store.save_messages(owner, 12, vec![message("m2")]).await,
+        "append_and_save" => {
+            let batch = NewBatch { first_seq: 11, last_seq: 12, frames: "{}\n{}".to_owned(), at: at(76) };
+            store.append_and_save(owner, batch, 12, vec![message("m2")]).await
+        }
         "queue_prompt" => store.queue_prompt(owner, prompt("p2")).await.map(drop),
         "set_prompt_state" => store.set_prompt_state(owner, "p1", PromptState::Answered).await,
         other => panic!("{other} is not in the table"),

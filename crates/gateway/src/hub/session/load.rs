@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use opencode::translate::Translator;
-use proto::socket::{Frame, ServerMessage};
-use proto::{PromptState, SessionId};
+use proto::socket::{Frame, ServerMessage, TurnOutcome};
+use proto::{PromptState, RunStatus, SessionId};
 use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
 
 use super::super::feed::Feed;
 use super::super::presence::Watchers;
 use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
-use super::super::transcript::Transcript;
+use super::super::transcript::{Held, Transcript};
 use super::{Over, Session, millis};
 use crate::app::AppState;
 
@@ -74,8 +74,8 @@ impl Session {
         &self.pulse
     }
 
-    /// Puts what the log says and the transcript does not have yet back into memory: open messages, and the words of
-    /// a turn that ran.
+    /// Takes over what the log has and the database does not have yet: open messages go back into memory, messages
+    /// that are finished in the log are saved, and a turn that is over in the log is settled. A turn that ran goes on.
     async fn replay(&mut self) -> Result<(), StoreError> {
         let Reach { seq: reached, complete } = self.app.store.transcript_reach(self.record.id).await?;
         let sent = |prompt: &&QueuedPrompt| prompt.state == PromptState::Dispatched;
@@ -83,13 +83,14 @@ impl Session {
         // One that was marked and never said was never sent: it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
         let (mut place, mut words, now) = (0, None, millis(&self.app));
+        let mut finished = Vec::new();
         loop {
             let page = self.app.store.events_after(self.record.id, place, PAGE).await?;
             let Some(last) = page.last() else { break };
             place = last.last_seq;
             for (seq, message) in page.iter().flat_map(spoken) {
                 if seq > reached && about(&message).is_none_or(|id| !complete.contains(id)) {
-                    self.transcript.apply(&message, seq, now);
+                    finished.extend(self.transcript.apply(&message, seq, now).as_ref().map(Held::stored));
                 }
                 if let Some(begun) = about(&message).and_then(|id| sent.iter().find(|sent| *sent == id)) {
                     turn = Some(begun.clone());
@@ -99,15 +100,32 @@ impl Session {
                 }
             }
         }
-        if let Some(turn) = &turn {
-            self.app.gate.begin_turn(&self.record, turn).await?;
+        if !finished.is_empty() {
+            let settled = self.transcript.settled(self.feed.head());
+            self.app.store.save_messages(&self.owner, settled, finished).await?;
         }
         self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
+        let words = words.unwrap_or_default();
         if let (Some(turn), Some(agent)) = (&turn, &self.record.agent_session_id) {
-            self.translator = Some(Translator::resume(agent, turn, &words.unwrap_or_default().0));
+            self.translator = Some(Translator::resume(agent, turn, &words.0));
         }
-        self.turn = turn;
-        Ok(())
+        match turn {
+            Some(turn) => self.resume_turn(turn, words.outcome()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with a turn, or does what its end asks for where the last owner died after the end was logged.
+    async fn resume_turn(&mut self, turn: String, outcome: Option<TurnOutcome>) -> Result<(), StoreError> {
+        let Some(outcome) = outcome else {
+            self.app.gate.begin_turn(&self.record, &turn).await?;
+            self.turn = Some(turn);
+            return Ok(());
+        };
+        let status =
+            if outcome == TurnOutcome::Cancelled { RunStatus::Cancelled } else { RunStatus::Completed };
+        self.app.gate.end_turn(&self.record, &turn, status).await?;
+        self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await
     }
 
     /// Nobody will say more of what is open when there is no turn to go on with.
@@ -128,6 +146,14 @@ impl Session {
 struct Words(Vec<ServerMessage>);
 
 impl Words {
+    /// How the turn ended, if it has.
+    fn outcome(&self) -> Option<TurnOutcome> {
+        self.0.iter().find_map(|message| match message {
+            ServerMessage::TurnComplete { outcome, .. } => Some(*outcome),
+            _ => None,
+        })
+    }
+
     fn add(&mut self, message: ServerMessage) {
         if let (
             Some(ServerMessage::Token { message_id, part_id, token }),

@@ -2,6 +2,7 @@
 
 use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Message, ServerMessage, WireStatus};
+use store::{NewBatch, StoredMessage};
 
 use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
@@ -16,7 +17,9 @@ const WHOLE: usize = 256 * 1024;
 const KEPT: i64 = 5_000;
 
 impl Session {
-    /// Says all this to everyone, in order. When it returns, it is in the log and on its way.
+    /// Says all this to everyone, in order. When it returns, it is in the log and on its way. Messages that are
+    /// finished by it are saved in the transaction that logs it, so that no client can have received the end of a
+    /// message that a crash loses.
     pub(super) async fn say(&mut self, messages: Vec<ServerMessage>) -> Result<(), Over> {
         if messages.is_empty() {
             return Ok(());
@@ -28,30 +31,33 @@ impl Session {
             self.reserved = last + BLOCK;
         }
         let (text, frames) = frame::numbered(&messages, first);
+        let finished = self.observe(first, &messages);
         let now = self.app.clock.now();
-        self.app.store.append_events(&self.owner, first, last, &text, now).await?;
+        if finished.is_empty() {
+            self.app.store.append_events(&self.owner, first, last, &text, now).await?;
+        } else {
+            let batch =
+                NewBatch { first_seq: first, last_seq: last, frames: text.as_str().to_owned(), at: now };
+            let settled = self.transcript.settled(last);
+            Box::pin(self.app.store.append_and_save(&self.owner, batch, settled, finished)).await?;
+        }
         self.feed.publish(first, frames);
-        self.keep(first, &messages).await
+        Ok(())
     }
 
-    pub(super) async fn say_status(&mut self, status: WireStatus, message: &str) -> Result<(), Over> {
-        self.say(vec![ServerMessage::Status { status, message: message.to_owned() }]).await
-    }
-
-    /// Puts what was said into the transcript; messages that are finished by it are stored.
-    async fn keep(&mut self, first: i64, messages: &[ServerMessage]) -> Result<(), Over> {
+    /// Takes messages into the transcript and the counters; returns the messages that are finished by them.
+    fn observe(&mut self, first: i64, messages: &[ServerMessage]) -> Vec<StoredMessage> {
         let now = millis(&self.app);
         let mut finished = Vec::new();
         for (seq, said) in (first..).zip(messages) {
             self.telemetry.observe(said);
-            finished.extend(self.transcript.apply(said, seq, now));
+            finished.extend(self.transcript.apply(said, seq, now).as_ref().map(Held::stored));
         }
-        if finished.is_empty() {
-            return Ok(());
-        }
-        let settled = self.transcript.settled(self.feed.head());
-        let stored = finished.iter().map(Held::stored).collect();
-        Ok(Box::pin(self.app.store.save_messages(&self.owner, settled, stored)).await?)
+        finished
+    }
+
+    pub(super) async fn say_status(&mut self, status: WireStatus, message: &str) -> Result<(), Over> {
+        self.say(vec![ServerMessage::Status { status, message: message.to_owned() }]).await
     }
 
     /// The agent will say no more of what is open: it is kept as it is, and marked.
