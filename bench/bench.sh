@@ -108,6 +108,16 @@ hold() { # hold ITEM SIDE
   measure "$1" "$2" hold --sessions $HELD --secs $HOLD_SECS --pids "gw=${server[$2]}"
 }
 
+FLOOD_PAD=4096 STALLED=64 # an agent that says much at once; readers that take nothing
+
+flood() { # flood ITEM SIDE ; one agent flat out, large deltas: what the server needs at most (VmHWM)
+  measure "$1" "$2" stream --sessions 1 --clients 1 --rate 0 --secs $GET_SECS --pad $FLOOD_PAD --pids "gw=${server[$2]}"
+}
+
+stalled() { # stalled ITEM SIDE ; more than the buffers of all of them hold
+  measure "$1" "$2" slow --stalled $STALLED --rate 20000 --secs $GET_SECS --pad 1024 --later 0 --pids "gw=${server[$2]}"
+}
+
 stream() { # stream ITEM SIDE CLIENTS RATE
   measure "$1" "$2" stream --sessions 1 --clients "$3" --rate "$4" --secs $GET_SECS --pids "gw=${server[$2]}"
 }
@@ -214,6 +224,16 @@ sandbox_table() { # what `sandbox bench` measured
   within "sandbox: memory of the supervisor's own" "$(json supervisorPrivateMib)" MiB 10 below
 }
 
+memory_table() { # what one agent and readers that stand still can cost; the kernel's part has both ends of the connections
+  within "memory: one agent flat out, peak" "$(figure max 1 peak_mib <(gw_of flood))" MiB 150 below
+  within "memory: $STALLED stalled readers, kernel" "$(figure max 0.0009765625 kernel_tcp_kib "$work/stalled.proliferate")" MiB 100 below
+  within "memory: $STALLED stalled readers, server's peak" "$(figure max 1 peak_mib <(gw_of stalled))" MiB 200 below
+}
+
+gw_of() { # gw_of ITEM ; what was measured of the server alone
+  grep -o '"gw":{[^}]*}' "$work/$1.proliferate"
+}
+
 gate_table() { # a call through the gate against one bare durable insert, and a call that was made before against one that was not
   local name suffix
   for name in SQLite PostgreSQL; do
@@ -263,6 +283,11 @@ done
 say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many of calls that were made before"
 measure_tools ""
 stop_servers
+say "memory: one agent flat out, and $STALLED readers that stand still, in servers that have done nothing else"
+start_stream
+in_turn 1 flood flood
+in_turn 1 stalled stalled
+stop_servers
 say "$HELD live sessions, in servers that have done nothing else"
 start_stream
 in_turn 1 hold hold
@@ -271,12 +296,13 @@ say "the tool calls once more, both sides on one PostgreSQL"
 start_on_postgres
 measure_tools -pg
 stop_servers
-for item in cold idle get stream tools dup hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
+for item in cold idle get stream tools dup flood stalled hold; do cat "$work/$item"[.-]*; done >"$results.runs.jsonl"
 echo
 table
 echo
 sandbox_table
 gate_table
+memory_table
 echo
 remarks
 say "results: ${results#"$root/"}.jsonl, and every run in ${results#"$root/"}.runs.jsonl"

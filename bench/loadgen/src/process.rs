@@ -57,6 +57,23 @@ pub fn tree(root: i32) -> Process {
     sum
 }
 
+/// The most memory that a process had at once since it was started.
+pub fn peak_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}
+
+/// What the kernel holds for all TCP sockets of this network namespace.
+pub fn tcp_kib() -> u64 {
+    let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let tcp = sockets.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
+    let pages: u64 = tcp.split_whitespace().skip_while(|word| *word != "mem").nth(1).map_or(0, |pages| {
+        pages.parse().unwrap_or_default()
+    });
+    pages * system_value(libc::_SC_PAGESIZE) / 1024
+}
+
 /// CPU seconds of all processes of the machine, and seconds the hypervisor took away (steal). The sum
 /// over processes is exact; the busy time of /proc/stat is sampled by ticks and wrong for short bursts.
 pub fn machine_cpu_s() -> f64 {

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::clock::{self, now_ns};
 use crate::context::Context;
 use crate::latency::Latency;
+use crate::process::tcp_kib;
 use crate::sockets::{self, Socket, stamp};
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,16 +55,18 @@ pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     }
     let mut socket = sockets::open(context, &session, OPEN_TIMEOUT).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let usage = context.begin_usage();
+    let (usage, kernel) = (context.begin_usage(), tcp_kib());
     let end = now_ns() + clock::ns(secs);
     let prompt = format!("loadgen rate={rate} secs={secs} pad={pad}");
     socket.send(Message::Text(json!({"type": "prompt", "content": prompt}).to_string())).await?;
     let reader = read(&mut socket, end + GRACE.as_nanos() as u64).await;
     let after = usage.report();
+    // What stands in the buffers of the stalled, at both ends.
+    let kernel = tcp_kib().saturating_sub(kernel);
     let kept = read_later(&mut idle, later).await;
     let result = json!({"stalled": stalled, "rate": rate, "secs": secs, "pad": pad,
         "reader_got": reader.deltas, "reader_done": reader.done, "lat": reader.latency.summary(),
-        "rss_before_mib": usage.rss_mib_at_start(), "usage": after, "stalled_read_later": kept.frames,
+        "rss_before_mib": usage.rss_mib_at_start(), "usage": after, "kernel_tcp_kib": kernel, "stalled_read_later": kept.frames,
         "stalled_read_later_mib": kept.bytes / 1_048_576, "stalled_closed": kept.closed});
     context.emit(result, "slow");
     Ok(())

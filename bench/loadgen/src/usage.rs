@@ -52,17 +52,18 @@ impl Usage {
         let busy = process::machine_cpu_s() - self.machine;
         let mut report = Map::new();
         let mut known = 0.0;
-        let mut put = |name: &str, before: Process, now: Process| {
+        let mut put = |name: &str, pid: i32, before: Process, now: Process| {
             let cpu_s = now.cpu_s - before.cpu_s;
             known += cpu_s.max(0.0);
             let entry = json!({"cpu_s": (cpu_s * 100.0).round() / 100.0,
-                "cpu_pct": (cpu_s / span * 100.0).round(), "rss_mib": now.rss_kib / 1024});
+                "cpu_pct": (cpu_s / span * 100.0).round(), "rss_mib": now.rss_kib / 1024,
+                "peak_mib": process::peak_kib(pid) / 1024});
             report.insert(name.to_owned(), entry);
         };
         for ((name, pid), before) in self.watched.iter().zip(&self.start) {
-            put(name, *before, process::tree(*pid));
+            put(name, *pid, *before, process::tree(*pid));
         }
-        put("loadgen", self.own, process::tree(own_pid()));
+        put("loadgen", own_pid(), self.own, process::tree(own_pid()));
         // Percent of one core; steal is part of it.
         let other = ((busy - known).max(0.0) / span * 100.0).round();
         report.insert("other_cpu_pct".to_owned(), json!(other));

@@ -73,19 +73,24 @@ impl Stream {
 struct Place {
     /// The last number that was heard; nothing before the first `init`, and between a `gap` and its `init`.
     cursor: Option<i64>,
-    /// Attempts since the last connection that worked.
+    /// Attempts since the last connection that brought something new, or lasted. One that only greets, explains itself
+    /// and ends, as often as it is made, is tried less and less often.
     failures: u32,
 }
 
 impl Place {
     /// Takes a frame in; `false` when it was heard before.
     fn take(&mut self, message: Option<&ServerMessage>, seq: Option<i64>) -> bool {
+        let before = self.cursor;
         match (message, seq) {
             (Some(ServerMessage::Gap { .. }), _) => self.cursor = None,
             (Some(ServerMessage::Init { .. }), Some(seq)) => self.cursor = Some(seq),
             (_, Some(seq)) if self.cursor.is_some_and(|cursor| seq <= cursor) => return false,
             (_, Some(seq)) => self.cursor = Some(seq),
             (_, None) => {}
+        }
+        if self.cursor > before {
+            self.failures = 0;
         }
         true
     }
@@ -135,7 +140,7 @@ impl Reader {
 
     /// Passes on what is heard until the connection ends; returns why it did.
     async fn listen(&mut self, socket: &mut Socket) -> Result<String, Unread> {
-        let (mut ping, mut unanswered, mut heard) = (interval(PING), 0, 0_u32);
+        let (mut ping, mut unanswered) = (interval(PING), 0);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
         loop {
@@ -143,14 +148,7 @@ impl Reader {
                 message = socket.next() => {
                     unanswered = 0;
                     match message {
-                        Some(Ok(Message::Text(text))) => {
-                            heard += 1;
-                            // The first frame only greets; a gateway that cannot go on says no second one.
-                            if heard == 2 {
-                                self.place.failures = 0;
-                            }
-                            self.hear(&text).await?;
-                        }
+                        Some(Ok(Message::Text(text))) => self.hear(&text).await?,
                         Some(Ok(Message::Close(Some(frame)))) => {
                             return Ok(format!("{} ({})", frame.reason, u16::from(frame.code)));
                         }
@@ -176,8 +174,11 @@ impl Reader {
 
     async fn hear(&mut self, text: &str) -> Result<(), Unread> {
         match Frame::parse(text) {
-            // The answer to our own ping.
-            Ok(Frame { message: ServerMessage::Pong, .. }) => Ok(()),
+            // The answer to our own ping: the connection lasts.
+            Ok(Frame { message: ServerMessage::Pong, .. }) => {
+                self.place.failures = 0;
+                Ok(())
+            }
             Ok(frame) => {
                 if !self.place.take(Some(&frame.message), frame.seq) {
                     return Ok(());

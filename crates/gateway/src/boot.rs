@@ -7,14 +7,14 @@ use std::time::Duration;
 use clock::{Clock, Rng};
 use secrecy::ExposeSecret as _;
 use store::{Member, Store, StoreError};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::app::{App, AppState};
 use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
-use crate::data_dir::{DataDir, DataDirError};
+use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::gate::{Gate, GateError, follow_lock, keep_gate};
 use crate::hub::Hubs;
@@ -80,7 +80,7 @@ impl Gateway {
         rng: Rng,
     ) -> Result<Self, StartError> {
         let failed = |source| StartError::Listen { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let llm = Llm::open(&config)?;
         let coord = Coord::open(config.redis_url.as_ref()).await?;
@@ -116,6 +116,7 @@ impl Gateway {
             service_secret,
             instance,
             hubs,
+            space: Space::of(&config.data_dir),
             closing: CancellationToken::new(),
             sandboxes,
             networks,
@@ -212,6 +213,22 @@ pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreEr
     }
 }
 
+/// What the kernel keeps of what a client has not read, of each connection; it doubles what it is told. Where it is told
+/// nothing it keeps up to 4 MiB, and clients that stand still pin that.
+const SEND_BUFFER: u32 = 128 * 1024;
+
+/// Listens as `TcpListener::bind` does. Connections have the settings of their listener.
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 /// A URL that reaches `address` from this machine; "all addresses" is not one that can be opened.
 pub fn url_of(address: SocketAddr) -> Url {
     let mut url = local();
@@ -231,6 +248,22 @@ fn local() -> Url {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_pins_little_of_the_kernel() {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let client = TcpSocket::new_v4().unwrap();
+        client.set_recv_buffer_size(64 * 1024).unwrap();
+        let connecting = client.connect(listener.local_addr().unwrap());
+        let (_client, accepted) = tokio::join!(connecting, listener.accept());
+        let (stream, _) = accepted.unwrap();
+        stream.writable().await.unwrap();
+        let (piece, mut taken) = (vec![0; 64 * 1024], 0);
+        while let Ok(written) = stream.try_write(&piece) {
+            taken += written;
+        }
+        assert!((64 * 1024..1024 * 1024).contains(&taken), "{taken}");
+    }
 
     #[test]
     fn every_address_is_a_url_that_this_machine_can_open() {

@@ -5,6 +5,10 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use tokio::sync::Mutex;
+
+use crate::file_work::FileWork;
+
 /// The data dir, held. Another process may read and write its database, but not serve it.
 #[derive(Debug)]
 pub struct DataDir {
@@ -46,6 +50,33 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
+    }
+}
+
+/// What is written to see whether there is space: more than a block, and little.
+const PROBE: usize = 64 * 1024;
+
+/// Tells whether there is space in the data dir.
+pub struct Space {
+    file: PathBuf,
+    /// One probe at a time, which may hang.
+    work: Mutex<FileWork>,
+}
+
+impl Space {
+    pub(crate) fn of(data_dir: &Path) -> Self {
+        Self { file: data_dir.join("space.probe"), work: Mutex::default() }
+    }
+
+    /// Only trying tells: quotas, read-only mounts and full disks look alike from outside.
+    pub(crate) async fn check(&self) -> Result<(), String> {
+        let (work, file) = (self.work.lock().await, self.file.clone());
+        let tried = work.run(move || {
+            let written = std::fs::write(&file, vec![0; PROBE]);
+            let removed = std::fs::remove_file(&file);
+            written.and(removed)
+        });
+        tried.await.and_then(|tried| tried).map_err(|error| error.to_string())
     }
 }
 

@@ -7,6 +7,7 @@ mod presence;
 mod registry;
 mod room;
 mod session;
+mod stored;
 mod telemetry;
 mod transcript;
 
@@ -14,3 +15,4 @@ pub(crate) use command::{Asked, Joined, Prompted, Refusal};
 pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::to_one;
 pub use registry::{Hub, HubError, Hubs};
+pub(crate) use stored::stored_init;

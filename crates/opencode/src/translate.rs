@@ -258,16 +258,14 @@ impl Translator {
         let steps = self.turn.iter().flat_map(|turn| &turn.steps).filter(|step| !step.done);
         let ended: Vec<_> = steps.filter_map(|step| Some((step.id.clone(), step.end?))).collect();
         for (message_id, end) in ended {
-            if let (End::Complete, Some(turn)) = (end, &mut self.turn) {
-                text::abandon_missed(turn, &message_id, out);
-            }
             self.finish_step(&message_id);
-            if let (End::Cancelled, Some(turn)) = (end, &mut self.turn) {
-                turn.judge(Verdict::CancelTold);
-                let message_id = Some(message_id.clone());
-                out.messages.push(ServerMessage::MessageCancelled { message_id });
-            }
-            out.messages.push(ServerMessage::MessageComplete { message_id });
+            out.messages.push(match (end, &mut self.turn) {
+                (End::Cancelled, Some(turn)) => {
+                    turn.judge(Verdict::CancelTold);
+                    ServerMessage::MessageCancelled { message_id: Some(message_id) }
+                }
+                _ => ServerMessage::MessageComplete { message_id },
+            });
         }
     }
 
@@ -289,10 +287,22 @@ impl Translator {
             PartKind::Tool if is_id(&part.call) && is_id(&part.tool) => self.tool(part, now, out),
             PartKind::Text | PartKind::Reasoning => self.thought(part, now, out),
             // Only the agent's own messages have these.
-            PartKind::StepStart | PartKind::StepFinish => {
+            PartKind::StepFinish => {
                 self.step(&part.message, now, out);
             }
+            PartKind::StepStart => self.step_start(part, from_history, now, out),
             _ => {}
+        }
+    }
+
+    /// A second one in a message is a retry. Where its own notice was missed, this is the first sign of it.
+    fn step_start(&mut self, part: &Part<'_>, from_history: bool, now: i64, out: &mut Output) {
+        let open = self.step(&part.message, now, out);
+        let Some(turn) = self.turn.as_mut().filter(|_| open) else { return };
+        match turn.part(&part.id, &part.message, || Kind::Silent) {
+            Ok((_, true)) if !from_history => text::begin_anew(turn, &part.message, None, out),
+            Ok(_) => {}
+            Err(_) => cut(turn, out),
         }
     }
 
@@ -415,30 +425,41 @@ impl Translator {
 
     /// Closes whatever is open, and then the turn.
     fn end_turn(&mut self, now: i64, out: &mut Output) {
+        self.end_calls(now, out);
         self.complete_steps(out);
         let Some(mut turn) = self.turn.take() else { return };
         back_to_work(&mut turn, out);
-        let mut parts: Vec<_> = turn.parts.drain().collect();
-        parts.sort_by(|(one, _), (other, _)| one.cmp(other));
-        for (id, part) in parts {
+        for (id, _) in turn.parts.drain() {
             self.closed.insert(&id);
-            if let Kind::Tool(mut call) = part.kind {
-                out.messages.extend(call.interrupt(&id, now));
-            }
         }
+        let mut cancelled = turn.steps.last().map(|step| step.id.clone());
         for step in turn.steps.iter().filter(|step| !step.done) {
             out.effects.push(Effect::Interrupted { message: step.id.clone() });
-            out.messages.push(ServerMessage::MessageComplete { message_id: step.id.clone() });
+            // It ends once: as cancelled, or as complete.
+            if turn.verdict != Verdict::Cancelled || cancelled.as_ref() != Some(&step.id) {
+                out.messages.push(ServerMessage::MessageComplete { message_id: step.id.clone() });
+            }
         }
         if turn.verdict == Verdict::Cancelled {
-            let message_id = turn.steps.last().map(|step| step.id.clone());
-            out.messages.push(ServerMessage::MessageCancelled { message_id });
+            out.messages.push(ServerMessage::MessageCancelled { message_id: cancelled.take() });
         }
         for step in &turn.steps {
             self.finished.insert(&step.id);
         }
         let message_ids = turn.steps.into_iter().map(|step| step.id).collect();
         out.messages.push(ServerMessage::TurnComplete { message_ids, outcome: turn.verdict.into() });
+    }
+
+    /// Ends calls of which nothing more will be heard, before the messages that they are in.
+    fn end_calls(&mut self, now: i64, out: &mut Output) {
+        let Some(turn) = &mut self.turn else { return };
+        let mut parts: Vec<_> = turn.parts.iter_mut().collect();
+        parts.sort_by_key(|(id, _)| *id);
+        for (id, part) in parts {
+            if let Kind::Tool(call) = &mut part.kind {
+                out.messages.extend(call.interrupt(id, now));
+            }
+        }
     }
 }
 
@@ -489,5 +510,6 @@ fn stub(id: &str, created_at: i64) -> Message {
         tool_calls: Vec::new(),
         parts: Vec::new(),
         interrupted: false,
+        error: None,
     }
 }

@@ -40,6 +40,9 @@ pub enum StoreError {
         "migration {version} of the database is not the one in this program: it was built from another source"
     )]
     ForeignSchema { version: i64 },
+    /// Nothing can be written until there is space again. Reading works.
+    #[error("the disk that the database is on is full: free some space; nothing new is kept until then")]
+    DiskFull,
     /// The database failed while it was in use.
     #[error("the database failed: {0}")]
     Failed(#[source] sqlx::Error),
@@ -56,7 +59,7 @@ impl StoreError {
     /// that it says no to is a fault of ours.
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NotCommitted(_) => true,
+            Self::Unreachable { .. } | Self::NotCommitted(_) | Self::DiskFull => true,
             Self::Failed(error) => is_unavailable(error),
             _ => false,
         }
@@ -91,8 +94,14 @@ pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the database has no space left: SQLite's own number for it, or PostgreSQL's.
+pub(crate) fn is_disk_full(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    error.code().is_some_and(|code| code == "13" || code == "53100")
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        Self::Failed(error)
+        if is_disk_full(&error) { Self::DiskFull } else { Self::Failed(error) }
     }
 }

@@ -98,7 +98,7 @@ pub use session_state::Ending;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
-pub use transcript::{Reach, Transcript};
+pub use transcript::{Reach, Transcript, TranscriptWrite};
 pub use usage::{ModelUsage, OrgBudget, Usage};
 
 /// SHA-256 of a credential: what is stored instead of it.

@@ -14,6 +14,8 @@ pub struct StoredMessage {
     pub is_complete: bool,
     /// Cut off: what is here is all there will be.
     pub interrupted: bool,
+    /// Why the turn failed that ended with it.
+    pub error: Option<String>,
     pub sender_id: Option<String>,
     pub source: Option<MessageSource>,
     pub created_at: DateTime<Utc>,
@@ -65,6 +67,7 @@ impl StoredMessage {
             content: message.content,
             is_complete: message.is_complete,
             interrupted: message.interrupted,
+            error: message.error,
             sender_id: message.sender_id,
             source: message.source,
             created_at,
@@ -76,7 +79,7 @@ impl StoredMessage {
 impl PartBody {
     fn from_part(part: Part, calls: &[ToolCall], created_at: DateTime<Utc>) -> Self {
         match part {
-            Part::Text { text } => Self::Text(text),
+            Part::Text { text, .. } => Self::Text(text),
             Part::Image { image } => Self::Image(image),
             Part::Tool { tool_call_id, tool_name, args, result, status } => {
                 let call = calls.iter().find(|call| call.id == tool_call_id);
@@ -94,13 +97,17 @@ impl PartBody {
     }
 }
 
+/// A message as clients see it. Each text is sent once where the wire allows it: a message that is text and nothing else is
+/// told by its content, and has no parts.
 impl From<StoredMessage> for Message {
     fn from(stored: StoredMessage) -> Self {
+        let has_more = stored.parts.iter().any(|part| !matches!(part.body, PartBody::Text(_)));
         let mut tool_calls = Vec::new();
         let mut parts = Vec::with_capacity(stored.parts.len());
         for part in stored.parts {
             parts.push(match part.body {
-                PartBody::Text(text) => Part::Text { text },
+                PartBody::Text(_) if !has_more => continue,
+                PartBody::Text(text) => Part::Text { text, part_id: Some(part.id) },
                 PartBody::Image(image) => Part::Image { image },
                 PartBody::Tool(tool) => {
                     tool_calls.push(ToolCall::from(tool.clone()));
@@ -125,6 +132,7 @@ impl From<StoredMessage> for Message {
             tool_calls,
             parts,
             interrupted: stored.interrupted,
+            error: stored.error,
         }
     }
 }

@@ -24,6 +24,15 @@ pub struct Transcript {
     pub messages: Vec<StoredMessage>,
 }
 
+/// Something that is written to a transcript.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TranscriptWrite {
+    /// A message with all its parts.
+    Message(StoredMessage),
+    /// The turn that ended with this message failed, and why.
+    Failed { message_id: String, reason: String },
+}
+
 /// How far a transcript is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
@@ -35,12 +44,13 @@ pub struct Reach {
 
 /// A new message gets the next place; one that is there keeps its own.
 const MESSAGE: &str = "INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete,
-    interrupted, sender_id, source, created_at)
+    interrupted, sender_id, source, created_at, error)
     VALUES ($1, $2, $3, (SELECT COALESCE(max(position), 0) + 1 FROM messages WHERE session_id = $1), $4, $5, $6, $7,
-    $8, $9, $10)
+    $8, $9, $10, $11)
     ON CONFLICT (session_id, id) DO UPDATE SET role = excluded.role, content = excluded.content,
     is_complete = excluded.is_complete, interrupted = excluded.interrupted, sender_id = excluded.sender_id,
-    source = excluded.source, created_at = excluded.created_at";
+    source = excluded.source, created_at = excluded.created_at, error = COALESCE(excluded.error, messages.error)";
+const FAILED: &str = "UPDATE messages SET error = $3 WHERE session_id = $1 AND id = $2";
 const NO_PARTS: &str = "DELETE FROM parts WHERE session_id = $1 AND message_id = $2";
 const PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, image,
     tool_call_id, tool, args, result, status, started_at, completed_at)
@@ -55,27 +65,19 @@ impl Store {
         transcript_seq: i64,
         messages: Vec<StoredMessage>,
     ) -> Result<(), StoreError> {
-        self.save(owner, None, transcript_seq, messages).await
+        let writes = messages.into_iter().map(TranscriptWrite::Message).collect();
+        self.save_transcript(owner, None, transcript_seq, writes).await
     }
 
-    /// Appends a batch to the log and saves the messages that it finishes, in one transaction: whoever receives the
-    /// end of a message can rely on the message being saved.
-    pub async fn append_and_save(
-        &self,
-        owner: &Owner,
-        batch: NewBatch,
-        transcript_seq: i64,
-        messages: Vec<StoredMessage>,
-    ) -> Result<(), StoreError> {
-        self.save(owner, Some(batch), transcript_seq, messages).await
-    }
-
-    async fn save(
+    /// Saves whatever is written to a transcript, with the batch of the log that it follows from where that is not
+    /// appended yet. It is one transaction, so that whoever receives the end of a message can rely on the message
+    /// being saved.
+    pub async fn save_transcript(
         &self,
         owner: &Owner,
         batch: Option<NewBatch>,
         transcript_seq: i64,
-        messages: Vec<StoredMessage>,
+        writes: Vec<TranscriptWrite>,
     ) -> Result<(), StoreError> {
         const REACH: &str = "UPDATE sessions SET
             transcript_seq = CASE WHEN transcript_seq < $3 THEN $3 ELSE transcript_seq END
@@ -88,13 +90,21 @@ impl Store {
             }
             fenced!(tx, owner, REACH, transcript_seq);
             let (session, org) = (owner.session().uuid(), owner.org().uuid());
-            for message in messages {
+            for write in writes {
+                let message = match write {
+                    TranscriptWrite::Message(message) => message,
+                    TranscriptWrite::Failed { message_id, reason } => {
+                        sqlx::query(FAILED).bind(session).bind(storable(message_id)).bind(storable(reason))
+                            .execute(&mut *tx).await?;
+                        continue;
+                    }
+                };
                 let id = storable(message.id);
                 sqlx::query(MESSAGE)
                     .bind(session).bind(&id).bind(org).bind(message.role.as_str())
                     .bind(storable(message.content)).bind(message.is_complete).bind(message.interrupted)
                     .bind(message.sender_id.map(storable)).bind(message.source.map(MessageSource::as_str))
-                    .bind(message.created_at).execute(&mut *tx).await?;
+                    .bind(message.created_at).bind(message.error.map(storable)).execute(&mut *tx).await?;
                 sqlx::query(NO_PARTS).bind(session).bind(&id).execute(&mut *tx).await?;
                 for (place, part) in (0_i64..).zip(message.parts) {
                     let body = Columns::from(part.body);
@@ -143,7 +153,7 @@ impl Store {
         // One statement, so that no save comes between. The content of a message stands in its first row only.
         const SQL: &str = "SELECT s.transcript_seq, m.id AS message_id, m.role,
             CASE WHEN COALESCE(p.position, 0) = 0 THEN m.content ELSE '' END AS content, m.is_complete,
-            m.interrupted, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
+            m.interrupted, m.error, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
             p.tool, p.args, p.result, p.status, p.started_at, p.completed_at
             FROM sessions s LEFT JOIN messages m ON m.session_id = s.id AND m.position > $2 AND m.position < $3
             LEFT JOIN parts p ON p.session_id = m.session_id AND p.message_id = m.id
@@ -172,10 +182,12 @@ impl Store {
         below: i64,
         max_bytes: usize,
     ) -> Result<(u64, i64), StoreError> {
-        // The text of a part is in the content of its message too.
+        // As they are sent: calls stand among the calls and among the parts of a message, and its texts in its content
+        // and, where it has other parts too, among its parts.
         const SQL: &str = "SELECT m.position, octet_length(m.content) + CAST(COALESCE((SELECT
-            sum(COALESCE(octet_length(p.image), 0) + COALESCE(octet_length(p.result), 0)
-            + COALESCE(octet_length(CAST(p.args AS TEXT)), 0))
+            sum(COALESCE(octet_length(p.image), 0) + 2 * COALESCE(octet_length(p.result), 0)
+            + 2 * COALESCE(octet_length(CAST(p.args AS TEXT)), 0))
+            + CASE WHEN count(*) > count(p.text) THEN COALESCE(sum(octet_length(p.text)), 0) ELSE 0 END
             FROM parts p WHERE p.session_id = m.session_id AND p.message_id = m.id), 0) AS BIGINT)
             FROM messages m WHERE m.session_id = $1 AND m.position < $2 ORDER BY m.position DESC";
         let session = session.uuid();
@@ -222,6 +234,7 @@ from_row!(Row, row => Row {
             content: row.try_get("content")?,
             is_complete: row.try_get("is_complete")?,
             interrupted: row.try_get("interrupted")?,
+            error: row.try_get("error")?,
             sender_id: row.try_get("sender_id")?,
             source: optional_word(row.try_get("source")?)?,
             created_at: row.try_get("created_at")?,

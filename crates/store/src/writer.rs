@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, raw_sql};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::StoreError;
+use crate::error::is_disk_full;
 
 /// How much must be on disk before a write is reported as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,12 +29,34 @@ const QUEUE: usize = 1024;
 /// More than this goes into the next transaction, so that the first one is not kept waiting.
 const BATCH: usize = 256;
 
+/// Why a transaction was not kept, for every caller whose write was in it.
+#[derive(Clone)]
+enum NotKept {
+    DiskFull,
+    Failed(String),
+}
+
+impl From<&sqlx::Error> for NotKept {
+    fn from(error: &sqlx::Error) -> Self {
+        if is_disk_full(error) { Self::DiskFull } else { Self::Failed(error.to_string()) }
+    }
+}
+
+impl From<NotKept> for StoreError {
+    fn from(why: NotKept) -> Self {
+        match why {
+            NotKept::DiskFull => Self::DiskFull,
+            NotKept::Failed(why) => Self::NotCommitted(why),
+        }
+    }
+}
+
 /// Tells a waiting caller how the transaction that carried its write ended.
-type Reply = Box<dyn FnOnce(Result<(), String>) + Send>;
+type Reply = Box<dyn FnOnce(Result<(), NotKept>) + Send>;
 /// What a write leaves behind: whether to keep it, and whom to tell.
 type Ran = (bool, Reply);
 /// A write, given the transaction or the reason why there is none.
-type Run = Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, String>) -> BoxFuture<'c, Ran> + Send>;
+type Run = Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, NotKept>) -> BoxFuture<'c, Ran> + Send>;
 
 struct Job {
     durability: Durability,
@@ -111,13 +134,13 @@ impl Writer {
             Box::pin(async move {
                 let result = match transaction {
                     Ok(connection) => write(connection).await,
-                    Err(why) => Err(StoreError::NotCommitted(why)),
+                    Err(why) => Err(why.into()),
                 };
                 let keep = result.is_ok();
                 let reply: Reply = Box::new(move |commit| {
                     let answer = result.and_then(|value| match commit {
                         Ok(()) => Ok(value),
-                        Err(why) => Err(StoreError::NotCommitted(why)),
+                        Err(why) => Err(why.into()),
                     });
                     // The caller may have gone away; the write stands all the same.
                     let _ = sender.send(answer);
@@ -221,13 +244,13 @@ async fn commit(
                 end = ended;
                 reply
             }
-            Err(error) => (job.run)(Err(error.to_string())).await.1,
+            Err(error) => (job.run)(Err(error.into())).await.1,
         };
         replies.push(reply);
     }
     let last = if end.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let closed = execute(connection, last).await;
-    let outcome = end.and(closed).map_err(|error| error.to_string());
+    let outcome = end.and(closed).map_err(|error| NotKept::from(&error));
     if outcome.is_err() && last == "COMMIT" {
         let _ = execute(connection, "ROLLBACK").await;
     }
@@ -241,7 +264,7 @@ async fn commit(
 async fn step(connection: &mut SqliteConnection, job: Job, alone: bool) -> (Reply, sqlx::Result<()>) {
     let begin = if alone { Ok(()) } else { execute(connection, "SAVEPOINT job").await };
     if let Err(error) = begin {
-        return ((job.run)(Err(error.to_string())).await.1, Err(error));
+        return ((job.run)(Err((&error).into())).await.1, Err(error));
     }
     // A panic undoes its own job: the writer must outlive it, or nothing is ever written again.
     let ran = AssertUnwindSafe((job.run)(Ok(&mut *connection))).catch_unwind().await;

@@ -87,12 +87,23 @@ impl<W: Write> Screen<W> {
         let images = message.parts.iter().filter(|part| matches!(part, Part::Image { .. })).count();
         let images = if images > 0 { format!(" {DIM}({images} images){DIM:#}") } else { String::new() };
         self.line(&format!("{BOLD}› {}{BOLD:#}{images}", clean(message.content.trim_end())));
+        self.failure(message);
+    }
+
+    fn failure(&mut self, message: &Message) {
+        if let Some(error) = &message.error {
+            self.red(error);
+        }
     }
 
     fn answer(&mut self, message: &Message) {
+        // Parts that would only repeat the content are left out.
+        if message.parts.is_empty() && !message.content.is_empty() {
+            self.line(&clean(message.content.trim_end()));
+        }
         for part in &message.parts {
             match part {
-                Part::Text { text } => self.line(&clean(text.trim_end())),
+                Part::Text { text, .. } => self.line(&clean(text.trim_end())),
                 Part::Image { .. } => self.dim("(an image)"),
                 Part::Tool { tool_call_id, tool_name, args, result, status } => {
                     self.announce(tool_call_id, tool_name, args);
@@ -107,6 +118,7 @@ impl<W: Write> Screen<W> {
         if message.interrupted {
             self.dim("(interrupted)");
         }
+        self.failure(message);
     }
 
     fn token(&mut self, part: &str, token: &str) {

@@ -131,6 +131,7 @@ mod tests {
             tool_calls: Vec::new(),
             parts: Vec::new(),
             interrupted: false,
+            error: None,
         }
     }
 

@@ -193,7 +193,7 @@ impl Real {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let url = format!("ws://{address}/proliferate/{}?token={}{more}", self.session, self.key);
         let (socket, _) = client(url, stream).unwrap_or_else(|error| panic!("{error}"));
-        Watching { socket }
+        Watching { socket, closed: None }
     }
 }
 
@@ -209,6 +209,8 @@ impl Drop for Real {
 
 pub(crate) struct Watching {
     socket: WebSocket<TcpStream>,
+    /// How the server closed the connection.
+    pub(crate) closed: Option<(u16, String)>,
 }
 
 impl Watching {
@@ -221,7 +223,11 @@ impl Watching {
         loop {
             match self.socket.read() {
                 Ok(Message::Text(text)) => return Some(serde_json::from_str(&text).unwrap()),
-                Ok(Message::Close(_)) | Err(Error::ConnectionClosed | Error::Protocol(_)) => return None,
+                Ok(Message::Close(close)) => {
+                    self.closed = close.map(|close| (close.code.into(), close.reason.to_string()));
+                    return None;
+                }
+                Err(Error::ConnectionClosed | Error::Protocol(_)) => return None,
                 Ok(_) => {}
                 // The whole machine may have been stopped for a moment.
                 Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}

@@ -55,7 +55,7 @@ fn failed(real: &Real) {
     assert!(status["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status}");
 }
 
-fn until(holds: impl Fn() -> bool) {
+pub(crate) fn until(holds: impl Fn() -> bool) {
     let held = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         holds()

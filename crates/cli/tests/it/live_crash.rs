@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 
 use crate::harness::{Machine, postgres};
 use crate::live::{Real, Watching};
+use crate::live_broken::until;
 
 /// What the agent does in the turn, and the frame that shows that it was done.
 const ACTS: [(fn(&Turn), &str); 6] = [
@@ -31,16 +32,16 @@ enum Fault {
     Database,
 }
 
-struct Stage {
-    real: Real,
+pub(crate) struct Stage {
+    pub(crate) real: Real,
     /// The URL of PostgreSQL, if it is on that.
     url: Option<String>,
-    agent: FakeAgent,
+    pub(crate) agent: FakeAgent,
     threads: Runtime,
 }
 
 impl Stage {
-    fn start(url: Option<String>) -> Self {
+    pub(crate) fn start(url: Option<String>) -> Self {
         let threads =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let agent = threads.block_on(FakeAgent::start()).unwrap();
@@ -123,8 +124,11 @@ impl Stage {
     }
 
     fn repair(&self, fault: Fault) {
-        if let (Fault::Database, None) = (fault, &self.url) {
-            self.real.sql("DROP TRIGGER broken");
+        match (fault, &self.url) {
+            (Fault::Kill, _) => {}
+            // Whoever asks first may be told that the connection is broken.
+            (Fault::Database, Some(_)) => until(|| self.real.server().get("/ready", "").0 == 200),
+            (Fault::Database, None) => drop(self.real.sql("DROP TRIGGER broken")),
         }
     }
 
@@ -132,11 +136,7 @@ impl Stage {
     fn until_turn_ended(&self, prompt: &Value) {
         let prompt = prompt["payload"]["id"].as_str().unwrap();
         let path = format!("/v1/runs/turn_{prompt}");
-        let ended = (0..600).any(|_| {
-            std::thread::sleep(Duration::from_millis(50));
-            self.real.get(&path)["status"] == "completed"
-        });
-        assert!(ended, "{}", self.real.get(&path));
+        until(|| self.real.get(&path)["status"] == "completed");
         let sent = self.agent.asked("/prompt_async");
         assert_eq!(sent.iter().filter(|asked| asked.body["messageID"] == prompt).count(), 1);
     }

@@ -8,6 +8,7 @@ mod audit;
 mod bad_starts;
 mod browser;
 mod database;
+mod disk_full;
 mod gate;
 mod harness;
 mod help;

@@ -61,6 +61,23 @@ async fn a_gateway_that_only_greets_is_asked_less_and_less_often() {
 }
 
 #[tokio::test]
+async fn a_gateway_that_explains_itself_and_closes_is_asked_less_and_less_often() {
+    let full = json!({"type": "error", "payload": {"message": "The gateway's disk is full"}});
+    let refuses = || Act::Close(vec![hello(), full.clone(), hello()], 1013);
+    let gateway = Gateway::start(vec![
+        Act::Break(vec![hello(), init(1)]),
+        refuses(),
+        refuses(),
+        Act::Stay(vec![hello(), queue(2)]),
+    ])
+    .await;
+    let mut stream = gateway.watch().await;
+    let all = heard(&mut stream, "queue 2").await;
+    let lost: Vec<_> = all.iter().filter(|event| event.starts_with("lost")).collect();
+    assert_eq!(lost, ["lost 1 1", "lost 2 2", "lost 3 4"]);
+}
+
+#[tokio::test]
 async fn what_a_later_gateway_says_is_passed_on_and_counted() {
     let news = json!({"type": "hologram", "payload": {}, "seq": 2});
     let gateway = Gateway::start(vec![

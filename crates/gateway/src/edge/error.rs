@@ -200,6 +200,12 @@ impl From<StoreError> for ApiError {
             }
             StoreError::Taken(_) | StoreError::Refused(_) => Self::conflict(capitalised(&error.to_string())),
             StoreError::Missing(what) => Self::not_found(&capitalised(&format!("{what} does not exist"))),
+            StoreError::DiskFull => {
+                let full =
+                    "The gateway's disk is full: nothing new is accepted until its operator frees some space";
+                let told = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, full);
+                Self { cause: Some(error.to_string()), ..told }
+            }
             other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),
             other => Self::internal(other.to_string()),
         }

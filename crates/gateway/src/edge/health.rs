@@ -25,8 +25,12 @@ pub(super) async fn health() -> Json<Health> {
 pub(super) async fn ready(app: AppState) -> Response {
     let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
     let sandboxes = async { app.sandboxes.check().await.map_err(|error| error.to_string()) };
-    let (database, coordination, sandboxes) =
-        tokio::join!(in_time(database), in_time(app.coord.ping()), in_time(sandboxes));
+    let (database, coordination, sandboxes, disk) = tokio::join!(
+        in_time(database),
+        in_time(app.coord.ping()),
+        in_time(sandboxes),
+        in_time(app.space.check())
+    );
     let kind = match app.coord {
         Coord::Local => "this instance alone",
         Coord::Redis(_) => "Redis",
@@ -35,6 +39,11 @@ pub(super) async fn ready(app: AppState) -> Response {
         check("database", app.store.backend(), &database),
         check("coordination", kind, &coordination),
         check("sandboxes", app.sandboxes.name(), &sandboxes),
+        check(
+            "disk",
+            if disk.is_ok() { "the data dir" } else { "the data dir cannot be written: is it full?" },
+            &disk,
+        ),
     ];
     checks.extend(app.gate.checks().map(|(name, result)| check(name, "the gate", &result)));
     let readiness = Readiness::of(checks);

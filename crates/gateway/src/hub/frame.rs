@@ -39,6 +39,11 @@ pub(crate) fn init(message: &ServerMessage, seq: i64, epoch: i64) -> Utf8Bytes {
     alone(message, &[("seq", seq), ("epoch", epoch)])
 }
 
+/// The conversation as the database has it, when there is no owner.
+pub(crate) fn stored_init(message: &ServerMessage, seq: i64) -> Utf8Bytes {
+    alone(message, &[("seq", seq)])
+}
+
 fn alone(message: &ServerMessage, more: &[(&str, i64)]) -> Utf8Bytes {
     let mut text = Vec::new();
     put(&mut text, message, more);

@@ -99,7 +99,7 @@ impl Hubs {
             match tokio::time::timeout(PATIENCE, answer).await {
                 Ok(Ok(joined)) => return Ok((hub, joined)),
                 Ok(Err(_)) if hub.rests() => {}
-                Ok(Err(_)) => return Err(HubError::Gone),
+                Ok(Err(_)) => return Err(hub.ended()),
                 Err(_) => {
                     // It may still be counted.
                     hub.leave(user);
@@ -337,6 +337,10 @@ impl Hub {
 
     /// Why it does not answer.
     fn ended(&self) -> HubError {
-        if self.feed.closed() == Some(DELETED) { HubError::Deleted } else { HubError::Gone }
+        match self.feed.closed() {
+            Some(DELETED) => HubError::Deleted,
+            Some(CloseCode::DISK_FULL) => HubError::Store(StoreError::DiskFull),
+            _ => HubError::Gone,
+        }
     }
 }

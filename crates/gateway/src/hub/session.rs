@@ -25,7 +25,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
 use self::expiry::{EXTENDING, Moving};
+pub(super) use self::load::{about, spoken};
 use self::memory::Memory;
+pub(super) use self::speak::WHOLE;
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
@@ -135,6 +137,7 @@ impl Session {
         let close = match &over {
             Over::Idle => None,
             Over::Fenced => Some(CloseCode::OWNERSHIP_TRANSFERRED),
+            Over::Store(StoreError::DiskFull) => Some(CloseCode::DISK_FULL),
             Over::Store(_) => Some(CloseCode::SETUP_FAILED),
             Over::Deleted => Some(DELETED),
         };

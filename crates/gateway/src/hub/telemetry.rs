@@ -34,7 +34,10 @@ impl Telemetry {
                 }
             }
             ServerMessage::ToolMetadata { title: Some(title), .. } => self.task = Some(title.clone()),
-            ServerMessage::MessageComplete { .. } => self.messages += 1,
+            ServerMessage::MessageComplete { .. }
+            | ServerMessage::MessageCancelled { message_id: Some(_) } => {
+                self.messages += 1;
+            }
             ServerMessage::TextPartComplete { text, .. } => self.pr_urls.extend(pr_urls(text)),
             _ => {}
         }

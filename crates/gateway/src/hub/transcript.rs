@@ -1,7 +1,15 @@
 //! The conversation, made of what was said: messages that are still open are held here, finished ones go to the store.
 
-use proto::socket::{Message, MessageRole, Part, ServerMessage, ToolCall, ToolStatus};
-use store::StoredMessage;
+use proto::socket::{Message, MessageRole, Part, ServerMessage, ToolCall, ToolStatus, TurnOutcome};
+use serde_json::json;
+use store::{StoredMessage, TranscriptWrite};
+
+/// What one text holds, as a finished one may.
+const MAX_TEXT: usize = 1024 * 1024;
+/// What all open messages hold together: text, arguments and results. Everyone who joins is sent as much.
+const MAX_OPEN: usize = 4 * 1024 * 1024;
+/// Stands where something was left out for it.
+const CUT: &str = "\n… (the rest was not kept: it is more than a message may hold)";
 
 /// A message with the ids of its parts, in the order of speaking.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +18,8 @@ pub(crate) struct Held {
     since: i64,
     message: Message,
     parts: Vec<(String, Piece)>,
+    /// Bytes of its parts.
+    bytes: usize,
 }
 
 /// A part that may still grow.
@@ -24,27 +34,33 @@ enum Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     open: Vec<Held>,
+    /// Bytes of all parts.
+    bytes: usize,
+    /// The prompt that was said last, and the last error since.
+    prompt: Option<String>,
+    last_error: Option<String>,
 }
 
 impl Transcript {
-    /// Takes in what is said to everyone under a number; gives the message that is finished by it and held no longer.
-    pub(crate) fn apply(&mut self, said: &ServerMessage, seq: i64, now: i64) -> Option<Held> {
+    /// Takes in what is said to everyone under a number; returns what is to be saved because of it: a message that is
+    /// finished and held no longer, or why a turn failed.
+    pub(crate) fn apply(&mut self, said: &ServerMessage, seq: i64, now: i64) -> Option<TranscriptWrite> {
         match said {
             ServerMessage::Message(message) => {
+                if message.role == MessageRole::User {
+                    self.prompted(&message.id);
+                }
                 if self.open.iter().all(|held| held.message.id != message.id) {
-                    self.open.push(Held::new(seq, message.clone()));
+                    let held = Held::new(seq, message.clone());
+                    self.bytes += held.bytes;
+                    self.open.push(held);
                 }
                 return if message.is_complete { self.finish(&message.id) } else { None };
             }
-            ServerMessage::Token { message_id, part_id, token } => {
-                if let Some(text) = self.text(message_id, part_id) {
-                    text.push_str(token);
-                }
-            }
+            ServerMessage::Token { message_id, part_id, token } => self.extend(message_id, part_id, token),
             ServerMessage::TextPartComplete { message_id, part_id, text } => {
-                if let Some(held) = self.text(message_id, part_id) {
-                    held.clone_from(text);
-                }
+                self.change(message_id, part_id, String::clear);
+                self.extend(message_id, part_id, text);
             }
             ServerMessage::ToolStart { message_id: Some(message), part_id, tool_call_id, tool, args } => {
                 let call = ToolCall {
@@ -61,10 +77,24 @@ impl Transcript {
             ServerMessage::ToolEnd { tool_call_id, result, status, .. } => {
                 self.tool_ended(tool_call_id, result, status.unwrap_or(ToolStatus::Completed), now);
             }
-            ServerMessage::MessageComplete { message_id } => return self.finish(message_id),
+            ServerMessage::MessageComplete { message_id }
+            | ServerMessage::MessageCancelled { message_id: Some(message_id) } => {
+                return self.finish(message_id);
+            }
+            ServerMessage::Error { message } => self.last_error = Some(message.clone()),
+            ServerMessage::TurnComplete { message_ids, outcome: TurnOutcome::Error } => {
+                let message_id = message_ids.last().cloned().or_else(|| self.prompt.clone())?;
+                let reason = self.last_error.take().unwrap_or_else(|| "The turn failed".to_owned());
+                return Some(TranscriptWrite::Failed { message_id, reason });
+            }
             _ => {}
         }
         None
+    }
+
+    /// The turn of this prompt runs.
+    pub(crate) fn prompted(&mut self, id: &str) {
+        (self.prompt, self.last_error) = (Some(id.to_owned()), None);
     }
 
     /// The number up to which everything is in finished messages, if `head` is the last that was used.
@@ -79,6 +109,7 @@ impl Transcript {
 
     /// Ends whatever is open: nothing more will be said of it.
     pub(crate) fn interrupt(&mut self) -> Vec<Held> {
+        self.bytes = 0;
         let mut all = std::mem::take(&mut self.open);
         for held in &mut all {
             held.message.is_complete = true;
@@ -105,27 +136,53 @@ impl Transcript {
         self.open.iter_mut().find(|held| held.message.id == id)
     }
 
-    fn finish(&mut self, id: &str) -> Option<Held> {
+    fn finish(&mut self, id: &str) -> Option<TranscriptWrite> {
         let at = self.open.iter().position(|held| held.message.id == id)?;
         let mut held = self.open.remove(at);
+        self.bytes -= held.bytes;
         held.message.is_complete = true;
-        Some(held)
+        Some(TranscriptWrite::Message(held.stored()))
     }
 
-    fn text(&mut self, message: &str, part: &str) -> Option<&mut String> {
-        let held = self.find(message)?;
+    /// Appends to a text, as far as there is room.
+    fn extend(&mut self, message: &str, part: &str, more: &str) {
+        let room = MAX_OPEN.saturating_sub(self.bytes);
+        self.change(message, part, |text| {
+            let room = room.min(MAX_TEXT.saturating_sub(text.len()));
+            // What comes after a cut would not follow what is there.
+            if text.ends_with(CUT) {
+                return;
+            }
+            if more.len() <= room {
+                text.push_str(more);
+            } else {
+                text.push_str(&more[..more.floor_char_boundary(room)]);
+                text.push_str(CUT);
+            }
+        });
+    }
+
+    /// Changes the text of a part, which begins here if it is not known, and counts its bytes.
+    fn change(&mut self, message: &str, part: &str, change: impl FnOnce(&mut String)) {
+        let Some(held) = self.open.iter_mut().find(|held| held.message.id == message) else { return };
         let known = held.parts.iter().position(|(id, _)| id == part);
         if known.is_none() {
             held.parts.push((part.to_owned(), Piece::Text(String::new())));
         }
         let at = known.unwrap_or(held.parts.len() - 1);
-        match &mut held.parts[at].1 {
-            Piece::Text(text) => Some(text),
-            Piece::Image(_) | Piece::Tool { .. } => None,
+        if let Piece::Text(text) = &mut held.parts[at].1 {
+            let before = text.len();
+            change(text);
+            held.bytes = held.bytes + text.len() - before;
+            self.bytes = self.bytes + text.len() - before;
         }
     }
 
-    fn tool_started(&mut self, message: &str, part: &str, call: ToolCall) {
+    fn tool_started(&mut self, message: &str, part: &str, mut call: ToolCall) {
+        let mut size = call.args.to_string().len();
+        if size > MAX_OPEN.saturating_sub(self.bytes) {
+            (call.args, size) = (json!({ "truncated": true }), 0);
+        }
         let Some(held) = self.find(message) else { return };
         let known = held.parts.iter_mut().find_map(|(id, piece)| match piece {
             Piece::Tool { call } if id == part => Some(call),
@@ -135,18 +192,25 @@ impl Transcript {
             Some(known) => known.args = call.args,
             None => held.parts.push((part.to_owned(), Piece::Tool { call })),
         }
+        held.bytes += size;
+        self.bytes += size;
     }
 
     /// A call may end after its message is finished: then it is in the store as it was, and the end in the log.
     fn tool_ended(&mut self, id: &str, result: &str, status: ToolStatus, now: i64) {
-        let pieces = self.open.iter_mut().flat_map(|held| &mut held.parts);
-        for (_, piece) in pieces {
-            if let Piece::Tool { call } = piece
-                && call.id == id
-            {
-                call.result = Some(result.to_owned());
-                call.status = status;
-                call.completed_at = Some(now);
+        let room = MAX_OPEN.saturating_sub(self.bytes);
+        for held in &mut self.open {
+            for (_, piece) in &mut held.parts {
+                if let Piece::Tool { call } = piece
+                    && call.id == id
+                {
+                    let kept = if result.len() <= room { result } else { CUT.trim_start() };
+                    call.result = Some(kept.to_owned());
+                    call.status = status;
+                    call.completed_at = Some(now);
+                    held.bytes += kept.len();
+                    self.bytes += kept.len();
+                }
             }
         }
     }
@@ -157,13 +221,15 @@ impl Held {
         let given = std::mem::take(&mut message.parts);
         let parts = given.into_iter().enumerate().filter_map(|(at, part)| {
             let piece = match part {
-                Part::Text { text } => Piece::Text(text),
+                Part::Text { text, .. } => Piece::Text(text),
                 Part::Image { image } => Piece::Image(image),
                 Part::Tool { .. } => return None,
             };
             Some((format!("given-{at}"), piece))
         });
-        Self { since, parts: parts.collect(), message }
+        let parts: Vec<_> = parts.collect();
+        let bytes = parts.iter().map(|(_, piece)| piece.bytes()).sum();
+        Self { since, parts, message, bytes }
     }
 
     /// As it is stored.
@@ -175,7 +241,7 @@ impl Held {
     pub(crate) fn shown(&self) -> Message {
         let mut message = self.message.clone();
         message.content = self.text();
-        message.parts = self.parts.iter().map(|(_, piece)| piece.shown()).collect();
+        message.parts = self.parts.iter().map(|(id, piece)| piece.shown(id)).collect();
         message.tool_calls = self
             .parts
             .iter()
@@ -200,9 +266,18 @@ impl Held {
 }
 
 impl Piece {
-    fn shown(&self) -> Part {
+    /// What a part has when a message is announced with it.
+    fn bytes(&self) -> usize {
         match self {
-            Self::Text(text) => Part::Text { text: text.clone() },
+            Self::Text(text) => text.len(),
+            Self::Image(image) => image.len(),
+            Self::Tool { .. } => 0,
+        }
+    }
+
+    fn shown(&self, id: &str) -> Part {
+        match self {
+            Self::Text(text) => Part::Text { text: text.clone(), part_id: Some(id.to_owned()) },
             Self::Image(image) => Part::Image { image: image.clone() },
             Self::Tool { call } => Part::Tool {
                 tool_call_id: call.id.clone(),
@@ -217,8 +292,6 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn message(id: &str, role: MessageRole, content: &str) -> ServerMessage {
@@ -233,6 +306,7 @@ mod tests {
             tool_calls: Vec::new(),
             parts: Vec::new(),
             interrupted: false,
+            error: None,
         })
     }
 
@@ -250,10 +324,34 @@ mod tests {
         }
     }
 
+    fn finished(write: Option<TranscriptWrite>) -> Message {
+        match write {
+            Some(TranscriptWrite::Message(message)) => message.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_failed_turn_leaves_its_reason_with_its_last_message() {
+        let mut transcript = Transcript::default();
+        let error = ServerMessage::Error { message: "the model refuses".into() };
+        let over = |ids: &[&str]| ServerMessage::TurnComplete {
+            message_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            outcome: TurnOutcome::Error,
+        };
+        for (ids, at) in [(&["a", "b"][..], "b"), (&[], "u")] {
+            transcript.apply(&message("u", MessageRole::User, "hi"), 1, 5);
+            transcript.apply(&error, 2, 5);
+            let write = transcript.apply(&over(ids), 3, 5);
+            let (message_id, reason) = (at.to_owned(), "the model refuses".to_owned());
+            assert_eq!(write, Some(TranscriptWrite::Failed { message_id, reason }));
+        }
+    }
+
     #[test]
     fn an_answer_grows_and_is_handed_over_when_it_is_complete() {
         let mut transcript = Transcript::default();
-        let user = transcript.apply(&message("u", MessageRole::User, "hi"), 1, 5).unwrap().shown();
+        let user = finished(transcript.apply(&message("u", MessageRole::User, "hi"), 1, 5));
         assert_eq!((user.content.as_str(), user.is_complete), ("hi", true));
         let said = [message("a", MessageRole::Assistant, ""), token("He"), token("l"), started(json!({}))];
         for (number, said) in (2..).zip(&said) {
@@ -277,15 +375,58 @@ mod tests {
             text: "Hello".into(),
         };
         transcript.apply(&whole, 8, 9);
-        let done = transcript
-            .apply(&ServerMessage::MessageComplete { message_id: "a".into() }, 9, 9)
-            .unwrap()
-            .shown();
+        let end = ServerMessage::MessageComplete { message_id: "a".into() };
+        let done = finished(transcript.apply(&end, 9, 9));
         assert_eq!((done.content.as_str(), done.is_complete, done.parts.len()), ("Hello", true, 2));
         let call = &done.tool_calls[0];
         assert_eq!((call.args.clone(), call.result.as_deref()), (json!({"command": "ls"}), Some("x")));
         assert_eq!((call.status, call.started_at, call.completed_at), (ToolStatus::Completed, 6, Some(8)));
         assert_eq!((transcript.settled(9), transcript.open().len()), (9, 0));
+    }
+
+    #[test]
+    fn what_is_open_is_bounded_like_what_is_finished() {
+        let mut transcript = Transcript::default();
+        let piece = "é".repeat(30_000);
+        for number in 0..100 {
+            let id = format!("m{number}");
+            transcript.apply(&message(&id, MessageRole::Assistant, ""), number, 1);
+            let call = ServerMessage::ToolStart {
+                message_id: Some(id.clone()),
+                part_id: "t".into(),
+                tool_call_id: id.clone(),
+                tool: "write".into(),
+                args: json!({ "content": piece }),
+            };
+            transcript.apply(&call, number, 1);
+            for _ in 0..40 {
+                let token = ServerMessage::Token {
+                    message_id: id.clone(),
+                    part_id: "p".into(),
+                    token: piece.clone(),
+                };
+                transcript.apply(&token, number, 1);
+            }
+        }
+        let first = transcript.open()[0].shown().content;
+        assert!(first.len() <= MAX_TEXT + CUT.len() && first.ends_with(CUT), "{}", first.len());
+        let held = |transcript: &Transcript| -> usize {
+            transcript.open().iter().map(|held| serde_json::to_string(&held.shown()).unwrap().len()).sum()
+        };
+        // Text and calls stand in a message twice.
+        assert!((MAX_OPEN..2 * MAX_OPEN + 100_000).contains(&held(&transcript)), "{}", held(&transcript));
+        for number in 0..100 {
+            let id = format!("m{number}");
+            let over = ServerMessage::TextPartComplete {
+                message_id: id.clone(),
+                part_id: "p".into(),
+                text: "x".into(),
+            };
+            transcript.apply(&over, 200, 1);
+            assert_eq!(transcript.find(&id).unwrap().shown().content, "x");
+            transcript.apply(&ServerMessage::MessageComplete { message_id: id }, 201, 1);
+        }
+        assert_eq!(transcript.bytes, 0);
     }
 
     #[test]

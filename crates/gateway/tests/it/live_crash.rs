@@ -42,6 +42,7 @@ async fn die(live: &Live, owner: &Owner, prompt: NewPrompt, died: Died) {
         tool_calls: Vec::new(),
         parts: Vec::new(),
         interrupted: false,
+        error: None,
     };
     if died >= Died::Queued {
         assert!(store.queue_prompt(owner, prompt.clone()).await.unwrap());

@@ -396,6 +396,7 @@ async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On
         tool_calls: Vec::new(),
         parts: Vec::new(),
         interrupted: false,
+        error: None,
     };
     let all: Vec<_> = (0..20).map(|number| StoredMessage::from_message(said(number), [])).collect();
     live.app.store.save_messages(&owner, 0, all).await.unwrap();

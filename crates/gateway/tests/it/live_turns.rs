@@ -104,6 +104,7 @@ async fn a_cancel_ends_the_turn_and_keeps_what_was_said(on: On) {
     let cancelled = of_type(&frames, "message_cancelled");
     assert_eq!(cancelled.len(), 1);
     assert!(cancelled[0]["payload"]["messageId"].is_string());
+    assert!(of_type(&frames, "message_complete").is_empty(), "a message ends once: {frames:?}");
     let init = live.init(&session).await;
     assert_eq!(init["payload"]["messages"][1]["content"], "Once upon");
     socket.prompt("and now").await;

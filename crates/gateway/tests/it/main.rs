@@ -48,6 +48,7 @@ mod live_crash;
 mod live_create;
 mod live_expiry;
 mod live_http;
+mod live_join;
 mod live_keys;
 mod live_rest;
 mod live_slow;

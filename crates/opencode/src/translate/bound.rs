@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Strings are cut to this where a whole value is too large.
-const LONG: usize = 2 * 1024;
+/// Where a whole value is too large, its strings are cut to this share of what it may be long.
+const SHARE: usize = 8;
 /// Lists are cut to this many items in the same case.
 const MANY: usize = 100;
 
@@ -32,23 +32,34 @@ pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
     if raw.len() <= most {
         return object;
     }
-    object.values_mut().for_each(shorten);
+    object.values_mut().for_each(|value| shorten(value, most / SHARE));
     let size = serde_json::to_string(&object).map_or(usize::MAX, |text| text.len());
-    if size <= most { object } else { Map::from_iter([("truncated".to_owned(), Value::Bool(true))]) }
+    if size <= most {
+        return object;
+    }
+    let ends =
+        [("truncated".to_owned(), Value::Bool(true)), ("raw".to_owned(), ends(raw, most / SHARE).into())];
+    Map::from_iter(ends)
 }
 
-/// The end of a long text is kept, since that is what a running command said last.
-fn shorten(value: &mut Value) {
+/// The beginning and the end of a text: what it is about, and what was said last.
+fn ends(text: &str, most: usize) -> String {
+    let begin = head(text, most / 2);
+    let end = &text[text.ceil_char_boundary(text.len() - most / 2)..];
+    format!("{begin}… ({} bytes left out) …{end}", text.len() - begin.len() - end.len())
+}
+
+fn shorten(value: &mut Value, most: usize) {
     match value {
-        Value::String(text) if text.len() > LONG => {
-            let from = text.ceil_char_boundary(text.len() - LONG);
-            text.replace_range(..from, "…");
-        }
+        Value::String(text) if text.len() > most => *text = ends(text, most),
         Value::Array(items) => {
-            items.truncate(MANY);
-            items.iter_mut().for_each(shorten);
+            if items.len() > MANY {
+                let left_out = format!("… ({} items left out) …", items.len() - MANY);
+                items.splice(MANY / 2..items.len() - MANY / 2, [Value::String(left_out)]);
+            }
+            items.iter_mut().for_each(|item| shorten(item, most));
         }
-        Value::Object(entries) => entries.values_mut().for_each(shorten),
+        Value::Object(entries) => entries.values_mut().for_each(|value| shorten(value, most)),
         _ => {}
     }
 }
@@ -70,15 +81,23 @@ mod tests {
     fn a_large_value_is_cut_inside_and_a_hopeless_one_replaced() {
         let small = json!({ "command": "ls", "list": [1] });
         assert_eq!(Value::Object(object(&small.to_string(), 100)), small);
-        let long = json!({ "path": "a", "content": format!("{}é end", "x".repeat(9_000)) });
+        let content = format!("begin é{}é end", "x".repeat(9_000));
+        let long = json!({ "path": "a", "content": content, "list": (0..1_000).collect::<Vec<_>>() });
         let cut = object(&long.to_string(), 4_000);
         assert_eq!(cut["path"], "a");
-        assert!(cut["content"].as_str().unwrap().ends_with("é end"));
-        let wide: Map<_, _> = (0..1_000).map(|n| (format!("key{n}"), json!(n))).collect();
-        assert_eq!(
-            Value::Object(object(&Value::Object(wide).to_string(), 4_000)),
-            json!({ "truncated": true })
+        let content = cut["content"].as_str().unwrap();
+        assert!(
+            content.starts_with("begin é") && content.ends_with("é end") && content.len() < 600,
+            "{content}"
         );
+        assert!(content.contains("bytes left out"), "{content}");
+        let list = cut["list"].as_array().unwrap();
+        assert_eq!((list.len(), &list[0], &list[100]), (MANY + 1, &json!(0), &json!(999)));
+        let wide: Map<_, _> = (0..1_000).map(|n| (format!("key{n}"), json!(n))).collect();
+        let cut = object(&Value::Object(wide).to_string(), 4_000);
+        assert_eq!(cut["truncated"], true);
+        let raw = cut["raw"].as_str().unwrap();
+        assert!(raw.starts_with(r#"{"key0":0"#) && raw.ends_with('}') && raw.len() < 600, "{raw}");
         assert!(object("[1]", 9).is_empty() && object("{", 9).is_empty());
     }
 }

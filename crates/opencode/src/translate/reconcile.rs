@@ -2,9 +2,11 @@
 
 use proto::socket::{MessageRole, ServerMessage, WireStatus};
 
+use super::text;
 use super::tool::ToolCall;
 use super::turn::{Kind, Text, Turn, Verdict};
 use super::{Output, SILENT, STOPPED, Translator};
+use crate::event::PartKind;
 use crate::history::{Entry, History, Message};
 
 impl Translator {
@@ -68,15 +70,21 @@ impl Translator {
     fn catch_up(&mut self, entry: &Entry<'_>, now: i64, out: &mut Output) {
         let is_answer = entry.info.role == "assistant";
         if is_answer && self.step(&entry.info.id, entry.info.time.created.unwrap_or(now), out) {
+            let mut before = Vec::new();
             for part in entry.parts.iter().filter(|part| part.message == entry.info.id) {
                 self.part(part, "", true, now, out);
+                if let (PartKind::StepStart, Some(turn)) = (part.kind, &mut self.turn) {
+                    text::begin_anew(turn, &part.message, Some(&before), out);
+                }
+                before.push(&*part.id);
             }
         }
         self.message(&entry.info, now, out);
     }
 
-    /// Takes back into the state what was said.
-    fn recall(&mut self, message: &ServerMessage) {
+    /// Takes back into the state what was said, where it is not given to [`Translator::resume`] at once; then call
+    /// [`Translator::stream_lost`].
+    pub fn recall(&mut self, message: &ServerMessage) {
         let Some(turn) = &mut self.turn else { return };
         match message {
             ServerMessage::Message(message) if message.role == MessageRole::Assistant => {
@@ -105,7 +113,12 @@ impl Translator {
                 }
             }
             ServerMessage::MessageComplete { message_id } => self.finish_step(message_id),
-            ServerMessage::MessageCancelled { .. } => turn.judge(Verdict::CancelTold),
+            ServerMessage::MessageCancelled { message_id } => {
+                turn.judge(Verdict::CancelTold);
+                if let Some(id) = message_id {
+                    self.finish_step(id);
+                }
+            }
             ServerMessage::Error { message } => turn.last_error.clone_from(message),
             ServerMessage::Status { status: WireStatus::Running, message } => {
                 turn.retrying = !message.is_empty();

@@ -2,7 +2,7 @@
 
 use proto::socket::ServerMessage;
 
-use super::turn::{self, Kind, Parked, Text, Turn};
+use super::turn::{Kind, Parked, Text, Turn};
 use super::{Output, Translator, back_to_work, bound, cut, is_id};
 use crate::event::Part;
 
@@ -115,6 +115,11 @@ impl Translator {
         if !report.whole.is_empty() || !report.piece.is_empty() {
             back_to_work(turn, out);
         }
+        if !turn.parts.contains_key(report.part) {
+            // The texts of a message follow each other: one that was torn and has not ended was begun anew while we were
+            // not there to hear of the retry.
+            void(turn, out, |_, of, text| text.torn && of == report.message);
+        }
         let new = || Kind::Text(Text::new(report.from_history));
         let Ok((known, _)) = turn.part(report.part, report.message, new) else {
             return cut(turn, out);
@@ -136,25 +141,21 @@ impl Translator {
 /// The agent begins its answer anew after an error: what was said of it so far is void, and clients learn that
 /// the part ended with no text.
 pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
-    void(turn, out, |_, _| true);
+    void(turn, out, |_, _, _| true);
 }
 
-/// A message is finished. A text of it that was torn and has not ended, beside one that has, was begun anew while we
-/// were not there to hear of the retry.
-pub(super) fn abandon_missed(turn: &mut Turn, message: &str, out: &mut Output) {
-    let ended =
-        |part: &turn::Part| part.message == message && matches!(&part.kind, Kind::Text(text) if text.ended);
-    if turn.parts.values().any(ended) {
-        void(turn, out, |of, text| text.torn && of == message);
-    }
+/// The agent has begun a message anew: a retry opens a new step in the same message, and what it had said before stays
+/// in its memory as texts without an end. `before` names those that it lists before the new step; live, all of them.
+pub(super) fn begin_anew(turn: &mut Turn, message: &str, before: Option<&[&str]>, out: &mut Output) {
+    void(turn, out, |id, of, _| of == message && before.is_none_or(|before| before.contains(&id)));
 }
 
-fn void(turn: &mut Turn, out: &mut Output, is_void: impl Fn(&str, &Text) -> bool) {
+fn void(turn: &mut Turn, out: &mut Output, is_void: impl Fn(&str, &str, &Text) -> bool) {
     let mut told = Vec::new();
     for (id, part) in &mut turn.parts {
         if let Kind::Text(text) = &mut part.kind
             && !text.ended
-            && is_void(&part.message, text)
+            && is_void(id, &part.message, text)
         {
             text.ended = true;
             if text.said.len() > 0 {

@@ -1,15 +1,15 @@
 //! The faults of the system that this one replaces, each shown absent. `docs/faults.md` names these tests.
 
-use opencode::translate::Effect;
-use serde_json::json;
+use opencode::translate::{Effect, Translator};
+use serde_json::{Value, json};
 
 use crate::stage::{
-    PROMPT, SESSION, Stage, completed, delta, done_state, event, failed_info, message, part, retry,
+    PROMPT, SESSION, Stage, completed, delta, done_state, event, failed_info, info, message, part, retry,
     session_error, status, text, text_part, tool, updated,
 };
 
 /// A text-only answer from its announcement to its last piece.
-fn answer(id: &str) -> [serde_json::Value; 5] {
+fn answer(id: &str) -> [Value; 5] {
     let prt = format!("prt_{id}");
     [
         message(id, "assistant"),
@@ -129,7 +129,7 @@ fn events_of_other_sessions_are_nobodys_business() {
     let mut stage = Stage::busy();
     stage.event(&message("a1", "assistant"));
     let known = stage.said.len();
-    let foreign = |mut event: serde_json::Value| {
+    let foreign = |mut event: Value| {
         let text = event.to_string().replace(SESSION, "ses_child");
         event = serde_json::from_str(&text).unwrap();
         event
@@ -234,7 +234,6 @@ fn a_cancelled_turn_ends_with_the_second_idle_and_its_last_words() {
         "token a1 p words",
         "text a1 p slow words",
         "cancelled a1",
-        "complete a1",
         "turn a1 Cancelled",
     ];
     assert_eq!(stage.script(), expected);
@@ -291,6 +290,28 @@ fn a_retry_is_shown_and_voids_what_was_said_of_the_answer() {
         "text a1 p2 whole",
     ];
     assert_eq!(stage.script(), expected);
+}
+
+/// A second step in the same message is the only trace of a retry that nobody heard of.
+#[test]
+fn a_retry_that_was_missed_voids_what_was_said_as_soon_as_it_is_found() {
+    let step = |id: &str| json!({ "id": id, "messageID": "a1", "sessionID": SESSION, "type": "step-start" });
+    let history = |parts: Vec<Value>| json!([{ "info": info(PROMPT, "user"), "parts": [] }, { "info": info("a1", "assistant"), "parts": parts }]);
+    let half = || text_part("a1", "p1", "", false);
+    for found_live in [true, false] {
+        let mut stage = Stage::busy();
+        stage.events([message("a1", "assistant"), part(step("s1")), part(half()), delta("a1", "p1", "half")]);
+        stage.translator = Translator::resume(SESSION, PROMPT, &stage.said);
+        if found_live {
+            stage.reconcile(&history(vec![step("s1"), half()]), true);
+            assert_eq!(stage.script(), ["message a1", "token a1 p1 half"], "it may go on");
+            stage.event(&part(step("s2")));
+        } else {
+            let anew = text_part("a1", "p2", "", false);
+            stage.reconcile(&history(vec![step("s1"), half(), step("s2"), anew]), true);
+        }
+        assert_eq!(stage.script(), ["message a1", "token a1 p1 half", "text a1 p1 "], "live: {found_live}");
+    }
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn an_answer_that_was_begun_anew_while_nobody_listened_is_said_once() {
         text("a1", "p2", "one two", true),
     ]);
     stage.events([completed("a1"), status("idle")]);
-    let expected = ["token a1 p2 one two", "text a1 p2 one two", "text a1 p1 ", "complete a1", "turn a1 Ok"];
+    let expected = ["text a1 p1 ", "token a1 p2 one two", "text a1 p2 one two", "complete a1", "turn a1 Ok"];
     assert_eq!(stage.script()[said..], expected);
 }
 

@@ -56,7 +56,7 @@ struct Honest {
 }
 
 impl Honest {
-    /// Parts of one step run beside each other, in the order that `order` picks.
+    /// Parts of one step run beside each other, in the order that `order` picks; but its texts follow each other.
     fn new(turn: &[Vec<Plan>], order: &[Index]) -> Self {
         let mut honest = Self { events: vec![], histories: vec![], texts: HashMap::new(), calls: 0 };
         let mut picks = order.iter().cycle();
@@ -70,15 +70,20 @@ impl Honest {
             let mut lives: Vec<_> = plans
                 .iter()
                 .enumerate()
-                .map(|(part, plan)| honest.life(&message, &format!("prt_{number}_{part}"), plan))
+                .map(|(part, plan)| {
+                    let is_text = matches!(plan, Plan::Text(_));
+                    (is_text, honest.life(&message, &format!("prt_{number}_{part}"), plan))
+                })
                 .collect();
-            lives.retain(|life| !life.is_empty());
             while !lives.is_empty() {
-                let pick = picks.next().unwrap().index(lives.len());
-                let (event, stored) = lives[pick].remove(0);
+                let first_text = lives.iter().position(|(is_text, _)| *is_text);
+                let free = |pick: &usize| !lives[*pick].0 || first_text == Some(*pick);
+                let free: Vec<usize> = (0..lives.len()).filter(free).collect();
+                let pick = free[picks.next().unwrap().index(free.len())];
+                let (event, stored) = lives[pick].1.remove(0);
                 store(&mut now, stored);
                 honest.push(event, &past, Some(&now));
-                lives.retain(|life| !life.is_empty());
+                lives.retain(|(_, life)| !life.is_empty());
             }
             now["info"] = stage::completed_info(&message);
             honest.push(stage::completed(&message), &past, Some(&now));

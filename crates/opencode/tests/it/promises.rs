@@ -35,6 +35,9 @@ pub(crate) fn check(said: &[ServerMessage]) {
                 assert!(calls.contains(tool_call_id), "ended and never begun: {told}");
                 assert!(ended_calls.insert(tool_call_id), "ended twice: {told}");
             }
+            ServerMessage::MessageCancelled { message_id: Some(message_id) } => {
+                open.retain(|id| id != message_id);
+            }
             ServerMessage::MessageComplete { message_id } => {
                 let before = open.len();
                 open.retain(|id| id != message_id);

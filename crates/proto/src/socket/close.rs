@@ -14,6 +14,8 @@ impl CloseCode {
     pub const SETUP_FAILED: Self = Self { code: 1011, reason: "Failed to setup connection" };
     /// What a proxy socket leads to is gone.
     pub const UPSTREAM_ERROR: Self = Self { code: 1011, reason: "Upstream error" };
+    /// The gateway cannot write. A client that comes back is told more, and may stay.
+    pub const DISK_FULL: Self = Self { code: 1013, reason: "The gateway's disk is full" };
     /// The client reads too slowly; it may come back with its cursor and misses nothing.
     pub const SLOW_CONSUMER: Self = Self { code: 1013, reason: "slow consumer" };
 }

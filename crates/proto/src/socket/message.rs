@@ -51,6 +51,9 @@ pub struct Message {
     /// The answer was cut off, and what is here is all there will be.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
+    /// Why the turn failed that ended with this message, or with this prompt where it was not answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// A piece of a message, in the order of speaking.
@@ -59,6 +62,9 @@ pub struct Message {
 pub enum Part {
     Text {
         text: String,
+        /// Under which its tokens and its end come; absent in a message as it is announced.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part_id: Option<String>,
     },
     Image {
         /// A data URI or a URL.

@@ -48,6 +48,7 @@ fn message(id: &str, role: MessageRole, content: &str, created_at: i64) -> Messa
         tool_calls: vec![],
         parts: vec![],
         interrupted: false,
+        error: None,
     }
 }
 
@@ -67,28 +68,33 @@ fn conversation() -> Vec<Golden> {
     };
     let interrupted = Message {
         tool_calls: vec![call],
-        parts: vec![Part::Tool {
-            tool_call_id: s("c"),
-            tool_name: s("bash"),
-            args: json!({"command": "ls"}),
-            result: None,
-            status: ToolStatus::Running,
-        }],
+        parts: vec![
+            Part::Text { text: s("par"), part_id: Some(s("p")) },
+            Part::Tool {
+                tool_call_id: s("c"),
+                tool_name: s("bash"),
+                args: json!({"command": "ls"}),
+                result: None,
+                status: ToolStatus::Running,
+            },
+        ],
         interrupted: true,
+        error: Some(s("the model refuses")),
         ..message("m2", MessageRole::Assistant, "par", 2)
     };
     let from_slack = Message {
         sender_id: Some(s("u")),
         source: Some(MessageSource::Slack),
-        parts: vec![Part::Image { image: s("https://h/i.png") }, Part::Text { text: s("hi") }],
+        parts: vec![Part::Image { image: s("https://h/i.png") }, Part::Text { text: s("hi"), part_id: None }],
         ..message("m1", MessageRole::User, "hi", 1)
     };
     vec![
         (
             r#"{"type":"init","payload":{"messages":[{"id":"m2","role":"assistant","content":"par","isComplete":false,
-                "createdAt":2,"interrupted":true,
+                "createdAt":2,"interrupted":true,"error":"the model refuses",
                 "toolCalls":[{"id":"c","tool":"bash","args":{"command":"ls"},"status":"running","startedAt":1771581600000}],
-                "parts":[{"type":"tool","toolCallId":"c","toolName":"bash","args":{"command":"ls"},"status":"running"}]}],
+                "parts":[{"type":"text","text":"par","partId":"p"},
+                    {"type":"tool","toolCallId":"c","toolName":"bash","args":{"command":"ls"},"status":"running"}]}],
                 "earlier":7,"config":{"previewTunnelUrl":"https://p"}},"seq":41,"epoch":3}"#,
             Frame {
                 message: ServerMessage::Init {

@@ -145,7 +145,7 @@ fn run(connection: &mut Connection, kept: &Kept, writes: &[Arc<Ready>]) -> Resul
     if !plan.events.is_empty() {
         append(&tx, &plan.events, size)?;
     }
-    tx.commit().map_err(|error| StoreError::NotCommitted(error.to_string()))?;
+    tx.commit().map_err(|error| failed(&error))?;
     kept.note(writes, &plan.results);
     Ok(plan.results)
 }
@@ -233,6 +233,7 @@ fn failed(error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::ConstraintViolation) | None => {
             StoreError::Failed(sqlx::Error::Protocol(error.to_string()))
         }
+        Some(ErrorCode::DiskFull) => StoreError::DiskFull,
         Some(_) => StoreError::NotCommitted(error.to_string()),
     }
 }

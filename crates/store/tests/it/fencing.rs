@@ -2,7 +2,9 @@
 
 use proto::socket::{MessageRole, SnapshotTarget};
 use proto::{PauseReason, PromptState, SessionStatus};
-use store::{LatestTask, NewBatch, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry};
+use store::{
+    LatestTask, NewBatch, NewPrompt, Owner, Store, StoreError, StoredMessage, Telemetry, TranscriptWrite,
+};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, ending, id, org, own, session, snapshot, together};
@@ -32,7 +34,7 @@ const CALLS: [&str; 20] = [
     "append_events",
     "prune_events",
     "save_messages",
-    "append_and_save",
+    "save_transcript",
     "queue_prompt",
     "set_prompt_state",
 ];
@@ -61,9 +63,9 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         "append_events" => store.append_events(owner, 11, 12, "{}\n{}", at(76)).await,
         "prune_events" => store.prune_events(owner, 10).await,
         "save_messages" => store.save_messages(owner, 12, vec![message("m2")]).await,
-        "append_and_save" => {
+        "save_transcript" => {
             let batch = NewBatch { first_seq: 11, last_seq: 12, frames: "{}\n{}".to_owned(), at: at(76) };
-            store.append_and_save(owner, batch, 12, vec![message("m2")]).await
+            store.save_transcript(owner, Some(batch), 12, vec![TranscriptWrite::Message(message("m2"))]).await
         }
         "queue_prompt" => store.queue_prompt(owner, prompt("p2")).await.map(drop),
         "set_prompt_state" => store.set_prompt_state(owner, "p1", PromptState::Answered).await,
@@ -78,6 +80,7 @@ fn message(id: &str) -> StoredMessage {
         content: "hello".to_owned(),
         is_complete: true,
         interrupted: false,
+        error: None,
         sender_id: None,
         source: None,
         created_at: at(1),

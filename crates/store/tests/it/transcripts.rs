@@ -45,13 +45,14 @@ fn answer() -> Message {
             call("c2", ToolStatus::Running, None, None),
         ],
         parts: vec![
-            Part::Text { text: "Hello".to_owned() },
+            Part::Text { text: "Hello".to_owned(), part_id: Some("prt_z".to_owned()) },
             tool("c1", ToolStatus::Completed, Some("a.txt")),
-            Part::Text { text: ", world".to_owned() },
+            Part::Text { text: ", world".to_owned(), part_id: Some("prt_x".to_owned()) },
             Part::Image { image: "data:image/png;base64,AA==".to_owned() },
             tool("c2", ToolStatus::Running, None),
         ],
         interrupted: true,
+        error: None,
     }
 }
 

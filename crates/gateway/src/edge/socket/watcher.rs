@@ -2,6 +2,7 @@
 
 mod beside;
 mod coalesce;
+mod disk_full;
 mod git;
 
 use std::future::poll_fn;
@@ -17,11 +18,12 @@ use proto::socket::{
     WireStatus,
 };
 use proto::{SessionId, UserId};
+use store::StoreError;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::{interval, timeout};
 
 use crate::app::AppState;
-use crate::hub::{After, Asked, Hub, Joined, Listener, Prompted, to_one};
+use crate::hub::{After, Asked, Hub, HubError, Joined, Listener, Prompted, to_one};
 use crate::runtime::git_failed;
 use crate::server::Inbound;
 
@@ -36,6 +38,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 const ANSWERS: usize = 16;
 /// Requests for work in the sandbox that one client may have under way.
 const WORK_WAITING: usize = 8;
+const STOPPING: CloseCode = CloseCode { code: 1001, reason: "The gateway stops" };
 /// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
 const PAGE: usize = 128 * 1024;
 
@@ -76,16 +79,17 @@ struct Watcher {
 enum End {
     /// The client is gone, or as good as gone.
     Gone,
+    /// The client closes.
+    Closed,
     /// We send it away.
     Away(CloseCode),
 }
 
 /// Serves a client until one side has enough. What is rare is boxed: else every client holds room for the largest of it.
-pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, mut socket: WebSocket) {
-    let (hub, joined) = match Box::pin(enter(&app, &visitor, &mut socket)).await {
+pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64>, mut socket: WebSocket) {
+    let (hub, joined) = match Box::pin(enter(&app, &visitor, &mut since, &mut socket)).await {
         Ok(entered) => entered,
-        Err(End::Gone) => return,
-        Err(End::Away(code)) => return Box::pin(farewell(socket, code)).await,
+        Err(end) => return Box::pin(farewell(socket, end)).await,
     };
     let mut watcher = Watcher {
         place: hub.feed.head(),
@@ -106,20 +110,35 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, since: Option<i64>, m
         Err(end) => end,
     };
     watcher.hub.leave(watcher.visitor.user);
-    if let End::Away(code) = end {
-        Box::pin(farewell(watcher.socket, code)).await;
-    }
+    Box::pin(farewell(watcher.socket, end)).await;
 }
 
-/// Tells the client that it is heard, and brings it to the session.
-async fn enter(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Result<(Hub, Joined), End> {
+/// Tells the client that it is heard, and brings it to the session. While the disk is full it waits here.
+async fn enter(
+    app: &AppState,
+    visitor: &Visitor,
+    since: &mut Option<i64>,
+    socket: &mut WebSocket,
+) -> Result<(Hub, Joined), End> {
     let message = "Connecting to coding agent...".to_owned();
     let hello = to_one(&ServerMessage::Status { status: WireStatus::Resuming, message });
     in_time(socket.send(Message::Text(hello))).await?;
-    app.hubs.join(app, visitor.session, (visitor.user, visitor.passive)).await.map_err(|error| {
-        tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
-        End::Away(CloseCode::SETUP_FAILED)
-    })
+    let mut told = false;
+    loop {
+        match app.hubs.join(app, visitor.session, (visitor.user, visitor.passive)).await {
+            Ok(entered) => return Ok(entered),
+            Err(HubError::Store(StoreError::DiskFull)) => {
+                if !std::mem::replace(&mut told, true) {
+                    disk_full::tell(app, visitor, since, socket).await?;
+                }
+                disk_full::wait(app, visitor, socket).await?;
+            }
+            Err(error) => {
+                tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
+                return Err(End::Away(CloseCode::SETUP_FAILED));
+            }
+        }
+    }
 }
 
 impl Watcher {
@@ -209,7 +228,8 @@ impl Watcher {
                             self.visitor.inbound.control(payload.len());
                         }
                         Some(Err(_)) if self.visitor.inbound.is_over() => return Err(End::Away(OVER_SHARE)),
-                        Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
+                        Some(Ok(Message::Close(_))) => return Err(End::Closed),
+                        Some(Err(_)) | None => return Err(End::Gone),
                     }
                 }
                 Some(answer) = self.answers.1.recv() => self.send(answer).await?,
@@ -221,7 +241,7 @@ impl Watcher {
                     self.flush().await?;
                 }
                 () = &mut closing => {
-                    return Err(End::Away(CloseCode { code: 1001, reason: "The gateway stops" }));
+                    return Err(End::Away(STOPPING));
                 }
             }
         }
@@ -405,9 +425,16 @@ async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Resu
     }
 }
 
-/// Says why, and reads until the client has closed too, or it may never see it.
-async fn farewell(mut socket: WebSocket, code: CloseCode) {
-    let frame = CloseFrame { code: code.code, reason: code.reason.into() };
-    let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
+/// Says why, or answers the client's own close, and reads until both have closed: only that writes the answer, and only
+/// so is the client sure to see it.
+async fn farewell(mut socket: WebSocket, end: End) {
+    match end {
+        End::Gone => return,
+        End::Closed => {}
+        End::Away(code) => {
+            let frame = CloseFrame { code: code.code, reason: code.reason.into() };
+            let _ = timeout(STALLED, socket.send(Message::Close(Some(frame)))).await;
+        }
+    }
     let _ = timeout(CLOSING, async { while socket.next().await.is_some() {} }).await;
 }

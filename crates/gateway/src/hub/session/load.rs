@@ -11,7 +11,7 @@ use super::super::feed::Feed;
 use super::super::presence::Watchers;
 use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
-use super::super::transcript::{Held, Transcript};
+use super::super::transcript::Transcript;
 use super::{Over, Session, millis};
 use crate::app::AppState;
 
@@ -82,35 +82,43 @@ impl Session {
         let sent: Vec<String> = self.queue.iter().filter(sent).map(|prompt| prompt.id.clone()).collect();
         // One that was marked and never said was never sent: it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
-        let (mut place, mut words, now) = (0, None, millis(&self.app));
+        let (mut place, mut outcome, now) = (0, None, millis(&self.app));
         let mut finished = Vec::new();
+        let agent = self.record.agent_session_id.clone().unwrap_or_default();
         loop {
             let page = self.app.store.events_after(self.record.id, place, PAGE).await?;
             let Some(last) = page.last() else { break };
             place = last.last_seq;
             for (seq, message) in page.iter().flat_map(spoken) {
                 if seq > reached && about(&message).is_none_or(|id| !complete.contains(id)) {
-                    finished.extend(self.transcript.apply(&message, seq, now).as_ref().map(Held::stored));
+                    finished.extend(self.transcript.apply(&message, seq, now));
                 }
                 if let Some(begun) = about(&message).and_then(|id| sent.iter().find(|sent| *sent == id)) {
                     turn = Some(begun.clone());
-                    words = Some(Words::default());
-                } else if let Some(words) = &mut words {
-                    words.add(message);
+                    (self.translator, outcome) = (Some(Translator::resume(&agent, begun, [])), None);
+                } else if let Some(translator) = &mut self.translator {
+                    translator.recall(&message);
+                    if let ServerMessage::TurnComplete { outcome: ended, .. } = message {
+                        outcome = Some(ended);
+                    }
                 }
             }
         }
         if !finished.is_empty() {
             let settled = self.transcript.settled(self.feed.head());
-            self.app.store.save_messages(&self.owner, settled, finished).await?;
+            self.app.store.save_transcript(&self.owner, None, settled, finished).await?;
         }
         self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
-        let words = words.unwrap_or_default();
-        if let (Some(turn), Some(agent)) = (&turn, &self.record.agent_session_id) {
-            self.translator = Some(Translator::resume(agent, turn, &words.0));
-        }
+        self.translator = match (&turn, &self.record.agent_session_id, self.translator.take()) {
+            (Some(_), Some(_), Some(mut translator)) => {
+                translator.stream_lost();
+                Some(translator)
+            }
+            (Some(turn), Some(agent), None) => Some(Translator::resume(agent, turn, [])),
+            _ => None,
+        };
         match turn {
-            Some(turn) => self.resume_turn(turn, words.outcome()).await,
+            Some(turn) => self.resume_turn(turn, outcome).await,
             None => Ok(()),
         }
     }
@@ -119,6 +127,7 @@ impl Session {
     async fn resume_turn(&mut self, turn: String, outcome: Option<TurnOutcome>) -> Result<(), StoreError> {
         let Some(outcome) = outcome else {
             self.app.gate.begin_turn(&self.record, &turn).await?;
+            self.transcript.prompted(&turn);
             self.turn = Some(turn);
             return Ok(());
         };
@@ -141,47 +150,20 @@ impl Session {
     }
 }
 
-/// What a turn has said, with tokens that follow each other joined: a long turn is many of them.
-#[derive(Default)]
-struct Words(Vec<ServerMessage>);
-
-impl Words {
-    /// How the turn ended, if it has.
-    fn outcome(&self) -> Option<TurnOutcome> {
-        self.0.iter().find_map(|message| match message {
-            ServerMessage::TurnComplete { outcome, .. } => Some(*outcome),
-            _ => None,
-        })
-    }
-
-    fn add(&mut self, message: ServerMessage) {
-        if let (
-            Some(ServerMessage::Token { message_id, part_id, token }),
-            ServerMessage::Token { message_id: of, part_id: part, token: more },
-        ) = (self.0.last_mut(), &message)
-            && message_id == of
-            && part_id == part
-        {
-            token.push_str(more);
-            return;
-        }
-        self.0.push(message);
-    }
-}
-
 /// What a batch of the log says, with its numbers. A frame of a later version says nothing to this one.
-fn spoken(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
+pub(in crate::hub) fn spoken(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
     let numbered = (batch.first_seq..).zip(batch.frames.lines());
     numbered.filter_map(|(seq, line)| Some((seq, Frame::parse(line).ok()?.message)))
 }
 
 /// The message that something is said of.
-fn about(said: &ServerMessage) -> Option<&str> {
+pub(in crate::hub) fn about(said: &ServerMessage) -> Option<&str> {
     match said {
         ServerMessage::Message(message) => Some(&message.id),
         ServerMessage::Token { message_id, .. }
         | ServerMessage::TextPartComplete { message_id, .. }
         | ServerMessage::MessageComplete { message_id }
+        | ServerMessage::MessageCancelled { message_id: Some(message_id) }
         | ServerMessage::ToolStart { message_id: Some(message_id), .. } => Some(message_id),
         _ => None,
     }

@@ -2,7 +2,7 @@
 
 use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Message, ServerMessage, WireStatus};
-use store::{NewBatch, StoredMessage};
+use store::{NewBatch, TranscriptWrite};
 
 use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
@@ -12,7 +12,7 @@ use super::{Over, Session, frame, millis};
 const BLOCK: i64 = 100_000;
 /// What of a conversation is told at once; of a longer one the end.
 /// Whoever does not read it keeps it waiting in our memory, so it is no more than the system itself keeps for a socket.
-const WHOLE: usize = 256 * 1024;
+pub(in crate::hub) const WHOLE: usize = 256 * 1024;
 /// Frames that stay in the log behind the last turn, for clients that come back.
 const KEPT: i64 = 5_000;
 
@@ -39,19 +39,19 @@ impl Session {
             let batch =
                 NewBatch { first_seq: first, last_seq: last, frames: text.as_str().to_owned(), at: now };
             let settled = self.transcript.settled(last);
-            Box::pin(self.app.store.append_and_save(&self.owner, batch, settled, finished)).await?;
+            Box::pin(self.app.store.save_transcript(&self.owner, Some(batch), settled, finished)).await?;
         }
         self.feed.publish(first, frames);
         Ok(())
     }
 
-    /// Takes messages into the transcript and the counters; returns the messages that are finished by them.
-    fn observe(&mut self, first: i64, messages: &[ServerMessage]) -> Vec<StoredMessage> {
+    /// Takes messages into the transcript and the counters; returns what is to be saved because of them.
+    fn observe(&mut self, first: i64, messages: &[ServerMessage]) -> Vec<TranscriptWrite> {
         let now = millis(&self.app);
         let mut finished = Vec::new();
         for (seq, said) in (first..).zip(messages) {
             self.telemetry.observe(said);
-            finished.extend(self.transcript.apply(said, seq, now).as_ref().map(Held::stored));
+            finished.extend(self.transcript.apply(said, seq, now));
         }
         finished
     }

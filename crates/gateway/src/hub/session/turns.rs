@@ -315,7 +315,7 @@ fn part_ids(prompt: &store::Prompt) -> Vec<String> {
 /// A prompt as everyone sees it: images first, then the text.
 fn spoken(prompt: &store::Prompt) -> Message {
     let images = prompt.images.iter().map(|image| Part::Image { image: image.clone() });
-    let text = Part::Text { text: prompt.content.clone() };
+    let text = Part::Text { text: prompt.content.clone(), part_id: None };
     Message {
         id: prompt.id.clone(),
         role: MessageRole::User,
@@ -327,5 +327,6 @@ fn spoken(prompt: &store::Prompt) -> Message {
         tool_calls: Vec::new(),
         parts: images.chain([text]).collect(),
         interrupted: false,
+        error: None,
     }
 }

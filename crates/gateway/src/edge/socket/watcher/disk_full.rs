@@ -1,0 +1,67 @@
+//! A client of a session that nobody can own while the gateway's disk is full: it gets the conversation, is told why
+//! nothing goes on, and waits here. Sent away, it would come back at once, and all others too.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket};
+use futures_util::StreamExt as _;
+use proto::socket::{ClientMessage, CloseCode, ServerMessage, WireStatus};
+use tokio::time::sleep;
+
+use super::{End, OVER_SHARE, STOPPING, Visitor, in_time};
+use crate::app::AppState;
+use crate::hub::{stored_init, to_one};
+
+/// How often it is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+const FULL: &str = "The gateway's disk is full: nothing new is accepted until its operator frees some space.";
+
+/// Sends what can be read and why there is no more. A client with a cursor keeps what it has; all others have one now.
+pub(super) async fn tell(
+    app: &AppState,
+    visitor: &Visitor,
+    since: &mut Option<i64>,
+    socket: &mut WebSocket,
+) -> Result<(), End> {
+    if since.is_none() {
+        let stored = stored_init(app, visitor.session).await;
+        let (init, seq) = stored.map_err(|_| End::Away(CloseCode::DISK_FULL))?;
+        in_time(socket.send(Message::Text(init))).await?;
+        *since = Some(seq);
+    }
+    send(socket, &ServerMessage::Error { message: FULL.to_owned() }).await?;
+    send(socket, &ServerMessage::Status { status: WireStatus::Error, message: FULL.to_owned() }).await
+}
+
+/// Waits until it is time to try again, and answers the client meanwhile.
+pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Result<(), End> {
+    let mut again = pin!(sleep(AGAIN));
+    loop {
+        let message = tokio::select! {
+            () = &mut again => return Ok(()),
+            () = app.closing.cancelled() => return Err(End::Away(STOPPING)),
+            message = socket.next() => message,
+        };
+        match message {
+            Some(Ok(Message::Text(text))) => {
+                // What is longer is no ping, and is not worth reading.
+                let is_ping = text.len() < 1024 && ClientMessage::parse(&text) == Ok(ClientMessage::Ping);
+                let full = ServerMessage::Error { message: FULL.to_owned() };
+                send(socket, if is_ping { &ServerMessage::Pong } else { &full }).await?;
+                visitor.inbound.completed();
+            }
+            Some(Ok(Message::Binary(_))) => visitor.inbound.completed(),
+            Some(Ok(Message::Ping(payload) | Message::Pong(payload))) => {
+                visitor.inbound.control(payload.len())
+            }
+            Some(Ok(Message::Close(_))) => return Err(End::Closed),
+            Some(Err(_)) if visitor.inbound.is_over() => return Err(End::Away(OVER_SHARE)),
+            Some(Err(_)) | None => return Err(End::Gone),
+        }
+    }
+}
+
+async fn send(socket: &mut WebSocket, message: &ServerMessage) -> Result<(), End> {
+    in_time(socket.send(Message::Text(to_one(message)))).await
+}
