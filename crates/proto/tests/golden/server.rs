@@ -56,7 +56,8 @@ fn nothing_said() -> ServerMessage {
     ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None }
 }
 
-fn conversation() -> Vec<Golden> {
+/// A message with a text and a call, whose turn failed.
+fn interrupted() -> Message {
     let call = ToolCall {
         id: s("c"),
         tool: s("bash"),
@@ -66,7 +67,7 @@ fn conversation() -> Vec<Golden> {
         started_at: 1_771_581_600_000,
         completed_at: None,
     };
-    let interrupted = Message {
+    Message {
         tool_calls: vec![call],
         parts: vec![
             Part::Text { text: s("par"), part_id: Some(s("p")) },
@@ -81,7 +82,10 @@ fn conversation() -> Vec<Golden> {
         interrupted: true,
         error: Some(s("the model refuses")),
         ..message("m2", MessageRole::Assistant, "par", 2)
-    };
+    }
+}
+
+fn conversation() -> Vec<Golden> {
     let from_slack = Message {
         sender_id: Some(s("u")),
         source: Some(MessageSource::Slack),
@@ -98,7 +102,7 @@ fn conversation() -> Vec<Golden> {
                 "earlier":7,"config":{"previewTunnelUrl":"https://p"}},"seq":41,"epoch":3}"#,
             Frame {
                 message: ServerMessage::Init {
-                    messages: vec![interrupted],
+                    messages: vec![interrupted()],
                     earlier: 7,
                     config: Some(InitConfig { preview_tunnel_url: s("https://p") }),
                 },
