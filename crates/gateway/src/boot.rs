@@ -102,7 +102,7 @@ impl Gateway {
         tokio::spawn(follow_lock(Arc::downgrade(&gate)));
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
-        let shares = Shares::new(&config);
+        let (shares, space) = (Shares::new(&config), Space::of(&config.data_dir));
         let app = App {
             config,
             public_url,
@@ -116,7 +116,7 @@ impl Gateway {
             service_secret,
             instance,
             hubs,
-            space: Space::of(&config.data_dir),
+            space,
             closing: CancellationToken::new(),
             sandboxes,
             networks,

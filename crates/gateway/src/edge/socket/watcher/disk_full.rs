@@ -46,7 +46,8 @@ pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSock
         match message {
             Some(Ok(Message::Text(text))) => {
                 // What is longer is no ping, and is not worth reading.
-                let is_ping = text.len() < 1024 && ClientMessage::parse(&text) == Ok(ClientMessage::Ping);
+                let is_ping =
+                    text.len() < 1024 && matches!(ClientMessage::parse(&text), Ok(ClientMessage::Ping));
                 let full = ServerMessage::Error { message: FULL.to_owned() };
                 send(socket, if is_ping { &ServerMessage::Pong } else { &full }).await?;
                 visitor.inbound.completed();
