@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::config::{Config, Origin};
 use crate::coord::Coord;
+use crate::edge::auth::LiveCredentials;
 use crate::gate::Gate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
@@ -42,6 +43,8 @@ pub struct App {
     /// What this instance calls itself, where others can read it.
     pub instance: String,
     pub hubs: Hubs,
+    /// What open sockets and streams rest on.
+    pub live_credentials: LiveCredentials,
     /// Says to sockets that it is time to go.
     pub closing: CancellationToken,
     pub sandboxes: Sandboxes,

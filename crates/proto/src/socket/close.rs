@@ -14,6 +14,8 @@ impl CloseCode {
     pub const SETUP_FAILED: Self = Self { code: 1011, reason: "Failed to setup connection" };
     /// What a proxy socket leads to is gone.
     pub const UPSTREAM_ERROR: Self = Self { code: 1011, reason: "Upstream error" };
+    /// The membership, the key or the login that the socket was opened with has ended.
+    pub const CREDENTIAL_ENDED: Self = Self { code: 4401, reason: "credential ended" };
     /// The client reads too slowly; it may come back with its cursor and misses nothing.
     pub const SLOW_CONSUMER: Self = Self { code: 1013, reason: "slow consumer" };
 }
