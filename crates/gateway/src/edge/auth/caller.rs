@@ -158,10 +158,10 @@ impl Caller {
 pub(super) async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     let caller = presented(parts, app).await?;
     // Bodies are read after this, and count for whoever sends them.
-    let party = caller.party();
-    parts.extensions.insert(party);
+    let payer = caller.party();
+    parts.extensions.insert(payer);
     if is_safe(&parts.method) {
-        take_slot(app, parts, party)?;
+        take_slot(app, parts, payer)?;
     }
     Ok(caller)
 }
