@@ -15,6 +15,7 @@ use url::Url;
 use crate::config::{Config, Origin};
 use crate::coord::Coord;
 use crate::data_dir::Space;
+use crate::edge::auth::LiveCredentials;
 use crate::gate::Gate;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
@@ -45,6 +46,8 @@ pub struct App {
     pub hubs: Hubs,
     /// Whether the data dir can take more.
     pub space: Space,
+    /// What open sockets and streams rest on.
+    pub live_credentials: LiveCredentials,
     /// Says to sockets that it is time to go.
     pub closing: CancellationToken,
     pub sandboxes: Sandboxes,

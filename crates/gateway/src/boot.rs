@@ -16,6 +16,7 @@ use crate::config::{Config, Database, Origin};
 use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
+use crate::edge::auth::LiveCredentials;
 use crate::gate::{Gate, GateError, follow_lock, keep_gate};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
@@ -117,6 +118,7 @@ impl Gateway {
             instance,
             hubs,
             space,
+            live_credentials: LiveCredentials::default(),
             closing: CancellationToken::new(),
             sandboxes,
             networks,
@@ -155,6 +157,7 @@ impl Gateway {
         let pool = tokio::spawn(keep_pool(self.app.clone()));
         let gate = tokio::spawn(keep_gate(self.app.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
+        let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         self.app.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that nobody else waits for.
@@ -162,6 +165,7 @@ impl Gateway {
         let (drained, answered) = tokio::join!(life.drained(), model);
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
         // It stops by itself: to abort it while it connects to the database would leave a connection that nobody waits for.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
             sweep.abort();

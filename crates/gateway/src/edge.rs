@@ -38,8 +38,9 @@ mod tools;
 mod ui;
 mod workspaces;
 
+pub(crate) use auth::keep_checking;
 pub use body::Body;
 pub use error::ApiError;
 pub use login::cookie_name;
 pub(crate) use router::router_inside;
-pub use router::{api_document, router};
+pub use router::{api_document, route_acts, router};

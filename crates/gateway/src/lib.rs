@@ -7,6 +7,7 @@ pub mod config;
 pub mod keyring;
 mod secret_file;
 // Client in.
+pub mod access;
 pub mod edge;
 pub mod identity;
 // The live session.

@@ -39,6 +39,6 @@ pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, Session
 pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use workspace::{
-    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, RepoEntry,
-    RepoList, RepoPlace,
+    AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, OrgQuery,
+    RepoEntry, RepoList, RepoPlace,
 };

@@ -38,7 +38,7 @@ pub use id::{
     InvocationId, OrgId, RepoId, SecretId, SessionId, TicketId, TriggerEventId, TriggerId, UserId,
 };
 pub use model::{MODELS, Model, ModelId, ModelProvider, UnknownModel};
-pub use role::{Permission, Role};
+pub use role::Role;
 pub use run::{RunKind, RunStatus};
 pub use session::{
     AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode, Session,

@@ -12,6 +12,8 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug)]
 pub struct KeyedRequest {
     pub org_id: OrgId,
+    /// Who sent it: two callers may use the same key.
+    pub caller: String,
     /// The method and path, so that one key may be used on two routes.
     pub route: String,
     pub key: String,
@@ -55,25 +57,26 @@ impl Store {
     ) -> Result<Begin, StoreError> {
         const PURGE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
         const RESERVE: &str = "INSERT INTO idempotency_keys
-            (org_id, route, key, fingerprint, state, created_at, expires_at)
-            VALUES ($1, $2, $3, $4, 'in_flight', $5, $6)
-            ON CONFLICT (org_id, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
+            (org_id, caller, route, key, fingerprint, state, created_at, expires_at)
+            VALUES ($1, $2, $3, $4, $5, 'in_flight', $6, $7)
+            ON CONFLICT (org_id, caller, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
             response_status = NULL, response = NULL, created_at = excluded.created_at,
-            expires_at = excluded.expires_at WHERE idempotency_keys.expires_at <= $5";
+            expires_at = excluded.expires_at WHERE idempotency_keys.expires_at <= $6";
         const FIND: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
-            WHERE org_id = $1 AND route = $2 AND key = $3";
+            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4";
         type Found = (String, Option<i64>, Option<Json<JsonValue>>);
         write!(self, Disk, tx => {
             let org = request.org_id.uuid();
             sqlx::query(PURGE).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
             let reserved = sqlx::query(RESERVE)
-                .bind(org).bind(&request.route).bind(&request.key).bind(&request.fingerprint)
-                .bind(now).bind(now + IN_FLIGHT).execute(&mut *tx).await?;
+                .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
+                .bind(&request.fingerprint).bind(now).bind(now + IN_FLIGHT).execute(&mut *tx).await?;
             if reserved.rows_affected() == 1 {
                 return Ok(Begin::Fresh(Reservation { request, since: now }));
             }
             let found: Option<Found> = sqlx::query_as(FIND)
-                .bind(org).bind(&request.route).bind(&request.key).fetch_optional(&mut *tx).await?;
+                .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
+                .fetch_optional(&mut *tx).await?;
             Ok(match found {
                 Some((fingerprint, ..)) if fingerprint != request.fingerprint => Begin::Mismatch,
                 Some((_, Some(status), body)) => Begin::Replay {
@@ -95,13 +98,13 @@ impl Store {
         body: JsonValue,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE idempotency_keys SET state = 'done', response_status = $5, response = $6,
-            expires_at = $7
-            WHERE org_id = $1 AND route = $2 AND key = $3 AND created_at = $4 AND state = 'in_flight'";
+        const SQL: &str = "UPDATE idempotency_keys SET state = 'done', response_status = $6, response = $7,
+            expires_at = $8
+            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND created_at = $5 AND state = 'in_flight'";
         let Reservation { request, since } = reservation;
         write!(self, Disk, tx => {
             sqlx::query(SQL)
-                .bind(request.org_id.uuid()).bind(request.route).bind(request.key).bind(since)
+                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(since)
                 .bind(i64::from(status)).bind(Json(storable_json(body))).bind(now + KEPT)
                 .execute(&mut *tx).await?;
             Ok(())
@@ -111,11 +114,11 @@ impl Store {
     /// Gives the key back, when nothing was done.
     pub async fn forget_idempotent(&self, reservation: Reservation) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM idempotency_keys
-            WHERE org_id = $1 AND route = $2 AND key = $3 AND created_at = $4 AND state = 'in_flight'";
+            WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND created_at = $5 AND state = 'in_flight'";
         let Reservation { request, since } = reservation;
         write!(self, Disk, tx => {
             sqlx::query(SQL)
-                .bind(request.org_id.uuid()).bind(request.route).bind(request.key).bind(since)
+                .bind(request.org_id.uuid()).bind(request.caller).bind(request.route).bind(request.key).bind(since)
                 .execute(&mut *tx).await?;
             Ok(())
         })

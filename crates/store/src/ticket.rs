@@ -2,11 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, SessionId, TicketId, UserId};
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::db::{long_before, read, write};
-use crate::{Store, StoreError, TokenHash};
+use crate::row::from_row;
+use crate::{Standing, Store, StoreError, TokenHash, UserCredential};
 
 /// What a ticket opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ impl TicketKind {
 /// A ticket to be stored.
 pub struct NewTicket {
     pub id: TicketId,
-    pub org_id: OrgId,
     pub session_id: SessionId,
-    pub user_id: UserId,
+    /// Whom it stands for, and what they made it with: the ticket ends with that.
+    pub standing: Standing,
     pub kind: TicketKind,
     pub token_hash: TokenHash,
     pub at: DateTime<Utc>,
@@ -39,28 +39,35 @@ pub struct NewTicket {
 }
 
 /// Whom a ticket stands for, and where.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Copy, Debug)]
 pub struct TicketOwner {
-    #[sqlx(try_from = "Uuid")]
-    pub org_id: OrgId,
-    #[sqlx(try_from = "Uuid")]
     pub session_id: SessionId,
-    #[sqlx(try_from = "Uuid")]
-    pub user_id: UserId,
+    pub standing: Standing,
 }
+
+from_row!(TicketOwner, row => TicketOwner {
+    session_id: row.try_get::<Uuid, _>("session_id")?.into(),
+    standing: Standing {
+        org_id: row.try_get::<Uuid, _>("org_id")?.into(),
+        user_id: row.try_get::<Uuid, _>("user_id")?.into(),
+        credential: UserCredential::from_columns(row.try_get("key_hash")?, row.try_get("login_hash")?),
+    },
+});
 
 impl Store {
     pub async fn create_ticket(&self, ticket: NewTicket) -> Result<(), StoreError> {
         const PURGE: &str = "DELETE FROM tickets WHERE org_id = $1 AND expires_at < $2";
         const SQL: &str = "INSERT INTO tickets
-            (id, org_id, session_id, user_id, kind, token_hash, created_at, expires_at)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+            (id, org_id, session_id, user_id, kind, token_hash, created_at, expires_at, key_hash, login_hash)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        let Standing { org_id, user_id, credential } = ticket.standing;
         write!(self, Disk, tx => {
-            sqlx::query(PURGE).bind(ticket.org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
+            sqlx::query(PURGE).bind(org_id.uuid()).bind(long_before(ticket.at)).execute(&mut *tx).await?;
             sqlx::query(SQL)
-                .bind(ticket.id.uuid()).bind(ticket.org_id.uuid()).bind(ticket.session_id.uuid())
-                .bind(ticket.user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())
+                .bind(ticket.id.uuid()).bind(org_id.uuid()).bind(ticket.session_id.uuid())
+                .bind(user_id.uuid()).bind(ticket.kind.as_str()).bind(ticket.token_hash.to_vec())
                 .bind(ticket.at).bind(ticket.expires_at)
+                .bind(credential.key_hash()).bind(credential.login_hash())
                 .execute(&mut *tx).await?;
             Ok(())
         })
@@ -75,7 +82,7 @@ impl Store {
     ) -> Result<Option<TicketOwner>, StoreError> {
         const SQL: &str = "UPDATE tickets SET used_at = $2
             WHERE token_hash = $1 AND kind = 'socket' AND used_at IS NULL AND revoked_at IS NULL AND expires_at > $2
-            RETURNING org_id, session_id, user_id";
+            RETURNING org_id, session_id, user_id, key_hash, login_hash";
         let hash = hash.to_vec();
         write!(self, Disk, tx => {
             Ok(sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(&mut *tx).await?)
@@ -88,7 +95,7 @@ impl Store {
         hash: &TokenHash,
         now: DateTime<Utc>,
     ) -> Result<Option<TicketOwner>, StoreError> {
-        const SQL: &str = "SELECT org_id, session_id, user_id FROM tickets
+        const SQL: &str = "SELECT org_id, session_id, user_id, key_hash, login_hash FROM tickets
             WHERE token_hash = $1 AND kind = 'proxy' AND revoked_at IS NULL AND expires_at > $2";
         let hash = hash.as_slice();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(pool).await)?)

@@ -4,7 +4,7 @@ use axum::Json;
 use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, OkReply, SetActionMode};
 use store::OrgActionMode;
 
-use super::auth::{Admin, User};
+use super::auth::User;
 use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::gate::{Governance, GovernanceError};
@@ -28,7 +28,7 @@ pub(super) async fn modes(app: AppState, user: User) -> Result<Json<ActionModeLi
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn set_mode(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Body(SetActionMode { key, mode }): Body<SetActionMode>,
 ) -> Result<Json<OkReply>, ApiError> {
     let key =

@@ -1,10 +1,11 @@
 //! Who is asking, for which organisation, for which session: decided in extractors, so that a route cannot forget it.
 //!
-//! A handler that wants a caller, a member, an admin or a session names the type; without a valid credential of
-//! that kind it is never called. A credential is looked up on every request: what an operator revokes is dead at
+//! A handler that wants a caller, a member or a session names the type; without a valid credential of that kind, and
+//! without the right to the act that the router names for its route, it is never called. A credential is looked up on every request: what an operator revokes is dead at
 //! once.
 
 mod caller;
+mod live;
 mod model;
 mod session;
 mod ticket;
@@ -15,7 +16,9 @@ use axum::http::request::Parts;
 use crate::app::AppState;
 
 pub(super) use caller::from_allowed_origin;
-pub use caller::{Admin, Caller, User, authenticate};
+pub use caller::{Caller, User, authenticate};
+pub(crate) use live::keep_checking;
+pub use live::{LiveCredential, LiveCredentials};
 pub use model::{ModelCaller, ModelRefusal};
 pub(super) use session::admit;
 pub use session::{SessionAccess, SessionAttempt};

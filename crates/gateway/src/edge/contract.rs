@@ -16,8 +16,9 @@ use store::{Artifact, EventFilter, ListedEvent, Run, RunFilter};
 use super::auth::Caller;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
+use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::{self, Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE};
+use crate::gate::{self, Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, TURN};
 
 const RUNS: u32 = 50;
 const MOST_RUNS: u32 = 200;
@@ -90,15 +91,23 @@ pub(super) async fn organisation(
 ) -> Result<Option<OrgId>, ApiError> {
     if let Some(org) = identity.org {
         // Naming another one is not a way into it, and not a way to learn of it.
-        return Ok(named.is_none_or(|named| named == org.to_string()).then_some(org));
+        return Ok(named.is_none_or(|named| named.parse() == Ok(org)).then_some(org));
     }
     let Some(named) = named.and_then(|named| named.parse::<OrgId>().ok()) else { return Ok(None) };
     Ok(app.store.orgs().await?.into_iter().map(|org| org.id).find(|org| *org == named))
 }
 
-async fn whose(app: &AppState, caller: &Caller, named: Option<&str>) -> Result<(Identity, OrgId), ApiError> {
+pub(super) async fn whose(
+    app: &AppState,
+    caller: &Caller,
+    named: Option<&str>,
+) -> Result<(Identity, OrgId), ApiError> {
     let identity = identity(caller);
-    let org = organisation(app, &identity, named).await?.ok_or_else(ApiError::organization_required)?;
+    let unknown = || match named {
+        None => ApiError::organization_required(),
+        Some(_) => ApiError::not_found("This organisation does not exist"),
+    };
+    let org = organisation(app, &identity, named).await?.ok_or_else(unknown)?;
     Ok((identity, org))
 }
 
@@ -122,9 +131,7 @@ pub(super) async fn start_run(
             "case_id has 4 to 120, run_name up to 200, parent_run_id 8 to 120 characters",
         ));
     }
-    if identity.session.is_some() && !matches!(request.run_kind, RunKind::Agent | RunKind::Orchestrator) {
-        return Err(ApiError::forbidden("A sandbox starts runs of the kinds agent and orchestrator only"));
-    }
+    caller.must(act_of(request.run_kind), true)?;
     let case = match (identity.session, request.case_id) {
         (Some(session), Some(case)) if case != session.to_string() => {
             return Err(ApiError::forbidden("A sandbox starts runs of its own session only"));
@@ -147,6 +154,19 @@ pub(super) async fn start_run(
     Ok((StatusCode::CREATED, Json(record(run))))
 }
 
+/// What it is to start a run of this kind.
+fn act_of(kind: RunKind) -> Act {
+    match kind {
+        RunKind::Agent | RunKind::Orchestrator => Act::StartAgentRun,
+        RunKind::ToolGateway | RunKind::WriteBroker | RunKind::DbRead | RunKind::DbWrite => Act::StartToolRun,
+        RunKind::Override
+        | RunKind::Export
+        | RunKind::PolicyChange
+        | RunKind::Promotion
+        | RunKind::System => Act::StartGateRun,
+    }
+}
+
 /// Ends a run. What has ended stays as it ended.
 #[utoipa::path(post, path = "/v1/runs/{runId}/finish", tag = "contract", request_body = FinishRun,
     params(("runId" = String, Path)),
@@ -161,6 +181,9 @@ pub(super) async fn finish_run(
 ) -> Result<Json<RunRecord>, ApiError> {
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_run(&app, &identity, org, &id).await?;
+    // The gateway makes the run of a turn in the agent's name; it ends it too.
+    let owns = found.actor == json!(identity.actor) && !found.run_id.starts_with(TURN);
+    caller.must(Act::FinishRun, owns)?;
     let outcome = request.outcome.unwrap_or_else(|| request.status.as_str().to_owned());
     if !is_name(&outcome) {
         return Err(ApiError::bad_request(
@@ -237,9 +260,6 @@ pub(super) async fn audit_events(
     caller: Caller,
     Query(query): Query<AuditQuery>,
 ) -> Result<Json<AuditEvents>, ApiError> {
-    if matches!(caller, Caller::Sandbox(_)) {
-        return Err(ApiError::forbidden("Sandboxes may not read the ledger"));
-    }
     check_names([&query.case_id, &query.run_id])?;
     let (_, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let limit = query.limit.unwrap_or(EVENTS).clamp(1, MOST_EVENTS);

@@ -13,7 +13,9 @@ use proto::{
 use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError, WantedCli, WantedManaged};
 
 use super::auth::Caller;
+use super::idempotent::Keyed;
 use super::{ApiError, Body, idempotent, steer};
+use crate::access::Act;
 use crate::app::AppState;
 use crate::hub::{Hub, HubError};
 use crate::llm::org_budget_spent;
@@ -26,6 +28,7 @@ const MAX_HASH: usize = 200;
 
 /// Makes a session. It gets its sandbox when somebody wants it, or at once with `sandboxMode: immediate`.
 #[utoipa::path(post, path = "/proliferate/sessions", tag = "sessions", request_body = CreateSession,
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255)),
     responses((status = 201, body = CreatedSession), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
 pub(super) async fn create(
@@ -40,8 +43,9 @@ pub(super) async fn create(
     let title = request.title.as_deref().map(steer::title).transpose()?;
     let request = CreateSession { title, ..request };
     let ours = app.clone();
-    let work = Box::pin(async move { make(&ours, org, user, request).await });
-    idempotent::once(&app, (org, ROUTE, &headers), &body, StatusCode::CREATED, work).await
+    let keyed = Keyed { org, caller: caller.identity(), route: ROUTE };
+    let work = Box::pin(async move { make(&ours, &caller, (org, user), request).await });
+    idempotent::once(&app, keyed, &headers, &body, StatusCode::CREATED, work).await
 }
 
 /// The organisation that a session will belong to, and its member who made it.
@@ -88,8 +92,8 @@ fn check(request: &CreateSession) -> Result<(), ApiError> {
 
 async fn make(
     app: &AppState,
-    org: OrgId,
-    user: Option<UserId>,
+    caller: &Caller,
+    (org, user): (OrgId, Option<UserId>),
     request: CreateSession,
 ) -> Result<CreatedSession, ApiError> {
     let budget = app.store.org_budget(org).await?;
@@ -111,6 +115,11 @@ async fn make(
         known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
     }
     let found = configuration(app, org, user, &request).await?;
+    if let Some(found) = found.as_ref().filter(|_| request.session_type == SessionType::Setup) {
+        // What a setup session saves is what all later sessions of the configuration start from.
+        let owns = found.is_new || user.is_some_and(|user| found.configuration.created_by == Some(user));
+        caller.must(Act::ChangeConfiguration, owns)?;
+    }
     let immediate = request.effective_sandbox_mode() == SandboxMode::Immediate;
     let id: SessionId = app.rng.uuid(app.clock.now()).into();
     let snapshot_id =
@@ -147,8 +156,10 @@ async fn make(
             ..NewSession::new(id, org, request.session_type, app.sandboxes.engine(), app.clock.now())
         })
         .await?;
-    if let (true, Some(configuration)) = (wants_setup, configuration_id) {
-        setup::start(app, (org, user), configuration, agent_config).await;
+    if let Some(found) = found.filter(|_| wants_setup) {
+        // It belongs to whoever made the configuration: another member may use the configuration, not change it.
+        let whose = (org, found.configuration.created_by);
+        setup::start(app, whose, found.configuration.id, agent_config).await;
     }
     let sandbox = if immediate { Some(boot(app, id).await?) } else { None };
     Ok(CreatedSession {

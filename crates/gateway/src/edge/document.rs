@@ -1,6 +1,6 @@
 //! The description of the API, with what all routes share: the bearer scheme and the refusals of the extractors.
 
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
@@ -22,17 +22,21 @@ impl Modify for Bearer {
     }
 }
 
-const OF_ALL: [(&str, &str); 2] = [
+const OF_ALL: [(&str, &str); 3] = [
     ("429", "The caller has used its share; Retry-After says when to try again"),
+    ("500", "The gateway failed; its log says why"),
     ("503", "Something the gateway stands on is not available"),
 ];
 const OF_CREDENTIALS: [(&str, &str); 2] =
     [("401", "No valid credential"), ("403", "The caller is known and may not do this")];
 const OF_PATHS: [(&str, &str); 1] = [("404", "There is no such thing, or the caller may not know of it")];
+const OF_QUERIES: [(&str, &str); 1] = [("400", "The query is not of the expected shape")];
+const OF_ORGANIZATIONS: [(&str, &str); 1] =
+    [("404", "The caller's token is not for the organisation that it names")];
 const OF_BODIES: [(&str, &str); 3] = [
     ("400", "The body is malformed or not of the expected shape"),
     ("408", "The body did not arrive in time"),
-    ("413", "The body is too large"),
+    ("413", "The body is larger than MAX_BODY_BYTES, or 32 MiB for a prompt"),
 ];
 
 /// Adds the refusals that come from extractors, so that no route has to name them.
@@ -43,14 +47,29 @@ pub(super) fn complete(document: &mut utoipa::openapi::OpenApi) {
         let ours = !path.starts_with("/llm/");
         for operation in all.into_iter().flatten() {
             let (secured, body) = (operation.security.is_none(), operation.request_body.is_some());
+            let query = operation.parameters.iter().flatten().any(is_query);
+            let organization = operation.parameters.iter().flatten().any(names_organization);
             add(operation, &OF_ALL, ours);
-            for (applies, refusals) in
-                [(secured, &OF_CREDENTIALS[..]), (path.contains('{'), &OF_PATHS[..]), (body, &OF_BODIES[..])]
-            {
+            for (applies, refusals) in [
+                (secured, &OF_CREDENTIALS[..]),
+                (path.contains('{'), &OF_PATHS[..]),
+                (query, &OF_QUERIES[..]),
+                (organization, &OF_ORGANIZATIONS[..]),
+                (body, &OF_BODIES[..]),
+            ] {
                 add(operation, if applies { refusals } else { &[] }, ours);
             }
         }
     }
+}
+
+fn is_query(parameter: &RefOr<Parameter>) -> bool {
+    matches!(parameter, RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query)
+}
+
+fn names_organization(parameter: &RefOr<Parameter>) -> bool {
+    let RefOr::T(parameter) = parameter else { return false };
+    matches!(parameter.name.as_str(), "organizationId" | "organization_id")
 }
 
 fn add(operation: &mut Operation, refusals: &[(&str, &str)], ours: bool) {

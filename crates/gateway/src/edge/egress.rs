@@ -5,7 +5,7 @@ use proto::SessionId;
 use proto::http::{EgressEntry, EgressList, EgressQuery, EgressRules, ErrorBody, OkReply};
 use store::{EgressPolicy, EgressRecord};
 
-use super::auth::{Admin, User};
+use super::auth::User;
 use super::params::Query;
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -27,7 +27,7 @@ pub(super) async fn rules(app: AppState, user: User) -> Result<Json<EgressRules>
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn set_rules(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Body(rules): Body<EgressRules>,
 ) -> Result<Json<OkReply>, ApiError> {
     if rules.allow.len() > MOST || rules.deny.len() > MOST {

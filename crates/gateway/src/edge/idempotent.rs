@@ -16,12 +16,20 @@ use crate::app::AppState;
 const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;
 
-/// Does `work` once for each key of an organisation and route; without a key, each time. `body` is what the request
+/// Whose key it is: each caller has keys of their own on each route.
+pub(super) struct Keyed<'a> {
+    pub(super) org: OrgId,
+    pub(super) caller: String,
+    pub(super) route: &'a str,
+}
+
+/// Does `work` once for each key of a caller and route; without a key, each time. `body` is what the request
 /// asks for: the same key for something else is refused. With a key the work goes on when the client hangs up, so that
 /// its repetition finds the answer and not a request that is in flight for ever.
 pub(super) async fn once<T: Serialize + Send + 'static>(
     app: &AppState,
-    (org, route, headers): (OrgId, &str, &HeaderMap),
+    keyed: Keyed<'_>,
+    headers: &HeaderMap,
     body: &impl Serialize,
     success: StatusCode,
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
@@ -29,8 +37,9 @@ pub(super) async fn once<T: Serialize + Send + 'static>(
     let Some(key) = key(headers)? else { return Ok((success, Json(Box::pin(work).await?)).into_response()) };
     let fingerprint = serde_json::to_vec(body).map_err(|error| ApiError::internal(error.to_string()))?;
     let request = KeyedRequest {
-        org_id: org,
-        route: route.to_owned(),
+        org_id: keyed.org,
+        caller: keyed.caller,
+        route: keyed.route.to_owned(),
         key,
         fingerprint: hex::encode(Sha256::digest(fingerprint)),
     };

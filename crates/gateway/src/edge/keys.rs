@@ -3,13 +3,14 @@
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{ApiKeyEntry, ApiKeyList, CreateKey, ErrorBody, NewKey, OkReply};
-use proto::{ApiKeyId, Role, text};
+use proto::{ApiKeyId, text};
 use secrecy::ExposeSecret as _;
 use store::{ApiKey, NewApiKey};
 
 use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
+use crate::access::Act;
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 
@@ -17,7 +18,8 @@ use crate::identity::{Credential, CredentialKind};
 #[utoipa::path(get, path = "/v1/keys", tag = "identity", responses((status = 200, body = ApiKeyList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<ApiKeyList>, ApiError> {
     let all = app.store.keys(user.org).await?;
-    let visible = all.into_iter().filter(|key| user.role != Role::Member || key.user_id == user.id);
+    let others = user.may(Act::ManageOthersKeys, false);
+    let visible = all.into_iter().filter(|key| others || key.user_id == user.id);
     Ok(Json(ApiKeyList { keys: visible.map(entry).collect() }))
 }
 
@@ -50,7 +52,7 @@ pub(super) async fn revoke(
     user: User,
     Path(key): Path<ApiKeyId>,
 ) -> Result<Json<OkReply>, ApiError> {
-    let only_of = (user.role == Role::Member).then_some(user.id);
+    let only_of = (!user.may(Act::ManageOthersKeys, false)).then_some(user.id);
     app.store.revoke_key(user.org, key, only_of, app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use proto::http::{ErrorBody, LoginRequest, Me, OkReply, TokenSource};
+use proto::http::{ErrorBody, LoginRequest, Me, OkReply};
 use secrecy::ExposeSecret as _;
-use store::NewLoginSession;
+use store::{NewLoginSession, UserCredential};
 use url::Url;
 
 use super::auth::{Caller, User, from_allowed_origin};
@@ -46,7 +46,7 @@ pub(super) async fn login(
         expires_at: now + LIFETIME,
     };
     app.store.create_login_session(session).await?;
-    let me = Caller::User(User::new(member, TokenSource::User)).me();
+    let me = Caller::User(User::new(member, UserCredential::Login(cookie.hash))).me();
     with_cookie(&app, Json(me), cookie.text.expose_secret(), LIFETIME)
 }
 

@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRole};
-use proto::{Permission, Role, UserId, text};
+use proto::{Role, UserId, text};
 use store::{Member, NewMember};
 
-use super::auth::{Admin, User};
+use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
+use crate::access::Act;
 use crate::app::AppState;
 
 #[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
@@ -22,7 +23,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, 
     responses((status = 201, body = MemberEntry), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn add(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Body(new): Body<AddMember>,
 ) -> Result<(StatusCode, Json<MemberEntry>), ApiError> {
     may_give(&admin, new.role)?;
@@ -52,9 +53,6 @@ pub(super) async fn set_role(
     Path(target): Path<UserId>,
     Body(change): Body<SetRole>,
 ) -> Result<Json<OkReply>, ApiError> {
-    if !user.role.may(Permission::ManageRoles) {
-        return Err(ApiError::forbidden("Owner role required"));
-    }
     app.store.change_member(user.org, target, Some(change.role)).await?;
     Ok(Json(OkReply::OK))
 }
@@ -64,10 +62,10 @@ pub(super) async fn set_role(
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn remove(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Path(target): Path<UserId>,
 ) -> Result<Json<OkReply>, ApiError> {
-    if admin.role.may(Permission::ManageRoles) {
+    if admin.may(Act::ManageRoles, false) {
         app.store.change_member(admin.org, target, None).await?;
     } else if !app.store.remove_plain_member(admin.org, target).await? {
         let member = app.store.member(admin.org, target).await?;
@@ -81,7 +79,7 @@ pub(super) async fn remove(
 
 /// Inviting is not promoting: who may not manage roles adds plain members only.
 fn may_give(admin: &User, role: Role) -> Result<(), ApiError> {
-    let allowed = role == Role::Member || admin.role.may(Permission::ManageRoles);
+    let allowed = role == Role::Member || admin.may(Act::ManageRoles, false);
     if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make admins and owners")) }
 }
 

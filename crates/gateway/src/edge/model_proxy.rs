@@ -31,7 +31,8 @@ const MAX_BODY: usize = model::MAX_BODY;
 /// Passes a request of the Messages API on and streams the answer back. Where it costs money only sandboxes may ask, for
 /// what they use is counted and has an end.
 #[utoipa::path(post, path = "/llm/v1/messages", tag = "model", request_body = serde_json::Value,
-    responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream")))]
+    responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream"),
+        (status = "default", description = "As the Messages API refuses, or 402 when a budget is used up")))]
 pub(super) async fn messages(
     app: AppState,
     ModelCaller(caller): ModelCaller,
@@ -220,7 +221,8 @@ fn from<E>(rest: mpsc::Receiver<Result<Bytes, E>>) -> impl stream::Stream<Item =
 
 #[utoipa::path(post, path = "/llm/v1/messages/count_tokens", tag = "model",
     request_body = serde_json::Value,
-    responses((status = 200, description = "As the Messages API answers")))]
+    responses((status = 200, description = "As the Messages API answers"),
+        (status = "default", description = "As the Messages API refuses")))]
 pub(super) async fn count_tokens(
     app: AppState,
     ModelCaller(caller): ModelCaller,
@@ -231,7 +233,8 @@ pub(super) async fn count_tokens(
 }
 
 #[utoipa::path(get, path = "/llm/v1/models", tag = "model",
-    responses((status = 200, description = "As the Messages API answers")))]
+    responses((status = 200, description = "As the Messages API answers"),
+        (status = "default", description = "As the Messages API refuses")))]
 pub(super) async fn models(
     app: AppState,
     ModelCaller(caller): ModelCaller,

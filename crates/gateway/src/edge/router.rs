@@ -7,10 +7,11 @@ use axum::handler::Handler;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
-use axum::{Router, middleware, routing};
+use axum::{Extension, Router, middleware, routing};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi as _;
+use utoipa::openapi::HttpMethod;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::{PathItemExt as _, paste, routes};
 
@@ -19,17 +20,26 @@ use super::{
     action_modes, body, contract, cors, create, egress, git_proxy, health, keys, login, me, members,
     messages, model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
+use crate::access::Act;
 use crate::app::AppState;
 
-/// Every route once, with all methods of a path in one line. It serves them and it describes them, but not both at once:
+/// Every route once with its act, all methods of a path in one line. It serves them and it describes them, but not both at once:
 /// the description takes as long as starting a sandbox, and two megabytes, and hardly anybody asks for it.
 macro_rules! table {
-    ($($($group:ident::$handler:ident),+;)+) => {
+    ($($($group:ident::$handler:ident => $act:ident),+;)+) => {
         paste! {
             fn routes() -> Router<AppState> {
                 let router = Router::new();
-                $($(let router = serve::<$group::[<__path_ $handler>], _, _>(router, &$group::$handler);)+)+
+                $($(let router = serve::<$group::[<__path_ $handler>], _, _>(router, &$group::$handler, Act::$act);)+)+
                 router
+            }
+
+            /// Every route with its act, sorted.
+            pub fn route_acts() -> Vec<(String, Act)> {
+                let mut all = vec![("GET, POST /git/{*rest}".to_owned(), GIT)];
+                $($(all.extend(names::<$group::[<__path_ $handler>]>().map(|name| (name, Act::$act)));)+)+
+                all.sort_by(|one, other| one.0.cmp(&other.0));
+                all
             }
         }
 
@@ -44,70 +54,80 @@ macro_rules! table {
     };
 }
 
-/// Serves a handler where its description says.
+/// Serves a handler where its description says. The extractors of `auth` find the act in the request, and refuse one that
+/// has none.
 fn serve<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(
     router: Router<AppState>,
     handler: &H,
+    act: Act,
 ) -> Router<AppState> {
-    let methods = P::methods()
+    let methods: MethodRouter<AppState> = P::methods()
         .iter()
         .fold(MethodRouter::new(), |methods, method| methods.on(method.to_method_filter(), handler.clone()));
-    router.route(&P::path(), methods)
+    router.route(&P::path(), methods.route_layer(Extension(act)))
+}
+
+fn names<P: utoipa::Path>() -> impl Iterator<Item = String> {
+    let method = |method: &HttpMethod| serde_json::to_value(method).ok()?.as_str().map(str::to_uppercase);
+    P::methods().into_iter().filter_map(move |one| Some(format!("{} {}", method(&one)?, P::path())))
 }
 
 table! {
     // Asked by machines.
-    health::health;
-    health::ready;
-    health::metrics;
+    health::health => Public;
+    health::ready => Public;
+    health::metrics => Public;
     // Identity.
-    me::me;
-    login::login;
-    login::logout;
-    tickets::create;
-    tickets::revoke;
-    keys::list, keys::create;
-    keys::revoke;
-    members::list, members::add;
-    members::set_role, members::remove;
+    me::me => Identify;
+    login::login => Public;
+    login::logout => Identify;
+    tickets::create => MakeTicket;
+    tickets::revoke => MakeTicket;
+    keys::list => ManageOwnKeys, keys::create => ManageOwnKeys;
+    keys::revoke => ManageOwnKeys;
+    members::list => ReadOrganization, members::add => ManageOrganization;
+    members::set_role => ManageRoles, members::remove => ManageOrganization;
     // The vault.
-    secrets::list;
-    secrets::set, secrets::remove;
+    secrets::list => ReadOrganization;
+    secrets::set => ManageOrganization, secrets::remove => ManageOrganization;
     // What sandboxes reach.
-    egress::rules, egress::set_rules;
-    egress::records;
+    egress::rules => ReadOrganization, egress::set_rules => ManageOrganization;
+    egress::records => ReadOrganization;
     // What sessions work on.
-    workspaces::repos, workspaces::add_repo;
-    workspaces::remove_repo;
-    workspaces::configurations, workspaces::create_configuration;
-    workspaces::configuration, workspaces::change_configuration, workspaces::remove_configuration;
+    workspaces::repos => ReadWorkspaces, workspaces::add_repo => ManageOrganization;
+    workspaces::remove_repo => ManageOrganization;
+    workspaces::configurations => ReadWorkspaces, workspaces::create_configuration => MakeConfiguration;
+    workspaces::configuration => ReadWorkspaces, workspaces::change_configuration => ChangeConfiguration, workspaces::remove_configuration => ManageOrganization;
     // Sessions.
-    create::create, sessions::list;
-    sessions::status;
-    socket::session, steer::rename, steer::delete;
-    messages::page;
-    steer::message;
-    steer::cancel;
-    steer::heartbeat;
-    steer::presence;
-    steer::eager_start;
-    steer::stop;
+    create::create => CreateSession, sessions::list => Watch;
+    sessions::status => ReadStatus;
+    socket::session => ReadStatus, steer::rename => ChangeSession, steer::delete => DeleteSession;
+    messages::page => Watch;
+    steer::message => Prompt;
+    steer::cancel => Steer;
+    steer::heartbeat => Steer;
+    steer::presence => Watch;
+    steer::eager_start => EagerStart;
+    steer::stop => ChangeSession;
     // Called by agents: tools.
-    tools::callback;
+    tools::callback => CallPlatformTool;
     // The Tool Gateway Contract.
-    tool_calls::call;
-    contract::start_run, contract::runs;
-    contract::run;
-    contract::finish_run;
-    contract::audit_events;
-    contract::artifact;
-    contract::artifact_content;
-    action_modes::modes, action_modes::set_mode;
+    tool_calls::call => CallTool;
+    contract::start_run => StartAgentRun, contract::runs => ReadRuns;
+    contract::run => ReadRuns;
+    contract::finish_run => FinishRun;
+    contract::audit_events => ReadLedger;
+    contract::artifact => ReadRuns;
+    contract::artifact_content => ReadRuns;
+    action_modes::modes => ReadOrganization, action_modes::set_mode => ManageOrganization;
     // Called by agents: the model.
-    model_proxy::messages;
-    model_proxy::count_tokens;
-    model_proxy::models;
+    model_proxy::messages => AskModel;
+    model_proxy::count_tokens => AskModel;
+    model_proxy::models => AskModel;
 }
+
+/// The act of git's own routes, which the table of contents does not describe.
+const GIT: Act = Act::UseGitProxy;
 
 /// The description as it is sent, for those who ask.
 static DESCRIPTION: LazyLock<Bytes> =
@@ -121,7 +141,10 @@ async fn describe() -> Response {
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = routes().route("/openapi.json", routing::get(describe));
     // Git's own protocol, for sandboxes: nothing that a description of ours could say better.
-    let router = router.route("/git/{*rest}", routing::get(git_proxy::git).post(git_proxy::git));
+    let git = routing::get(git_proxy::git).post(git_proxy::git).route_layer(Extension(GIT));
+    let router = router.route("/git/{*rest}", git);
+    let slash = routing::get(socket::session_with_slash).route_layer(Extension(Act::Watch));
+    let router = router.route("/proliferate/{id}/", slash);
     #[cfg(feature = "ui")]
     let router = router
         .route("/", routing::get(super::ui::page))

@@ -7,7 +7,7 @@ use proto::http::{
 };
 use store::{Scope, SecretEntry, StoreError};
 
-use super::auth::{Admin, User};
+use super::auth::User;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
@@ -21,12 +21,12 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, 
 
 /// Stores a value under a name; one of the same owner and name is replaced.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "vault", request_body = SetSecret,
-    params(("name" = String, Path)),
+    params(("name" = String, Path, min_length = 1, max_length = 200)),
     responses((status = 200, body = SetSecretReply), (status = 201, body = SetSecretReply),
         (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn set(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Path(name): Path<String>,
     Body(request): Body<SetSecret>,
 ) -> Result<(StatusCode, Json<SetSecretReply>), ApiError> {
@@ -40,7 +40,7 @@ pub(super) async fn set(
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn remove(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Path(name): Path<String>,
     Query(owner): Query<SecretOwner>,
 ) -> Result<Json<OkReply>, ApiError> {

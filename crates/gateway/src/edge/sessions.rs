@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use axum::Json;
 use proto::http::{
-    ErrorBody, Liveness, RunState, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+    ErrorBody, Liveness, OrgQuery, RunState, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
 };
 use proto::{AutomationRef, OrgId, Session, SessionStatus};
 use sandbox::SandboxState;
 use store::{SessionCursor, SessionFilter, SessionRecord};
 use tokio::time::timeout;
 
-use super::ApiError;
 use super::auth::{Caller, SessionAccess};
 use super::params::Query;
+use super::{ApiError, contract};
 use crate::app::AppState;
 use crate::coord::Coord;
 use snippet::snippet;
@@ -25,16 +25,19 @@ const PAGE: u32 = 50;
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Whether a session still goes on. A service may ask by id alone.
-#[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions", params(("id" = proto::SessionId, Path)),
+#[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions",
+    params(("id" = proto::SessionId, Path), OrgQuery),
     responses((status = 200, body = SessionStatusReply), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn status(
     app: AppState,
     access: SessionAccess,
+    Query(query): Query<OrgQuery>,
 ) -> Result<Json<SessionStatusReply>, ApiError> {
-    if matches!(access.caller, Caller::Sandbox(_)) {
-        return Err(ApiError::forbidden("Sandboxes may not do this"));
-    }
     let session = access.session;
+    let named = query.organization_id.filter(|_| matches!(access.caller, Caller::Service { .. }));
+    if named.is_some_and(|named| named.parse() != Ok(session.org_id)) {
+        return Err(ApiError::session_not_found());
+    }
     let over = session.status == SessionStatus::Stopped || session.ended_at.is_some();
     let sandbox_alive = if over { None } else { liveness(&app, &session).await };
     Ok(Json(SessionStatusReply {
@@ -72,7 +75,7 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<SessionQuery>,
 ) -> Result<Json<SessionList>, ApiError> {
-    let org = org(&caller, &query)?;
+    let org = org(&app, &caller, &query).await?;
     let after = match &query.after {
         Some(text) => {
             Some(text.parse::<SessionCursor>().map_err(|error| ApiError::bad_request(error.to_string()))?)
@@ -96,15 +99,11 @@ pub(super) async fn list(
     Ok(Json(SessionList { sessions: found.into_iter().map(shown).collect(), next }))
 }
 
-fn org(caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
+/// A user's own organisation counts whatever the query says, as old clients expect it.
+async fn org(app: &AppState, caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
     match caller {
         Caller::User(user) => Ok(user.org),
-        Caller::Service { org: Some(org), .. } => Ok(*org),
-        Caller::Service { org: None, .. } => {
-            let named = query.organization_id.as_deref().ok_or_else(ApiError::organization_required)?;
-            named.parse().map_err(|_| ApiError::not_found("This organisation does not exist"))
-        }
-        Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
+        _ => contract::whose(app, caller, query.organization_id.as_deref()).await.map(|(_, org)| org),
     }
 }
 

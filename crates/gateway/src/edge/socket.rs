@@ -51,11 +51,14 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
         .await
         .map_err(|_| ApiError::bad_request("This is not a WebSocket handshake"))?;
-    let user = match caller {
+    let user = match &caller {
         Caller::User(user) => Some(user.id),
         Caller::Service { .. } | Caller::Sandbox(_) => None,
     };
+    let credential = app.live_credentials.open(&caller).ok_or_else(ApiError::invalid_token)?;
     let passive = cursor.passive.is_some_and(|text| text == "1" || text == "true");
+    let (session, owns) = (session.id, caller.owns_session(&session));
+    let visitor = Visitor { session, credential, kind: caller.kind(), owns, user, passive, inbound };
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE)
         .max_frame_size(MAX_MESSAGE)
@@ -64,9 +67,17 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
         .max_write_buffer_size(MAX_WRITE_BUFFER);
     Ok(upgrade.on_upgrade(move |socket: WebSocket| async move {
         let _held = held;
-        let visitor = Visitor { session: session.id, creator: session.created_by, user, passive, inbound };
         watcher::serve(app, visitor, cursor.since, socket).await;
     }))
+}
+
+/// The same with a slash at the end, which old clients may send for their sockets. Nothing else is there.
+pub(super) async fn session_with_slash(app: AppState, request: Request) -> Result<Response, ApiError> {
+    if is_upgrade(request.headers()) {
+        session(app, request).await
+    } else {
+        Err(ApiError::not_found("Not found"))
+    }
 }
 
 fn is_upgrade(headers: &HeaderMap) -> bool {

@@ -8,6 +8,7 @@ use proto::socket::MessageSource;
 use proto::{BillingCode, text};
 
 use super::auth::{Caller, SessionAccess};
+use super::idempotent::Keyed;
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
 use crate::hub::{Asked, Hub, Prompted, Refusal};
@@ -18,7 +19,8 @@ const MAX_TITLE: usize = 200;
 const NO_PROMPT: &str = "Invalid message type";
 
 /// Sends a prompt. It is kept when this answers, and becomes a turn in its order.
-#[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions", params(("id" = proto::SessionId, Path)),
+#[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions",
+    params(("id" = proto::SessionId, Path), ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255)),
     request_body = PostMessage,
     responses((status = 200, body = PromptReply), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 422, body = ErrorBody)))]
@@ -41,10 +43,10 @@ pub(super) async fn message(
         return Err(ApiError::bad_request(NO_PROMPT));
     }
     let source = source.or(Some(MessageSource::Api));
-    let (org, session) = (access.session.org_id, access.session.id);
+    let session = access.session.id;
     let mut asked = Asked::new(content, images.unwrap_or_default(), Some(sender), source);
     if let Some(key) = idempotent::key(&headers)? {
-        asked = asked.once(session, &key);
+        asked = asked.once(session, &format!("{} {key}", access.caller.identity()));
     }
     let work = {
         let app = app.clone();
@@ -60,7 +62,8 @@ pub(super) async fn message(
         }
     };
     let route = format!("POST /proliferate/{session}/message");
-    Box::pin(idempotent::once(&app, (org, &route, &headers), &request, StatusCode::OK, work)).await
+    let keyed = Keyed { org: access.session.org_id, caller: access.caller.identity(), route: &route };
+    Box::pin(idempotent::once(&app, keyed, &headers, &request, StatusCode::OK, work)).await
 }
 
 /// Cancels the turn that runs; prompts that come later are not touched by it.
@@ -89,9 +92,6 @@ pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Js
 #[utoipa::path(get, path = "/proliferate/{id}/presence", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = Presence), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn presence(app: AppState, access: SessionAccess) -> Result<Json<Presence>, ApiError> {
-    if matches!(access.caller, Caller::Sandbox(_)) {
-        return Err(ApiError::forbidden("Sandboxes may not do this"));
-    }
     match app.hubs.get(access.session.id) {
         Some(hub) => Ok(Json(hub.presence().await?)),
         None => Ok(Json(Presence::default())),
@@ -105,9 +105,6 @@ pub(super) async fn eager_start(
     app: AppState,
     access: SessionAccess,
 ) -> Result<(StatusCode, Json<OkReply>), ApiError> {
-    if !matches!(access.caller, Caller::Service { .. }) {
-        return Err(ApiError::forbidden("Only services may do this"));
-    }
     let hub = open(&app, &access).await?;
     hub.wake().await?;
     Ok((StatusCode::ACCEPTED, Json(OkReply::OK)))
@@ -121,7 +118,6 @@ pub(super) async fn rename(
     access: SessionAccess,
     Body(request): Body<RenameSession>,
 ) -> Result<Json<OkReply>, ApiError> {
-    person(&access)?;
     let title = title(&request.title)?;
     app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
     if let Some(hub) = app.hubs.get(access.session.id) {
@@ -144,7 +140,6 @@ pub(super) fn title(given: &str) -> Result<String, ApiError> {
 #[utoipa::path(post, path = "/proliferate/{id}/stop", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    person(&access)?;
     let hub = open(&app, &access).await?;
     hub.stop().await?;
     Ok(Json(OkReply::OK))
@@ -154,23 +149,17 @@ pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<Ok
 #[utoipa::path(delete, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    let by = person(&access)?;
     let hub = open(&app, &access).await?;
+    let by = match &access.caller {
+        Caller::User(user) => user.id.to_string(),
+        other => other.identity(),
+    };
     hub.delete(by).await?;
     Ok(Json(OkReply::OK))
 }
 
 async fn open(app: &AppState, access: &SessionAccess) -> Result<Hub, ApiError> {
     Ok(app.hubs.open(app, access.session.id).await?)
-}
-
-/// Who asks, if it is not the sandbox.
-fn person(access: &SessionAccess) -> Result<String, ApiError> {
-    match &access.caller {
-        Caller::User(user) => Ok(user.id.to_string()),
-        Caller::Service { name, .. } => Ok(format!("service {name}")),
-        Caller::Sandbox(_) => Err(ApiError::forbidden("Sandboxes may not do this")),
-    }
 }
 
 fn refused(refusal: &Refusal) -> ApiError {

@@ -12,6 +12,7 @@ use store::NewTicket;
 use super::auth::{Caller, User, admit};
 use super::params::Path;
 use super::{ApiError, Body};
+use crate::access::Act;
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 
@@ -26,19 +27,22 @@ pub(super) async fn create(
     user: User,
     Body(request): Body<CreateTicket>,
 ) -> Result<(StatusCode, Json<NewTicketReply>), ApiError> {
-    let (org, id) = (user.org, user.id);
-    let session = admit(&app, &Caller::User(user), Some(request.session_id)).await?;
+    let standing = user.standing();
+    let caller = Caller::User(user);
+    let session = admit(&app, &caller, Some(request.session_id)).await?;
     let (kind, life) = match request.kind {
         TicketKind::Socket => (store::TicketKind::Socket, SOCKET),
-        TicketKind::Proxy => (store::TicketKind::Proxy, PROXY),
+        TicketKind::Proxy => {
+            caller.must(Act::ChangeSession, caller.owns_session(&session))?;
+            (store::TicketKind::Proxy, PROXY)
+        }
     };
     let at = app.clock.now();
     let ticket = Credential::new(CredentialKind::Ticket, &app.rng);
     let new = NewTicket {
         id: TicketId::from(app.rng.uuid(at)),
-        org_id: org,
         session_id: session.id,
-        user_id: id,
+        standing,
         kind,
         token_hash: ticket.hash,
         at,

@@ -4,15 +4,16 @@ use axum::Json;
 use axum::http::StatusCode;
 use proto::http::{
     AddRepo, ChangeConfiguration, ConfigurationEntry, ConfigurationList, CreateConfiguration, ErrorBody,
-    OkReply, RepoEntry, RepoList, RepoPlace,
+    OkReply, OrgQuery, RepoEntry, RepoList, RepoPlace,
 };
-use proto::{ConfigurationId, RepoId, text};
+use proto::{ConfigurationId, OrgId, RepoId, text};
 use store::{Configuration, ConfigurationChange, NewConfiguration, NewRepo, Placement, RemoteSource, Repo};
 use url::Url;
 
-use super::auth::{Admin, User};
-use super::params::Path;
-use super::{ApiError, Body};
+use super::auth::{Caller, User};
+use super::params::{Path, Query};
+use super::{ApiError, Body, contract};
+use crate::access::Act;
 use crate::app::AppState;
 use crate::runtime::local_repo;
 
@@ -20,9 +21,14 @@ const MAX_NAME: usize = 100;
 const MAX_URL: usize = 500;
 const MAX_REPOS: usize = 20;
 
-#[utoipa::path(get, path = "/v1/repos", tag = "workspaces", responses((status = 200, body = RepoList)))]
-pub(super) async fn repos(app: AppState, user: User) -> Result<Json<RepoList>, ApiError> {
-    let repos = app.store.repos(user.org).await?.into_iter().map(repo_entry).collect();
+#[utoipa::path(get, path = "/v1/repos", tag = "workspaces", params(OrgQuery), responses((status = 200, body = RepoList)))]
+pub(super) async fn repos(
+    app: AppState,
+    caller: Caller,
+    Query(query): Query<OrgQuery>,
+) -> Result<Json<RepoList>, ApiError> {
+    let org = organization(&app, &caller, &query).await?;
+    let repos = app.store.repos(org).await?.into_iter().map(repo_entry).collect();
     Ok(Json(RepoList { repos }))
 }
 
@@ -30,7 +36,7 @@ pub(super) async fn repos(app: AppState, user: User) -> Result<Json<RepoList>, A
     responses((status = 201, body = RepoEntry), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn add_repo(
     app: AppState,
-    user: User,
+    admin: User,
     Body(request): Body<AddRepo>,
 ) -> Result<(StatusCode, Json<RepoEntry>), ApiError> {
     let url = git_url(&app, &request.url)?;
@@ -45,18 +51,18 @@ pub(super) async fn add_repo(
     let from = if url.host_str() == Some("github.com") { RemoteSource::Github } else { RemoteSource::Git };
     let new = NewRepo {
         id,
-        org_id: user.org,
+        org_id: admin.org,
         name,
         from,
         url: url.to_string(),
         default_branch: branch,
         is_private: false,
-        added_by: Some(user.id),
+        added_by: Some(admin.id),
         at: app.clock.now(),
     };
     app.store.create_repo(new).await?;
     let repo =
-        app.store.repo(user.org, id).await?.ok_or_else(|| ApiError::not_found("This repository is gone"))?;
+        app.store.repo(admin.org, id).await?.ok_or_else(|| ApiError::not_found("This repository is gone"))?;
     Ok((StatusCode::CREATED, Json(repo_entry(repo))))
 }
 
@@ -64,17 +70,22 @@ pub(super) async fn add_repo(
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn remove_repo(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Path(id): Path<RepoId>,
 ) -> Result<Json<OkReply>, ApiError> {
     app.store.delete_repo(admin.org, id).await?;
     Ok(Json(OkReply::OK))
 }
 
-#[utoipa::path(get, path = "/v1/configurations", tag = "workspaces",
+#[utoipa::path(get, path = "/v1/configurations", tag = "workspaces", params(OrgQuery),
     responses((status = 200, body = ConfigurationList)))]
-pub(super) async fn configurations(app: AppState, user: User) -> Result<Json<ConfigurationList>, ApiError> {
-    let found = app.store.configurations(user.org).await?;
+pub(super) async fn configurations(
+    app: AppState,
+    caller: Caller,
+    Query(query): Query<OrgQuery>,
+) -> Result<Json<ConfigurationList>, ApiError> {
+    let org = organization(&app, &caller, &query).await?;
+    let found = app.store.configurations(org).await?;
     let configurations = found.into_iter().map(|found| configuration_entry(found, Vec::new())).collect();
     Ok(Json(ConfigurationList { configurations }))
 }
@@ -98,18 +109,24 @@ pub(super) async fn create_configuration(
         at: app.clock.now(),
     };
     app.store.create_configuration(new).await?;
-    Ok((StatusCode::CREATED, Json(whole(&app, &user, id).await?)))
+    Ok((StatusCode::CREATED, Json(whole(&app, user.org, id).await?)))
 }
 
 #[utoipa::path(get, path = "/v1/configurations/{configurationId}", tag = "workspaces",
-    params(("configurationId" = ConfigurationId, Path)),
+    params(("configurationId" = ConfigurationId, Path), OrgQuery),
     responses((status = 200, body = ConfigurationEntry), (status = 404, body = ErrorBody)))]
 pub(super) async fn configuration(
     app: AppState,
-    user: User,
+    caller: Caller,
     Path(id): Path<ConfigurationId>,
+    Query(query): Query<OrgQuery>,
 ) -> Result<Json<ConfigurationEntry>, ApiError> {
-    Ok(Json(whole(&app, &user, id).await?))
+    let org = organization(&app, &caller, &query).await?;
+    Ok(Json(whole(&app, org, id).await?))
+}
+
+async fn organization(app: &AppState, caller: &Caller, query: &OrgQuery) -> Result<OrgId, ApiError> {
+    contract::whose(app, caller, query.organization_id.as_deref()).await.map(|(_, org)| org)
 }
 
 #[utoipa::path(patch, path = "/v1/configurations/{configurationId}", tag = "workspaces",
@@ -121,6 +138,8 @@ pub(super) async fn change_configuration(
     Path(id): Path<ConfigurationId>,
     Body(request): Body<ChangeConfiguration>,
 ) -> Result<Json<ConfigurationEntry>, ApiError> {
+    let known = found(&app, user.org, id).await?;
+    user.must(Act::ChangeConfiguration, known.created_by == Some(user.id))?;
     if let Some(name) = &request.name {
         check_name(name)?;
     }
@@ -131,7 +150,7 @@ pub(super) async fn change_configuration(
         ..ConfigurationChange::default()
     };
     app.store.update_configuration(user.org, id, change, app.clock.now()).await?;
-    Ok(Json(whole(&app, &user, id).await?))
+    Ok(Json(whole(&app, user.org, id).await?))
 }
 
 #[utoipa::path(delete, path = "/v1/configurations/{configurationId}", tag = "workspaces",
@@ -139,17 +158,21 @@ pub(super) async fn change_configuration(
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn remove_configuration(
     app: AppState,
-    Admin(admin): Admin,
+    admin: User,
     Path(id): Path<ConfigurationId>,
 ) -> Result<Json<OkReply>, ApiError> {
     app.store.delete_configuration(admin.org, id).await?;
     Ok(Json(OkReply::OK))
 }
 
-async fn whole(app: &AppState, user: &User, id: ConfigurationId) -> Result<ConfigurationEntry, ApiError> {
-    let found = app.store.configuration(user.org, id).await?;
-    let found = found.ok_or_else(|| ApiError::not_found("This configuration does not exist"))?;
-    let placed = app.store.configuration_repos(user.org, id).await?;
+async fn found(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<Configuration, ApiError> {
+    let found = app.store.configuration(org, id).await?;
+    found.ok_or_else(|| ApiError::not_found("This configuration does not exist"))
+}
+
+async fn whole(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<ConfigurationEntry, ApiError> {
+    let found = found(app, org, id).await?;
+    let placed = app.store.configuration_repos(org, id).await?;
     let repos = placed
         .into_iter()
         .map(|placed| RepoPlace { repo_id: placed.repo.id, workspace_path: placed.workspace_path });

@@ -83,6 +83,11 @@ fn forged_late_and_foreign_tokens_are_refused() {
         ("algorithm none", signed("user-secret", &json!({"alg": "none"}), &good)),
         ("algorithm HS384", signed("user-secret", &json!({"alg": "HS384"}), &good)),
         ("algorithm RS256", signed("user-secret", &json!({"alg": "RS256"}), &good)),
+        (
+            "an extension",
+            signed("user-secret", &json!({"alg": "HS256", "crit": ["b64"], "b64": true}), &good),
+        ),
+        ("no extensions, but named", signed("user-secret", &json!({"alg": "HS256", "crit": []}), &good)),
         ("no signature", user(&good).rsplit_once('.').unwrap().0.to_owned() + "."),
         ("a fourth part", user(&good) + ".e30"),
         ("padding", user(&good) + "="),

@@ -8,6 +8,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
+use crate::document::assert_described;
 use crate::harness::{TestGateway, within};
 
 /// A request that is being written.
@@ -72,8 +73,11 @@ impl Call {
     }
 
     pub(crate) async fn send(self) -> Answer {
-        let response = within(self.router.oneshot(self.request.body(self.body).unwrap())).await.unwrap();
+        let request = self.request.body(self.body).unwrap();
+        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        let response = within(self.router.oneshot(request)).await.unwrap();
         let (parts, body) = response.into_parts();
+        assert_described(&method, &path, parts.status.as_u16());
         let body = within(body.collect()).await.unwrap().to_bytes();
         Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }

@@ -1,6 +1,8 @@
 //! The description of the API: complete, true, and the list that other tests walk.
 
-use serde_json::Value;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
 
 use crate::harness::TestGateway;
 use crate::people::{org, person, some_uuid};
@@ -61,12 +63,15 @@ impl Operation {
 
     /// Whether the description names this status.
     pub(crate) fn documents(&self, status: u16) -> bool {
-        self.statuses.contains(&status.to_string())
+        self.statuses.iter().any(|known| *known == status.to_string() || known == "default")
     }
 }
 
 pub(crate) async fn operations(gateway: &TestGateway) -> Vec<Operation> {
-    let document = gateway.get("/openapi.json").send().await.json();
+    described(&gateway.get("/openapi.json").send().await.json())
+}
+
+fn described(document: &Value) -> Vec<Operation> {
     let mut all = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -83,6 +88,22 @@ pub(crate) async fn operations(gateway: &TestGateway) -> Vec<Operation> {
     }
     all.sort_by_key(Operation::name);
     all
+}
+
+static DESCRIBED: LazyLock<Vec<Operation>> =
+    LazyLock::new(|| described(&serde_json::to_value(gateway::edge::api_document()).unwrap()));
+
+/// Fails where a route answers with a status that its description does not name. Every test that asks goes through here.
+pub(crate) fn assert_described(method: &str, path: &str, status: u16) {
+    let asked: Vec<&str> = path.split('/').collect();
+    let fits = |operation: &&Operation| {
+        let parts: Vec<&str> = operation.path.split('/').collect();
+        let same = parts.iter().zip(&asked).all(|(part, asked)| part.starts_with('{') || part == asked);
+        operation.method == method && parts.len() == asked.len() && same
+    };
+    let found = DESCRIBED.iter().filter(fits).min_by_key(|operation| operation.path.matches('{').count());
+    let known = found.is_none_or(|operation| operation.documents(status));
+    assert!(known, "{method} {path}: the description does not name {status}");
 }
 
 #[tokio::test]
@@ -151,4 +172,87 @@ async fn all_but_the_named_routes_refuse_whoever_has_no_token() {
             assert_eq!(bad_path, 401, "{} looks at the path first", operation.name());
         }
     }
+}
+
+/// A request that is taken, for each body whose limits are tried.
+fn accepted() -> Vec<(&'static str, &'static str, Value)> {
+    let call = json!({"tool_name": "t", "operation": "t.o", "lane_id": "actions.read", "run_id": "run-00000001",
+        "actor": {"actor_type": "human", "actor_id": "somebody"}});
+    vec![
+        ("POST", "/proliferate/sessions", json!({"sessionType": "coding", "clientType": "web"})),
+        ("POST", "/v1/keys", json!({"name": "k"})),
+        ("POST", "/v1/members", json!({"email": "a@b", "role": "member"})),
+        ("POST", "/v1/repos", json!({"url": "https://example.com/x", "name": "x"})),
+        ("POST", "/v1/configurations", json!({"name": "c", "repos": []})),
+        ("PUT", "/v1/egress", json!({"mode": "open"})),
+        ("PUT", "/v1/secrets/{name}", json!({"value": "v"})),
+        ("POST", "/v1/runs", json!({"run_kind": "agent"})),
+        ("POST", "/v1/tool-calls", call),
+    ]
+}
+
+/// The longest and shortest text of each property are taken, and one more or less is not.
+#[tokio::test]
+async fn the_limits_of_the_description_are_those_of_the_routes() {
+    let gateway = TestGateway::sqlite().await;
+    let owner = person(&gateway.app, org(&gateway.app).await, proto::Role::Owner).await;
+    let document = gateway.get("/openapi.json").send().await.json();
+    let mut tried = 0;
+    for (method, path, body) in accepted() {
+        let operation = &document["paths"][path][method.to_lowercase()];
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+        let schema = document.pointer(schema.as_str().unwrap().strip_prefix('#').unwrap()).unwrap();
+        for (name, property) in properties(schema) {
+            for (limit, wrong) in limits(&name, &property) {
+                let status = async |value: Value| {
+                    let mut body = body.clone();
+                    body[&name] = value;
+                    let call = gateway.call(method, &path.replace("{name}", "NAME"));
+                    call.bearer(&owner.token).json(&body).send().await
+                };
+                let (fine, refused) = (status(limit).await, status(wrong).await);
+                assert_ne!(fine.status, 400, "{method} {path}: {name}: {}", fine.text());
+                assert_eq!(refused.status, 400, "{method} {path}: {name}: {}", refused.text());
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 30, "only {tried} limits were found");
+}
+
+/// The properties of a schema, also of one that is put together of several.
+fn properties(schema: &Value) -> Vec<(String, Value)> {
+    let parts = schema["allOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
+    let named = |part: Value| part["properties"].as_object().cloned().unwrap_or_default();
+    parts.into_iter().flat_map(named).collect()
+}
+
+/// Values at each limit of a property, and beyond it. Limits of things with a form of their own are tried elsewhere.
+fn limits(name: &str, property: &Value) -> Vec<(Value, Value)> {
+    if ["email", "request_hash_sha256"].contains(&name) {
+        return Vec::new();
+    }
+    let text = |long: u64| match name {
+        "url" => json!(format!("https://example.com/{}", "x".repeat(usize::try_from(long).unwrap() - 20))),
+        _ => json!("x".repeat(usize::try_from(long).unwrap())),
+    };
+    let mut all = Vec::new();
+    if let Some(most) = property["maxLength"].as_u64() {
+        all.push((text(most), text(most + 1)));
+    }
+    if let Some(least) = property["minLength"].as_u64().filter(|least| *least > 1) {
+        all.push((text(least), text(least - 1)));
+    }
+    if let Some(most) = property["maxItems"].as_u64().filter(|_| ["allow", "deny"].contains(&name)) {
+        let hosts = |many: u64| (0..many).map(|number| json!(format!("h{number}.example"))).collect();
+        all.push((Value::Array(hosts(most)), Value::Array(hosts(most + 1))));
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_run_without_an_error_fits_its_description() {
+    let document = serde_json::to_value(gateway::edge::api_document()).unwrap();
+    let error = &document["components"]["schemas"]["RunRecord"]["properties"]["error"];
+    assert!(error.to_string().contains("null"), "{error}");
 }

@@ -10,7 +10,7 @@ use crate::people::{org, person, sandbox_token};
 async fn session_on(live: &Live, urls: &[&str]) -> String {
     let mut places = Vec::new();
     for (number, url) in urls.iter().enumerate() {
-        let repo = live.post("/v1/repos", &json!({ "url": url })).await["id"].clone();
+        let repo = live.add_repo(url).await["id"].clone();
         places.push(json!({"repoId": repo, "workspacePath": format!("repo{number}")}));
     }
     let place = live.post("/v1/configurations", &json!({"name": "app", "repos": places})).await;

@@ -12,6 +12,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
+use crate::document::assert_described;
 use crate::harness::{Running, Setup, client, within};
 use crate::people::{Person, org, person, service_token};
 
@@ -152,6 +153,14 @@ impl Live {
         answer
     }
 
+    /// Adds a repository, as an admin does.
+    pub(crate) async fn add_repo(&self, url: &str) -> Value {
+        let admin = person(&self.app, self.ada.org, Role::Admin).await.token;
+        let (status, repo) = self.ask("POST", "/v1/repos", Some(&admin), &json!({ "url": url }), None).await;
+        assert_eq!(status, 201, "{repo}");
+        repo
+    }
+
     pub(crate) async fn ask(
         &self,
         method: &str,
@@ -172,6 +181,7 @@ impl Live {
         }
         let answer = within(request.send()).await.unwrap();
         let status = answer.status().as_u16();
+        assert_described(method, path.split('?').next().unwrap(), status);
         (status, serde_json::from_str(&within(answer.text()).await.unwrap()).unwrap_or_default())
     }
 

@@ -103,7 +103,7 @@ async fn sessions_are_listed_by_what_they_are_page_by_page(on: On) {
     let live = Live::start(on).await;
     let ada = live.ada.token.clone();
     let bob = person(&live.app, live.ada.org, Role::Member).await;
-    let repo = live.post("/v1/repos", &json!({"url": "https://example.com/app"})).await["id"].clone();
+    let repo = live.add_repo("https://example.com/app").await["id"].clone();
     let places = json!([{"repoId": repo, "workspacePath": "."}]);
     let place = live.post("/v1/configurations", &json!({"name": "app", "repos": places})).await["id"].clone();
     let made = async |token: &str, more: Value| {
@@ -161,10 +161,10 @@ async fn repositories_and_configurations_are_made_changed_and_removed(on: On) {
         live.ask(method, path, Some(token), &body, None).await
     };
     let (status, repo) =
-        ask("POST", "/v1/repos", &ada, json!({"url": "https://example.com/o/app.git"})).await;
+        ask("POST", "/v1/repos", &admin, json!({"url": "https://example.com/o/app.git"})).await;
     assert_eq!((status, &repo["name"], &repo["defaultBranch"]), (201, &json!("app"), &json!("main")));
     for wrong in ["", "x", "ssh://h/x", "https://u:p@h/x", "https://h", "file:///etc"] {
-        assert_eq!(ask("POST", "/v1/repos", &ada, json!({"url": wrong})).await.0, 400, "{wrong}");
+        assert_eq!(ask("POST", "/v1/repos", &admin, json!({"url": wrong})).await.0, 400, "{wrong}");
     }
     let places = json!([{"repoId": repo["id"], "workspacePath": "app"}]);
     let body = json!({"name": "one", "repos": places});

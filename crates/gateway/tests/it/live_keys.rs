@@ -1,12 +1,14 @@
 //! A key of the client's stands for one request: it is done once, answered the same again, and free when it failed.
 
+use proto::Role;
 use serde_json::{Value, json};
 
 use crate::harness::within;
 use crate::live::{Live, On, of_type, on_both};
-use crate::people::service_token;
+use crate::people::{person, service_token};
 
 on_both! {
+    two_callers_may_use_the_same_key
     one_key_is_one_session_and_one_prompt
     while_a_request_runs_its_key_is_taken
     a_key_is_settled_although_its_client_hung_up
@@ -56,6 +58,26 @@ async fn one_key_is_one_session_and_one_prompt(on: On) {
     socket.until_type("turn_complete").await;
     socket.nothing_but_pong().await;
     assert_eq!(live.agent.asked("/prompt_async").len(), 2, "keys of services count");
+}
+
+async fn two_callers_may_use_the_same_key(on: On) {
+    let live = Live::echoing(on).await;
+    let bob = person(&live.app, live.ada.org, Role::Member).await;
+    let service = service_token(&live.app, Some(live.ada.org));
+    let mut made = Vec::new();
+    for token in [&live.ada.token, &bob.token, &service] {
+        let (status, answer) =
+            live.ask("POST", "/proliferate/sessions", Some(token), &new(), Some("k")).await;
+        assert_eq!(status, 201, "{answer}");
+        made.push(answer["sessionId"].as_str().unwrap().to_owned());
+    }
+    assert!(made[0] != made[1] && made[1] != made[2] && made[0] != made[2], "{made:?}");
+    let path = format!("/proliferate/{}/message", made[0]);
+    let prompt = json!({"type": "prompt", "content": "both say this"});
+    let ask = async |token: &str| live.ask("POST", &path, Some(token), &prompt, Some("k")).await;
+    let (ada, bob) = (ask(&live.ada.token).await, ask(&bob.token).await);
+    assert_eq!((ada.0, bob.0), (200, 200), "{} {}", ada.1, bob.1);
+    assert_ne!(ada.1["messageId"], bob.1["messageId"], "each of them said it");
 }
 
 async fn while_a_request_runs_its_key_is_taken(on: On) {

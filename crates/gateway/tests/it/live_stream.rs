@@ -18,6 +18,7 @@ on_both! {
     to_look_at_a_session_does_not_wake_it
     what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on
     a_service_may_listen_and_not_speak
+    a_slash_after_the_path_of_a_socket_does_not_matter
     who_asks_for_the_conversation_misses_nothing_that_is_not_in_it
     everybody_can_see_who_watches
 }
@@ -370,4 +371,15 @@ async fn after_a_crash_of_the_database_no_number_is_used_again() {
     assert!(numbers(&frames).iter().all(|number| *number > lost));
     let init = live.init(&session).await;
     assert_eq!(init["payload"]["messages"][1]["content"], "kept lost and on");
+}
+
+async fn a_slash_after_the_path_of_a_socket_does_not_matter(on: On) {
+    let live = Live::echoing(on).await;
+    let session = live.session().await;
+    let mut socket = live.watch(&format!("{session}/")).await;
+    socket.until_type("init").await;
+    let refused = live.try_watch(&format!("{session}/"), "x", "").await.err();
+    assert_eq!(refused, Some(401));
+    let path = format!("/proliferate/{session}/");
+    assert_eq!(live.ask("GET", &path, Some(&live.ada.token), &json!(null), None).await.0, 404, "no upgrade");
 }

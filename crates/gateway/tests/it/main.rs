@@ -13,10 +13,12 @@ mod raw;
 mod world;
 
 // Who is asking.
+mod access;
 mod attach;
 mod bearer;
 mod identity;
 mod left_behind;
+mod live_credentials;
 mod login;
 mod roles;
 mod sessions;

@@ -41,7 +41,7 @@ async fn a_snapshot_of_another_organisation_and_one_that_is_not_there_answer_ali
         live.ask("POST", "/proliferate/sessions", Some(&live.ada.token), &body, None).await
     };
     let managed = json!({"managedConfiguration": {}});
-    live.post("/v1/repos", &json!({"url": "https://example.com/app.git"})).await;
+    live.add_repo("https://example.com/app.git").await;
     let unknown = ask("unknown", &json!({})).await;
     assert_eq!((unknown.0, &unknown.1["error"]), (404, &json!("This snapshot does not exist")));
     for id in ["theirs", "", "../../etc", "UNKNOWN"] {

@@ -12,33 +12,44 @@ use crate::{JsonObject, RunKind, RunStatus, ToolErrorCode, iso};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCall {
+    #[schema(min_length = 1, max_length = 200)]
     pub tool_name: String,
     /// What the tool is to do, such as `transcription.run`.
+    #[schema(min_length = 1, max_length = 200)]
     pub operation: String,
+    #[schema(min_length = 1, max_length = 120)]
     pub lane_id: String,
     pub actor: ToolActor,
     #[serde(default)]
+    #[schema(min_length = 4, max_length = 120)]
     pub case_id: Option<String>,
     /// The key of this call within the organisation: the same id again is the same call.
+    #[schema(min_length = 8, max_length = 120)]
     pub run_id: String,
     /// An active run, or none for a call that starts a tree of its own.
     #[serde(default)]
+    #[schema(min_length = 8, max_length = 120)]
     pub parent_run_id: Option<String>,
     /// The run that failed and is tried again.
     #[serde(default)]
+    #[schema(min_length = 8, max_length = 120)]
     pub retry_of: Option<String>,
     #[serde(default)]
+    #[schema(max_length = 200)]
     pub retry_reason: Option<String>,
     #[serde(default)]
+    #[schema(max_length = 120)]
     pub correlation_id: Option<String>,
     #[serde(default)]
     #[schema(value_type = Vec<Object>)]
+    #[schema(max_items = 64)]
     pub input_artifacts: Vec<Value>,
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: JsonObject,
     /// Checked when given: SHA-256 of the canonical body without the volatile fields.
     #[serde(default)]
+    #[schema(min_length = 64, max_length = 64)]
     pub request_hash_sha256: Option<String>,
     /// When it was sent; not part of the hash.
     #[serde(default)]
@@ -60,8 +71,10 @@ pub struct ToolCall {
 pub struct ToolActor {
     /// `agent`, `human` or `system`.
     pub actor_type: String,
+    #[schema(min_length = 3, max_length = 120)]
     pub actor_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 120)]
     pub agent_name: Option<String>,
 }
 
@@ -104,10 +117,13 @@ pub struct ToolCallError {
 pub struct StartRun {
     pub run_kind: RunKind,
     #[serde(default)]
+    #[schema(min_length = 4, max_length = 120)]
     pub case_id: Option<String>,
     #[serde(default)]
+    #[schema(max_length = 200)]
     pub run_name: Option<String>,
     #[serde(default)]
+    #[schema(min_length = 8, max_length = 120)]
     pub parent_run_id: Option<String>,
     /// For a service token that is bound to no organisation.
     #[serde(default)]
@@ -120,6 +136,7 @@ pub struct StartRun {
 pub struct FinishRun {
     pub status: RunStatus,
     #[serde(default)]
+    #[schema(max_length = 200)]
     pub outcome: Option<String>,
 }
 
@@ -147,7 +164,7 @@ pub struct RunRecord {
     pub completed_at_utc: Option<String>,
     pub duration_ms: Option<i64>,
     pub outcome: Option<String>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     pub error: Option<Value>,
     #[schema(value_type = Object)]
     pub inputs: Value,
@@ -163,13 +180,17 @@ pub struct RunRecord {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct RunQuery {
+    #[param(max_length = 200)]
     pub case_id: Option<String>,
+    #[param(max_length = 200)]
     pub parent_run_id: Option<String>,
     pub status: Option<RunStatus>,
     pub run_kind: Option<RunKind>,
     /// `next` of the page before.
+    #[param(max_length = 200)]
     pub before: Option<String>,
     /// At most 200; 50 when absent.
+    #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,
 }
@@ -185,11 +206,14 @@ pub struct RunList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AuditQuery {
+    #[param(max_length = 200)]
     pub run_id: Option<String>,
+    #[param(max_length = 200)]
     pub case_id: Option<String>,
     /// `next` of the page before.
     pub after: Option<i64>,
     /// At most 1000; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,
 }
@@ -208,6 +232,7 @@ pub struct AuditEvents {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ArtifactQuery {
+    #[param(max_length = 200)]
     pub case_id: Option<String>,
     pub organization_id: Option<String>,
 }

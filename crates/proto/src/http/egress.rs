@@ -12,8 +12,10 @@ use crate::{EgressKind, EgressMode, EgressOutcome, SessionId, iso};
 pub struct EgressRules {
     pub mode: EgressMode,
     #[serde(default)]
+    #[schema(max_items = 1000)]
     pub allow: Vec<String>,
     #[serde(default)]
+    #[schema(max_items = 1000)]
     pub deny: Vec<String>,
 }
 
@@ -24,6 +26,7 @@ pub struct EgressRules {
 pub struct EgressQuery {
     pub session_id: Option<SessionId>,
     /// At most 1000; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
 }
 

@@ -55,9 +55,11 @@ pub struct MemberList {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddMember {
+    #[schema(min_length = 3, max_length = 320)]
     pub email: String,
     /// Absent: the address stands in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 320)]
     pub name: Option<String>,
     pub role: Role,
 }
@@ -69,6 +71,7 @@ pub struct SetRole {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateKey {
+    #[schema(min_length = 1, max_length = 100)]
     pub name: String,
 }
 
@@ -149,6 +152,7 @@ pub struct SecretOwner {
 /// A value for the vault. Deliberately without `Debug`: it must not reach a log.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct SetSecret {
+    #[schema(max_length = 65_536)]
     pub value: String,
     #[serde(flatten)]
     pub owner: SecretOwner,

@@ -10,6 +10,7 @@ use crate::socket::MessageSource;
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum PostMessage {
     Prompt {
+        #[schema(min_length = 1)]
         content: String,
         /// Whom a service speaks for: any text, such as a Slack user's id. Ignored from everyone else.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -18,6 +19,7 @@ pub enum PostMessage {
         source: Option<MessageSource>,
         /// Data URIs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(max_items = 20)]
         images: Option<Vec<String>>,
     },
 }

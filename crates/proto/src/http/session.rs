@@ -21,6 +21,7 @@ pub struct SessionQuery {
     pub exclude_cli: Option<String>,
     pub exclude_automation: Option<String>,
     /// At most 50, which is also the default.
+    #[param(minimum = 1, maximum = 50)]
     pub limit: Option<u32>,
     /// The `next` of the page before.
     pub after: Option<String>,
@@ -55,5 +56,6 @@ pub struct MessagePage {
 /// A new title.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RenameSession {
+    #[schema(min_length = 1, max_length = 200)]
     pub title: String,
 }

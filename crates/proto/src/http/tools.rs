@@ -9,6 +9,7 @@ use crate::JsonObject;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallback {
     /// The same id twice is the same call, whose answer is given again.
+    #[schema(min_length = 1, max_length = 200)]
     pub tool_call_id: String,
     #[serde(default)]
     #[schema(value_type = Object)]

@@ -2,9 +2,17 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::{ConfigurationId, ConfigurationKind, ConfigurationStatus, RepoId, RepoSource, iso};
+
+/// The organisation whose things are listed: named by a service that is bound to none.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(rename_all = "camelCase")]
+#[into_params(parameter_in = Query)]
+pub struct OrgQuery {
+    pub organization_id: Option<String>,
+}
 
 /// A repository of the organisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -31,12 +39,15 @@ pub struct RepoList {
 #[serde(rename_all = "camelCase")]
 pub struct AddRepo {
     /// `https://host/path`, without a user name or password.
+    #[schema(max_length = 500)]
     pub url: String,
     /// Absent: the last part of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
     /// Absent: whatever the repository itself calls so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 100)]
     pub default_branch: Option<String>,
 }
 
@@ -45,6 +56,7 @@ pub struct AddRepo {
 #[serde(rename_all = "camelCase")]
 pub struct RepoPlace {
     pub repo_id: RepoId,
+    #[schema(min_length = 1, max_length = 100)]
     pub workspace_path: String,
 }
 
@@ -74,7 +86,9 @@ pub struct ConfigurationList {
 /// A configuration to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateConfiguration {
+    #[schema(min_length = 1, max_length = 100)]
     pub name: String,
+    #[schema(max_items = 20)]
     pub repos: Vec<RepoPlace>,
 }
 
@@ -82,7 +96,9 @@ pub struct CreateConfiguration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 20)]
     pub repos: Option<Vec<RepoPlace>>,
 }

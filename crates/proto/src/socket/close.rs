@@ -16,6 +16,8 @@ impl CloseCode {
     pub const UPSTREAM_ERROR: Self = Self { code: 1011, reason: "Upstream error" };
     /// The gateway cannot write. A client that comes back is told more, and may stay.
     pub const DISK_FULL: Self = Self { code: 1013, reason: "The gateway's disk is full" };
+    /// The membership, the key or the login that the socket was opened with has ended.
+    pub const CREDENTIAL_ENDED: Self = Self { code: 4401, reason: "credential ended" };
     /// The client reads too slowly; it may come back with its cursor and misses nothing.
     pub const SLOW_CONSUMER: Self = Self { code: 1013, reason: "slow consumer" };
 }

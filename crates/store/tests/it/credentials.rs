@@ -2,7 +2,10 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::{ApiKeyId, OrgId, Role, SessionId, UserId};
-use store::{NewApiKey, NewLoginCode, NewTicket, StoreError, TicketKind};
+use store::{
+    NewApiKey, NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind, TicketOwner,
+    UserCredential,
+};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, hash, id, member, org, session, together};
@@ -16,6 +19,7 @@ on_both! {
     a_login_code_dies_with_the_membership
     a_socket_ticket_works_once
     a_proxy_ticket_works_until_it_expires
+    a_standing_ends_with_the_membership_the_key_or_the_login
     a_ticket_can_be_revoked_by_its_user_alone
     a_ticket_needs_a_session_and_a_member_of_its_organisation
 }
@@ -155,14 +159,17 @@ async fn a_login_code_dies_with_the_membership(b: &Backend) {
 fn ticket(org_id: OrgId, session_id: SessionId, user_id: UserId, kind: TicketKind, number: u8) -> NewTicket {
     NewTicket {
         id: id(number),
-        org_id,
         session_id,
-        user_id,
+        standing: Standing { org_id, user_id, credential: UserCredential::Token },
         kind,
         token_hash: hash(number),
         at: at(0),
         expires_at: at(60),
     }
+}
+
+fn owner(ticket: TicketOwner) -> (OrgId, SessionId, UserId) {
+    (ticket.standing.org_id, ticket.session_id, ticket.standing.user_id)
 }
 
 async fn a_socket_ticket_works_once(b: &Backend) {
@@ -176,7 +183,7 @@ async fn a_socket_ticket_works_once(b: &Backend) {
         async move { store.take_socket_ticket(&hash(50), at(59)).await.unwrap() }
     })
     .await;
-    let winners: Vec<_> = taken.into_iter().flatten().map(|t| (t.org_id, t.session_id, t.user_id)).collect();
+    let winners: Vec<_> = taken.into_iter().flatten().map(owner).collect();
     assert_eq!(winners, [(one, work, ada)]);
     assert!(b.store.take_socket_ticket(&hash(51), at(60)).await.unwrap().is_none(), "expired");
     assert!(b.store.proxy_ticket(&hash(51), at(1)).await.unwrap().is_none(), "a socket ticket opens no port");
@@ -195,8 +202,8 @@ async fn a_proxy_ticket_works_until_it_expires(b: &Backend) {
         "a proxy ticket opens no socket"
     );
     for now in [at(1), at(2), at(59)] {
-        let owner = b.store.proxy_ticket(&hash(50), now).await.unwrap().unwrap();
-        assert_eq!((owner.org_id, owner.session_id, owner.user_id), (one, work, ada));
+        let found = b.store.proxy_ticket(&hash(50), now).await.unwrap().unwrap();
+        assert_eq!(owner(found), (one, work, ada));
     }
     assert!(b.store.proxy_ticket(&hash(50), at(60)).await.unwrap().is_none());
     assert!(b.store.proxy_ticket(&hash(51), at(1)).await.unwrap().is_none(), "no such ticket");
@@ -234,4 +241,62 @@ async fn a_ticket_needs_a_session_and_a_member_of_its_organisation(b: &Backend) 
     b.store.create_ticket(ticket(one, ours, ada, TicketKind::Proxy, 50)).await.unwrap();
     let same = b.store.create_ticket(ticket(one, ours, ada, TicketKind::Proxy, 50)).await;
     assert!(matches!(same, Err(StoreError::Taken("this ticket"))), "{same:?}");
+}
+
+async fn a_standing_ends_with_the_membership_the_key_or_the_login(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let (ada, bob) =
+        (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);
+    let key = |number: u8, user_id| NewApiKey {
+        id: id(number),
+        org_id: one,
+        user_id,
+        name: "k".to_owned(),
+        hint: "plk".to_owned(),
+        key_hash: hash(number),
+        at: at(0),
+    };
+    let login = |number: u8, user_id| NewLoginSession {
+        token_hash: hash(number),
+        org_id: one,
+        user_id,
+        at: at(0),
+        expires_at: at(60),
+    };
+    for number in [60, 61] {
+        b.store.create_key(key(number, ada)).await.unwrap();
+    }
+    for number in [70, 71] {
+        b.store.create_login_session(login(number, ada)).await.unwrap();
+    }
+    b.store.create_key(key(62, bob)).await.unwrap();
+    let with = |user_id, credential| Standing { org_id: one, user_id, credential };
+    let (api, cookie) = (|n| UserCredential::ApiKey(hash(n)), |n| UserCredential::Login(hash(n)));
+    let all = [
+        with(ada, UserCredential::Token),
+        with(ada, api(60)),
+        with(ada, api(61)),
+        with(ada, cookie(70)),
+        with(ada, cookie(71)),
+        with(bob, UserCredential::Token),
+        with(bob, api(62)),
+    ];
+    let ended = async |now| {
+        let together = b.store.ended_standings(&all, now).await.unwrap();
+        let mut one_by_one = Vec::new();
+        for standing in all {
+            if b.store.role_now(standing, now).await.unwrap().is_none() {
+                one_by_one.push(standing);
+            }
+        }
+        assert_eq!(together, one_by_one, "all together and one by one");
+        together
+    };
+    assert_eq!(ended(at(1)).await, []);
+    assert_eq!(b.store.role_now(all[6], at(1)).await.unwrap(), Some(Role::Admin));
+    b.store.revoke_key(one, id(60), None, at(2)).await.unwrap();
+    b.store.end_login_session(&hash(70), at(2)).await.unwrap();
+    b.store.change_member(one, bob, None).await.unwrap();
+    assert_eq!(ended(at(3)).await, [all[1], all[3], all[5], all[6]]);
+    assert_eq!(ended(at(60)).await, [all[1], all[3], all[4], all[5], all[6]], "a login ends with its time");
 }

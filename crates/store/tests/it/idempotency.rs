@@ -14,12 +14,18 @@ on_both! {
     a_key_that_was_given_back_is_fresh_again
     what_has_expired_is_replaced
     a_lapsed_reservation_keeps_nothing
-    keys_belong_to_one_organisation_and_one_route
+    keys_belong_to_one_caller_of_one_organisation_and_one_route
 }
 
 fn request(org_id: OrgId, body: char) -> KeyedRequest {
     let fingerprint = body.to_string().repeat(64);
-    KeyedRequest { org_id, route: "POST /proliferate/sessions".to_owned(), key: "k".to_owned(), fingerprint }
+    KeyedRequest {
+        org_id,
+        caller: "user one".to_owned(),
+        route: "POST /proliferate/sessions".to_owned(),
+        key: "k".to_owned(),
+        fingerprint,
+    }
 }
 
 async fn begin(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Begin {
@@ -99,10 +105,12 @@ async fn a_lapsed_reservation_keeps_nothing(b: &Backend) {
     assert!(matches!(begin(&b.store, request(one, 'a'), at(604)).await, Begin::InFlight));
 }
 
-async fn keys_belong_to_one_organisation_and_one_route(b: &Backend) {
+async fn keys_belong_to_one_caller_of_one_organisation_and_one_route(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     fresh(&b.store, request(one, 'a'), at(0)).await;
     fresh(&b.store, request(two, 'b'), at(0)).await;
     let other = KeyedRequest { route: "POST /proliferate/{id}/message".to_owned(), ..request(one, 'c') };
+    fresh(&b.store, other, at(0)).await;
+    let other = KeyedRequest { caller: "service one".to_owned(), ..request(one, 'd') };
     fresh(&b.store, other, at(0)).await;
 }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, Role, UserId};
-use store::{NewLoginCode, NewLoginSession, NewTicket, StoreError, TicketKind};
+use store::{NewLoginCode, NewLoginSession, NewTicket, Standing, StoreError, TicketKind, UserCredential};
 
 use crate::backend::{Backend, on_both};
 use crate::world::{at, hash, id, member, org, session};
@@ -96,7 +96,8 @@ async fn credentials(b: &Backend, org_number: u8, number: u8, made: i64, expires
         .await
         .unwrap();
     let (session_id, kind) = (id(40 + org_number), TicketKind::Proxy);
-    let ticket = NewTicket { id: id(number), org_id, session_id, user_id, kind, token_hash, at, expires_at };
+    let standing = Standing { org_id, user_id, credential: UserCredential::Token };
+    let ticket = NewTicket { id: id(number), session_id, standing, kind, token_hash, at, expires_at };
     b.store.create_ticket(ticket).await.unwrap();
 }
 

@@ -68,8 +68,8 @@ const LOGIN: &str = "INSERT INTO login_sessions (token_hash, org_id, user_id, cr
     VALUES (@4, #1, #10, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
 const TOKEN: &str = "INSERT INTO sandbox_tokens (token_hash, org_id, session_id, generation, created_at)
     VALUES (@3, #1, #40, 0, '2025-06-15T00:00:00Z')";
-const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, route, key, fingerprint, state, response_status,
-    created_at, expires_at) VALUES (#1, 'POST /x', 'k', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff',
+const IDEMPOTENCY: &str = "INSERT INTO idempotency_keys (org_id, caller, route, key, fingerprint, state, response_status,
+    created_at, expires_at) VALUES (#1, 'user one', 'POST /x', 'k', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff',
     'done', 200, '2025-06-15T00:00:00Z', '2025-06-16T00:00:00Z')";
 const EVENT: &str = "INSERT INTO events (session_id, first_seq, last_seq, org_id, epoch, frames, created_at)
     VALUES (#40, 7, 9, #1, 1, '{}', '2025-06-15T00:00:00Z')";

@@ -5,13 +5,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use proto::http::{Me, TokenSource};
 use proto::{OrgId, Role, SessionId, UserId};
-use store::{Member, SandboxSession};
+use store::{Member, SandboxSession, SessionRecord, Standing, UserCredential};
 use subtle::ConstantTimeEq as _;
 
 use super::super::ApiError;
 use super::super::body::take_slot;
 use super::super::login::login_cookie;
 use super::session_in_path;
+use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
 use crate::shares::Party;
@@ -29,7 +30,7 @@ pub enum Caller {
     Sandbox(SandboxSession),
 }
 
-/// A member of an organisation, now; also the extractor of routes that only people may call.
+/// A member of an organisation, now; also the extractor of routes that need a person.
 #[derive(Clone, Debug)]
 pub struct User {
     pub id: UserId,
@@ -37,15 +38,45 @@ pub struct User {
     pub role: Role,
     pub email: String,
     pub source: TokenSource,
+    /// What they came with.
+    pub credential: UserCredential,
 }
 
-/// A member who may change what concerns the whole organisation.
-#[derive(Clone, Debug)]
-pub struct Admin(pub User);
-
 impl User {
-    pub(in crate::edge) fn new(member: Member, source: TokenSource) -> Self {
-        Self { id: member.user_id, org: member.org_id, role: member.role, email: member.email, source }
+    pub(in crate::edge) fn new(member: Member, credential: UserCredential) -> Self {
+        let source = match credential {
+            UserCredential::ApiKey(_) => TokenSource::Cli,
+            UserCredential::Token | UserCredential::Login(_) => TokenSource::User,
+        };
+        let Member { user_id: id, org_id: org, role, email, .. } = member;
+        Self { id, org, role, email, source, credential }
+    }
+
+    /// What an open connection of theirs rests on, and a ticket that they make.
+    pub(in crate::edge) fn standing(&self) -> Standing {
+        Standing { org_id: self.org, user_id: self.id, credential: self.credential }
+    }
+
+    fn kind(&self) -> CallerKind {
+        kind_of(self.role)
+    }
+
+    /// Whether the table allows it; see [`Caller::must`].
+    pub(in crate::edge) fn may(&self, act: Act, owns: bool) -> bool {
+        access::may(act, self.kind(), owns)
+    }
+
+    /// See [`Caller::must`].
+    pub(in crate::edge) fn must(&self, act: Act, owns: bool) -> Result<(), ApiError> {
+        if self.may(act, owns) { Ok(()) } else { Err(ApiError::forbidden(&act.refusal())) }
+    }
+}
+
+pub(super) fn kind_of(role: Role) -> CallerKind {
+    match role {
+        Role::Member => CallerKind::Member,
+        Role::Admin => CallerKind::Admin,
+        Role::Owner => CallerKind::Owner,
     }
 }
 
@@ -57,6 +88,50 @@ impl Caller {
             Self::Service { org: Some(org), .. } => Party::org(*org),
             Self::Service { org: None, .. } => Party::services(),
             Self::Sandbox(session) => Party::session(session.id, session.org_id),
+        }
+    }
+
+    /// The caller's place in the table of `access`.
+    pub fn kind(&self) -> CallerKind {
+        match self {
+            Self::User(user) => user.kind(),
+            Self::Service { .. } => CallerKind::Service,
+            Self::Sandbox(_) => CallerKind::Sandbox,
+        }
+    }
+
+    /// Refuses what the table does not allow. `owns`: the caller made what the act is about, or it is of its own session.
+    pub(in crate::edge) fn must(&self, act: Act, owns: bool) -> Result<(), ApiError> {
+        if access::may(act, self.kind(), owns) { Ok(()) } else { Err(self.refused(act)) }
+    }
+
+    /// Whether the caller counts as the one who made a session: nobody in particular made those of services.
+    pub(in crate::edge) fn owns_session(&self, session: &SessionRecord) -> bool {
+        match self {
+            Self::User(user) => session.created_by.is_none_or(|by| by == user.id),
+            Self::Service { .. } => false,
+            Self::Sandbox(own) => own.id == session.id,
+        }
+    }
+
+    /// Who this is where callers must be told apart, whatever credential they use.
+    pub(in crate::edge) fn identity(&self) -> String {
+        match self {
+            Self::User(user) => format!("user {}", user.id),
+            Self::Service { name, .. } => format!("service {name}"),
+            Self::Sandbox(session) => format!("sandbox {}", session.id),
+        }
+    }
+
+    /// Refuses what this caller may never do, whatever it is about.
+    fn may_ever(&self, act: Act) -> Result<(), ApiError> {
+        self.must(act, false).or_else(|_| self.must(act, true))
+    }
+
+    fn refused(&self, act: Act) -> ApiError {
+        match (act, self) {
+            (Act::Prompt, Self::Sandbox(_)) => ApiError::user_required(),
+            _ => ApiError::forbidden(&act.refusal()),
         }
     }
 
@@ -79,17 +154,32 @@ impl Caller {
     }
 }
 
+/// Who the caller of the request is, before anything is decided about the act.
+pub(super) async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
+    let caller = presented(parts, app).await?;
+    // Bodies are read after this, and count for whoever sends them.
+    let payer = caller.party();
+    parts.extensions.insert(payer);
+    if is_safe(&parts.method) {
+        take_slot(app, parts, payer)?;
+    }
+    Ok(caller)
+}
+
+/// The act that the router gave the request's route.
+pub(super) fn act(parts: &Parts) -> Result<Act, ApiError> {
+    let act = parts.extensions.get::<Act>().copied();
+    act.ok_or_else(|| ApiError::internal("this route names no act"))
+}
+
+/// A caller who may do the act of the route in some case. A handler whose act depends on who made the thing decides that
+/// with [`Caller::must`] once it has found it.
 impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let caller = presented(parts, app).await?;
-        // Bodies are read after this, and count for whoever sends them.
-        let party = caller.party();
-        parts.extensions.insert(party);
-        if is_safe(&parts.method) {
-            take_slot(app, parts, party)?;
-        }
+        let caller = identify(parts, app).await?;
+        caller.may_ever(act(parts)?)?;
         Ok(caller)
     }
 }
@@ -113,11 +203,12 @@ async fn presented(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError
 /// The caller of a login cookie, which is good for nothing but a cookie: nothing else passes here, and it passes
 /// nowhere else.
 async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
+    let login = hash(token);
     let owner = match CredentialKind::of(token) {
-        Some(CredentialKind::Cookie) => app.store.login_session_owner(&hash(token), app.clock.now()).await?,
+        Some(CredentialKind::Cookie) => app.store.login_session_owner(&login, app.clock.now()).await?,
         _ => None,
     };
-    known(owner.map(|member| Caller::User(User::new(member, TokenSource::User))))
+    known(owner.map(|member| Caller::User(User::new(member, UserCredential::Login(login)))))
 }
 
 impl FromRequestParts<AppState> for User {
@@ -133,25 +224,14 @@ impl FromRequestParts<AppState> for User {
     }
 }
 
-impl FromRequestParts<AppState> for Admin {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
-        let user = User::from_request_parts(parts, app).await?;
-        match user.role {
-            Role::Owner | Role::Admin => Ok(Self(user)),
-            Role::Member => Err(ApiError::forbidden("Admin or owner role required")),
-        }
-    }
-}
-
 /// The caller a token stands for. `session` is the session id as the path has it, for the token of old sandbox
 /// images, which is bound to nothing else.
 pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) -> Result<Caller, ApiError> {
     let found = match CredentialKind::of(token) {
         Some(CredentialKind::ApiKey) => {
-            let owner = app.store.key_owner(&hash(token)).await?;
-            owner.map(|member| Caller::User(User::new(member, TokenSource::Cli)))
+            let key = hash(token);
+            let owner = app.store.key_owner(&key).await?;
+            owner.map(|member| Caller::User(User::new(member, UserCredential::ApiKey(key))))
         }
         Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(Caller::Sandbox),
         // Good for URLs of one session, for one login or for a cookie, and for nothing else.
@@ -190,7 +270,7 @@ async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiErro
                 // neither locks nor leads them out of it.
                 None => app.store.memberships(user).await?.into_iter().next(),
             };
-            Ok(member.map(|member| Caller::User(User::new(member, TokenSource::User))))
+            Ok(member.map(|member| Caller::User(User::new(member, UserCredential::Token))))
         }
     }
 }

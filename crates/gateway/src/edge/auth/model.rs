@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
 use super::super::ApiError;
-use super::caller::bearer;
+use super::caller::{act, bearer};
 use super::{Caller, authenticate};
 use crate::app::AppState;
 use crate::llm::failure;
@@ -42,6 +42,7 @@ impl FromRequestParts<AppState> for ModelCaller {
         let key = key(&parts.headers).ok_or_else(ApiError::missing_authorization)?;
         let caller = authenticate(app, key, None).await?;
         parts.extensions.insert(caller.party());
+        caller.must(act(parts)?, true)?;
         Ok(Self(caller))
     }
 }

@@ -8,10 +8,11 @@ use proto::SessionId;
 use store::{SandboxSession, SessionRecord};
 
 use super::super::ApiError;
+use super::caller::{act, identify};
 use super::{Caller, session_in_path};
 use crate::app::AppState;
 
-/// A caller and a session of the path that this caller may see.
+/// A caller and a session of the path with which this caller may do what the route does.
 ///
 /// A session that does not exist and one of another organisation answer alike. A sandbox gets its own session; for
 /// any other path it gets one and the same refusal, whether there is a session or not.
@@ -46,12 +47,13 @@ impl FromRequestParts<AppState> for SessionAccess {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let (caller, id) = asked(parts, app).await?;
         let session = admit(app, &caller, id).await?;
+        caller.must(act(parts)?, caller.owns_session(&session))?;
         Ok(Self { caller, session })
     }
 }
 
 async fn asked(parts: &mut Parts, app: &AppState) -> Result<(Caller, Option<SessionId>), ApiError> {
-    let caller = Caller::from_request_parts(parts, app).await?;
+    let caller = identify(parts, app).await?;
     Ok((caller, session_in_path(parts, app).await.and_then(|id| id.parse().ok())))
 }
 

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use proto::http::TokenSource;
-use proto::{OrgId, SessionId, UserId};
+use proto::SessionId;
 use serde::Deserialize;
-use store::SessionRecord;
+use store::{SessionRecord, Standing};
 
 use super::super::ApiError;
+use super::caller::identify;
 use super::session::admit;
 use super::{Caller, User, authenticate, session_in_path};
+use crate::access::Act;
 use crate::app::AppState;
 use crate::identity::{CredentialKind, hash};
 
@@ -36,7 +37,7 @@ impl FromRequestParts<AppState> for UrlCaller {
         let id = session_in_path(parts, app).await.and_then(|id| id.parse().ok());
         let query = Query::<TokenQuery>::from_request_parts(parts, app).await.ok();
         let caller = match query.and_then(|query| query.0.token) {
-            None => Caller::from_request_parts(parts, app).await?,
+            None => identify(parts, app).await?,
             Some(token) if CredentialKind::of(&token) == Some(CredentialKind::Ticket) => {
                 Caller::User(take(app, &token, id).await?)
             }
@@ -46,6 +47,7 @@ impl FromRequestParts<AppState> for UrlCaller {
             return Err(ApiError::invalid_token());
         }
         let session = admit(app, &caller, id).await?;
+        caller.must(Act::Watch, caller.owns_session(&session))?;
         Ok(Self { caller, session })
     }
 }
@@ -55,10 +57,10 @@ async fn take(app: &AppState, token: &str, session: Option<SessionId>) -> Result
     let owner = app.store.take_socket_ticket(&hash(token), app.clock.now()).await?;
     let owner =
         owner.filter(|owner| session == Some(owner.session_id)).ok_or_else(ApiError::invalid_token)?;
-    member(app, owner.org_id, owner.user_id).await
-}
-
-async fn member(app: &AppState, org: OrgId, user: UserId) -> Result<User, ApiError> {
-    let member = app.store.member(org, user).await?.ok_or_else(ApiError::invalid_token)?;
-    Ok(User::new(member, TokenSource::User))
+    let Standing { org_id, user_id, credential } = owner.standing;
+    let member = app.store.member(org_id, user_id).await?.ok_or_else(ApiError::invalid_token)?;
+    // The key or the login may have ended since the ticket was made with it.
+    let role = app.store.role_now(owner.standing, app.clock.now()).await?;
+    role.ok_or_else(ApiError::invalid_token)?;
+    Ok(User::new(member, credential))
 }

@@ -22,7 +22,9 @@ use store::StoreError;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::{interval, timeout};
 
+use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
+use crate::edge::auth::LiveCredential;
 use crate::hub::{After, Asked, Hub, HubError, Joined, Listener, Prompted, to_one};
 use crate::runtime::git_failed;
 use crate::server::Inbound;
@@ -50,8 +52,10 @@ const OVER_SHARE: CloseCode = CloseCode { code: 1013, reason: "out of memory sha
 /// Who comes to watch what.
 pub(super) struct Visitor {
     pub(super) session: SessionId,
-    /// Who made the session, and may change its files.
-    pub(super) creator: Option<UserId>,
+    pub(super) credential: LiveCredential,
+    /// The client's place in the table of `access`, which every command looks up anew, and whether it counts as the session's creator.
+    pub(super) kind: CallerKind,
+    pub(super) owns: bool,
     pub(super) user: Option<UserId>,
     /// Does not wake it.
     pub(super) passive: bool,
@@ -102,12 +106,11 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64
         visitor,
         socket,
     };
-    let end = match Box::pin(watcher.greet(since, joined)).await {
-        Ok(()) => match watcher.watch().await {
-            Ok(never) => match never {},
-            Err(end) => end,
-        },
-        Err(end) => end,
+    let revoked = watcher.visitor.credential.clone().ended();
+    let end = tokio::select! {
+        biased;
+        () = revoked => End::Away(CloseCode::CREDENTIAL_ENDED),
+        end = watcher.stay(since, joined) => end,
     };
     watcher.hub.leave(watcher.visitor.user);
     Box::pin(farewell(watcher.socket, end)).await;
@@ -131,7 +134,13 @@ async fn enter(
                 if !std::mem::replace(&mut told, true) {
                     disk_full::tell(app, visitor, since, socket).await?;
                 }
-                disk_full::wait(app, visitor, socket).await?;
+                tokio::select! {
+                    biased;
+                    () = visitor.credential.clone().ended() => {
+                        return Err(End::Away(CloseCode::CREDENTIAL_ENDED));
+                    }
+                    waited = disk_full::wait(app, visitor, socket) => waited?,
+                }
             }
             Err(error) => {
                 tracing::warn!(session = %visitor.session, %error, "a session could not be opened");
@@ -142,6 +151,17 @@ async fn enter(
 }
 
 impl Watcher {
+    /// Serves the client until the connection has a reason to end.
+    async fn stay(&mut self, since: Option<i64>, joined: Joined) -> End {
+        match Box::pin(self.greet(since, joined)).await {
+            Ok(()) => match self.watch().await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            },
+            Err(end) => end,
+        }
+    }
+
     async fn greet(&mut self, since: Option<i64>, joined: Joined) -> Result<(), End> {
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
@@ -281,6 +301,28 @@ impl Watcher {
         }
     }
 
+    /// Whether this client may do it; it is told if not. A service has no user who could prompt or change anything.
+    async fn may(&mut self, act: Act) -> Result<bool, End> {
+        match self.visitor.credential.kind(&self.app).await {
+            Ok(Some(kind)) => self.visitor.kind = kind,
+            Ok(None) => return Err(End::Away(CloseCode::CREDENTIAL_ENDED)),
+            Err(error) => {
+                tracing::warn!(%error, "a credential could not be looked up");
+                self.error("The database is not available: nothing was done, try again").await?;
+                return Ok(false);
+            }
+        }
+        if act != Act::Watch && self.visitor.user.is_none() {
+            self.error("Unauthorized").await?;
+            return Ok(false);
+        }
+        let allowed = access::may(act, self.visitor.kind, self.visitor.owns);
+        if !allowed {
+            self.error("Not authorized to modify this session").await?;
+        }
+        Ok(allowed)
+    }
+
     async fn heard(&mut self, text: Utf8Bytes) -> Result<(), End> {
         let parsed = if text.len() <= PARSED_AT_ONCE {
             ClientMessage::parse(text.as_str())
@@ -294,15 +336,19 @@ impl Watcher {
             // Unknown ones are of a later version; malformed ones are ignored as they always were.
             Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),
         };
-        if let Some((action, changes)) = git::kind(&message) {
-            return self.git(action, changes, message).await;
+        if matches!(message, ClientMessage::Ping) {
+            return self.tell(&ServerMessage::Pong).await;
+        }
+        if !self.may(act(&message)).await? {
+            return Ok(());
+        }
+        if let Some(action) = git::kind(&message) {
+            return self.git(action, message).await;
         }
         match message {
-            ClientMessage::Ping => self.tell(&ServerMessage::Pong).await,
             ClientMessage::Prompt { content, images } => {
                 self.prompt(content, images.unwrap_or_default()).await
             }
-            ClientMessage::Cancel if self.visitor.user.is_none() => self.error("Unauthorized").await,
             ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
             ClientMessage::GetStatus => {
                 let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
@@ -317,7 +363,7 @@ impl Watcher {
                 let mode = mode.unwrap_or(AutoStartMode::Test);
                 self.run_auto_start(run_id, mode, commands.unwrap_or_default()).await
             }
-            // Git was answered above.
+            // Pings and git were answered above.
             _ => Ok(()),
         }
     }
@@ -362,18 +408,19 @@ impl Watcher {
     }
 
     /// Git runs beside the stream, one after the other for each client, and few wait.
-    async fn git(&mut self, action: GitAction, changes: bool, message: ClientMessage) -> Result<(), End> {
-        if changes && !self.may_change().await? {
-            return Ok(());
-        }
+    async fn git(&mut self, action: GitAction, message: ClientMessage) -> Result<(), End> {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
             return self.tell(&ServerMessage::GitResult(busy)).await;
         };
         let (app, hub, user) = (self.app.clone(), self.hub.clone(), self.visitor.user);
         let (answers, line) = (self.answers.0.clone(), self.work_line.clone());
+        let credential = self.visitor.credential.clone();
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
+            if !credential.holds(&app).await {
+                return;
+            }
             for answer in git::answer(&app, &hub, user, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(to_one(&answer)).await.is_err() {
@@ -407,6 +454,24 @@ impl Watcher {
 
     async fn flush(&mut self) -> Result<(), End> {
         in_time(self.socket.flush()).await
+    }
+}
+
+/// What a client asks for, in the table's terms.
+fn act(message: &ClientMessage) -> Act {
+    match message {
+        ClientMessage::Ping
+        | ClientMessage::GetStatus
+        | ClientMessage::GetMessages
+        | ClientMessage::GetGitStatus { .. } => Act::Watch,
+        ClientMessage::Prompt { .. } => Act::Prompt,
+        ClientMessage::Cancel => Act::Steer,
+        ClientMessage::SaveSnapshot { .. }
+        | ClientMessage::RunAutoStart { .. }
+        | ClientMessage::GitCreateBranch { .. }
+        | ClientMessage::GitCommit { .. }
+        | ClientMessage::GitPush { .. }
+        | ClientMessage::GitCreatePr { .. } => Act::ChangeSession,
     }
 }
 

@@ -9,23 +9,7 @@ use crate::runtime::{auto_start, snapshot};
 const MAX_RUN_ID: usize = 200;
 
 impl Watcher {
-    /// Whether this client may change the session's files; told why if not.
-    pub(super) async fn may_change(&mut self) -> Result<bool, End> {
-        if self.visitor.user.is_none() {
-            self.error("Unauthorized").await?;
-            return Ok(false);
-        }
-        if self.visitor.creator.is_some() && self.visitor.creator != self.visitor.user {
-            self.error("Not authorized to modify this session").await?;
-            return Ok(false);
-        }
-        Ok(true)
-    }
-
     pub(super) async fn save_snapshot(&mut self) -> Result<(), End> {
-        if !self.may_change().await? {
-            return Ok(());
-        }
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             return self.error("The sandbox still works on what was asked before").await;
         };
@@ -56,9 +40,6 @@ impl Watcher {
         mode: AutoStartMode,
         sent: Vec<AutoStartCommand>,
     ) -> Result<(), End> {
-        if self.visitor.user.is_none() {
-            return self.error("Unauthorized").await;
-        }
         if run_id.len() > MAX_RUN_ID {
             return self.error("A runId has at most 200 characters").await;
         }
@@ -89,8 +70,12 @@ impl Watcher {
         work: impl Future<Output = ServerMessage> + Send + 'static,
     ) {
         let (hub, line, session) = (self.hub.clone(), self.work_line.clone(), self.visitor.session);
+        let (app, credential) = (self.app.clone(), self.visitor.credential.clone());
         tokio::spawn(async move {
             let _in_line = (place, line.lock().await);
+            if !credential.holds(&app).await {
+                return;
+            }
             if let Err(error) = hub.say(work.await).await {
                 tracing::warn!(%session, %error, "a result could not be told");
             }

@@ -7,14 +7,14 @@ use crate::app::AppState;
 use crate::hub::Hub;
 use crate::runtime::{Git, GitError, Pull, create_pull, git_failed};
 
-/// Whether a message is about git, and whether it changes anything.
-pub(super) fn kind(message: &ClientMessage) -> Option<(GitAction, bool)> {
+/// What a message asks of git, if it is about git.
+pub(super) fn kind(message: &ClientMessage) -> Option<GitAction> {
     match message {
-        ClientMessage::GetGitStatus { .. } => Some((GitAction::GetStatus, false)),
-        ClientMessage::GitCreateBranch { .. } => Some((GitAction::CreateBranch, true)),
-        ClientMessage::GitCommit { .. } => Some((GitAction::Commit, true)),
-        ClientMessage::GitPush { .. } => Some((GitAction::Push, true)),
-        ClientMessage::GitCreatePr { .. } => Some((GitAction::CreatePr, true)),
+        ClientMessage::GetGitStatus { .. } => Some(GitAction::GetStatus),
+        ClientMessage::GitCreateBranch { .. } => Some(GitAction::CreateBranch),
+        ClientMessage::GitCommit { .. } => Some(GitAction::Commit),
+        ClientMessage::GitPush { .. } => Some(GitAction::Push),
+        ClientMessage::GitCreatePr { .. } => Some(GitAction::CreatePr),
         _ => None,
     }
 }
