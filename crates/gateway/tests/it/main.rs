@@ -16,6 +16,7 @@ mod world;
 mod attach;
 mod bearer;
 mod identity;
+mod junk;
 mod left_behind;
 mod login;
 mod roles;
