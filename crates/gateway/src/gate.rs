@@ -14,8 +14,10 @@ mod known;
 mod lock;
 mod permit;
 mod pipeline;
+mod process;
 mod question;
 mod record;
+mod refusals;
 mod rules;
 mod runs;
 mod scribe;
@@ -43,13 +45,20 @@ use known::InFlight;
 use lock::SafetyLockReading;
 pub(crate) use lock::follow_lock;
 pub(crate) use permit::Permit;
+pub(crate) use pipeline::crash_point;
+use process::Process;
+pub use refusals::CALL_RATES;
+use refusals::Refusals;
 use rules::Rules;
 pub use rules::{RulesError, known_tool, read_policy};
-pub(crate) use runs::{Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
+pub(crate) use runs::{
+    Attempt, AttemptError, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role,
+};
 use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;
 
-/// An instance that was not seen for this long has died, as far as its calls are concerned.
+/// An instance that was not seen for this long has died, as far as its calls are concerned. One on the same machine that has
+/// died for certain is forgotten at once ([`Process`]).
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// The gate of one instance.
@@ -57,6 +66,7 @@ pub struct Gate {
     store: Store,
     clock: Clock,
     instance: String,
+    process: Option<Process>,
     rules: Rules,
     lock: SafetyLockReading,
     scribe: Scribe,
@@ -64,6 +74,7 @@ pub struct Gate {
     /// Calls that this instance executes now.
     at_work: Mutex<HashMap<(OrgId, String), InFlight>>,
     answers: Answers,
+    refusals: Refusals,
     /// The runs of the turns that sessions of this instance are in.
     turns: Mutex<HashMap<SessionId, String>>,
 }
@@ -94,12 +105,14 @@ impl Gate {
             store: store.clone(),
             clock: clock.clone(),
             instance: instance.to_owned(),
+            process: Process::own(),
             rules,
             lock: SafetyLockReading::new(),
             scribe,
             checkpoints,
             at_work: Mutex::default(),
             answers: Answers::default(),
+            refusals: Refusals::new(clock),
             turns: Mutex::default(),
         };
         gate.come_alive(config).await?;
@@ -109,6 +122,9 @@ impl Gate {
     /// Says that this instance executes nothing any more, and signs what was recorded. The last thing before the
     /// database closes.
     pub async fn close(&self) {
+        if let Err(error) = self.tell_refusals(true).await {
+            tracing::error!(%error, "the number of refused calls that were not recorded is lost");
+        }
         if let Err(error) = self.checkpoints.write().await {
             tracing::error!(%error, "no checkpoint of the ledger could be written at the end");
         }

@@ -14,6 +14,8 @@ pub struct KeyedRequest {
     pub org_id: OrgId,
     /// Who sent it: two callers may use the same key.
     pub caller: String,
+    /// The instance that does it: when that has died, the key is free.
+    pub instance: String,
     /// The method and path, so that one key may be used on two routes.
     pub route: String,
     pub key: String,
@@ -49,28 +51,34 @@ const KEPT: TimeDelta = TimeDelta::hours(24);
 const IN_FLIGHT: TimeDelta = TimeDelta::minutes(10);
 
 impl Store {
-    /// Asks whether to do what a key stands for. Of many that ask at once, one is told to.
+    /// Asks whether to do what a key stands for. Of many that ask at once, one is told to. Instances that were not seen since
+    /// `dead_since` have died, and hold no key.
     pub async fn begin_idempotent(
         &self,
         request: KeyedRequest,
+        dead_since: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<Begin, StoreError> {
+        const FREE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND state = 'in_flight'
+            AND instance <> $3 AND instance NOT IN (SELECT id FROM instances WHERE seen_at >= $2)";
         const PURGE: &str = "DELETE FROM idempotency_keys WHERE org_id = $1 AND expires_at < $2";
         const RESERVE: &str = "INSERT INTO idempotency_keys
-            (org_id, caller, route, key, fingerprint, state, created_at, expires_at)
-            VALUES ($1, $2, $3, $4, $5, 'in_flight', $6, $7)
+            (org_id, caller, route, key, fingerprint, state, created_at, expires_at, instance)
+            VALUES ($1, $2, $3, $4, $5, 'in_flight', $6, $7, $8)
             ON CONFLICT (org_id, caller, route, key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 'in_flight',
             response_status = NULL, response = NULL, created_at = excluded.created_at,
-            expires_at = excluded.expires_at WHERE idempotency_keys.expires_at <= $6";
+            expires_at = excluded.expires_at, instance = excluded.instance WHERE idempotency_keys.expires_at <= $6";
         const FIND: &str = "SELECT fingerprint, response_status, response FROM idempotency_keys
             WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4";
         type Found = (String, Option<i64>, Option<Json<JsonValue>>);
         write!(self, Disk, tx => {
             let org = request.org_id.uuid();
             sqlx::query(PURGE).bind(org).bind(long_before(now)).execute(&mut *tx).await?;
+            sqlx::query(FREE).bind(org).bind(dead_since).bind(&request.instance).execute(&mut *tx).await?;
             let reserved = sqlx::query(RESERVE)
                 .bind(org).bind(&request.caller).bind(&request.route).bind(&request.key)
-                .bind(&request.fingerprint).bind(now).bind(now + IN_FLIGHT).execute(&mut *tx).await?;
+                .bind(&request.fingerprint).bind(now).bind(now + IN_FLIGHT).bind(&request.instance)
+                .execute(&mut *tx).await?;
             if reserved.rows_affected() == 1 {
                 return Ok(Begin::Fresh(Reservation { request, since: now }));
             }

@@ -44,6 +44,11 @@ impl Migration {
         Self { version: 14, name: "action_modes", text: include_str!("../migrations/0014_action_modes.sql") },
         Self { version: 15, name: "failed_turns", text: include_str!("../migrations/0015_failed_turns.sql") },
         Self { version: 16, name: "callers", text: include_str!("../migrations/0016_callers.sql") },
+        Self {
+            version: 17,
+            name: "dead_instances",
+            text: include_str!("../migrations/0017_dead_instances.sql"),
+        },
     ];
 
     /// The schema version of this program.

@@ -71,22 +71,36 @@ impl Store {
             .bind(org).bind(user).bind(ticket).bind(now).fetch_optional(pool).await)?)
     }
 
-    /// Says that an instance is alive.
-    pub async fn see_instance(&self, id: &str, at: DateTime<Utc>) -> Result<(), StoreError> {
-        const SQL: &str = "INSERT INTO instances (id, seen_at) VALUES ($1, $2)
-            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at";
-        let id = id.to_owned();
+    /// Says that an instance is alive, and which process it is.
+    pub async fn see_instance(
+        &self,
+        id: &str,
+        process: Option<&str>,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        const SQL: &str = "INSERT INTO instances (id, seen_at, process) VALUES ($1, $2, $3)
+            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, process = excluded.process";
+        let (id, process) = (id.to_owned(), process.map(str::to_owned));
         write!(self, Process, tx => {
-            sqlx::query(SQL).bind(id).bind(at).execute(&mut *tx).await?;
+            sqlx::query(SQL).bind(id).bind(at).bind(process).execute(&mut *tx).await?;
             Ok(())
         })
     }
 
-    pub async fn is_instance_alive(&self, id: &str, since: DateTime<Utc>) -> Result<bool, StoreError> {
-        const SQL: &str = "SELECT count(*) FROM instances WHERE id = $1 AND seen_at >= $2";
-        let found: i64 =
-            read!(self, pool => sqlx::query_scalar(SQL).bind(id).bind(since).fetch_one(pool).await)?;
-        Ok(found > 0)
+    /// The process of an instance that was seen since a moment, where it said which that is. `None`: it was not seen.
+    pub async fn seen_instance(
+        &self,
+        id: &str,
+        since: DateTime<Utc>,
+    ) -> Result<Option<Option<String>>, StoreError> {
+        const SQL: &str = "SELECT process FROM instances WHERE id = $1 AND seen_at >= $2";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(id).bind(since).fetch_optional(pool).await)?)
+    }
+
+    /// All instances that say which process they are, and what they say.
+    pub async fn instance_processes(&self) -> Result<Vec<(String, String)>, StoreError> {
+        const SQL: &str = "SELECT id, process FROM instances WHERE process IS NOT NULL ORDER BY id";
+        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
     }
 
     /// Forgets all instances but this one: those of a database that has one user at a time.

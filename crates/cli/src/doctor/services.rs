@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gateway::config::{Config, Database};
 use gateway::coord::Coord;
+use gateway::gate::CALL_RATES;
 use gateway::shares::Shares;
 use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;
@@ -87,7 +88,8 @@ pub(super) async fn model(config: &Config) -> Finding {
 /// How much callers may hold at a time; see the settings of the same names.
 pub(super) fn shares(config: &Config) -> Finding {
     let shares = Shares::limits(config);
-    let described: Vec<String> = shares.iter().map(ToString::to_string).collect();
+    let rates = CALL_RATES.iter().map(ToString::to_string);
+    let described: Vec<String> = shares.iter().map(ToString::to_string).chain(rates).collect();
     Finding::good("fair shares", described.join("; "))
 }
 

@@ -82,6 +82,27 @@ fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
     }
 }
 
+/// The key of a request whose gateway died before anything was done is free for the next attempt.
+#[test]
+fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
+    let machine = Machine::new();
+    let create = |server: &Server, token: &str| {
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let request = client.post(server.url("/proliferate/sessions")).bearer_auth(token);
+        let request = request.header("idempotency-key", "once").header("content-type", "application/json");
+        let answer = request.body(r#"{"sessionType":"coding","clientType":"web"}"#).send()?;
+        Ok::<_, reqwest::Error>((answer.status().as_u16(), answer.json::<Value>()?))
+    };
+    let dying = machine.serve_with(&[("FAILPOINTS", "idempotent-reserved=return")]);
+    let token = machine.run(&["token", "user"]).out.trim().to_owned();
+    assert!(create(&dying, &token).is_err(), "it was to die");
+    dead(dying);
+    let server = machine.serve();
+    let (status, made) = create(&server, &token).unwrap();
+    assert!((200..300).contains(&status), "{status} {made}");
+    assert_eq!(create(&server, &token).unwrap(), (status, made), "and once");
+}
+
 #[test]
 fn a_tool_that_only_asks_is_asked_again_wherever_the_gateway_dies() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -50,9 +50,9 @@ impl Attempt {
     }
 }
 
-impl From<Identity> for (Option<OrgId>, Claim) {
+impl From<Identity> for (Option<OrgId>, Option<SessionId>, Claim) {
     fn from(identity: Identity) -> Self {
-        (identity.org, identity.actor)
+        (identity.org, identity.session, identity.actor)
     }
 }
 
@@ -139,6 +139,7 @@ pub(super) async fn start_run(
         (Some(session), _) => Some(session.to_string()),
         (None, case) => case,
     };
+    app.gate.take_run(org, identity.session)?;
     let new = NewRunRequest {
         org,
         run_id: format!("run_{}", app.rng.uuid(app.clock.now()).simple()),
@@ -311,8 +312,9 @@ pub(super) async fn artifact_content(
     check_names([&query.case_id])?;
     let case = identity.case().or(query.case_id);
     let found = visible_artifact(&app, &identity, org, &id, case.as_deref()).await;
-    let reading = (org, identity.actor.clone(), identity.role, id.clone(), case);
-    app.gate.record_reading(reading, found.as_ref().ok()).await?;
+    let reader = (org, identity.session, identity.actor.clone());
+    let reading = (identity.role, id.clone(), case);
+    app.gate.record_reading(reader, reading, found.as_ref().ok()).await?;
     found?;
     let content = app.store.artifact_content(org, &id).await?;
     let content = content.ok_or_else(|| ApiError::not_found("This artifact does not exist"))?;

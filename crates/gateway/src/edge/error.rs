@@ -11,6 +11,7 @@ use proto::{BillingCode, ErrorCode};
 use serde_json::json;
 use store::StoreError;
 
+use crate::gate::AttemptError;
 use crate::hub::HubError;
 use crate::shares::{OverShare, ShareOwner};
 use crate::vault::VaultError;
@@ -185,6 +186,15 @@ impl From<OverShare> for ApiError {
         };
         let retry_after = Some(over.retry_after_seconds());
         Self { retry_after, ..Self::new(status, code, over.to_string()) }
+    }
+}
+
+impl From<AttemptError> for ApiError {
+    fn from(error: AttemptError) -> Self {
+        match error {
+            AttemptError::Store(error) => error.into(),
+            AttemptError::OverShare(over) => over.into(),
+        }
     }
 }
 

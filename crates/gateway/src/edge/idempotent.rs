@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use chrono::TimeDelta;
 use proto::OrgId;
 use serde::Serialize;
 use serde_json::Value;
@@ -12,6 +13,7 @@ use tracing::Instrument as _;
 
 use super::ApiError;
 use crate::app::AppState;
+use crate::gate::{DEAD_AFTER, crash_point};
 
 const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;
@@ -41,9 +43,12 @@ pub(super) async fn once<T: Serialize + Send + 'static>(
         caller: keyed.caller,
         route: keyed.route.to_owned(),
         key,
+        instance: app.instance.clone(),
         fingerprint: hex::encode(Sha256::digest(fingerprint)),
     };
-    let reservation = match app.store.begin_idempotent(request, app.clock.now()).await? {
+    let now = app.clock.now();
+    let dead_since = now - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+    let reservation = match app.store.begin_idempotent(request, dead_since, now).await? {
         Begin::Fresh(reservation) => reservation,
         Begin::InFlight => return Err(ApiError::idempotency_in_progress()),
         Begin::Mismatch => return Err(ApiError::idempotency_mismatch()),
@@ -52,6 +57,7 @@ pub(super) async fn once<T: Serialize + Send + 'static>(
             return Ok((status, Json(body)).into_response());
         }
     };
+    crash_point("idempotent-reserved");
     let settling = settle(app.clone(), reservation, success, work).in_current_span();
     // Boxed, since what is done for a key may be large.
     let settled = tokio::spawn(Box::pin(settling)).await;

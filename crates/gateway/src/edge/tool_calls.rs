@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use ledger::Outcome::Failure;
 use ledger::{ArtifactRef, Hash, MAX_ARTIFACTS, payload_hash};
@@ -17,7 +17,7 @@ use super::auth::Caller;
 use super::contract::{Identity, identity, is_name};
 use super::{ApiError, body};
 use crate::app::AppState;
-use crate::gate::{self, Answered, Attempt, CALLBACK, Call, Door, Gate, Outcome, TURN};
+use crate::gate::{self, Answered, Attempt, AttemptError, CALLBACK, Call, Door, Gate, Outcome, TURN};
 
 /// A body that was read to its end, or the refusal to read it.
 pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
@@ -35,7 +35,7 @@ impl FromRequest<AppState> for Raw {
 #[utoipa::path(post, path = "/v1/tool-calls", tag = "contract", request_body = ToolCall,
     responses((status = 200, body = ToolCallReply), (status = 400, body = ToolCallReply),
         (status = 403, body = ToolCallReply), (status = 408, body = ToolCallReply),
-        (status = 409, body = ToolCallReply), (status = 413, body = ToolCallReply),
+        (status = 409, body = ToolCallReply), (status = 413, body = ToolCallReply), (status = 429, body = ToolCallReply),
         (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
         (status = 504, body = ToolCallReply)))]
 pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Result<Response, ApiError> {
@@ -64,8 +64,14 @@ fn answer(answered: Answered) -> Response {
         Outcome::Failed(ToolErrorCode::DependencyDown) | Outcome::Unavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
+        Outcome::OverShare { retry_after } => return too_many(retry_after, answered.body),
     };
     (status, Json(answered.body)).into_response()
+}
+
+fn too_many(retry_after: u64, body: impl serde::Serialize) -> Response {
+    let headers = [(header::RETRY_AFTER, retry_after.to_string())];
+    (StatusCode::TOO_MANY_REQUESTS, headers, Json(body)).into_response()
 }
 
 /// A body that is no call is refused, and the refusal is recorded with whatever it says of itself. It makes no run.
@@ -77,9 +83,10 @@ async fn unreadable(
     problem: &str,
 ) -> Response {
     let refused = app.gate.refuse_unreadable(identity(caller).into(), &attempt, Failure, problem).await;
-    let code = match refused {
-        Ok(()) => ToolErrorCode::InvalidRequest,
-        Err(_) => ToolErrorCode::DependencyDown,
+    let (code, message) = match &refused {
+        Ok(()) => (ToolErrorCode::InvalidRequest, problem.to_owned()),
+        Err(AttemptError::Store(_)) => (ToolErrorCode::DependencyDown, problem.to_owned()),
+        Err(over @ AttemptError::OverShare(_)) => (ToolErrorCode::DependencyDown, over.to_string()),
     };
     let reply = ToolCallReply {
         outcome: "failure".to_owned(),
@@ -89,14 +96,13 @@ async fn unreadable(
         correlation_id: attempt.correlation,
         output_artifacts: Vec::new(),
         response_hash_sha256: None,
-        error: Some(proto::http::ToolCallError {
-            error_code: code,
-            message: problem.to_owned(),
-            retryable: code.retryable(),
-        }),
+        error: Some(proto::http::ToolCallError { error_code: code, message, retryable: code.retryable() }),
     };
-    let status = if code == ToolErrorCode::InvalidRequest { status } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(reply)).into_response()
+    match refused {
+        Ok(()) => (status, Json(reply)).into_response(),
+        Err(AttemptError::Store(_)) => (StatusCode::SERVICE_UNAVAILABLE, Json(reply)).into_response(),
+        Err(AttemptError::OverShare(over)) => too_many(over.retry_after_seconds(), reply),
+    }
 }
 
 /// From bytes to a call; the inner error is what is wrong with them, in words of ours. What can be said of them in any

@@ -45,6 +45,9 @@ pub(super) async fn callback(
         Outcome::Conflict => Err(ApiError::conflict(
             "This tool_call_id was used before with other arguments; nothing was done",
         )),
+        Outcome::OverShare { .. } => {
+            Err(ApiError::too_many(answered.body["result"].as_str().unwrap_or("Too many refused calls")))
+        }
         // Nothing was done and trying again helps: the tool inside does that on its own.
         Outcome::Unavailable => {
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::SandboxSession;
 
+use crate::shares::OverShare;
 use crate::sources::Output;
 
 /// What is told of a failure.
@@ -75,6 +76,10 @@ pub(crate) enum Outcome {
     Conflict,
     /// Nothing was written down, and asking again helps.
     Unavailable,
+    /// Nothing was written down: the caller's share of refused calls is used up for so many seconds.
+    OverShare {
+        retry_after: u64,
+    },
 }
 
 /// What the caller is told: the same words, however often it asks.
@@ -111,6 +116,11 @@ impl Result {
 impl Refusal {
     pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: line(&message.into()), retryable: code.retryable() }
+    }
+
+    /// Whether the tool may have acted on the parameters. Those of a call that was refused are not kept.
+    pub(super) fn may_have_acted(&self) -> bool {
+        matches!(self.code, ToolErrorCode::ToolError | ToolErrorCode::ToolTimeout)
     }
 
     /// For an effect that may have happened: trying again by itself would be wrong.
@@ -199,6 +209,13 @@ impl Answered {
     /// An answer that is written down nowhere: nothing could be.
     pub(super) fn unrecorded(call: &Call, refusal: Refusal) -> Self {
         let outcome = if refusal.retryable { Outcome::Unavailable } else { Outcome::Failed(refusal.code) };
+        Self { outcome, body: call.body(&Result::Refused(refusal)) }
+    }
+
+    /// A call that is refused and not written down, because too many of its caller's were refused before.
+    pub(super) fn over_share(call: &Call, over: &OverShare) -> Self {
+        let refusal = Refusal::new(ToolErrorCode::DependencyDown, over.to_string());
+        let outcome = Outcome::OverShare { retry_after: over.retry_after_seconds() };
         Self { outcome, body: call.body(&Result::Refused(refusal)) }
     }
 

@@ -78,6 +78,9 @@ impl Gate {
 
     /// The refusal is recorded in the caller's chain; the run that has the id is not touched.
     pub(super) async fn conflict(&self, call: &Call) -> Known {
+        if let Err(over) = self.take_refusal(call) {
+            return Known::Answer(self.refuse_unrecorded(call, &over));
+        }
         let answered = Answered::conflict(call);
         let versions = self.rules.policy().pins().versions();
         let verdict = policy::Verdict {
@@ -106,7 +109,8 @@ impl Gate {
             return Ok(true);
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
-        Ok(!self.store.is_instance_alive(instance, before).await?)
+        let Some(process) = self.store.seen_instance(instance, before).await? else { return Ok(true) };
+        Ok(matches!((&self.process, process), (Some(own), Some(other)) if own.knows_dead(&other)))
     }
 
     /// Executes what a dead instance left behind, if that cannot harm; else nobody knows, and that is the answer.

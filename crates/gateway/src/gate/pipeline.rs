@@ -93,7 +93,13 @@ async fn perform(app: &AppState, call: Call) -> Answered {
 async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered> {
     let gate = &app.gate;
     let claim = match (refused(call, decided), decided.tool.as_deref()) {
-        (Some(refusal), _) => gate.claim_ended(call, decided, Err(refusal)),
+        (Some(refusal), _) => match gate.take_refusal(call) {
+            Ok(()) => gate.claim_ended(call, decided, Err(refusal)),
+            Err(over) => {
+                let before = answered_before(app, call).await;
+                return Some(before.unwrap_or_else(|| gate.refuse_unrecorded(call, &over)));
+            }
+        },
         (None, None) => return Some(Answered::unrecorded(call, Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
             Work::Outside(outside) => {
@@ -108,6 +114,12 @@ async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered>
         },
     };
     write_ended(app, call, decided, claim).await
+}
+
+/// The answer of a call that came before, for one that is not written down.
+async fn answered_before(app: &AppState, call: &Call) -> Option<Answered> {
+    let run = app.gate.store.run(call.org, &call.run_id).await.ok()??;
+    Some(told(call, app.gate.judge_known(app, call, run).await))
 }
 
 /// What a tool within would do. It has changed nothing yet, so if it fails nothing has happened.
@@ -264,6 +276,6 @@ fn down(call: &Call, error: &Undecidable) -> Answered {
 }
 
 /// Where tests let the process die. Nothing in a build that is not for tests.
-fn crash_point(name: &str) {
+pub(crate) fn crash_point(name: &str) {
     fail::fail_point!(name, |_| std::process::abort());
 }

@@ -19,15 +19,9 @@ pub(super) type Prepared = Result<(Output, Effect), Refusal>;
 impl Gate {
     /// The claim of a call with the decision about it.
     pub(super) fn claim(&self, call: &Call, decided: &Decided) -> GateWrite {
-        let input = artifacts::input(call, self.scribe.now());
         let events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions)];
         let run = self.new_run(call, decided, None);
-        GateWrite {
-            change: Change::Begin(Box::new(run)),
-            effect: None,
-            artifacts: input.into_iter().collect(),
-            events,
-        }
+        GateWrite { change: Change::Begin(Box::new(run)), effect: None, artifacts: Vec::new(), events }
     }
 
     /// The same for a call that ends with its claim: it is refused, or its effect is in our own database.
@@ -102,6 +96,8 @@ impl Gate {
         result: Result<Output, Refusal>,
         versions: &Versions,
     ) -> (GateWrite, Answered) {
+        let acted = result.as_ref().map_or_else(Refusal::may_have_acted, |_| true);
+        let input = acted.then(|| artifacts::input(call, self.scribe.now())).flatten();
         let end = self.finish(call, result, Asked::Tool, versions);
         let change = Change::End {
             org: call.org,
@@ -109,7 +105,7 @@ impl Gate {
             instance: Some(instance.to_owned()),
             ended: Box::new(end.ended),
         };
-        let artifacts = end.artifact.into_iter().collect();
+        let artifacts = input.into_iter().chain(end.artifact).collect();
         let events = [end.event].into_iter().chain(end.also).collect();
         (GateWrite { change, effect: None, artifacts, events }, end.answered)
     }

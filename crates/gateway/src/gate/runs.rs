@@ -8,6 +8,7 @@ use store::{Change, Ended, GateWrite, JsonText, NewEvent, NewRun, Run, SessionRe
 
 use super::Gate;
 use super::call::TURN;
+use crate::shares::OverShare;
 
 /// A run to be started.
 pub(crate) struct NewRunRequest {
@@ -245,6 +246,16 @@ fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind,
     });
 }
 
+/// An attempt was not recorded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttemptError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Too many of the caller's were refused before; it is counted.
+    #[error(transparent)]
+    OverShare(#[from] OverShare),
+}
+
 /// What an attempt that is no call says of itself. It need not be true: it is what was asked.
 #[derive(Default)]
 pub(crate) struct Attempt {
@@ -280,11 +291,12 @@ impl Gate {
     /// their organisation's chain, or in the system's.
     pub(crate) async fn refuse_unreadable(
         &self,
-        (org, actor): (Option<OrgId>, Claim),
+        (org, session, actor): (Option<OrgId>, Option<SessionId>, Claim),
         attempt: &Attempt,
         came_to: Outcome,
         problem: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), AttemptError> {
+        self.refusals.take_or_count(org, session, &actor)?;
         let versions = self.rules.policy().pins().versions();
         let events = [(ActionType::AuthzDecision, Outcome::Deny), (ActionType::ToolCall, came_to)];
         let events = events.map(|(action, outcome)| {
@@ -294,15 +306,20 @@ impl Gate {
             new
         });
         let write = GateWrite::new(Change::Nothing, events.into());
-        self.store.gate_write(write).await.map(drop)
+        self.store.gate_write(write).await?;
+        Ok(())
     }
 
     /// Records that somebody reads the content of an artifact, or tried to.
     pub(crate) async fn record_reading(
         &self,
-        (org, actor, role, id, case): (OrgId, Claim, &'static str, String, Option<String>),
+        (org, session, actor): (OrgId, Option<SessionId>, Claim),
+        (role, id, case): (&'static str, String, Option<String>),
         found: Option<&store::Artifact>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), AttemptError> {
+        if found.is_none() {
+            self.refusals.take_or_count(Some(org), session, &actor)?;
+        }
         let versions = self.rules.policy().pins().versions();
         let outcome = if found.is_some() { Outcome::Success } else { Outcome::Deny };
         let mut new = self.scribe.event(Some(org), ActionType::DbRead, outcome, &actor, &versions);
@@ -321,6 +338,7 @@ impl Gate {
             target_type: TargetType::Artifact,
         });
         let write = GateWrite::new(Change::Nothing, vec![new]);
-        self.store.gate_write(write).await.map(drop)
+        self.store.gate_write(write).await?;
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use proto::RunStatus;
 use store::{Change, GateWrite, NewEvent, StoreError};
 use tokio::time::MissedTickBehavior;
 
+use super::process::Process;
 use super::{DEAD_AFTER, Gate};
 use crate::app::AppState;
 use crate::config::{Config, Database};
@@ -19,6 +20,8 @@ use crate::sources;
 const TICK: Duration = Duration::from_millis(500);
 /// In ticks: how often it says that it is alive, and looks for calls of the dead.
 const ALIVE: u32 = 10;
+/// In ticks: how often it looks for instances of this machine that have died.
+const REAP: u32 = 2;
 /// In ticks: the longest time without a checkpoint while there is something to sign.
 const SIGN: u64 = 600;
 /// A checkpoint is signed at the latest after so many events.
@@ -33,7 +36,9 @@ pub(crate) async fn keep_gate(app: AppState) {
     tokio::join!(
         every(&app, 1, |_| gate.follow_policy()),
         every(&app, ALIVE, |_| gate.stay_alive()),
+        every(&app, REAP, |_| gate.reap_instances()),
         every(&app, 1, |count| gate.sign(count)),
+        every(&app, 1, |_| gate.tell_refusals(false)),
     );
 }
 
@@ -58,7 +63,7 @@ where
 impl Gate {
     /// The first thing an instance does. Where the database has one user at a time, all others are dead.
     pub(super) async fn come_alive(&self, config: &Config) -> Result<(), StoreError> {
-        self.store.see_instance(&self.instance, self.clock.now()).await?;
+        self.say_alive().await?;
         if matches!(config.database, Database::Sqlite) {
             self.store.forget_other_instances(&self.instance).await?;
         }
@@ -74,8 +79,25 @@ impl Gate {
     }
 
     async fn stay_alive(&self) -> Result<(), StoreError> {
-        self.store.see_instance(&self.instance, self.clock.now()).await?;
+        self.say_alive().await?;
         self.bury().await
+    }
+
+    async fn say_alive(&self) -> Result<(), StoreError> {
+        let process = self.process.as_ref().map(Process::text);
+        self.store.see_instance(&self.instance, process.as_deref(), self.clock.now()).await
+    }
+
+    /// Forgets instances that have died for certain, and gives up what they left.
+    async fn reap_instances(&self) -> Result<(), StoreError> {
+        let Some(own) = &self.process else { return Ok(()) };
+        let others = self.store.instance_processes().await?;
+        let dead: Vec<_> = others.iter().filter(|(_, process)| own.knows_dead(process)).collect();
+        for (instance, _) in &dead {
+            tracing::warn!(%instance, "an instance on this machine has died");
+            self.store.forget_instance(instance).await?;
+        }
+        if dead.is_empty() { Ok(()) } else { self.bury().await }
     }
 
     /// Signs what is due: much, or anything once in a while, or after a failure.

@@ -4,6 +4,7 @@
 //! is the same as none; so only those who asked lately take memory.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,18 @@ pub struct Rate {
     clock: Clock,
     /// When each bucket is full again.
     full_at: Mutex<HashMap<Holder, Duration>>,
+}
+
+impl fmt::Display for RateLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, session, org, .. } = self;
+        write!(
+            f,
+            "{name} a minute: {} per session, {} per organization",
+            session.per_minute, org.per_minute
+        )?;
+        write!(f, " (at once {} and {})", session.burst, org.burst)
+    }
 }
 
 impl Quota {

@@ -36,10 +36,15 @@ fn schema() -> Value {
             "message": {"type": "string", "maxLength": LONGEST, "description": "What this state is, in a few words"},
         },
         "required": [],
+        "additionalProperties": false,
     })
 }
 
 fn check(parameters: &Value) -> Result<(), String> {
+    let unknown = parameters.as_object().is_some_and(|fields| fields.keys().any(|name| name != "message"));
+    if unknown {
+        return Err("Invalid arguments: the only one is message".to_owned());
+    }
     let fits = |value: &Value| value.as_str().is_some_and(|text| text.chars().count() <= LONGEST);
     if parameters.get("message").is_none_or(fits) {
         Ok(())

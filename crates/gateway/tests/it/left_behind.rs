@@ -153,3 +153,26 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
         assert_eq!((answer.status, answer.json()), (200, told), "{}", answer.text());
     }
 }
+
+/// An instance of this machine whose process is gone is dead, however lately it was seen.
+#[tokio::test]
+async fn what_a_process_left_that_died_on_this_machine_is_not_waited_for() {
+    for world in worlds().await {
+        let store = &world.gateway.app.store;
+        let own = store.instance_processes().await.unwrap().remove(0).1;
+        // Our own pid, as it was called at another time.
+        let (place, started) = own.rsplit_once(' ').unwrap();
+        let gone = format!("{place} {}", started.parse::<u64>().unwrap() + 1);
+        store.see_instance("neighbour", Some(&gone), world.gateway.app.clock.now()).await.unwrap();
+        let (asks, writes) = (look_call("run-left-asks"), write_call("run-left-writes"));
+        for call in [&asks, &writes] {
+            let run = claimed(&world, call, "neighbour").await;
+            write(&world, run).await;
+        }
+        let answer = world.call(&asks).await;
+        assert_eq!(answer.status, 200, "it is asked again: {}", answer.text());
+        let answer = world.call(&writes).await;
+        assert_eq!(answer.status, 502, "{}", answer.text());
+        assert!(answer.text().contains("unknown"), "{}", answer.text());
+    }
+}

@@ -17,6 +17,7 @@ mod access;
 mod attach;
 mod bearer;
 mod identity;
+mod junk;
 mod left_behind;
 mod live_credentials;
 mod login;

@@ -322,12 +322,12 @@ async fn one_bad_write_costs_the_others_nothing(backend: &Backend) {
 
 async fn a_call_of_a_dead_instance_is_found_and_taken(backend: &Backend) {
     let store = &backend.store;
-    store.see_instance("here", now()).await.unwrap();
+    store.see_instance("here", None, now()).await.unwrap();
     done(store, begin(run("run-0001"), Vec::new())).await;
     let orphans = async |before| store.orphaned_calls(before, 10).await.unwrap().len();
     assert_eq!(orphans(now()).await, 0);
     assert_eq!(orphans(now() + chrono::TimeDelta::seconds(1)).await, 1);
-    store.see_instance("there", now()).await.unwrap();
+    store.see_instance("there", None, now()).await.unwrap();
     store.forget_other_instances("there").await.unwrap();
     assert_eq!(orphans(now()).await, 1);
     let take = |from: &str| {

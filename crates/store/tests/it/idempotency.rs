@@ -15,13 +15,18 @@ on_both! {
     what_has_expired_is_replaced
     a_lapsed_reservation_keeps_nothing
     keys_belong_to_one_caller_of_one_organisation_and_one_route
+    a_key_that_a_dead_instance_holds_is_free
 }
+
+/// The instance that does everything here.
+const HERE: &str = "here";
 
 fn request(org_id: OrgId, body: char) -> KeyedRequest {
     let fingerprint = body.to_string().repeat(64);
     KeyedRequest {
         org_id,
         caller: "user one".to_owned(),
+        instance: HERE.to_owned(),
         route: "POST /proliferate/sessions".to_owned(),
         key: "k".to_owned(),
         fingerprint,
@@ -29,7 +34,8 @@ fn request(org_id: OrgId, body: char) -> KeyedRequest {
 }
 
 async fn begin(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Begin {
-    store.begin_idempotent(request, now).await.unwrap()
+    store.see_instance(HERE, None, now).await.unwrap();
+    store.begin_idempotent(request, now, now).await.unwrap()
 }
 
 async fn fresh(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Reservation {
@@ -52,7 +58,7 @@ async fn a_request_is_done_once_and_answered_twice(b: &Backend) {
         assert_eq!((status, body), (201, JsonValue::from("made\u{fffd}")));
         assert!(matches!(begin(&b.store, request(one, 'b'), at(later)).await, Begin::Mismatch));
     }
-    let nowhere = b.store.begin_idempotent(request(id(9), 'a'), at(0)).await;
+    let nowhere = b.store.begin_idempotent(request(id(9), 'a'), at(0), at(0)).await;
     assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
 }
 
@@ -113,4 +119,34 @@ async fn keys_belong_to_one_caller_of_one_organisation_and_one_route(b: &Backend
     fresh(&b.store, other, at(0)).await;
     let other = KeyedRequest { caller: "service one".to_owned(), ..request(one, 'd') };
     fresh(&b.store, other, at(0)).await;
+}
+
+async fn a_key_that_a_dead_instance_holds_is_free(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let begin = async |instance: &str, body, dead_since, now| {
+        let request = KeyedRequest { instance: instance.to_owned(), ..request(one, body) };
+        b.store.begin_idempotent(request, dead_since, now).await.unwrap()
+    };
+    b.store.see_instance("dead", None, at(0)).await.unwrap();
+    b.store.see_instance(HERE, None, at(40)).await.unwrap();
+    let Begin::Fresh(lost) = begin("dead", 'a', at(0), at(1)).await else { panic!("it is fresh") };
+    assert!(matches!(begin(HERE, 'a', at(0), at(30)).await, Begin::InFlight), "it was seen lately");
+    let Begin::Fresh(kept) = begin(HERE, 'a', at(10), at(40)).await else { panic!("its instance has died") };
+    // What the dead one says later, should it live after all, is not kept.
+    b.store.finish_idempotent(lost, 500, JsonValue::from("late"), at(41)).await.unwrap();
+    assert!(matches!(begin(HERE, 'a', at(10), at(42)).await, Begin::InFlight));
+    b.store.finish_idempotent(kept, 201, JsonValue::from("made"), at(43)).await.unwrap();
+    // An answer stays, whatever becomes of who gave it.
+    b.store.forget_instance(HERE).await.unwrap();
+    assert!(matches!(begin("next", 'a', at(10), at(44)).await, Begin::Replay { status: 201, .. }));
+    // One that has signed off, or was forgotten, is dead at once.
+    let other = KeyedRequest { key: "other".to_owned(), ..request(one, 'a') };
+    let held = b.store.begin_idempotent(other.clone(), at(10), at(50)).await.unwrap();
+    assert!(matches!(held, Begin::Fresh(_)));
+    // Except for itself: its own heartbeat may be late while it works.
+    let own = b.store.begin_idempotent(other.clone(), at(10), at(51)).await.unwrap();
+    assert!(matches!(own, Begin::InFlight), "{own:?}");
+    let next = KeyedRequest { instance: "next".to_owned(), ..other };
+    let again = b.store.begin_idempotent(next, at(10), at(51)).await.unwrap();
+    assert!(matches!(again, Begin::Fresh(_)), "{again:?}");
 }

@@ -90,8 +90,8 @@ async fn who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone(b: &B
         b.store.set_running(&owner, "box", Some(at(expires))).await.unwrap();
         owners.push(owner);
     }
-    b.store.see_instance("other", at(55)).await.unwrap();
-    b.store.see_instance("gone", at(20)).await.unwrap();
+    b.store.see_instance("other", None, at(55)).await.unwrap();
+    b.store.see_instance("gone", None, at(20)).await.unwrap();
     let found = async |limit| b.store.expired_sessions(at(60), "mine", at(30), limit).await.unwrap();
     assert_eq!(
         found(9).await,

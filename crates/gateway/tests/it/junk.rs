@@ -1,0 +1,180 @@
+//! What refused calls leave behind: a bounded number of events, a count of the rest, and no artifact.
+
+use std::time::Duration;
+
+use clock::Clock;
+use proto::{OrgId, Role, SessionId};
+use serde_json::{Value, json};
+
+use crate::harness::{Setup, client, within};
+use crate::people::{sandbox_token, session};
+use crate::world::{World, with, write_call};
+
+/// The refused calls of one session that are recorded one by one.
+const SHARE: u64 = 500;
+
+async fn worlds(clock: &Clock) -> [World; 2] {
+    [World::on(Setup::sqlite().clock(clock)).await, World::on(Setup::postgres().await.clock(clock)).await]
+}
+
+fn manual() -> Clock {
+    Clock::manual(Clock::system().now())
+}
+
+/// The events that carry a number of calls.
+fn counts(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .filter_map(|event| event["notes"].as_str())
+        .filter(|note| note.starts_with("unrecorded"))
+        .collect()
+}
+
+#[tokio::test]
+async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
+    let clock = manual();
+    for world in worlds(&clock).await {
+        let app = world.gateway.app.clone();
+        let (own, other) = (session(&app, world.team.org).await, session(&app, world.team.org).await);
+        let (token, others) = (sandbox_token(&app, own).await, sandbox_token(&app, other).await);
+        let owner = world.team.token(Role::Owner).to_owned();
+        let (running, http) = (world.gateway.serve(), client());
+        let send = async |token: &str, path: &str, body: String| {
+            let call = http.post(running.url(path)).bearer_auth(token);
+            call.header("content-type", "application/json").body(body).send().await.unwrap()
+        };
+        let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
+        let denied = |run: &str| with(with(write_call(run), "actor", actor.clone()), "case_id", Value::Null);
+        let before = app.store.ledger_size().await.unwrap();
+        // Every kind of refusal counts: no JSON, a tool that is none, a call that is denied.
+        let callback = format!("/proliferate/{own}/tools/nothing");
+        for number in 0..SHARE {
+            let (path, body, status) = match number % 3 {
+                0 => ("/v1/tool-calls", "junk".to_owned(), 400),
+                1 => (callback.as_str(), json!({"tool_call_id": "x", "args": {}}).to_string(), 404),
+                _ => ("/v1/tool-calls", denied(&format!("run-junk-{number}")).to_string(), 403),
+            };
+            let answer = send(&token, path, body).await;
+            assert_eq!(answer.status().as_u16(), status, "{number}");
+        }
+        let recorded = app.store.ledger_size().await.unwrap();
+        assert_eq!(recorded - before, 2 * SHARE);
+        for (path, body) in [
+            ("/v1/tool-calls", "junk".to_owned()),
+            (callback.as_str(), json!({"tool_call_id": "x", "args": {}}).to_string()),
+            ("/v1/tool-calls", denied("run-junk-more").to_string()),
+        ] {
+            let answer = send(&token, path, body).await;
+            assert_eq!(answer.status().as_u16(), 429, "{path}");
+            assert!(answer.headers().contains_key("retry-after"));
+            assert!(answer.text().await.unwrap().contains("share of refused calls"));
+        }
+        assert_eq!(app.store.ledger_size().await.unwrap(), recorded, "nothing is recorded one by one");
+        // What was answered is answered again, what is allowed is done, and neighbours notice nothing.
+        let answer = send(&token, "/v1/tool-calls", denied("run-junk-2").to_string()).await;
+        assert_eq!(answer.status().as_u16(), 403);
+        let read = with(
+            with(denied("run-fine-1"), "operation", json!("effect.read")),
+            "lane_id",
+            json!("actions.read"),
+        );
+        let answer = send(&token, "/v1/tool-calls", read.to_string()).await;
+        assert_eq!(answer.status().as_u16(), 200);
+        assert_eq!(send(&others, "/v1/tool-calls", "junk".to_owned()).await.status().as_u16(), 400);
+        let events = async || {
+            let path = running.url("/v1/audit/events?limit=1000&after=900");
+            let page = http.get(path).bearer_auth(&owner).send().await.unwrap();
+            page.json::<Value>().await.unwrap()["events"].as_array().unwrap().clone()
+        };
+        assert_eq!(counts(&events().await), [""; 0], "the minute is not over");
+        clock.advance(Duration::from_secs(61));
+        let told = within(async {
+            loop {
+                let events = events().await;
+                if !counts(&events).is_empty() {
+                    return events;
+                }
+            }
+        })
+        .await;
+        assert_eq!(counts(&told), ["unrecorded calls: 3"]);
+        let told = told.iter().find(|event| event["notes"] == "unrecorded calls: 3").unwrap();
+        assert_eq!(told["actor"]["actor_id"], json!(own.to_string()));
+        assert_eq!((&told["action_type"], &told["outcome"]), (&json!("tool_call"), &json!("deny")));
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_counted_when_the_gateway_stops_is_told_at_the_end() {
+    let clock = manual();
+    let world = World::on(Setup::sqlite().clock(&clock)).await;
+    let app = world.gateway.app.clone();
+    let own = session(&app, world.team.org).await;
+    let token = sandbox_token(&app, own).await;
+    let (org, running, http) = (world.team.org, world.gateway.serve(), client());
+    let path = running.url("/v1/tool-calls");
+    for _ in 0..SHARE + 7 {
+        http.post(&path).bearer_auth(&token).body("junk").send().await.unwrap();
+    }
+    let gateway = running.stop().await.start().await;
+    let filter = store::EventFilter { run_id: None, case_id: None, after: 0, limit: 10_000 };
+    let events = gateway.app.store.ledger_events(org, &filter).await.unwrap();
+    let events: Vec<Value> =
+        events.iter().map(|event| serde_json::from_str(&event.record).unwrap()).collect();
+    assert_eq!(counts(&events), ["unrecorded calls: 7"]);
+}
+
+/// The name that the parameters of a call would have as an artifact.
+fn input_of(org: OrgId, case: &str, parameters: &Value) -> String {
+    let hash = ledger::sha256(ledger::canonical(parameters).unwrap().as_bytes()).to_string();
+    let place = json!([org.to_string(), case, "tool_input", hash]).to_string();
+    format!("art_{}", &ledger::sha256(place.as_bytes()).to_string()[..40])
+}
+
+#[tokio::test]
+async fn a_refused_call_leaves_its_hashes_and_no_artifact() {
+    for world in worlds(&Clock::system()).await {
+        let app = &world.gateway.app;
+        let large = json!({"note": "x".repeat(900_000)});
+        let calls = [
+            ("denied", with(write_call("run-large-1"), "lane_id", json!("platform.coding")), 403),
+            ("does not fit", write_call("run-large-2"), 400),
+            (
+                "cannot be reached",
+                with(
+                    with(write_call("run-large-3"), "operation", json!("effect.private")),
+                    "lane_id",
+                    json!("actions.read"),
+                ),
+                503,
+            ),
+        ];
+        for (why, call, status) in calls {
+            let call = with(call, "parameters", large.clone());
+            let answer = world.call(&call).await;
+            assert_eq!(answer.status, status, "{why}: {}", answer.text());
+            let kept = app.store.artifact(world.team.org, &input_of(world.team.org, "case-1", &large)).await;
+            assert_eq!(kept.unwrap(), None, "{why}");
+            let run = world.run(call["run_id"].as_str().unwrap()).await;
+            assert!(run["inputs"]["parameters_hash_sha256"].is_string(), "{why}: {run}");
+            let events = world.events(call["run_id"].as_str().unwrap()).await;
+            assert!(events.iter().all(|event| event["request_hash_sha256"].is_string()), "{why}");
+        }
+        // What the platform's tools do not know they refuse: nothing large hides beside what they do.
+        let own: SessionId = session(app, world.team.org).await;
+        let token = sandbox_token(app, own).await;
+        let body = json!({"tool_call_id": "toolu_1", "args": large});
+        let path = format!("/proliferate/{own}/tools/save_snapshot");
+        let answer = world.gateway.post(&path, &body).bearer(&token).send().await.json();
+        assert_eq!(answer["success"], false);
+        assert!(answer["result"].as_str().unwrap().starts_with("Invalid arguments"), "{answer}");
+        let kept =
+            app.store.artifact(world.team.org, &input_of(world.team.org, &own.to_string(), &large)).await;
+        assert_eq!(kept.unwrap(), None);
+        // One that is done keeps what it was done with.
+        assert_eq!(world.call(&write_call("run-small-1")).await.status, 200);
+        let small = input_of(world.team.org, "case-1", &json!({"note": "hello"}));
+        assert!(app.store.artifact(world.team.org, &small).await.unwrap().is_some());
+    }
+}

@@ -1,0 +1,69 @@
+//! The modes of actions: each organisation's own, the automation's beside them, and the last change stays.
+
+use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp};
+use proto::{ActionMode, OrgId};
+use serde_json::json;
+use store::{Change, GateWrite, NewEvent, OrgActionMode, Store, Written};
+
+use crate::backend::{Backend, on_both};
+use crate::world::{at, org, session};
+
+on_both! {
+    a_mode_is_of_one_organisation_and_the_last_change_stays
+    the_modes_of_an_automation_stand_beside_those_of_the_organisation
+}
+
+const KEY: &str = "tools:weather.set";
+
+async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
+    let event = Event::new(
+        Text::fit(&format!("evt_{}", store.ledger_size().await.unwrap())),
+        Timestamp::try_from("2025-06-15T00:00:00.000Z".to_owned()).unwrap(),
+        ActionType::PolicyChange,
+        Outcome::Success,
+        Actor {
+            actor_id: Text::fit("operator"),
+            actor_type: ActorType::System,
+            agent_name: None,
+            user_display: None,
+        },
+        PolicyVersions { lanes: Text::fit("lanes-1"), roles: Text::fit("roles-1") },
+    );
+    let (key, changed_by) = (key.to_owned(), "operator".to_owned());
+    let change = Change::SetMode(OrgActionMode { org_id: org, key, mode, changed_by, changed_at: at(0) });
+    let write = GateWrite::new(change, vec![NewEvent { org: Some(org), event }]);
+    assert!(matches!(store.gate_write(write).await.unwrap(), Written::Done));
+}
+
+async fn a_mode_is_of_one_organisation_and_the_last_change_stays(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    set(&b.store, one, KEY, ActionMode::Deny).await;
+    // Together: one statement may not set a row twice.
+    tokio::join!(
+        set(&b.store, one, KEY, ActionMode::Allow),
+        set(&b.store, one, "git:push_tag", ActionMode::Deny)
+    );
+    let found = b.store.action_modes_for(one, None, KEY).await.unwrap();
+    assert_eq!((found.org.get(KEY), found.automation), (Some(&json!("allow")), None));
+    assert!(b.store.action_modes_for(two, None, KEY).await.unwrap().org.is_empty());
+    assert!(b.store.action_modes_for(one, None, "tools:weather.look").await.unwrap().org.is_empty());
+    let listed = b.store.org_action_modes(one).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|mode| (mode.key.as_str(), mode.mode)).collect();
+    assert_eq!(listed, [("git:push_tag", ActionMode::Deny), (KEY, ActionMode::Allow)]);
+    assert!(b.store.org_action_modes(two).await.unwrap().is_empty());
+}
+
+async fn the_modes_of_an_automation_stand_beside_those_of_the_organisation(b: &Backend) {
+    let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
+    let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
+    let mut raw = b.raw().await;
+    let automation = "INSERT INTO automations (id, org_id, name, enabled, action_modes, created_at, updated_at)
+        VALUES (#80, #1, 'a', true, '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+    raw.execute(automation).await.unwrap();
+    raw.execute("UPDATE sessions SET automation_id = #80 WHERE id = #40").await.unwrap();
+    let found = b.store.action_modes_for(one, Some(started), KEY).await.unwrap();
+    assert_eq!(found.automation.unwrap().get(KEY), Some(&json!("deny")));
+    assert_eq!(b.store.action_modes_for(one, Some(alone), KEY).await.unwrap().automation, None);
+    let foreign = b.store.action_modes_for(two, Some(started), KEY).await.unwrap();
+    assert_eq!(foreign.automation, None, "a session of another organisation");
+}
