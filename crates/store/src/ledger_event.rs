@@ -187,6 +187,12 @@ impl Store {
         })
     }
 
+    /// When the last checkpoint was signed.
+    pub async fn last_checkpoint(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        const SQL: &str = "SELECT max(created_at) FROM ledger_checkpoints";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?)
+    }
+
     /// All checkpoints, the smallest first.
     pub async fn checkpoints(&self) -> Result<Vec<KeptCheckpoint>, StoreError> {
         const SQL: &str =

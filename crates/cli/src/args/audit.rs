@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use proto::OrgId;
+use clap_complete::ArgValueCandidates;
+
+use crate::complete;
 
 #[derive(Subcommand)]
 pub(crate) enum AuditCommand {
@@ -17,15 +19,15 @@ pub(crate) enum AuditCommand {
     },
     /// Show the newest events
     Tail {
-        /// Go on with what comes
+        /// Follow new events
         #[arg(long)]
         follow: bool,
-        /// How many to begin with
+        /// Begin with this many
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
         limit: u32,
-        /// Only of this organisation [default: all, and the system's own]
-        #[arg(long, value_name = "ID")]
-        org: Option<OrgId>,
+        /// Show only events of this organisation, by name or id [default: all, and the system's own]
+        #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+        org: Option<String>,
     },
     /// Show an event, or all events of a run
     Show {

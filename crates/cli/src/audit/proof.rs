@@ -16,7 +16,7 @@ use super::{PAGE, read_key, read_text};
 use crate::args::ProveArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::json_line;
 
 /// A proof as it is handed on: it holds what it is checked with.
 #[derive(Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub(super) async fn run(context: &Context, args: ProveArgs) -> Result<(), Failur
         ProveArgs { event, size, .. } => inclusion(context, &event.unwrap_or_default(), size).await?,
     };
     // The same for people and programs: it is made to be kept in a file.
-    line(&json!(proof).to_string());
+    json_line(&json!(proof));
     Ok(())
 }
 

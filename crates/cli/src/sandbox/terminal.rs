@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use channel::Lane;
 use rustix::termios::{self, OptionalActions, Termios};
-use sandboxd::protocol::{Ended, Exec, Size};
+use sandboxd::protocol::{Code, Ended, Exec, Size};
 use sandboxd::{ClientError, ExecHandle, Sandboxd};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,7 +20,8 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let pty = if is_terminal { size() } else { None };
     let exec = Exec { argv, stdin: true, pty, ..Exec::default() };
-    let handle = inside.exec(exec).await?;
+    let program = exec.argv.first().cloned().unwrap_or_default();
+    let handle = inside.exec(exec).await.map_err(|error| unstarted(error, &program))?;
     let raw = pty.and_then(|_| Raw::enter());
     let ended = pass(handle).await;
     drop(raw);
@@ -29,6 +30,19 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
         Ended::Signal(number) => u8::try_from(128 + number).unwrap_or(1),
         Ended::TimedOut => 124,
     }))
+}
+
+/// A shell's exit codes for a program that is not there, or is none.
+fn unstarted(error: ClientError, program: &str) -> Failure {
+    match error {
+        ClientError::Refused(refusal) if refusal.code == Code::NotFound => {
+            Failure::program(format!("{program}: command not found in the sandbox"), false)
+        }
+        ClientError::Refused(refusal) if refusal.code == Code::Denied => {
+            Failure::program(format!("{program}: it is no program that may be run"), true)
+        }
+        other => other.into(),
+    }
 }
 
 /// Carries bytes and signals until the program has ended.

@@ -1,15 +1,33 @@
 //! Organisations, users, keys and tokens from the command line, beside a running gateway.
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
 use crate::harness::Machine;
 
 #[test]
-fn the_first_start_makes_an_owner_and_prints_a_link_and_the_second_does_not() {
+fn a_service_makes_an_owner_and_prints_no_code_but_how_to_get_one() {
     let machine = Machine::new();
     let server = machine.serve();
-    let link = server.said["loginLink"].as_str().unwrap();
-    assert!(link.contains("/login#code=pll_"), "{link}");
+    assert!(server.said["loginLink"].is_null(), "what a service prints is kept in a log");
+    let link = machine.json(&["login-link"])["link"].as_str().unwrap().to_owned();
+    assert!(link.starts_with(&server.url("/login#code=pll_")), "{link}");
     assert_eq!(server.stop(), 0);
-    assert!(machine.serve().said["loginLink"].is_null());
+    let machine = Machine::new();
+    let mut child = machine.command(&["serve", "--listen", "0.0.0.0:0"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("first start") {
+        assert_ne!(out.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    child.kill().unwrap();
+    let mut logged = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut logged).unwrap();
+    child.wait().unwrap();
+    assert!(said.contains("proliferate login-link") && !said.contains("pll_"), "{said}");
+    assert!(said.contains("listening on 0.0.0.0:"), "{said}");
+    assert!(logged.contains("is plain HTTP") && !logged.contains("pll_"), "{logged}");
 }
 
 #[test]

@@ -25,4 +25,5 @@ mod sandbox;
 mod secrets;
 mod seed;
 mod session;
+mod terminal;
 mod tool_module;

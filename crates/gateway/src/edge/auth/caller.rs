@@ -60,6 +60,21 @@ impl Caller {
         }
     }
 
+    /// Names the caller in every log line of its request.
+    pub(in crate::edge) fn note(&self) {
+        let me = self.me();
+        let caller = match self {
+            Self::User(user) => format!("user {}", user.id),
+            Self::Service { name, .. } => format!("service {name}"),
+            Self::Sandbox(session) => format!("sandbox of {}", session.id),
+        };
+        let span = tracing::Span::current();
+        span.record("caller", caller);
+        if let Some(org) = me.org_id {
+            span.record("org", tracing::field::display(org));
+        }
+    }
+
     /// How the caller is described to itself.
     pub fn me(&self) -> Me {
         match self {
@@ -117,7 +132,9 @@ async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
         Some(CredentialKind::Cookie) => app.store.login_session_owner(&hash(token), app.clock.now()).await?,
         _ => None,
     };
-    known(owner.map(|member| Caller::User(User::new(member, TokenSource::User))))
+    let caller = known(owner.map(|member| Caller::User(User::new(member, TokenSource::User))))?;
+    caller.note();
+    Ok(caller)
 }
 
 impl FromRequestParts<AppState> for User {
@@ -158,10 +175,15 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
             Some(claim) => claimed(app, claim).await?,
-            None => old_sandbox(app, token, session).await?,
+            None => match app.issuer.expired(token, app.clock.now()) {
+                Some(at) => return Err(ApiError::expired_token(at)),
+                None => old_sandbox(app, token, session).await?,
+            },
         },
     };
-    known(found)
+    let caller = known(found)?;
+    caller.note();
+    Ok(caller)
 }
 
 /// Counts those who are not.
