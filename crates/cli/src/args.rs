@@ -232,10 +232,10 @@ pub(crate) struct SecretOwner {
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
     /// Only for sessions on this repository, by name, URL or id
-    #[arg(long, value_name = "REPO", conflicts_with = "configuration")]
+    #[arg(long, value_name = "REPO", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
     pub(crate) repo: Option<String>,
     /// Only for sessions of this configuration, by name or id
-    #[arg(long, value_name = "CONFIGURATION")]
+    #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
 }
 
@@ -339,7 +339,7 @@ pub(crate) enum SandboxCommand {
     },
     /// Run a command in a sandbox that runs
     Exec {
-        /// As `sandbox ls` shows it
+        /// The sandbox, by its name in `sandbox ls` or the beginning of it
         id: String,
         /// The command and its arguments; its exit code becomes ours
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -349,7 +349,7 @@ pub(crate) enum SandboxCommand {
     Ls,
     /// End sandboxes and remove their files
     Rm {
-        /// As `sandbox ls` shows them
+        /// Sandboxes, by their names in `sandbox ls` or the beginnings of them
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn words_of_a_vocabulary_are_in_the_help_and_in_the_error() {
         let wrong = Cli::try_parse_from(["proliferate", "users", "role", "ada", "boss"]).err().unwrap();
-        assert!(wrong.to_string().contains("[possible values: owner, admin, member]"), "{wrong}");
+        assert!(wrong.to_string().contains("[possible values: member, admin, owner]"), "{wrong}");
     }
 
     #[test]

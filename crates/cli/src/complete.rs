@@ -30,6 +30,26 @@ pub(crate) fn keys() -> Vec<CompletionCandidate> {
     })
 }
 
+pub(crate) fn repos() -> Vec<CompletionCandidate> {
+    asked(async |store| {
+        let mut all = Vec::new();
+        for org in store.orgs().await? {
+            all.extend(lookup::repos(&store, org.id).await?);
+        }
+        Ok(shown(all))
+    })
+}
+
+pub(crate) fn configurations() -> Vec<CompletionCandidate> {
+    asked(async |store| {
+        let mut all = Vec::new();
+        for org in store.orgs().await? {
+            all.extend(lookup::configurations(&store, org.id).await?);
+        }
+        Ok(shown(all))
+    })
+}
+
 pub(crate) fn sessions() -> Vec<CompletionCandidate> {
     asked(async |store| Ok(shown(lookup::sessions(&store).await?)))
 }

@@ -95,6 +95,19 @@ pub(crate) async fn keys(store: &Store, org: OrgId) -> Result<Vec<Candidate<ApiK
     Ok(store.keys(org).await?.into_iter().map(|key| Candidate::new(key.id, [key.name])).collect())
 }
 
+pub(crate) async fn repos(store: &Store, org: OrgId) -> Result<Vec<Candidate<RepoId>>, Failure> {
+    let repos = store.repos(org).await?.into_iter();
+    Ok(repos.map(|repo| Candidate::new(repo.id, [repo.name].into_iter().chain(repo.url))).collect())
+}
+
+pub(crate) async fn configurations(
+    store: &Store,
+    org: OrgId,
+) -> Result<Vec<Candidate<ConfigurationId>>, Failure> {
+    let all = store.configurations(org).await?.into_iter();
+    Ok(all.map(|one| Candidate::new(one.id, [one.name])).collect())
+}
+
 pub(crate) async fn sessions(store: &Store) -> Result<Vec<Candidate<SessionId>>, Failure> {
     let mut found = Vec::new();
     for org in store.orgs().await? {
@@ -154,10 +167,7 @@ impl Context {
     }
 
     pub(crate) async fn repo(&self, store: &Store, org: OrgId, named: &str) -> Result<RepoId, Failure> {
-        let repos = store.repos(org).await?.into_iter();
-        let all: Vec<_> =
-            repos.map(|repo| Candidate::new(repo.id, [repo.name].into_iter().chain(repo.url))).collect();
-        pick(REPO, named, &all)
+        pick(REPO, named, &repos(store, org).await?)
     }
 
     pub(crate) async fn configuration(
@@ -166,9 +176,19 @@ impl Context {
         org: OrgId,
         named: &str,
     ) -> Result<ConfigurationId, Failure> {
-        let all = store.configurations(org).await?.into_iter();
-        let all: Vec<_> = all.map(|one| Candidate::new(one.id, [one.name])).collect();
-        pick(CONFIGURATION, named, &all)
+        pick(CONFIGURATION, named, &configurations(store, org).await?)
+    }
+
+    /// The event or run that was named; one that is not there stays as it was named.
+    pub(crate) async fn ledger_id(&self, store: &Store, named: &str) -> Result<String, Failure> {
+        if named.chars().count() < PREFIX || !store.ledger_entries_about(named, 1).await?.is_empty() {
+            return Ok(named.to_owned());
+        }
+        match store.ledger_ids(named, 10).await?.as_slice() {
+            [] => Ok(named.to_owned()),
+            [one] => Ok(one.clone()),
+            many => Err(Failure::usage(format!("{named:?} can be any of these:\n  {}", many.join("\n  ")))),
+        }
     }
 
     /// A session of this database. One that is named by its whole id need not be looked for.

@@ -42,6 +42,12 @@ pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
 /// only to a terminal: the output of a service is kept, and read by others.
 pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
+    for lack in doctor::lacks(&context.config) {
+        tracing::warn!(check = lack.name, remedy = lack.remedy, "{}", lack.detail);
+    }
+    if let Some(warning) = exposed(&gateway) {
+        tracing::warn!("{warning}");
+    }
     let first = gateway.first_owner.as_ref();
     let to_terminal = std::io::stdout().is_terminal();
     let link = link(context, &gateway, first.filter(|_| to_terminal)).await?;
@@ -56,12 +62,6 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
             }
             None => {}
         }
-    }
-    for lack in doctor::lacks(&context.config) {
-        tracing::warn!(check = lack.name, remedy = lack.remedy, "{}", lack.detail);
-    }
-    if let Some(warning) = exposed(&gateway) {
-        tracing::warn!("{warning}");
     }
     serve_until_stopped(gateway, life).await
 }

@@ -31,7 +31,7 @@ pub(crate) enum AuditCommand {
     },
     /// Show an event, or all events of a run
     Show {
-        /// The id of an event or of a run
+        /// The event or run, by id or the beginning of its id
         id: String,
     },
     /// Prove that an event is in the ledger, or that the ledger only grew; a proof is checked offline
@@ -57,7 +57,7 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Args)]
 pub(crate) struct ProveArgs {
-    /// The event that is in the ledger
+    /// The event that is in the ledger, by id or the beginning of its id
     #[arg(required_unless_present_any = ["from", "check"], conflicts_with_all = ["from", "check"])]
     pub(crate) event: Option<String>,
     /// The size of the checkpoint to prove against [default: the first that has the event]

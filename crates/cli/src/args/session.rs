@@ -105,7 +105,7 @@ pub(crate) struct NewArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
     /// The configuration it starts from, by name or id [default: an empty workspace]
-    #[arg(long, value_name = "CONFIGURATION")]
+    #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
     /// What it is called
     #[arg(long)]

@@ -66,7 +66,8 @@ async fn go_on(
 }
 
 pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {
-    let found = context.store().await?.ledger_entries_about(id, SHOWN).await?;
+    let store = context.store().await?;
+    let found = store.ledger_entries_about(&context.ledger_id(&store, id).await?, SHOWN).await?;
     if found.is_empty() {
         return Err(Failure::failed(format!("there is no event and no run {id} in the ledger")));
     }

@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context, args: ProveArgs) -> Result<(), Failur
 
 async fn inclusion(context: &Context, event: &str, size: Option<u64>) -> Result<Proof, Failure> {
     let store = context.store().await?;
-    let found = store.ledger_entries_about(event, 2).await?;
+    let found = store.ledger_entries_about(&context.ledger_id(&store, event).await?, 2).await?;
     let entry = match found.as_slice() {
         [entry] => entry,
         [] => return Err(Failure::failed(format!("there is no event {event} in the ledger"))),

@@ -21,9 +21,9 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     let pty = if is_terminal { size() } else { None };
     let exec = Exec { argv, stdin: true, pty, ..Exec::default() };
     let program = exec.argv.first().cloned().unwrap_or_default();
-    let handle = inside.exec(exec).await.map_err(|error| unstarted(error, &program))?;
+    let handle = inside.exec(exec).await?;
     let raw = pty.and_then(|_| Raw::enter());
-    let ended = pass(handle).await;
+    let ended = pass(handle, &program).await;
     drop(raw);
     Ok(ExitCode::from(match ended? {
         Ended::Exit(code) => u8::try_from(code).unwrap_or(1),
@@ -46,7 +46,7 @@ fn unstarted(error: ClientError, program: &str) -> Failure {
 }
 
 /// Carries bytes and signals until the program has ended.
-async fn pass(handle: ExecHandle) -> Result<Ended, Failure> {
+async fn pass(handle: ExecHandle, program: &str) -> Result<Ended, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
         let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
@@ -61,7 +61,7 @@ async fn pass(handle: ExecHandle) -> Result<Ended, Failure> {
     let mut asked = false;
     let ended = loop {
         tokio::select! {
-            next = output.next() => match next? {
+            next = output.next() => match next.map_err(|error| unstarted(error, program))? {
                 Some((lane, bytes)) => print(lane, &bytes).await,
                 None => break output.done().await?.ended,
             },

@@ -67,6 +67,7 @@ impl<W: Write> Screen<W> {
             }
             ServerMessage::Error { message } => self.red(message),
             ServerMessage::Gap { .. } => self.dim("· some of it was missed; this is the conversation so far"),
+            ServerMessage::Queue { length: 0, .. } => {}
             ServerMessage::Queue { length } => self.dim(&format!("· {length} prompts wait for their turn")),
             ServerMessage::TitleUpdate { title } => self.dim(&format!("· title: {title}")),
             ServerMessage::PreviewUrl { url } => self.dim(&format!("· preview: {url}")),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::Machine;
+use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
 /// A machine with two organisations, of which one has a member.
@@ -169,16 +169,40 @@ fn everything_in(folder: &Path) -> Vec<(String, Vec<u8>, std::time::SystemTime)>
 
 #[test]
 fn wait_shows_and_waits_for_its_own_prompt_alone() {
-    let (machine, _server) = scripted();
+    let (machine, server) = scripted();
+    // A stop signs the ledger.
+    machine.run(&["policy", "lock", "--reason", "r"]);
+    machine.run(&["policy", "unlock", "--reason", "r"]);
+    server.stop();
+    let server = machine.serve();
     let id = machine.json(&["session", "new", "--prompt", "count slowly"])["id"].as_str().unwrap().to_owned();
     // Twice the same words: the first are not ours.
     assert_eq!(machine.run(&["session", "prompt", &id, "hello"]).code, 0);
     let asked = machine.run(&["session", "prompt", &id, "hello", "--wait"]);
     assert_eq!(asked.code, 0, "{}", asked.err);
     assert_eq!(asked.out, "› hello\nA plain answer.\n");
+    let counted = metrics(&server);
+    for (name, least) in [
+        ("live_sessions", 1),
+        ("sandboxes", 1),
+        ("sandbox_memory_bytes", 1_000_000),
+        ("turns_total{outcome=\"ok\"}", 3),
+        ("model_requests_total", 3),
+        ("model_tokens_total{kind=\"output\"}", 3),
+        ("checkpoint_age_seconds", 0),
+    ] {
+        let line = counted.lines().find_map(|line| line.strip_prefix(&format!("proliferate_{name} ")));
+        let value = line.unwrap_or_else(|| panic!("{name} is not in:\n{counted}"));
+        assert!(value.parse::<f64>().unwrap() >= f64::from(least), "{name} {value}");
+    }
     let said = machine.run(&["session", "show", &id]).out;
     assert!(said.contains("fifteen") && said.matches("A plain answer.").count() == 2, "{said}");
     machine.json(&["session", "rm", &id]);
+}
+
+fn metrics(server: &Server) -> String {
+    let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+    client.get(server.url("/metrics")).send().unwrap().text().unwrap()
 }
 
 /// A command on a terminal of its own.

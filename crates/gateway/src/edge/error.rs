@@ -103,11 +103,13 @@ impl ApiError {
     /// The caller's token is bound to no organisation, and the request names none.
     pub fn organization_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Organization required")
+            .because("name it as organizationId, or use a token that is bound to one organization")
     }
 
     /// Only somebody with a name of their own may do this.
     pub fn user_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "User identity required")
+            .because("use the token or API key of a member; this one belongs to nobody")
     }
 
     /// The organisation has no credit or no room for it.

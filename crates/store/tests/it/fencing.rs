@@ -135,6 +135,10 @@ async fn a_former_owner_changes_nothing_by_any_call(b: &Backend) {
     org(&b.store, 1).await;
     for (number, name) in (40..).zip(fenced_calls()) {
         let former = busy(b, number).await;
+        if name == "roll_back_initial_prompt" {
+            // There is something to take back.
+            b.store.mark_initial_prompt(&former, at(2)).await.unwrap();
+        }
         let present = own(&b.store, former.session()).await;
         let before = everything(b, &present).await;
         let refused = call(&b.store, &former, &name).await;
