@@ -113,8 +113,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) granted: bool,
     /// Use the modes that this organisation has set [default: none is set, and the mode follows from the risk]
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: Option<OrgId>,
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
     /// The safety lock is engaged
     #[arg(long)]
     pub(crate) locked: bool,

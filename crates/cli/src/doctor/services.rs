@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gateway::config::{Config, Database};
 use gateway::coord::Coord;
+use gateway::shares::Shares;
 use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;
 use store::{Migration, Schema, probe_postgres, probe_sqlite};

@@ -87,7 +87,7 @@ async fn mode(
 ) -> Result<Option<ModeDecision>, Failure> {
     let Action::Tool { tool_name, operation, risk, .. } = action else { return Ok(None) };
     let key = known_tool(policy, tool_name, operation).and_then(|tool| tool.mode_key);
-    let (Some(key), Some(org)) = (&key, args.org) else {
+    let (Some(key), Some(org)) = (&key, args.org.as_deref()) else {
         return Ok(key.map(|_| ModeDecision::inferred(*risk)));
     };
     let store = context.store().await?;

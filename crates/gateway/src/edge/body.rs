@@ -65,9 +65,9 @@ pub(super) async fn count_shares(mut request: Request, next: Next) -> Response {
 }
 
 /// Takes a slot for a request that is complete: one whose body still comes holds up nobody else.
-pub(super) fn take_slot(app: &AppState, parts: &Parts, party: Party) -> Result<(), ApiError> {
+pub(super) fn take_slot(app: &AppState, parts: &Parts, sharer: Party) -> Result<(), ApiError> {
     if let Some(shares) = parts.extensions.get::<RequestShares>() {
-        shares.add(app.shares.requests.take(party, 1)?);
+        shares.add(app.shares.requests.take(sharer, 1)?);
     }
     Ok(())
 }
@@ -126,8 +126,8 @@ pub(super) async fn read(
     body: axum::body::Body,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
-    let (pool, party, limit) = match parts.extensions.get::<Party>() {
-        Some(party) => (&app.shares.memory, *party, limit),
+    let (pool, sharer, limit) = match parts.extensions.get::<Party>() {
+        Some(sharer) => (&app.shares.memory, *sharer, limit),
         None => (&app.shares.anonymous_memory, address(parts), limit.min(MAX_ANONYMOUS)),
     };
     let announced =
@@ -136,13 +136,13 @@ pub(super) async fn read(
         return Err(ApiError::too_large(limit));
     }
     let patience = app.config.client_timeout.saturating_mul(TIMEOUTS_PER_BODY);
-    let mut memory = pool.take(party, 0)?;
+    let mut memory = pool.take(sharer, 0)?;
     let arrived = tokio::time::timeout(patience, collect(body, limit, &mut memory)).await;
     let bytes = arrived.unwrap_or_else(|_| Err(ApiError::body_timeout()))?;
     if let Some(shares) = parts.extensions.get::<RequestShares>() {
         shares.add(memory);
     }
-    take_slot(app, parts, party)?;
+    take_slot(app, parts, sharer)?;
     Ok(bytes)
 }
 

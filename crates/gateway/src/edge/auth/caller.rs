@@ -100,10 +100,10 @@ impl FromRequestParts<AppState> for Caller {
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let caller = presented(parts, app).await?;
         // Bodies are read after this, and count for whoever sends them.
-        let party = caller.party();
-        parts.extensions.insert(party);
+        let sharer = caller.party();
+        parts.extensions.insert(sharer);
         if is_safe(&parts.method) {
-            take_slot(app, parts, party)?;
+            take_slot(app, parts, sharer)?;
         }
         Ok(caller)
     }
