@@ -273,7 +273,6 @@ pub(crate) enum SecretsCommand {
     Rotate,
 }
 
-#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Subcommand)]
 pub(crate) enum EgressCommand {
     /// Show the rules

@@ -100,20 +100,20 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
 
 /// The sandbox of this name, or the one whose name begins so. Ending what is not there would succeed; a person who
 /// mistyped wants to know.
-async fn find(sandboxes: &Sandboxes, named: &str) -> Result<SandboxId, Failure> {
+async fn find(sandboxes: &Sandboxes, wanted: &str) -> Result<SandboxId, Failure> {
     let all = sandboxes.provider.list().await?;
-    if let Some(one) = all.iter().find(|listed| listed.id.as_str() == named) {
+    if let Some(one) = all.iter().find(|listed| listed.id.as_str() == wanted) {
         return Ok(one.id.clone());
     }
-    let begins = all.into_iter().map(|listed| listed.id).filter(|id| id.as_str().starts_with(named));
+    let begins = all.into_iter().map(|listed| listed.id).filter(|id| id.as_str().starts_with(wanted));
     match begins.collect::<Vec<_>>().as_slice() {
-        [one] if !named.is_empty() => Ok(one.clone()),
+        [one] if !wanted.is_empty() => Ok(one.clone()),
         [] => Err(Failure::failed(format!(
-            "there is no sandbox {named:?}: `proliferate sandbox ls` shows them"
+            "there is no sandbox {wanted:?}: `proliferate sandbox ls` shows them"
         ))),
         many => {
-            let names = many.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", ");
-            Err(Failure::usage(format!("{named:?} can be any of these: {names}")))
+            let all = many.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", ");
+            Err(Failure::usage(format!("{wanted:?} can be any of these: {all}")))
         }
     }
 }

@@ -55,7 +55,7 @@ async fn took(work: impl Future<Output = io::Result<()>>) -> Duration {
     let clock = Clock::system();
     let began = clock.elapsed();
     work.await.unwrap();
-    clock.elapsed() - began
+    clock.elapsed().saturating_sub(began)
 }
 
 async fn wait_received(proxy: &FaultProxy, direction: Direction, bytes: u64) {

@@ -31,11 +31,17 @@ pub(super) struct Attached<'a> {
     history: History,
     /// Somebody has asked to cancel the turn that runs.
     cancelled: bool,
-    /// A turn of ours did not end well.
-    failed: bool,
-    /// A prompt of ours has its answer, or will never have one.
-    settled: bool,
+    answers: Answers,
     full: bool,
+}
+
+/// What became of our prompts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Awaited,
+    Good,
+    /// One of them was not answered, or its turn did not end well.
+    Bad,
 }
 
 /// Whether what was said before is wanted, or only what comes.
@@ -59,12 +65,11 @@ impl<'a> Attached<'a> {
             stream,
             turns: Turns::new(),
             screen: Screen::new(Terminal::plain(), full),
-            settled: false,
             full,
             is_terminal: std::io::stdin().is_terminal(),
             history: History::Shown,
             cancelled: false,
-            failed: false,
+            answers: Answers::Awaited,
         })
     }
 
@@ -94,7 +99,7 @@ impl<'a> Attached<'a> {
             }
         }
         self.screen.finish();
-        Ok(if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
     /// The same for a person, who is told of what goes wrong. There is a prompt when nothing runs; what is typed ahead
@@ -129,14 +134,14 @@ impl<'a> Attached<'a> {
         }
         let sent = send(self.context, &self.client, self.id, text).await?;
         self.turns.sent(Prompt::Id(sent));
-        while !self.settled {
+        while self.answers == Answers::Awaited {
             tokio::select! {
                 event = self.stream.next() => self.hear(event)?,
                 _ = interrupts.recv() => if self.interrupted().await? { return Ok(ExitCode::FAILURE) },
             }
         }
         self.screen.finish();
-        Ok(if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
     async fn say(&mut self, text: String) -> Result<(), Failure> {
@@ -188,7 +193,9 @@ impl<'a> Attached<'a> {
         let (busy, ours) = (self.turns.is_busy(), self.turns.is_ours());
         let ended = self.turns.observe(frame);
         let ours = ours || self.turns.is_ours() || ended.is_some();
-        self.settled |= ended.is_some();
+        if ended.is_some() && self.answers == Answers::Awaited {
+            self.answers = Answers::Good;
+        }
         if self.context.out.is_json() {
             json_line(&serde_json::json!(frame));
         } else {
@@ -213,16 +220,16 @@ impl<'a> Attached<'a> {
         }
         match ended {
             None | Some(Ended::With(TurnOutcome::Ok)) => {}
-            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => self.failed = true,
+            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => self.answers = Answers::Bad,
             Some(Ended::Unseen) => {
-                self.failed = true;
+                self.answers = Answers::Bad;
                 self.complain(&format!(
                     "the end of the turn was missed: `proliferate session show {}` has the answer",
                     self.id
                 ));
             }
             Some(Ended::Never) => {
-                self.failed = true;
+                self.answers = Answers::Bad;
                 self.complain("the session ended before the prompt was answered");
             }
         }

@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn code_keeps_its_indentation_and_the_whole_of_it_can_be_seen() {
-        let code = (0..8).map(|n| format!("{}line {n}\n", "    ".repeat(n))).collect::<String>() + "\n";
+        let lines: Vec<_> = (0..8).map(|n| format!("{}line {n}", "    ".repeat(n))).collect();
+        let code = lines.join("\n") + "\n\n";
         let end = json!({"type": "tool_end", "payload": {"partId": "p", "toolCallId": "c", "tool": "read", "result": code, "durationMs": 0}});
         let said = shown(std::slice::from_ref(&end));
         assert!(said.contains("\n          line 2\n") && said.contains("… 3 more lines"), "{said}");
