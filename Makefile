@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up test test-cgroup2 check bench mutants fuzz audit clean
+.PHONY: help up test test-cgroup2 check cargo-deny bench mutants fuzz audit clean
 
 BIN := target/release/proliferate
 # The load generator is a workspace of its own: it must not share a line with what it measures.
@@ -30,7 +30,7 @@ test-cgroup2: ## Local sandboxes where control groups are version 2 alone: in an
 	test=$$(cargo test --workspace --locked --no-run --test local 2>&1 | sed -n 's|.*local/main.rs (\(.*\))|\1|p'); \
 	for owner in "" 61234; do GROUP_OWNER=$$owner scripts/cgroup2.sh "$$test" --skip rootless --test-threads=1; done
 
-check: .tools/bin/cargo-deny ## Format, lints, tidiness, licences
+check: cargo-deny ## Format, lints, tidiness, licences
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(LOADGEN) --check
 	cargo clippy --workspace --locked --all-targets -- -D warnings
@@ -56,13 +56,14 @@ fuzz: ## Fuzz what a sandbox can send, an hour for each (FUZZ_SECONDS=60 for les
 	cargo run --release --locked -p ledger --example fuzz -- $(FUZZ_SECONDS)
 	cargo run --release --locked -p policy --example fuzz -- $(FUZZ_SECONDS)
 
-audit: .tools/bin/cargo-deny ## Known vulnerabilities of dependencies (needs a network)
+audit: cargo-deny ## Known vulnerabilities of dependencies (needs a network)
 	cargo deny check advisories
 
-.tools/bin/cargo-deny:
-	@scripts/need.sh up
-	@echo "installing cargo-deny into .tools (once; some minutes)"
-	cargo install --quiet --locked --root .tools cargo-deny@$(CARGO_DENY)
+# The one on the PATH is taken if it is of this version; else it is built into .tools, once.
+cargo-deny:
+	@[ "$$(cargo deny --version 2>/dev/null)" = "cargo-deny $(CARGO_DENY)" ] || { \
+	  scripts/need.sh up; echo "installing cargo-deny into .tools (once; some minutes)"; \
+	  cargo install --quiet --locked --root .tools cargo-deny@$(CARGO_DENY); }
 
 clean: ## Remove what was built and installed here
 	rm -rf target .tools

@@ -18,7 +18,7 @@ pub(crate) async fn run(context: &Context, command: ActionsCommand) -> Result<()
 
 async fn set(context: &Context, key: &ModeKey, mode: ActionMode, org: WhichOrg) -> Result<(), Failure> {
     let store = context.store().await?;
-    let org = context.org(&store, org.org).await?;
+    let org = context.org(&store, org.org.as_deref()).await?;
     context.governance(&store).set_mode(org, None, key, mode).await?;
     let value = json!({ "key": key.as_str(), "mode": mode.as_str() });
     context.out.result(&value, &format!("{}: {}", key.as_str(), mode.as_str()));
@@ -27,10 +27,10 @@ async fn set(context: &Context, key: &ModeKey, mode: ActionMode, org: WhichOrg) 
 
 async fn ls(context: &Context, org: WhichOrg) -> Result<(), Failure> {
     let store = context.store().await?;
-    let org = context.org(&store, org.org).await?;
+    let org = context.org(&store, org.org.as_deref()).await?;
     let modes = store.org_action_modes(org).await?;
     let row = |mode: &store::OrgActionMode| {
-        let (changed, by) = (iso::text(&mode.changed_at), mode.changed_by.clone());
+        let (changed, by) = (context.ago(mode.changed_at), mode.changed_by.clone());
         vec![mode.key.clone(), mode.mode.to_string(), changed, by]
     };
     let value = |mode: &store::OrgActionMode| {

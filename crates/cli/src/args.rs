@@ -7,10 +7,14 @@ mod policy;
 mod session;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use clap_complete::Shell;
-use proto::{ApiKeyId, ConfigurationId, EgressMode, OrgId, RepoId, Role, SessionId, UserId};
+use clap_complete::{ArgValueCandidates, Shell};
+use proto::{EgressMode, Role, UnknownWord};
+
+use crate::complete;
 
 pub(crate) use actions::{ActionsCommand, ModesCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
@@ -50,7 +54,7 @@ pub(crate) enum Command {
     Serve(Listen),
     /// Sessions: make one, watch it, talk to it, end it
     Session(SessionArgs),
-    /// Check this machine and say how to mend what is missing
+    /// Check this machine for all that `serve` needs, change nothing, and say how to fix what is missing
     Doctor,
     /// Make a link that logs a member in, once, within 15 minutes
     LoginLink {
@@ -91,7 +95,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Db(DbCommand),
     /// Print a completion script for a shell
-    Completions { shell: Shell },
+    ///
+    /// It completes commands, options, and what is in the database of this machine. In ~/.bashrc:
+    /// source <(proliferate completions bash)
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
@@ -105,20 +115,20 @@ pub(crate) struct Listen {
 /// Which member a command acts for.
 #[derive(Args)]
 pub(crate) struct WhichMember {
-    /// The user [default: the first owner]
-    #[arg(long, value_name = "ID")]
-    pub(crate) user: Option<UserId>,
-    /// The organisation [default: the first one]
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: Option<OrgId>,
+    /// The user, by e-mail address, name or id [default: the first owner]
+    #[arg(long, value_name = "USER", add = ArgValueCandidates::new(complete::users))]
+    pub(crate) user: Option<String>,
+    /// The organisation, by name or id [default: the first one]
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
 }
 
 /// Which organisation a command acts on.
 #[derive(Args)]
 pub(crate) struct WhichOrg {
-    /// The organisation [default: the first one]
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: Option<OrgId>,
+    /// The organisation, by name or id [default: the first one]
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -133,25 +143,28 @@ pub(crate) enum TokenCommand {
         /// What the service is called in logs and records
         #[arg(long)]
         name: String,
-        /// Bind it to one organisation
-        #[arg(long, value_name = "ID")]
-        org: Option<OrgId>,
+        /// Bind it to one organisation, by name or id
+        #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+        org: Option<String>,
     },
     /// A token of a session's present sandbox; prints only the token
     Sandbox {
-        #[arg(long, value_name = "ID")]
-        session: SessionId,
+        /// The session, by id, the beginning of its id, or title
+        #[arg(long, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        session: String,
     },
 }
 
 #[derive(Args)]
 pub(crate) struct NewUser {
+    /// The e-mail address, by which people and commands know the user
     #[arg(long)]
     pub(crate) email: String,
     /// What people call them [default: the address]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    #[arg(long, value_parser = role)]
+    /// What the user may do
+    #[arg(long, value_parser = words(Role::ALL, Role::as_str))]
     pub(crate) role: Role,
     #[command(flatten)]
     pub(crate) org: WhichOrg,
@@ -168,15 +181,20 @@ pub(crate) enum UsersCommand {
     },
     /// Give a member another role
     Role {
-        user: UserId,
-        #[arg(value_parser = role)]
+        /// The member, by e-mail address, name or id
+        #[arg(add = ArgValueCandidates::new(complete::users))]
+        user: String,
+        /// What the member may do from now on
+        #[arg(value_parser = words(Role::ALL, Role::as_str))]
         role: Role,
         #[command(flatten)]
         org: WhichOrg,
     },
     /// End a membership, and every key and ticket with it
     Rm {
-        user: UserId,
+        /// The member, by e-mail address, name or id
+        #[arg(add = ArgValueCandidates::new(complete::users))]
+        user: String,
         #[command(flatten)]
         org: WhichOrg,
     },
@@ -186,6 +204,7 @@ pub(crate) enum UsersCommand {
 pub(crate) enum KeysCommand {
     /// Make a key that acts as a member; it is shown now and never again
     Create {
+        /// What the key is for, as lists show it
         #[arg(long)]
         name: String,
         #[command(flatten)]
@@ -198,7 +217,9 @@ pub(crate) enum KeysCommand {
     },
     /// End a key
     Revoke {
-        key: ApiKeyId,
+        /// The key, by name or id
+        #[arg(add = ArgValueCandidates::new(complete::keys))]
+        key: String,
         #[command(flatten)]
         org: WhichOrg,
     },
@@ -207,22 +228,24 @@ pub(crate) enum KeysCommand {
 /// Whose secret it is.
 #[derive(Args)]
 pub(crate) struct SecretOwner {
-    /// The organisation [default: the first one]
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: Option<OrgId>,
-    /// Only for sessions on this repository
-    #[arg(long, value_name = "ID", conflicts_with = "configuration")]
-    pub(crate) repo: Option<RepoId>,
-    /// Only for sessions of this configuration
-    #[arg(long, value_name = "ID")]
-    pub(crate) configuration: Option<ConfigurationId>,
+    /// The organisation, by name or id [default: the first one]
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
+    /// Only for sessions on this repository, by name, URL or id
+    #[arg(long, value_name = "REPO", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
+    pub(crate) repo: Option<String>,
+    /// Only for sessions of this configuration, by name or id
+    #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
+    pub(crate) configuration: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum SecretsCommand {
     /// Store a value; `-` reads it from standard input, where no other process can see it
     Set {
+        /// The name of the secret: letters, digits and underscores
         key: String,
+        /// The value, or `-`
         value: String,
         #[command(flatten)]
         owner: SecretOwner,
@@ -234,12 +257,14 @@ pub(crate) enum SecretsCommand {
     },
     /// Remove a secret
     Rm {
+        /// The name of the secret
         key: String,
         #[command(flatten)]
         owner: SecretOwner,
     },
     /// Store every KEY=VALUE of a .env file; `-` reads standard input
     Import {
+        /// The file, or `-`
         file: PathBuf,
         #[command(flatten)]
         owner: SecretOwner,
@@ -248,7 +273,6 @@ pub(crate) enum SecretsCommand {
     Rotate,
 }
 
-#[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Subcommand)]
 pub(crate) enum EgressCommand {
     /// Show the rules
@@ -256,40 +280,44 @@ pub(crate) enum EgressCommand {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// What is reached where no rule speaks: open, allow_list or offline
+    /// Set what is reached where no rule says otherwise
     Mode {
-        #[arg(value_parser = egress_mode)]
+        /// Everything public, only what is allowed, or nothing
+        #[arg(value_parser = words(EgressMode::ALL, EgressMode::as_str))]
         mode: EgressMode,
         #[command(flatten)]
         org: WhichOrg,
     },
     /// Add hosts to the allow list: example.com, *.example.com, example.com:22
     Allow {
-        #[arg(required = true)]
+        /// Hosts, each with a port if it is not 80 or 443
+        #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         #[command(flatten)]
         org: WhichOrg,
     },
     /// Add hosts to the deny list, which wins
     Deny {
-        #[arg(required = true)]
+        /// Hosts, each with a port if only that is meant
+        #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         #[command(flatten)]
         org: WhichOrg,
     },
     /// Take hosts off both lists
     Rm {
-        #[arg(required = true)]
+        /// Hosts, as `egress show` prints them
+        #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         #[command(flatten)]
         org: WhichOrg,
     },
     /// List attempts to reach something, newest first
     Log {
-        /// Only of this session
-        #[arg(long, value_name = "ID")]
-        session: Option<SessionId>,
-        /// How many
+        /// Show only attempts of this session, by id, the beginning of its id, or title
+        #[arg(long, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        session: Option<String>,
+        /// Show at most this many
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
         #[command(flatten)]
@@ -310,7 +338,7 @@ pub(crate) enum SandboxCommand {
     },
     /// Run a command in a sandbox that runs
     Exec {
-        /// As `sandbox ls` shows it
+        /// The sandbox, by its name in `sandbox ls` or the beginning of it
         id: String,
         /// The command and its arguments; its exit code becomes ours
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -320,7 +348,7 @@ pub(crate) enum SandboxCommand {
     Ls,
     /// End sandboxes and remove their files
     Rm {
-        /// As `sandbox ls` shows them
+        /// Sandboxes, by their names in `sandbox ls` or the beginnings of them
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -343,6 +371,7 @@ pub(crate) enum DbCommand {
     },
     /// Put a backup in the place of the database; with SQLite the old one is kept beside it
     Restore {
+        /// A file that `db backup` wrote
         file: PathBuf,
         /// Do not ask
         #[arg(long)]
@@ -350,6 +379,7 @@ pub(crate) enum DbCommand {
     },
     /// Put in rows that a measurement needs
     Seed {
+        /// Which rows
         #[arg(value_enum)]
         what: Seed,
     },
@@ -367,12 +397,12 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-fn egress_mode(text: &str) -> Result<EgressMode, String> {
-    text.parse::<EgressMode>().map_err(|error| error.to_string())
-}
-
-fn role(text: &str) -> Result<Role, String> {
-    text.parse::<Role>().map_err(|error| error.to_string())
+/// Reads a word of a closed vocabulary, and lets the help list them all.
+pub(crate) fn words<T>(all: &[T], word: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + FromStr<Err = UnknownWord> + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all.iter().map(|one| word(*one))).try_map(|word| word.parse())
 }
 
 #[cfg(test)]
@@ -387,10 +417,19 @@ mod tests {
     }
 
     #[test]
+    fn words_of_a_vocabulary_are_in_the_help_and_in_the_error() {
+        let wrong = Cli::try_parse_from(["proliferate", "users", "role", "ada", "boss"]).err().unwrap();
+        assert!(wrong.to_string().contains("[possible values: member, admin, owner]"), "{wrong}");
+    }
+
+    #[test]
     fn every_command_and_option_is_explained() {
         fn walk(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
             assert!(command.get_about().is_some(), "{path} has no help");
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{path} {} has no help", argument.get_id());
+            }
             command.get_subcommands().for_each(|sub| walk(sub, &path));
         }
         walk(&Cli::command(), "");

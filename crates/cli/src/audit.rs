@@ -26,7 +26,9 @@ pub(crate) async fn run(context: &Context, command: AuditCommand) -> Result<(), 
     match command {
         AuditCommand::Verify(args) => verify::run(context, &args).await,
         AuditCommand::Export { out } => export::run(context, &out).await,
-        AuditCommand::Tail { follow, limit, org } => events::tail(context, follow, limit, org).await,
+        AuditCommand::Tail { follow, limit, org } => {
+            events::tail(context, follow, limit, org.as_deref()).await
+        }
         AuditCommand::Show { id } => events::show(context, &id).await,
         AuditCommand::Prove(args) => proof::run(context, args).await,
         AuditCommand::Key => {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use gateway::config::{self, Config, Database};
 use gateway::gate::Governance;
@@ -9,15 +10,14 @@ use gateway::keyring::Keyring;
 use gateway::runtime::Insecure;
 use gateway::vault::Vault;
 use gateway::{DataDir, open_store};
-use proto::OrgId;
 use secrecy::ExposeSecret as _;
-use store::{Member, Store};
+use store::Store;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use crate::args::{Cli, Command, WhichMember};
+use crate::args::{Cli, Command};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, ago};
 
 /// The parts a command works with.
 pub(crate) struct Context {
@@ -96,40 +96,19 @@ impl Context {
         Governance { config: &self.config, store, clock: &self.clock, rng: &self.rng }
     }
 
-    /// The organisation that was named, or the first one.
-    pub(crate) async fn org(&self, store: &Store, named: Option<OrgId>) -> Result<OrgId, Failure> {
-        let orgs = store.orgs().await?;
-        let found = match named {
-            None => orgs.first(),
-            Some(id) => orgs.iter().find(|org| org.id == id),
-        };
-        found.map(|org| org.id).ok_or_else(|| match named {
-            None => Failure::failed(
-                "there is no organisation yet: run `proliferate up` once, or `proliferate orgs create`",
-            ),
-            Some(id) => Failure::failed(format!("there is no organisation {id}")),
-        })
-    }
-
-    /// The member that was named, or the first owner.
-    pub(crate) async fn member(&self, store: &Store, which: &WhichMember) -> Result<Member, Failure> {
-        let found = match (which.user, which.org) {
-            (None, None) => store.first_owner().await?,
-            (None, Some(org)) => {
-                let members = store.members(org).await?;
-                members.into_iter().find(|member| member.role == proto::Role::Owner)
-            }
-            (Some(user), Some(org)) => store.member(org, user).await?,
-            (Some(user), None) => store.memberships(user).await?.into_iter().next(),
-        };
-        found.ok_or_else(|| {
-            Failure::failed("there is no such member: run `proliferate up` once, or name --user and --org of one that `proliferate users ls` shows")
-        })
+    /// How long ago something was, for people.
+    pub(crate) fn ago(&self, at: DateTime<Utc>) -> String {
+        ago(at, self.clock.now())
     }
 
     /// Where a gateway with these settings is reached.
     pub(crate) fn public_url(&self) -> Url {
-        self.config.public_url.clone().unwrap_or_else(|| gateway::url_of(self.config.listen))
+        self.config.public_url.clone().unwrap_or_else(|| self.local_url())
+    }
+
+    /// Where the gateway of this data dir listens: where one says so that runs, else where the settings would put it.
+    pub(crate) fn local_url(&self) -> Url {
+        DataDir::address(&self.config.data_dir).unwrap_or_else(|| gateway::url_of(self.config.listen))
     }
 }
 

@@ -3,6 +3,7 @@
 mod seed;
 
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -45,6 +46,13 @@ async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
     let done = match &context.config.database {
         Database::Sqlite => backup_sqlite(&context.config.sqlite_file(), file).await.map_err(Failure::from),
         Database::Postgres(url) => {
+            // Made before it is written, so that nobody else can open it in between.
+            std::fs::File::options()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(file)
+                .map_err(|error| Failure::failed(format!("cannot write {}: {error}", file.display())))?;
             run_tool(
                 postgres_tool("pg_dump", url)?
                     .args(["--format=custom", "--no-owner"])

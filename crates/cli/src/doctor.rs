@@ -3,12 +3,15 @@
 mod isolation;
 mod machine;
 mod services;
+mod settings;
 
+use gateway::config::Config;
 use serde_json::{Value, json};
 
+use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{BOLD, DIM, GREEN, RED, YELLOW, line};
+use crate::output::{BOLD, DIM, GREEN, RED, YELLOW, json_line, line};
 
 /// How a thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +26,11 @@ pub(crate) enum State {
 /// What a look at one thing showed.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    name: &'static str,
+    pub(crate) name: &'static str,
     state: State,
-    detail: String,
+    pub(crate) detail: String,
     /// What to do, when it is not good.
-    remedy: &'static str,
+    pub(crate) remedy: &'static str,
 }
 
 impl Finding {
@@ -58,7 +61,7 @@ impl Finding {
             State::Weak => (YELLOW, "!"),
             State::Bad => (RED, "✗"),
         };
-        line(&format!("{style}{mark}{style:#} {BOLD}{:16}{BOLD:#} {}", self.name, self.detail));
+        line(&format!("{style}{mark}{style:#} {BOLD}{:16}{BOLD:#} {}", self.name, clean(&self.detail)));
         if !self.remedy.is_empty() {
             line(&format!("  {:16} {DIM}→ {}{DIM:#}", "", self.remedy));
         }
@@ -68,23 +71,18 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (sandboxes, opencode, database, redis, model, port) = tokio::join!(
+    let (sandboxes, opencode, database, redis, model, secrets, port) = tokio::join!(
         isolation::look(context),
         machine::opencode(config),
         services::database(config),
         services::redis(config),
         services::model(config),
+        settings::secrets(config),
         services::port(config),
     );
-    let mut findings = vec![
-        machine::data_dir(config),
-        database,
-        redis,
-        model,
-        services::prices(config),
-        services::shares(config),
-        port,
-    ];
+    let mut findings = vec![machine::data_dir(config), machine::disk(config), database, redis, secrets];
+    findings.extend([settings::policy(config), settings::checkpoints(config), settings::script(config)]);
+    findings.extend([model, services::prices(config), services::shares(config), port]);
     findings.extend(sandboxes);
     findings.extend([machine::btrfs(config), opencode]);
     findings.extend(["git", "rg"].map(|name| machine::program(config, name)));
@@ -92,12 +90,19 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     report(context, &findings)
 }
 
+/// What a service should be told that it lacks, without trying anything that takes its time.
+pub(crate) fn lacks(config: &Config) -> Vec<Finding> {
+    let programs = ["opencode", "git", "rg"].map(|name| machine::program(config, name));
+    let others = [machine::disk(config), machine::btrfs(config), services::prices(config)];
+    programs.into_iter().chain(others).filter(|finding| finding.state != State::Good).collect()
+}
+
 fn report(context: &Context, findings: &[Finding]) -> Result<(), Failure> {
     let count = |state| findings.iter().filter(|finding| finding.state == state).count();
     let (weak, bad) = (count(State::Weak), count(State::Bad));
     if context.out.is_json() {
         let values: Vec<Value> = findings.iter().map(Finding::json).collect();
-        line(&json!({ "ok": bad == 0, "checks": values }).to_string());
+        json_line(&json!({ "ok": bad == 0, "checks": values }));
     } else {
         findings.iter().for_each(Finding::print);
         line(&format!("\n{} checks, {weak} warnings, {bad} failures", findings.len()));

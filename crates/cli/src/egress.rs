@@ -2,7 +2,7 @@
 
 use gateway::runtime::check_rules;
 use proto::http::EgressRules;
-use proto::{OrgId, iso};
+use proto::iso;
 use serde_json::json;
 use store::{EgressPolicy, EgressRecord};
 
@@ -12,31 +12,37 @@ use crate::failure::Failure;
 
 pub(crate) async fn run(context: &Context, command: EgressCommand) -> Result<(), Failure> {
     match command {
-        EgressCommand::Show { org } => show(context, org.org).await,
-        EgressCommand::Mode { mode, org } => change(context, org.org, |rules| rules.mode = mode).await,
+        EgressCommand::Show { org } => show(context, org.org.as_deref()).await,
+        EgressCommand::Mode { mode, org } => {
+            change(context, org.org.as_deref(), |rules| rules.mode = mode).await
+        }
         EgressCommand::Allow { hosts, org } => {
-            change(context, org.org, |rules| add(&mut rules.allow, hosts)).await
+            change(context, org.org.as_deref(), |rules| add(&mut rules.allow, hosts)).await
         }
         EgressCommand::Deny { hosts, org } => {
-            change(context, org.org, |rules| add(&mut rules.deny, hosts)).await
+            change(context, org.org.as_deref(), |rules| add(&mut rules.deny, hosts)).await
         }
         EgressCommand::Rm { hosts, org } => {
             let remove = |rules: &mut EgressRules| {
                 rules.allow.retain(|host| !hosts.contains(host));
                 rules.deny.retain(|host| !hosts.contains(host));
             };
-            change(context, org.org, remove).await
+            change(context, org.org.as_deref(), remove).await
         }
         EgressCommand::Log { session, limit, org } => {
             let store = context.store().await?;
-            let org = context.org(&store, org.org).await?;
+            let org = context.org(&store, org.org.as_deref()).await?;
+            let session = match session.as_deref() {
+                Some(named) => Some(context.session(&store, named).await?),
+                None => None,
+            };
             log(context, &store.egress_records(org, session, limit).await?);
             Ok(())
         }
     }
 }
 
-async fn show(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
+async fn show(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let org = context.org(&store, org).await?;
     print(context, &rules_of(store.egress_policy(org).await?));
@@ -45,7 +51,7 @@ async fn show(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
 
 async fn change(
     context: &Context,
-    org: Option<OrgId>,
+    org: Option<&str>,
     change: impl FnOnce(&mut EgressRules),
 ) -> Result<(), Failure> {
     let store = context.store().await?;
@@ -86,7 +92,7 @@ fn log(context: &Context, records: &[EgressRecord]) {
     };
     let row = |record: &EgressRecord| {
         vec![
-            iso::text(&record.started_at),
+            context.ago(record.started_at),
             record.sandbox_id.clone(),
             target(record),
             record.outcome.to_string(),

@@ -15,6 +15,8 @@ use sandbox::SandboxError;
 use sandboxd::ClientError;
 use store::StoreError;
 
+use crate::clean::{clean, clean_json};
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -38,6 +40,11 @@ impl Failure {
         Self { message: message.into(), code: 3 }
     }
 
+    /// The program that was to run is not there, or may not be run: the exit codes of a shell.
+    pub(crate) fn program(message: impl Into<String>, is_there: bool) -> Self {
+        Self { message: message.into(), code: if is_there { 126 } else { 127 } }
+    }
+
     /// The same with something that may help.
     pub(crate) fn and(self, advice: &str) -> Self {
         Self { message: format!("{}; {advice}", self.message), code: self.code }
@@ -48,10 +55,11 @@ impl Failure {
         let mut err = anstream::stderr();
         // Nobody may be left to read it; the exit code says it as well.
         let _ = if json {
-            writeln!(err, "{}", serde_json::json!({ "error": self.message, "exitCode": self.code }))
+            let value = serde_json::json!({ "error": self.message, "exitCode": self.code });
+            writeln!(err, "{}", clean_json(&value.to_string()))
         } else {
             let red = anstyle::Style::new().bold().fg_color(Some(anstyle::AnsiColor::Red.into()));
-            writeln!(err, "{red}error:{red:#} {}", self.message)
+            writeln!(err, "{red}error:{red:#} {}", clean(&self.message))
         };
         ExitCode::from(self.code)
     }
@@ -180,7 +188,7 @@ impl From<client::Error> for Failure {
     fn from(error: client::Error) -> Self {
         let advice = match (&error, error.status()) {
             (_, Some(401)) => {
-                "the gateway does not know this token: `proliferate token user` beside it makes one"
+                "`proliferate token user` beside the gateway makes a token, `proliferate keys create` a key"
             }
             (_, Some(404)) => "`proliferate session ls` shows what there is",
             (client::Error::Unreachable { .. }, _) => {

@@ -1,7 +1,7 @@
 //! `keys`: credentials that act for a member until they are revoked.
 
 use gateway::identity::{Credential, CredentialKind};
-use proto::{ApiKeyId, OrgId, iso, text};
+use proto::{ApiKeyId, iso, text};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 use store::NewApiKey;
@@ -13,10 +13,11 @@ use crate::failure::Failure;
 pub(crate) async fn run(context: &Context, command: KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Create { name, member } => create(context, name, member).await,
-        KeysCommand::Ls { org } => ls(context, org.org).await,
+        KeysCommand::Ls { org } => ls(context, org.org.as_deref()).await,
         KeysCommand::Revoke { key, org } => {
             let store = context.store().await?;
-            let org = context.org(&store, org.org).await?;
+            let org = context.org(&store, org.org.as_deref()).await?;
+            let key = context.key(&store, org, &key).await?;
             store.revoke_key(org, key, None, context.clock.now()).await?;
             context.out.result(&json!({ "id": key }), &format!("key {key} is revoked"));
             Ok(())
@@ -39,7 +40,7 @@ async fn create(context: &Context, name: String, which: WhichMember) -> Result<(
     Ok(())
 }
 
-async fn ls(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
+async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let keys = store.keys(context.org(&store, org).await?).await?;
     let rows: Vec<_> = keys
@@ -47,13 +48,14 @@ async fn ls(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
         .map(|key| {
             let state = if key.revoked_at.is_some() { "revoked" } else { "active" };
             let hint = format!("{}…", key.hint);
-            vec![key.id.to_string(), key.name.clone(), key.email.clone(), hint, state.to_owned()]
+            let made = context.ago(key.created_at);
+            vec![key.id.to_string(), key.name.clone(), key.email.clone(), hint, state.to_owned(), made]
         })
         .collect();
     let values = keys.iter().map(|key| {
         json!({ "id": key.id, "name": key.name, "userId": key.user_id, "email": key.email, "hint": key.hint,
             "createdAt": iso::text(&key.created_at), "revokedAt": key.revoked_at.as_ref().map(iso::text) })
     });
-    context.out.list(values.collect(), &["ID", "NAME", "USER", "KEY", "STATE"], &rows);
+    context.out.list(values.collect(), &["ID", "NAME", "USER", "KEY", "STATE", "CREATED"], &rows);
     Ok(())
 }

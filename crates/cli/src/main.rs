@@ -2,9 +2,12 @@
 
 mod actions;
 mod args;
+mod clean;
+mod complete;
 mod context;
 mod doctor;
 mod failure;
+mod lookup;
 mod memory;
 mod output;
 
@@ -25,6 +28,7 @@ mod users;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use args::{Cli, Command};
 use context::Context;
@@ -36,6 +40,8 @@ fn main() -> ExitCode {
     }
     // Where tests let the process die; nothing in any other build.
     let _crash_points = fail::FailScenario::setup();
+    no_core_dumps();
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -50,8 +56,7 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Command::Completions { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "proliferate", &mut std::io::stdout());
-        return Ok(ExitCode::SUCCESS);
+        return completions(shell);
     }
     let context = Context::new(&cli)?;
     let done = match cli.command {
@@ -61,6 +66,27 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     };
     context.close().await;
     done
+}
+
+/// Prints what makes a shell ask this program for completions.
+fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
+    let shells = clap_complete::env::Shells::builtins();
+    let shell = shells.completer(&shell.to_string());
+    let shell = shell.ok_or_else(|| Failure::usage("there are no completions for this shell"))?;
+    let mut script = Vec::new();
+    shell
+        .write_registration("COMPLETE", "proliferate", "proliferate", "proliferate", &mut script)
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    output::line(String::from_utf8_lossy(&script).trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A core dump would hold every key in memory. One byte, and not none: where cores are piped to a program, the kernel
+/// ignores a limit of none and takes this one for a ban.
+fn no_core_dumps() {
+    let limit = getrlimit(Resource::Core);
+    let one = limit.maximum.map_or(1, |most| most.min(1));
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(one), maximum: Some(one) });
 }
 
 async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {

@@ -33,7 +33,7 @@ async fn ls(context: &Context) -> Result<(), Failure> {
     let orgs = context.store().await?.orgs().await?;
     let rows: Vec<_> = orgs
         .iter()
-        .map(|org| vec![org.id.to_string(), org.name.clone(), iso::text(&org.created_at)])
+        .map(|org| vec![org.id.to_string(), org.name.clone(), context.ago(org.created_at)])
         .collect();
     let values = orgs
         .iter()
@@ -45,19 +45,20 @@ async fn ls(context: &Context) -> Result<(), Failure> {
 /// Changes what was named, and shows what holds then.
 async fn limits(context: &Context, args: LimitsArgs) -> Result<(), Failure> {
     let store = context.store().await?;
+    let org = context.org(&store, Some(&args.org)).await?;
     if args.budget.is_some() || args.sessions.is_some() {
-        let now = store.org_budget(args.org).await?;
+        let now = store.org_budget(org).await?;
         let budget = args.budget.map_or(now.budget_micros, |limit| limit.0);
         let sessions = args.sessions.map_or(now.session_limit, |limit| limit.0);
-        store.set_org_limits(args.org, budget, sessions).await?;
+        store.set_org_limits(org, budget, sessions).await?;
     }
-    let now = store.org_budget(args.org).await?;
+    let now = store.org_budget(org).await?;
     if now.budget_micros.is_some() && !context.config.model_prices.cover_all() {
         note(
             "while a budget holds, models without a price in MODEL_PRICES are refused; e.g. *=3/15 gives one to all",
         );
     }
-    let value = json!({ "id": args.org, "budgetMicros": now.budget_micros, "spentMicros": now.spent_micros,
+    let value = json!({ "id": org, "budgetMicros": now.budget_micros, "spentMicros": now.spent_micros,
         "sessionLimit": now.session_limit });
     let or_none = |limit: Option<String>| limit.unwrap_or_else(|| "none".to_owned());
     let row = vec![

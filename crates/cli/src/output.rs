@@ -4,8 +4,12 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use chrono::{DateTime, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use serde_json::Value;
+
+use crate::clean::{clean, clean_json, one_line};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -26,13 +30,13 @@ impl Output {
 
     /// One result: the JSON value for programs, the sentence for people.
     pub(crate) fn result(self, value: &Value, sentence: &str) {
-        if self.json { line(&value.to_string()) } else { line(sentence) }
+        if self.json { json_line(value) } else { line(&clean(sentence)) }
     }
 
     /// Many results: a JSON array, or a table with these column names.
     pub(crate) fn list(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
         if self.json {
-            line(&Value::Array(values).to_string());
+            json_line(&Value::Array(values));
         } else if rows.is_empty() {
             line("none");
         } else {
@@ -42,13 +46,14 @@ impl Output {
 
     /// Many results beside the one that was asked for: they go where errors go.
     pub(crate) fn beside(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
-        let text = if self.json { Value::Array(values).to_string() } else { table(columns, rows) };
+        let text =
+            if self.json { clean_json(&Value::Array(values).to_string()) } else { table(columns, rows) };
         let _ = writeln!(anstream::stderr(), "{text}");
     }
 
     /// One result of several words: the JSON value, or a table of one row.
     pub(crate) fn one(self, value: &Value, columns: &[&str], row: Vec<String>) {
-        if self.json { line(&value.to_string()) } else { line(&table(columns, &[row])) }
+        if self.json { json_line(value) } else { line(&table(columns, &[row])) }
     }
 
     pub(crate) fn is_json(self) -> bool {
@@ -71,7 +76,30 @@ impl Output {
 
 /// Says something to know beside the result.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{YELLOW}note{YELLOW:#}: {text}");
+    let _ = writeln!(anstream::stderr(), "{YELLOW}note{YELLOW:#}: {}", clean(text));
+}
+
+/// Warns of something that the person should change.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{YELLOW}warning{YELLOW:#}: {}", clean(text));
+}
+
+/// Prints one JSON value as one line.
+pub(crate) fn json_line(value: &impl Serialize) {
+    line(&clean_json(&serde_json::to_string(value).unwrap_or_default()));
+}
+
+/// How long ago something was, for people; what is long ago is a date.
+pub(crate) fn ago(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let (seconds, past) = ((now - at).num_seconds(), now >= at);
+    let (number, unit) = match seconds.abs() {
+        0..60 => return if past { "just now" } else { "in a moment" }.to_owned(),
+        seconds @ 60..3_600 => (seconds / 60, "min"),
+        seconds @ 3_600..86_400 => (seconds / 3_600, "h"),
+        seconds @ 86_400..2_592_000 => (seconds / 86_400, "d"),
+        _ => return at.format("%Y-%m-%d").to_string(),
+    };
+    if past { format!("{number} {unit} ago") } else { format!("in {number} {unit}") }
 }
 
 /// Prints a line. A reader that went away (`| head`) is no error.
@@ -82,6 +110,8 @@ pub(crate) fn line(text: &str) {
 }
 
 fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.chain([columns[at].chars().count()]).max().unwrap_or_default()
@@ -94,4 +124,29 @@ fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
     let names = format!("{DIM}{}{DIM:#}", join(&mut columns.iter().copied()));
     let rows = rows.iter().map(|row| join(&mut row.iter().map(String::as_str)));
     std::iter::once(names).chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_people_do() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(1000);
+        let told = |seconds| ago(now - TimeDelta::seconds(seconds), now);
+        assert_eq!(
+            [5, 61, 7_300, 100_000, 3_000_000].map(told),
+            ["just now", "1 min ago", "2 h ago", "1 d ago", "1972-08-23"]
+        );
+        assert_eq!([-5, -300].map(told), ["in a moment", "in 5 min"]);
+    }
+
+    #[test]
+    fn a_table_has_one_line_for_each_row_whatever_a_name_holds() {
+        let text = table(&["NAME"], &[vec!["a\nb\u{1b}[2J\u{202e}".to_owned()]]);
+        assert_eq!(text.lines().count(), 2, "{text:?}");
+        assert!(text.contains("a\\nb\\u{1b}[2J\\u{202e}"), "{text:?}");
+    }
 }

@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
             ended
         }
         SandboxCommand::Exec { id, command } => {
-            let inside = sandboxes.reach(&SandboxId::new(id)?).await?;
+            let inside = sandboxes.reach(&find(&sandboxes, &id).await?).await?;
             terminal::run(&inside, command).await
         }
         SandboxCommand::Ls => ls(context, &sandboxes).await,
@@ -98,15 +98,32 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-async fn rm(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
-    let ids = ids.into_iter().map(SandboxId::new).collect::<Result<Vec<_>, _>>()?;
-    let there = sandboxes.provider.list().await?;
-    // Ending what is not there succeeds; a person who mistyped wants to know.
-    if let Some(id) = ids.iter().find(|id| !there.iter().any(|listed| listed.id == **id)) {
-        return Err(Failure::failed(format!(
-            "there is no sandbox {id}: `proliferate sandbox ls` shows them"
-        )));
+/// The sandbox of this name, or the one whose name begins so. Ending what is not there would succeed; a person who
+/// mistyped wants to know.
+async fn find(sandboxes: &Sandboxes, wanted: &str) -> Result<SandboxId, Failure> {
+    let all = sandboxes.provider.list().await?;
+    if let Some(one) = all.iter().find(|listed| listed.id.as_str() == wanted) {
+        return Ok(one.id.clone());
     }
+    let begins = all.into_iter().map(|listed| listed.id).filter(|id| id.as_str().starts_with(wanted));
+    match begins.collect::<Vec<_>>().as_slice() {
+        [one] if !wanted.is_empty() => Ok(one.clone()),
+        [] => Err(Failure::failed(format!(
+            "there is no sandbox {wanted:?}: `proliferate sandbox ls` shows them"
+        ))),
+        many => {
+            let all = many.iter().map(SandboxId::as_str).collect::<Vec<_>>().join(", ");
+            Err(Failure::usage(format!("{wanted:?} can be any of these: {all}")))
+        }
+    }
+}
+
+async fn rm(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
+    let mut found = Vec::new();
+    for id in &ids {
+        found.push(find(sandboxes, id).await?);
+    }
+    let ids = found;
     for id in &ids {
         sandboxes.provider.terminate(id).await?;
     }

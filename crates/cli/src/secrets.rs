@@ -3,10 +3,10 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use proto::{dotenv, iso};
+use proto::{OrgId, dotenv, iso};
 use secrecy::SecretString;
 use serde_json::json;
-use store::{Scope, SecretEntry};
+use store::{Scope, SecretEntry, Store};
 
 use crate::args::{SecretOwner, SecretsCommand};
 use crate::context::Context;
@@ -28,11 +28,11 @@ pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<()
             let sentence = format!("{created} stored, {replaced} replaced");
             context.out.result(&json!({ "created": created, "replaced": replaced }), &sentence);
         }
-        SecretsCommand::Ls { org } => ls(context, org.org).await?,
+        SecretsCommand::Ls { org } => ls(context, org.org.as_deref()).await?,
         SecretsCommand::Rm { key, owner } => {
             let store = context.store().await?;
-            let org = context.org(&store, owner.org).await?;
-            store.delete_secret(org, scope(&owner), &key).await?;
+            let (org, scope) = scope(context, &store, &owner).await?;
+            store.delete_secret(org, scope, &key).await?;
             context.out.result(&json!({ "key": key }), &format!("{key} removed"));
         }
         SecretsCommand::Rotate => rotate(context).await?,
@@ -43,13 +43,13 @@ pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<()
 /// Stores all pairs or none; returns how many were new.
 async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)]) -> Result<usize, Failure> {
     let store = context.store().await?;
-    let org = context.org(&store, owner.org).await?;
+    let (org, scope) = scope(context, &store, owner).await?;
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (key.clone(), SecretString::from(value.as_str()))).collect();
-    Ok(context.vault(&store).await?.set_all(org, scope(owner), &pairs, None).await?)
+    Ok(context.vault(&store).await?.set_all(org, scope, &pairs, None).await?)
 }
 
-async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure> {
+async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let secrets = store.secrets(context.org(&store, org).await?).await?;
     let owner = |entry: &SecretEntry| match entry.scope() {
@@ -60,7 +60,7 @@ async fn ls(context: &Context, org: Option<proto::OrgId>) -> Result<(), Failure>
     let rows: Vec<_> = secrets
         .iter()
         .map(|entry| {
-            vec![entry.key.clone(), owner(entry), iso::text(&entry.updated_at), entry.key_id.clone()]
+            vec![entry.key.clone(), owner(entry), context.ago(entry.updated_at), entry.key_id.clone()]
         })
         .collect();
     let values = secrets.iter().map(|entry| {
@@ -87,12 +87,15 @@ async fn rotate(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-fn scope(owner: &SecretOwner) -> Scope {
-    match (owner.repo, owner.configuration) {
-        (Some(repo), _) => Scope::Repo(repo),
-        (None, Some(configuration)) => Scope::Configuration(configuration),
+/// Whose secret it is.
+async fn scope(context: &Context, store: &Store, owner: &SecretOwner) -> Result<(OrgId, Scope), Failure> {
+    let org = context.org(store, owner.org.as_deref()).await?;
+    let scope = match (&owner.repo, &owner.configuration) {
+        (Some(repo), _) => Scope::Repo(context.repo(store, org, repo).await?),
+        (None, Some(named)) => Scope::Configuration(context.configuration(store, org, named).await?),
         (None, None) => Scope::Org,
-    }
+    };
+    Ok((org, scope))
 }
 
 /// A file's text, or that of standard input for `-`.

@@ -1,5 +1,6 @@
 //! `up` and `serve`: the same gateway, once for a person at a terminal and once for a supervisor.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use gateway::config::Database;
@@ -13,9 +14,10 @@ use serde_json::json;
 use store::Member;
 
 use crate::context::Context;
+use crate::doctor;
 use crate::failure::Failure;
 use crate::memory;
-use crate::output::{BOLD, DIM, GREEN, line};
+use crate::output::{BOLD, DIM, GREEN, json_line, line, warn};
 
 /// By then everything that happens once at the start has happened.
 const STARTED: Duration = Duration::from_secs(2);
@@ -30,19 +32,35 @@ pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
     } else {
         greet(&gateway, link.as_ref());
     }
+    if let Some(warning) = exposed(&gateway) {
+        warn(&warning);
+    }
     serve_until_stopped(gateway, life).await
 }
 
-/// Runs the gateway; prints where it listens, and on the first start of a database the link of its owner.
+/// Runs the gateway and prints where it listens. On the first start of a database it prints the link of its owner, but
+/// only to a terminal: the output of a service is kept, and read by others.
 pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
-    let link = link(context, &gateway, gateway.first_owner.as_ref()).await?;
+    for lack in doctor::lacks(&context.config) {
+        tracing::warn!(check = lack.name, remedy = lack.remedy, "{}", lack.detail);
+    }
+    if let Some(warning) = exposed(&gateway) {
+        tracing::warn!("{warning}");
+    }
+    let first = gateway.first_owner.as_ref();
+    let to_terminal = std::io::stdout().is_terminal();
+    let link = link(context, &gateway, first.filter(|_| to_terminal)).await?;
     if context.out.is_json() {
         announce(&gateway, link.as_ref());
     } else {
-        line(&format!("listening on {}", gateway.app.public_url));
-        if let Some(link) = &link {
-            line(&format!("first start: log in, once, with {}", link.expose_secret()));
+        line(&format!("listening on {}", listening(&gateway)));
+        match &link {
+            Some(link) => line(&format!("first start: log in, once, with {}", link.expose_secret())),
+            None if first.is_some() => {
+                line("first start: `proliferate login-link` prints a link that logs the first owner in");
+            }
+            None => {}
         }
     }
     serve_until_stopped(gateway, life).await
@@ -97,9 +115,30 @@ async fn link(
 fn announce(gateway: &Gateway, link: Option<&SecretString>) {
     let address = gateway.address().map(|address| address.to_string());
     let link = link.map(|link| link.expose_secret().to_owned());
-    line(
-        &json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }).to_string(),
-    );
+    json_line(&json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }));
+}
+
+/// The address as it was asked for, with the port that it got, and the URL where that is another.
+fn listening(gateway: &Gateway) -> String {
+    let url = &gateway.app.public_url;
+    match gateway.address() {
+        Some(address) if address.ip().is_unspecified() => {
+            format!("{address} (every network of this machine), {url}")
+        }
+        _ => url.to_string(),
+    }
+}
+
+/// What is wrong with an address that others can reach.
+fn exposed(gateway: &Gateway) -> Option<String> {
+    let address = gateway.address()?;
+    let public = &gateway.app.public_url;
+    (!address.ip().is_loopback() && public.scheme() == "http").then(|| {
+        format!(
+            "{address} is plain HTTP: whoever is on the way can read logins and tokens. Listen on 127.0.0.1 behind a \
+             proxy that speaks TLS, and set PUBLIC_URL to its https:// address"
+        )
+    })
 }
 
 fn greet(gateway: &Gateway, link: Option<&SecretString>) {
@@ -120,6 +159,9 @@ fn greet(gateway: &Gateway, link: Option<&SecretString>) {
         env!("CARGO_PKG_VERSION")
     ));
     row("Web", app.public_url.as_str());
+    if gateway.address().is_some_and(|address| address.ip().is_unspecified()) {
+        row("Listen", &listening(gateway));
+    }
     if let Some(link) = link {
         row("Log in", &format!("{BOLD}{}{BOLD:#}", link.expose_secret()));
         row("", "works once, within 15 minutes; another: proliferate login-link");

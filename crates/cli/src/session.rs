@@ -1,7 +1,7 @@
 //! `session`: the product from a terminal. Everything goes through the public API, so it works from any machine.
 
 mod attach;
-pub(crate) mod clean;
+mod editor;
 mod reach;
 mod screen;
 mod turns;
@@ -12,39 +12,64 @@ use std::process::ExitCode;
 use client::{Client, Event, Watch};
 use proto::http::{AgentConfig, CreateSession, PostMessage, SessionQuery};
 use proto::socket::{Message, MessageSource, ServerMessage};
-use proto::{ClientType, Session, SessionId, SessionStatus, SessionType, iso};
+use proto::{ClientType, ConfigurationId, Session, SessionId, SessionStatus, SessionType};
 use serde_json::json;
 
 use crate::args::{NewArgs, SessionArgs, SessionCommand};
+use crate::clean::{clean, shortened};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::lookup::{self, Candidate, pick};
+use crate::output::json_line;
 use attach::Attached;
-use clean::{clean, shortened};
 use screen::Screen;
 
-/// Characters of a title in a table.
+/// Characters of a title, and of a reason, in a table.
 const TITLE: usize = 50;
+const REASON: usize = 80;
+/// Sessions among which one is looked for by name.
+const MOST_LOOKED_THROUGH: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode, Failure> {
     let client = reach::client(context, args.reach).await?;
     match args.command {
         SessionCommand::New(new) => return make(context, client, new).await,
-        SessionCommand::Attach { id } => return Attached::open(context, client, id).await?.run().await,
-        SessionCommand::Prompt { id, text, wait } => return prompt(context, client, id, text, wait).await,
+        SessionCommand::Attach { id, full } => {
+            let id = find(&client, &id).await?;
+            return Attached::open(context, client, id, full).await?.run().await;
+        }
+        SessionCommand::Prompt { id, text, wait, full } => {
+            let id = find(&client, &id).await?;
+            let text = if text == "-" { standard_input()? } else { text };
+            if text.trim().is_empty() {
+                return Err(Failure::usage("TEXT is empty: say what the agent is to do"));
+            }
+            if wait {
+                return Attached::open(context, client, id, full).await?.answer(&text).await;
+            }
+            let message = send(context, &client, id, &text).await?;
+            let sentence = format!("sent; `proliferate session attach {id}` shows the answer");
+            context.out.result(&json!({ "id": id, "messageId": message }), &sentence);
+        }
         SessionCommand::Cancel { id } => {
+            let id = find(&client, &id).await?;
             client.cancel(id).await?;
             context.out.result(&json!({ "id": id }), "cancelled what ran");
         }
         SessionCommand::Ls { status, limit } => ls(context, &client, status, limit).await?,
-        SessionCommand::Show { id } => show(context, &client, id).await?,
+        SessionCommand::Show { id, full } => {
+            let id = find(&client, &id).await?;
+            show(context, &client, id, full).await?;
+        }
         SessionCommand::Stop { ids } => {
+            let ids = find_all(&client, &ids).await?;
             for id in &ids {
                 client.stop(*id).await?;
             }
             context.out.result(&json!({ "stopped": ids }), &format!("stopped {}", names(&ids)));
         }
         SessionCommand::Rm { ids } => {
+            let ids = find_all(&client, &ids).await?;
             for id in &ids {
                 client.delete(*id).await?;
             }
@@ -54,10 +79,41 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
+/// The session that a person means. One that is named by its whole id need not be looked for.
+async fn find(client: &Client, named: &str) -> Result<SessionId, Failure> {
+    if let Ok(id) = named.parse() {
+        return Ok(id);
+    }
+    let all = list(client, None, MOST_LOOKED_THROUGH).await?.into_iter();
+    let all: Vec<_> = all.map(|session| Candidate::new(session.id, session.title)).collect();
+    pick(lookup::SESSION, named, &all)
+}
+
+async fn find_all(client: &Client, named: &[String]) -> Result<Vec<SessionId>, Failure> {
+    let mut ids = Vec::new();
+    for named in named {
+        ids.push(find(client, named).await?);
+    }
+    Ok(ids)
+}
+
+async fn find_configuration(client: &Client, named: &str) -> Result<String, Failure> {
+    if named.parse::<ConfigurationId>().is_ok() {
+        return Ok(named.to_owned());
+    }
+    let all = client.configurations().await?.configurations.into_iter();
+    let all: Vec<_> = all.map(|one| Candidate::new(one.id, [one.name])).collect();
+    Ok(pick(lookup::CONFIGURATION, named, &all)?.to_string())
+}
+
 async fn make(context: &Context, client: Client, new: NewArgs) -> Result<ExitCode, Failure> {
+    let configuration_id = match &new.configuration {
+        Some(named) => Some(find_configuration(&client, named).await?),
+        None => None,
+    };
     let wanted = CreateSession {
         organization_id: None,
-        configuration_id: new.configuration.map(|id| id.to_string()),
+        configuration_id,
         managed_configuration: None,
         cli_configuration: None,
         session_type: SessionType::Coding,
@@ -79,7 +135,7 @@ async fn make(context: &Context, client: Client, new: NewArgs) -> Result<ExitCod
     let value = json!({ "id": id, "status": made.status, "configurationId": made.configuration_id });
     context.out.result(&value, &id.to_string());
     if new.attach {
-        let attached = Attached::open(context, client, id).await?;
+        let attached = Attached::open(context, client, id, false).await?;
         return attached.expecting(new.prompt).run().await;
     }
     if new.prompt.is_some() {
@@ -99,31 +155,15 @@ async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn prompt(
-    context: &Context,
-    client: Client,
-    id: SessionId,
-    text: String,
-    wait: bool,
-) -> Result<ExitCode, Failure> {
-    let text = if text == "-" { standard_input()? } else { text };
-    if wait {
-        return Attached::open(context, client, id).await?.answer(text).await;
-    }
-    send(context, &client, id, &text).await?;
-    context.out.result(&json!({ "id": id }), "sent; `proliferate session attach` shows the answer");
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Sends a prompt, once however often the network repeats it.
-async fn send(context: &Context, client: &Client, id: SessionId, text: &str) -> Result<(), Failure> {
+/// Sends a prompt, once however often the network repeats it, and gives the id of its message.
+async fn send(context: &Context, client: &Client, id: SessionId, text: &str) -> Result<String, Failure> {
     let message = PostMessage::Prompt {
         content: text.to_owned(),
         user_id: None,
         source: Some(MessageSource::Cli),
         images: None,
     };
-    Ok(client.message(id, &message, Some(&key(context))).await?)
+    Ok(client.message(id, &message, Some(&key(context))).await?.message_id)
 }
 
 async fn ls(
@@ -132,36 +172,60 @@ async fn ls(
     status: Option<SessionStatus>,
     limit: u32,
 ) -> Result<(), Failure> {
+    let found = list(client, status, limit).await?;
+    let rows: Vec<_> = found.iter().map(|session| row(context, session)).collect();
+    let values = found.iter().map(|session| json!(session)).collect();
+    context.out.list(values, &["ID", "STATUS", "TITLE", "CONFIGURATION", "LAST ACTIVITY"], &rows);
+    Ok(())
+}
+
+/// Sessions, live ones first, page by page.
+async fn list(client: &Client, status: Option<SessionStatus>, limit: u32) -> Result<Vec<Session>, Failure> {
     let (mut found, mut after) = (Vec::<Session>::new(), None);
     while let Some(missing) =
         limit.checked_sub(u32::try_from(found.len()).unwrap_or(limit)).filter(|n| *n > 0)
     {
         let query = SessionQuery { status, limit: Some(missing.min(50)), after, ..SessionQuery::default() };
-        let page = client.list(&query).await?;
+        let page = client.list(&query).await.map_err(unlisted)?;
         found.extend(page.sessions);
         after = page.next;
         if after.is_none() {
             break;
         }
     }
-    let rows: Vec<_> = found.iter().map(row).collect();
-    let values = found.iter().map(|session| json!(session)).collect();
-    context.out.list(values, &["ID", "STATUS", "TITLE", "CONFIGURATION", "LAST ACTIVITY"], &rows);
-    Ok(())
+    Ok(found)
 }
 
-fn row(session: &Session) -> Vec<String> {
+/// There is always a list; a gateway that knows none is none of ours.
+fn unlisted(error: client::Error) -> Failure {
+    match error.status() {
+        Some(404) => {
+            Failure::failed(format!("{error}: --url must be the address that `proliferate up` prints"))
+        }
+        _ => error.into(),
+    }
+}
+
+fn row(context: &Context, session: &Session) -> Vec<String> {
     let title = session.title.as_deref().or(session.prompt_snippet.as_deref()).unwrap_or("-");
     vec![
         session.id.to_string(),
-        session.status.to_string(),
+        shortened(&state(session.status, session.stop_reason.as_deref()), REASON),
         shortened(&clean(title), TITLE),
         shortened(&clean(session.configuration_name.as_deref().unwrap_or("-")), TITLE),
-        iso::text(&session.last_activity_at),
+        context.ago(session.last_activity_at),
     ]
 }
 
-async fn show(context: &Context, client: &Client, id: SessionId) -> Result<(), Failure> {
+/// The status, and why a session failed.
+fn state(status: SessionStatus, reason: Option<&str>) -> String {
+    match (status, reason) {
+        (SessionStatus::Failed, Some(reason)) => format!("{status}: {}", clean(reason)),
+        _ => status.to_string(),
+    }
+}
+
+async fn show(context: &Context, client: &Client, id: SessionId, full: bool) -> Result<(), Failure> {
     let mut stream = client.connect(id, Watch { since: None, passive: true }).await?;
     while let Some(event) = stream.next().await {
         let Event::Frame(frame) = event? else { continue };
@@ -169,9 +233,14 @@ async fn show(context: &Context, client: &Client, id: SessionId) -> Result<(), F
         if let ServerMessage::Init { messages, earlier, .. } = &mut frame.message {
             complete(client, id, messages, earlier).await?;
             if context.out.is_json() {
-                line(&json!(frame).to_string());
+                json_line(&json!(frame));
             } else if let ServerMessage::Init { messages, .. } = &frame.message {
-                Screen::new(anstream::stdout()).conversation(messages);
+                let now = client.status(id).await?;
+                let mut screen = Screen::new(anstream::stdout(), full);
+                screen.conversation(messages);
+                if now.status == SessionStatus::Failed {
+                    screen.state(&state(now.status, now.reason.as_deref()));
+                }
             }
             return Ok(());
         }

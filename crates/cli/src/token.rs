@@ -33,12 +33,14 @@ async fn make(context: &Context, command: TokenCommand) -> Result<SecretString, 
             if name.trim().is_empty() {
                 return Err(Failure::usage("--name must not be empty"));
             }
-            if org.is_some() {
-                context.org(&store, org).await?;
-            }
+            let org = match org.as_deref() {
+                Some(org) => Some(context.org(&store, Some(org)).await?),
+                None => None,
+            };
             Ok(issuer(context, &store).await?.service(&name, org, now, USER_TOKEN_LIFETIME))
         }
         TokenCommand::Sandbox { session } => {
+            let session = context.session(&store, &session).await?;
             let token = Credential::new(CredentialKind::Sandbox, &context.rng);
             let new = NewSandboxToken { token_hash: token.hash, session_id: session, at: now };
             store.create_sandbox_token(new).await?;

@@ -1,7 +1,7 @@
 //! `users` and `login-link`: who may come in, and as what.
 
 use gateway::identity::login_link;
-use proto::{OrgId, Role, UserId, iso, text};
+use proto::{Role, UserId, iso, text};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 use store::NewMember;
@@ -13,9 +13,11 @@ use crate::failure::Failure;
 pub(crate) async fn run(context: &Context, command: UsersCommand) -> Result<(), Failure> {
     match command {
         UsersCommand::Create(new) => create(context, new).await,
-        UsersCommand::Ls { org } => ls(context, org.org).await,
-        UsersCommand::Role { user, role, org } => change(context, org.org, user, Some(role)).await,
-        UsersCommand::Rm { user, org } => change(context, org.org, user, None).await,
+        UsersCommand::Ls { org } => ls(context, org.org.as_deref()).await,
+        UsersCommand::Role { user, role, org } => {
+            change(context, org.org.as_deref(), &user, Some(role)).await
+        }
+        UsersCommand::Rm { user, org } => change(context, org.org.as_deref(), &user, None).await,
     }
 }
 
@@ -31,14 +33,16 @@ pub(crate) async fn link(context: &Context, which: WhichMember) -> Result<(), Fa
 async fn create(context: &Context, new: NewUser) -> Result<(), Failure> {
     let NewUser { email, name, role, org } = new;
     if !text::is_email(&email) {
-        return Err(Failure::usage(format!("--email {email}: must be an address")));
+        return Err(Failure::usage(format!(
+            "--email {email}: must be an e-mail address, such as ada@example.com"
+        )));
     }
     let name = name.unwrap_or_else(|| email.clone());
     if !text::is_line(&name, text::MAX_NAME) {
         return Err(Failure::usage("--name must be one line of 1 to 320 characters"));
     }
     let store = context.store().await?;
-    let org_id = context.org(&store, org.org).await?;
+    let org_id = context.org(&store, org.org.as_deref()).await?;
     let at = context.clock.now();
     let user_id = UserId::from(context.rng.uuid(at));
     let member = NewMember { user_id, email: email.clone(), name, org_id, role, at };
@@ -47,12 +51,12 @@ async fn create(context: &Context, new: NewUser) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn ls(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
+async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let members = store.members(context.org(&store, org).await?).await?;
     let rows: Vec<_> = members
         .iter()
-        .map(|m| vec![m.user_id.to_string(), m.email.clone(), m.role.to_string(), iso::text(&m.created_at)])
+        .map(|m| vec![m.user_id.to_string(), m.email.clone(), m.role.to_string(), context.ago(m.created_at)])
         .collect();
     let values = members.iter().map(|m| {
         json!({ "id": m.user_id, "email": m.email, "name": m.name, "role": m.role, "org": m.org_id,
@@ -63,14 +67,10 @@ async fn ls(context: &Context, org: Option<OrgId>) -> Result<(), Failure> {
 }
 
 /// Gives a member another role, or ends the membership.
-async fn change(
-    context: &Context,
-    org: Option<OrgId>,
-    user: UserId,
-    to: Option<Role>,
-) -> Result<(), Failure> {
+async fn change(context: &Context, org: Option<&str>, user: &str, to: Option<Role>) -> Result<(), Failure> {
     let store = context.store().await?;
     let org = context.org(&store, org).await?;
+    let user = context.user(&store, org, user).await?;
     store.change_member(org, user, to).await?;
     let sentence = match to {
         Some(role) => format!("user {user} is {role} now"),

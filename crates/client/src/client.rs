@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::http::{
-    CreateSession, CreatedSession, Me, MessagePage, MessageQuery, OkReply, PostMessage, RenameSession,
-    SessionInfo, SessionList, SessionQuery, SessionStatusReply,
+    ConfigurationList, CreateSession, CreatedSession, Me, MessagePage, MessageQuery, OkReply, PostMessage,
+    PromptReply, RenameSession, SessionInfo, SessionList, SessionQuery, SessionStatusReply,
 };
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
@@ -81,14 +81,20 @@ impl Client {
         read(self.get(url)).await
     }
 
-    /// Sends a prompt. With a key, a call that is made again is no second prompt.
+    /// The configurations that sessions can start from.
+    pub async fn configurations(&self) -> Result<ConfigurationList, Error> {
+        read(self.get(self.url(&["v1", "configurations"]))).await
+    }
+
+    /// Sends a prompt, and tells as which message it will be seen. With a key, a call that is made again is no second
+    /// prompt.
     pub async fn message(
         &self,
         session: SessionId,
         message: &PostMessage,
         key: Option<&str>,
-    ) -> Result<(), Error> {
-        ok(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
+    ) -> Result<PromptReply, Error> {
+        read(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
     }
 
     /// Cancels the turn that runs.

@@ -12,7 +12,7 @@ pub enum Error {
         status: u16,
         /// Absent when somebody else answered, such as a proxy on the way.
         code: Option<ErrorCode>,
-        /// The body's `error`, in words for people.
+        /// The body's `error` and its reason, in words for people.
         message: String,
     },
     /// Nobody answered, or the connection broke.
@@ -33,7 +33,12 @@ impl Error {
     /// What a refusal says.
     pub(crate) fn refused(status: u16, body: &str) -> Self {
         match serde_json::from_str::<ErrorBody>(body) {
-            Ok(body) => Self::Refused { status, code: Some(body.code), message: body.error },
+            Ok(body) => {
+                let more = body.details.as_ref().and_then(|details| details["reason"].as_str());
+                let message =
+                    more.map_or_else(|| body.error.clone(), |more| format!("{}: {more}", body.error));
+                Self::Refused { status, code: Some(body.code), message }
+            }
             Err(_) => Self::Refused { status, code: None, message: said(body) },
         }
     }

@@ -86,6 +86,7 @@ impl Gateway {
         let llm = Llm::open(&config)?;
         let coord = Coord::open(config.redis_url.as_ref()).await?;
         let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
+        data_dir.announce(&url_of(address));
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
         vault.check_keys().await?;
         let sandboxes = Sandboxes::open(&config, insecure, &rng)?;

@@ -2,18 +2,24 @@
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use tokio::sync::Mutex;
+use url::Url;
 
 use crate::file_work::FileWork;
 
 /// The data dir, held. Another process may read and write its database, but not serve it.
 #[derive(Debug)]
 pub struct DataDir {
+    path: PathBuf,
     _lock: File,
 }
+
+const LOCK: &str = "serving.lock";
+/// Says where the process that serves the folder listens.
+const ADDRESS: &str = "address";
 
 /// The data dir cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,14 +49,48 @@ impl DataDir {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(path.join("serving.lock"))
+            .open(path.join(LOCK))
             .map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::Served { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
     }
+}
+
+impl DataDir {
+    /// Tells commands on this machine where we listen. Without it they ask at the address of the settings.
+    pub fn announce(&self, url: &Url) {
+        let (file, draft) = (self.path.join(ADDRESS), self.path.join(".address"));
+        let written = std::fs::write(&draft, url.as_str()).and_then(|()| std::fs::rename(&draft, &file));
+        if let Err(error) = written {
+            tracing::warn!(%error, file = %file.display(), "commands on this machine will need --url");
+        }
+    }
+
+    /// Where the process listens that serves this folder now. What one has left that was killed does not count: another
+    /// program may listen there, and must not be sent a token.
+    pub fn address(path: &Path) -> Option<Url> {
+        let lock = std::fs::metadata(path.join(LOCK)).ok()?;
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        is_locked(&locks, lock.ino()).then(|| std::fs::read_to_string(path.join(ADDRESS)).ok())??.parse().ok()
+    }
+}
+
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.path.join(ADDRESS));
+    }
+}
+
+/// Whether the kernel's table has a lock on this file: `1: FLOCK  ADVISORY  WRITE 4711 00:2a:1234 0 EOF`.
+fn is_locked(locks: &str, inode: u64) -> bool {
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let of = |word: &&str| word.rsplit(':').next().is_some_and(|number| number.parse() == Ok(inode));
+        words.get(1) == Some(&"FLOCK") && words.get(5).is_some_and(of)
+    })
 }
 
 /// What is written to see whether there is space: more than a block, and little.
@@ -98,6 +138,20 @@ mod tests {
         assert!(matches!(DataDir::hold(&path), Err(DataDirError::Served { .. })));
         drop(held);
         assert!(DataDir::hold(&path).is_ok());
+    }
+
+    #[test]
+    fn an_address_counts_while_its_server_lives() {
+        let parent = tempfile::tempdir().unwrap();
+        let (path, url) = (parent.path().join("data"), Url::parse("http://127.0.0.1:7").unwrap());
+        assert_eq!(DataDir::address(&path), None);
+        let held = DataDir::hold(&path).unwrap();
+        held.announce(&url);
+        assert_eq!(DataDir::address(&path), Some(url.clone()));
+        drop(held);
+        assert_eq!(DataDir::address(&path), None);
+        std::fs::write(path.join(ADDRESS), url.as_str()).unwrap();
+        assert_eq!(DataDir::address(&path), None, "a killed one's address");
     }
 
     #[test]

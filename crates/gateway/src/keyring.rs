@@ -62,6 +62,29 @@ impl Keyring {
     /// The same for a database in which the keys with the ids `sealing` have sealed something. A file that is gone is
     /// then not replaced by a new one, which would open nothing of it.
     pub fn open_for(config: &Config, rng: &Rng, sealing: &[String]) -> Result<Self, KeyringError> {
+        let missing = Self::needed(config, sealing)?;
+        let file = key_file(&config.data_dir);
+        let made = if missing.is_empty() { BTreeMap::new() } else { read_or_make(&file, rng)? };
+        Self::of(config, &made, file)
+    }
+
+    /// Whether [`Keyring::open_for`] would succeed, in words. Nothing is made.
+    pub fn check(config: &Config, sealing: &[String]) -> Result<String, KeyringError> {
+        let missing = Self::needed(config, sealing)?;
+        let file = key_file(&config.data_dir);
+        if missing.is_empty() {
+            return Ok("given by settings".to_owned());
+        }
+        if !file.exists() {
+            return Ok(format!("{} will be made at the first start", file.display()));
+        }
+        let shown = file.display().to_string();
+        Self::of(config, &parse(&file)?, file)?;
+        Ok(shown)
+    }
+
+    /// The settings that are not there and have to come from the file.
+    fn needed(config: &Config, sealing: &[String]) -> Result<Vec<&'static str>, KeyringError> {
         let given =
             [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
         let missing: Vec<&str> =
@@ -78,16 +101,19 @@ impl Keyring {
                 return Err(KeyringError::Lost { path: file, key: key.clone() });
             }
         }
-        let made = if missing.is_empty() { BTreeMap::new() } else { read_or_make(&file, rng)? };
+        Ok(missing)
+    }
+
+    fn of(config: &Config, made: &BTreeMap<String, String>, file: PathBuf) -> Result<Self, KeyringError> {
         let pick = |given: &Option<SecretString>, name: &'static str| match given {
             Some(given) => Ok(given.clone()),
-            None => value(&made, name).ok_or(KeyringError::Damaged { path: file.clone(), name }),
+            None => value(made, name).ok_or(KeyringError::Damaged { path: file.clone(), name }),
         };
         Ok(Self {
             jwt: pick(&config.jwt_secret, JWT)?,
             service: pick(&config.service_secret, SERVICE)?,
             vault: pick(&config.vault_key, VAULT)?,
-            old_vault: config.old_vault_keys.iter().cloned().chain(old_keys(&made)).collect(),
+            old_vault: config.old_vault_keys.iter().cloned().chain(old_keys(made)).collect(),
             file: config.vault_key.is_none().then_some(file),
         })
     }

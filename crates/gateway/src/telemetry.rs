@@ -1,12 +1,17 @@
 //! Logs and metrics: what an operator can see of a running gateway. Tokens and values of secrets are in neither.
 
+mod gauges;
+
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, LogFormat};
+
+pub(crate) use gauges::refresh;
 
 /// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
 pub fn start_logging(config: &Config) {
@@ -58,6 +63,58 @@ fn install_metrics() -> Option<PrometheusHandle> {
     );
     metrics::describe_counter!("proliferate_connections_refused_total", "Connections refused by a cap.");
     metrics::describe_counter!("proliferate_auth_failures_total", "Requests without a valid credential.");
+    describe_work();
     metrics::gauge!("proliferate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
+}
+
+fn describe_work() {
+    metrics::describe_gauge!("proliferate_live_sessions", "Sessions in the memory of this instance.");
+    metrics::describe_gauge!(
+        "proliferate_prompts_waiting",
+        "Prompts in the database that wait for their turn."
+    );
+    metrics::describe_gauge!("proliferate_writes_waiting", "Writes that wait for SQLite's writer.");
+    metrics::describe_gauge!("proliferate_sandboxes", "Sandboxes that run on this host.");
+    metrics::describe_gauge!("proliferate_sandbox_memory_bytes", "Memory of all local sandboxes together.");
+    metrics::describe_gauge!(
+        "proliferate_sandbox_disk_bytes",
+        "Files of all local sandboxes together, when last measured."
+    );
+    metrics::describe_gauge!(
+        "proliferate_checkpoint_age_seconds",
+        "Time since the last signed checkpoint of the ledger."
+    );
+    metrics::describe_counter!("proliferate_turns_total", "Turns that ended, by outcome.");
+    metrics::describe_counter!("proliferate_gate_verdicts_total", "Decisions of the gate, by verdict.");
+    metrics::describe_counter!(
+        "proliferate_model_requests_total",
+        "Requests to the model that were counted."
+    );
+    metrics::describe_counter!("proliferate_model_tokens_total", "Tokens of the model, by kind.");
+    metrics::describe_counter!(
+        "proliferate_model_cost_microdollars_total",
+        "What the model cost by MODEL_PRICES, in millionths of a dollar."
+    );
+}
+
+/// Counts one request to the model.
+pub(crate) fn count_usage(used: &store::Usage) {
+    let count = |number: i64| u64::try_from(number).unwrap_or_default();
+    metrics::counter!("proliferate_model_requests_total").increment(count(used.requests));
+    let kinds = [
+        ("input", used.input_tokens),
+        ("output", used.output_tokens),
+        ("cache_read", used.cache_read_tokens),
+        ("cache_write", used.cache_write_tokens),
+    ];
+    for (kind, tokens) in kinds {
+        metrics::counter!("proliferate_model_tokens_total", "kind" => kind).increment(count(tokens));
+    }
+    metrics::counter!("proliferate_model_cost_microdollars_total").increment(count(used.cost_micros));
+}
+
+/// A duration as a number that JSON has.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

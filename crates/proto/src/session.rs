@@ -214,6 +214,9 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoRef>,
     pub outcome: Option<Outcome>,
+    /// Why it failed or was stopped, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
     pub summary: Option<String>,
     pub pr_urls: Vec<String>,
     pub metrics: Option<SessionMetrics>,

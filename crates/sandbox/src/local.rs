@@ -28,7 +28,7 @@ mod watch;
 mod wire;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -88,6 +88,17 @@ impl LocalProvider {
         }
     }
 
+    /// What the sandboxes that run here take together, as it was seen last.
+    pub fn usage(&self) -> Usage {
+        let watches = self.0.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = watches.values().filter(|watch| !watch.is_over()).map(watch::Watch::seen);
+        running.fold(Usage::default(), |sum, (memory, disk)| Usage {
+            sandboxes: sum.sandboxes + 1,
+            memory_bytes: sum.memory_bytes.saturating_add(memory),
+            disk_bytes: sum.disk_bytes.saturating_add(disk),
+        })
+    }
+
     /// Runs to its end even if the caller stops waiting: half a start or half an end would leave something behind.
     async fn whole<T: Send + 'static>(
         &self,
@@ -95,6 +106,14 @@ impl LocalProvider {
     ) -> Result<T, SandboxError> {
         tokio::spawn(work).await.unwrap_or(Err(SandboxError::Records("the work on it broke off")))
     }
+}
+
+/// What sandboxes take of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub sandboxes: u64,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
 }
 
 /// File work that would hold up other tasks.

@@ -124,6 +124,14 @@ impl Store {
         Ok(Self::sqlite(file, connection))
     }
 
+    /// Writes that wait for SQLite's one writer; PostgreSQL has none to wait for.
+    pub fn waiting_writes(&self) -> usize {
+        match &self.db {
+            Db::Sqlite { writer, .. } => writer.waiting(),
+            Db::Postgres(_) => 0,
+        }
+    }
+
     /// The store of an open file whose schema is known to be ours.
     pub(crate) fn sqlite(file: &Path, connection: SqliteConnection) -> Self {
         let readers = SqlitePoolOptions::new()

@@ -1,5 +1,6 @@
 //! Opens a database that is there already: makes nothing and migrates nothing. For commands that only use it.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use sqlx::postgres::PgConnection;
@@ -22,7 +23,7 @@ impl Store {
         let unreachable = |error: sqlx::Error| StoreError::Unreachable {
             target: target(),
             reason: error.to_string(),
-            remedy: "Check the data dir, or restore the database from a backup.",
+            remedy: remedy(file),
         };
         let options = sqlite_options(file);
         // Looked at before it is made to write ahead: that would put a first page into an empty file. The look itself
@@ -44,6 +45,20 @@ impl Store {
         connection.close().await?;
         up_to_date(applied, || describe_url(url))?;
         Ok(Self::postgres(options))
+    }
+}
+
+/// What to do about a file that cannot be opened. A backup helps against damage and not against missing rights.
+pub(crate) fn remedy(file: &Path) -> &'static str {
+    match std::fs::File::options().read(true).write(true).open(file).map_err(|error| error.kind()) {
+        Err(ErrorKind::PermissionDenied) => {
+            "You have no right to it: run this as the user who owns the data dir, or choose another with --data-dir."
+        }
+        Err(ErrorKind::ReadOnlyFilesystem) => {
+            "It is on a read-only file system: choose another data dir with --data-dir."
+        }
+        Err(_) => "Check that it is a file in the data dir.",
+        Ok(_) => "If it is damaged, restore it from a backup: `proliferate db restore FILE`.",
     }
 }
 

@@ -142,6 +142,15 @@ impl Store {
         Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
+    /// Ids of events and of runs that begin so, for somebody who names one by its beginning. Reads the whole ledger.
+    pub async fn ledger_ids(&self, beginning: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+        const SQL: &str = "SELECT event_id AS id FROM ledger_events WHERE substr(event_id, 1, $2) = $1
+            UNION SELECT run_id AS id FROM runs WHERE substr(run_id, 1, $2) = $1 ORDER BY id LIMIT $3";
+        let length = i32::try_from(beginning.chars().count()).unwrap_or(i32::MAX);
+        Ok(read!(self, pool =>
+            sqlx::query_scalar(SQL).bind(beginning).bind(length).bind(limit).fetch_all(pool).await)?)
+    }
+
     /// The record of the last change of the signing key.
     pub async fn last_key_change(&self) -> Result<Option<String>, StoreError> {
         const SQL: &str = "SELECT record FROM ledger_events WHERE chain = 'system' AND action_type = 'system'
@@ -185,6 +194,12 @@ impl Store {
             sqlx::query(SQL).bind(size).bind(root).bind(key_id).bind(note).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
+    }
+
+    /// When the last checkpoint was signed.
+    pub async fn last_checkpoint(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        const SQL: &str = "SELECT max(created_at) FROM ledger_checkpoints";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?)
     }
 
     /// All checkpoints, the smallest first.

@@ -25,7 +25,7 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
     let unreachable = |error: sqlx::Error| StoreError::Unreachable {
         target: file.display().to_string(),
         reason: error.to_string(),
-        remedy: "Restore it from a backup, or choose another data dir.",
+        remedy: crate::existing::remedy(file),
     };
     let options = SqliteConnectOptions::new().filename(file).read_only(true);
     let mut connection = SqliteConnection::connect_with(&options).await.map_err(unreachable)?;

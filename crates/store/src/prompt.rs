@@ -77,6 +77,12 @@ fn bytes(content: &str, images: &[String]) -> u64 {
 }
 
 impl Store {
+    /// How many prompts wait for their turn, in all sessions together.
+    pub async fn waiting_prompts(&self) -> Result<i64, StoreError> {
+        const SQL: &str = "SELECT count(*) FROM prompts WHERE state = 'queued'";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?)
+    }
+
     /// Puts a prompt at the end of the queue; `false` when it is there already, in whatever state.
     pub async fn queue_prompt(&self, owner: &Owner, prompt: NewPrompt) -> Result<bool, StoreError> {
         const SQL: &str = "INSERT INTO prompts (session_id, id, org_id, position, content, images, sender_id,

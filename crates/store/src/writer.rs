@@ -87,6 +87,11 @@ impl Writer {
         Self { jobs, stop, turn }
     }
 
+    /// Writes that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.jobs.max_capacity() - self.jobs.capacity()
+    }
+
     /// For another writer of the same file.
     pub(crate) fn turn(&self) -> Turn {
         self.turn.clone()

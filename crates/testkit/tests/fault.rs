@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use clock::Clock;
 use testkit::{Direction, FaultProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -15,6 +16,8 @@ use tokio::time::timeout;
 /// Ends a test that would hang; no test expects to come near it.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FOR_EVER: Duration = Duration::from_hours(1);
+/// The least time that a short fault costs. A timer never ends early, so this bound holds on any machine.
+const BRIEF: Duration = Duration::from_millis(20);
 
 async fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -46,6 +49,13 @@ async fn round_trip(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"ping").await?;
     assert_eq!(read(stream, 4).await?, b"ping");
     Ok(())
+}
+
+async fn took(work: impl Future<Output = io::Result<()>>) -> Duration {
+    let clock = Clock::system();
+    let began = clock.elapsed();
+    work.await.unwrap();
+    clock.elapsed().saturating_sub(began)
 }
 
 async fn wait_received(proxy: &FaultProxy, direction: Direction, bytes: u64) {
@@ -90,8 +100,8 @@ async fn latency_holds_data_back_until_healed() {
 async fn latency_ends_by_itself_too() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    proxy.latency(Direction::ToTarget, Duration::from_millis(5));
-    round_trip(&mut stream).await.unwrap();
+    proxy.latency(Direction::ToTarget, BRIEF);
+    assert!(took(round_trip(&mut stream)).await >= BRIEF, "nothing was held back");
 }
 
 #[tokio::test]
@@ -112,8 +122,9 @@ async fn a_throttled_stream_trickles_and_comes_whole_when_healed() {
 async fn a_throttled_stream_moves_on_by_itself() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    proxy.throttle(Direction::ToTarget, NonZeroU32::new(1_000).unwrap());
-    round_trip(&mut stream).await.unwrap();
+    // Four bytes, one after the other.
+    proxy.throttle(Direction::ToTarget, NonZeroU32::new(100).unwrap());
+    assert!(took(round_trip(&mut stream)).await >= BRIEF, "nothing was held back");
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use proto::OrgId;
+use clap_complete::ArgValueCandidates;
+
+use crate::complete;
 
 #[derive(Subcommand)]
 pub(crate) enum AuditCommand {
@@ -17,19 +19,19 @@ pub(crate) enum AuditCommand {
     },
     /// Show the newest events
     Tail {
-        /// Go on with what comes
+        /// Follow new events
         #[arg(long)]
         follow: bool,
-        /// How many to begin with
+        /// Begin with this many
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
         limit: u32,
-        /// Only of this organisation [default: all, and the system's own]
-        #[arg(long, value_name = "ID")]
-        org: Option<OrgId>,
+        /// Show only events of this organisation, by name or id [default: all, and the system's own]
+        #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+        org: Option<String>,
     },
     /// Show an event, or all events of a run
     Show {
-        /// The id of an event or of a run
+        /// The event or run, by id or the beginning of its id
         id: String,
     },
     /// Prove that an event is in the ledger, or that the ledger only grew; a proof is checked offline
@@ -55,7 +57,7 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Args)]
 pub(crate) struct ProveArgs {
-    /// The event that is in the ledger
+    /// The event that is in the ledger, by id or the beginning of its id
     #[arg(required_unless_present_any = ["from", "check"], conflicts_with_all = ["from", "check"])]
     pub(crate) event: Option<String>,
     /// The size of the checkpoint to prove against [default: the first that has the event]

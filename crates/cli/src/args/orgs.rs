@@ -1,8 +1,10 @@
 //! The options of `orgs`.
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
 use gateway::llm::micros;
-use proto::OrgId;
+
+use crate::complete;
 
 #[derive(Subcommand)]
 pub(crate) enum OrgsCommand {
@@ -12,7 +14,7 @@ pub(crate) enum OrgsCommand {
         #[arg(long)]
         name: String,
     },
-    /// List them
+    /// List organisations
     Ls,
     /// Show what an organisation may spend and how many live sessions it may have, or change it
     Limits(LimitsArgs),
@@ -21,8 +23,9 @@ pub(crate) enum OrgsCommand {
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct LimitsArgs {
-    /// As `orgs ls` shows it
-    pub(crate) org: OrgId,
+    /// The organisation, by name or id
+    #[arg(value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: String,
     /// What its sessions may spend together, ever, by MODEL_PRICES; none: no limit
     #[arg(long, value_name = "DOLLARS", value_parser = budget)]
     pub(crate) budget: Option<Limit>,

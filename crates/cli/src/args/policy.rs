@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use proto::{OrgId, UserId};
+use clap_complete::ArgValueCandidates;
+
+use crate::complete;
 
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Subcommand)]
@@ -25,9 +27,9 @@ pub(crate) enum PolicyCommand {
     Replay {
         /// The folder of the candidate
         dir: PathBuf,
-        /// Only decisions of this organisation [default: all]
-        #[arg(long, value_name = "ID")]
-        org: Option<OrgId>,
+        /// Only decisions of this organisation, by name or id [default: all]
+        #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+        org: Option<String>,
     },
     /// Stop every call in every lane, within a second
     Lock {
@@ -54,12 +56,12 @@ pub(crate) enum OverrideCommand {
 
 #[derive(Args)]
 pub(crate) struct GrantArgs {
-    /// Who may
-    #[arg(long, value_name = "ID")]
-    pub(crate) user: UserId,
-    /// In which organisation
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: OrgId,
+    /// The member who gets it, by e-mail address, name or id
+    #[arg(long, value_name = "USER", add = ArgValueCandidates::new(complete::users))]
+    pub(crate) user: String,
+    /// The organisation, by name or id
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: String,
     /// The ticket that calls must name
     #[arg(long)]
     pub(crate) ticket: String,
@@ -111,8 +113,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) granted: bool,
     /// Use the modes that this organisation has set [default: none is set, and the mode follows from the risk]
-    #[arg(long, value_name = "ID")]
-    pub(crate) org: Option<OrgId>,
+    #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
+    pub(crate) org: Option<String>,
     /// The safety lock is engaged
     #[arg(long)]
     pub(crate) locked: bool,

@@ -1,8 +1,13 @@
 //! `session …`: the commands that speak to a gateway as any client does.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use proto::{ConfigurationId, ModelId, SessionId, SessionStatus};
+use clap_complete::ArgValueCandidates;
+use proto::{ModelId, SessionStatus};
 use url::Url;
+
+use super::words;
+use crate::complete;
 
 /// Sessions, and the gateway that has them.
 #[derive(Args)]
@@ -34,38 +39,63 @@ pub(crate) enum SessionCommand {
     /// Ctrl-C cancels the turn that runs, a second one leaves; Ctrl-D leaves. What is not typed but piped in is sent
     /// line by line, each after the turn before it, and the command ends with the last turn: exit code 0 if all went
     /// well, else 1. With --json every message of the stream is one line.
-    Attach { id: SessionId },
+    Attach {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+        /// Show arguments and results of tools whole
+        #[arg(long)]
+        full: bool,
+    },
     /// Send a prompt
     Prompt {
-        id: SessionId,
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
         /// What to say; `-` reads it from standard input
         text: String,
         /// Show the answer as it comes, and end with the turn: exit code 0 if it went well, else 1
         #[arg(long)]
         wait: bool,
+        /// Show arguments and results of tools whole
+        #[arg(long)]
+        full: bool,
     },
     /// Cancel the turn that runs
-    Cancel { id: SessionId },
+    Cancel {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+    },
     /// List sessions: live ones first, then the latest used
     Ls {
-        /// Only those that are so
-        #[arg(long, value_parser = status)]
+        /// Show only sessions with this status
+        #[arg(long, value_parser = words(SessionStatus::ALL, SessionStatus::as_str))]
         status: Option<SessionStatus>,
-        /// How many
+        /// Show at most this many
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
     },
     /// Print the conversation so far; wakes nothing
-    Show { id: SessionId },
+    Show {
+        /// The session, by id, the beginning of its id, or title
+        #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        id: String,
+        /// Show arguments and results of tools whole
+        #[arg(long)]
+        full: bool,
+    },
     /// End sessions for good; their conversations stay
     Stop {
-        #[arg(required = true)]
-        ids: Vec<SessionId>,
+        /// Sessions, by id, the beginning of an id, or title
+        #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        ids: Vec<String>,
     },
     /// Remove sessions with their sandboxes and conversations
     Rm {
-        #[arg(required = true)]
-        ids: Vec<SessionId>,
+        /// Sessions, by id, the beginning of an id, or title
+        #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
+        ids: Vec<String>,
     },
 }
 
@@ -74,14 +104,14 @@ pub(crate) struct NewArgs {
     /// What the agent is to do first
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// What it starts from [default: an empty workspace]
-    #[arg(long, value_name = "ID")]
-    pub(crate) configuration: Option<ConfigurationId>,
+    /// The configuration it starts from, by name or id [default: an empty workspace]
+    #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
+    pub(crate) configuration: Option<String>,
     /// What it is called
     #[arg(long)]
     pub(crate) title: Option<String>,
     /// Which model the agent uses
-    #[arg(long, value_parser = model)]
+    #[arg(long, value_parser = models())]
     pub(crate) model: Option<ModelId>,
     /// Watch it and talk to it, as `session attach` does
     #[arg(long)]
@@ -97,13 +127,7 @@ pub(crate) fn web_url(text: &str) -> Result<Url, String> {
     Err("must begin with http:// or https:// and name a host".to_owned())
 }
 
-fn status(text: &str) -> Result<SessionStatus, String> {
-    text.parse::<SessionStatus>().map_err(|error| error.to_string())
-}
-
-fn model(text: &str) -> Result<ModelId, String> {
-    ModelId::parse(text).map_err(|_| {
-        let known: Vec<_> = proto::MODELS.iter().map(|model| model.id).collect();
-        format!("there is no such model; there are {}", known.join(", "))
-    })
+fn models() -> impl TypedValueParser<Value = ModelId> {
+    let known = PossibleValuesParser::new(proto::MODELS.iter().map(|model| model.id));
+    known.try_map(|text| ModelId::parse(&text))
 }

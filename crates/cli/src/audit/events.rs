@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use store::Store;
 
 use super::PAGE;
+use crate::clean::{clean, shortened};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{BOLD, DIM, GREEN, RED, line};
-use crate::session::clean::{clean, shortened};
+use crate::output::{BOLD, DIM, GREEN, RED, json_line, line};
 
 const FOLLOW: Duration = Duration::from_millis(500);
 /// More of a field does not help on one line; `show` has all of it.
@@ -23,7 +23,7 @@ pub(super) async fn tail(
     context: &Context,
     follow: bool,
     limit: u32,
-    org: Option<OrgId>,
+    org: Option<&str>,
 ) -> Result<(), Failure> {
     let store = context.store().await?;
     let chain = match org {
@@ -35,7 +35,7 @@ pub(super) async fn tail(
     let last = store.last_ledger_entries(chain.as_ref(), limit.into()).await?;
     next = last.last().map_or(next, |entry| next.max(entry.position + 1));
     if !follow && context.out.is_json() {
-        line(&Value::Array(last.iter().map(value).collect()).to_string());
+        json_line(&Value::Array(last.iter().map(value).collect()));
     } else {
         for entry in &last {
             print(context, entry);
@@ -66,12 +66,13 @@ async fn go_on(
 }
 
 pub(super) async fn show(context: &Context, id: &str) -> Result<(), Failure> {
-    let found = context.store().await?.ledger_entries_about(id, SHOWN).await?;
+    let store = context.store().await?;
+    let found = store.ledger_entries_about(&context.ledger_id(&store, id).await?, SHOWN).await?;
     if found.is_empty() {
         return Err(Failure::failed(format!("there is no event and no run {id} in the ledger")));
     }
     if context.out.is_json() {
-        line(&Value::Array(found.iter().map(value).collect()).to_string());
+        json_line(&Value::Array(found.iter().map(value).collect()));
         return Ok(());
     }
     for entry in &found {
@@ -98,7 +99,7 @@ fn value(entry: &Entry) -> Value {
 /// One event on one line.
 fn print(context: &Context, entry: &Entry) {
     if context.out.is_json() {
-        return line(&value(entry).to_string());
+        return json_line(&value(entry));
     }
     let record = record(entry);
     let text = |path: &str| {

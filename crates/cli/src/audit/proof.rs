@@ -16,7 +16,7 @@ use super::{PAGE, read_key, read_text};
 use crate::args::ProveArgs;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::json_line;
 
 /// A proof as it is handed on: it holds what it is checked with.
 #[derive(Serialize, Deserialize)]
@@ -35,13 +35,13 @@ pub(super) async fn run(context: &Context, args: ProveArgs) -> Result<(), Failur
         ProveArgs { event, size, .. } => inclusion(context, &event.unwrap_or_default(), size).await?,
     };
     // The same for people and programs: it is made to be kept in a file.
-    line(&json!(proof).to_string());
+    json_line(&json!(proof));
     Ok(())
 }
 
 async fn inclusion(context: &Context, event: &str, size: Option<u64>) -> Result<Proof, Failure> {
     let store = context.store().await?;
-    let found = store.ledger_entries_about(event, 2).await?;
+    let found = store.ledger_entries_about(&context.ledger_id(&store, event).await?, 2).await?;
     let entry = match found.as_slice() {
         [entry] => entry,
         [] => return Err(Failure::failed(format!("there is no event {event} in the ledger"))),

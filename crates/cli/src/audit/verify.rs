@@ -12,9 +12,9 @@ use store::Store;
 
 use super::{CHECKPOINTS, LEDGER, PAGE, read_checkpoint_file, read_key};
 use crate::args::VerifyArgs;
+use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::session::clean::clean;
 
 /// Few and large reads: a ledger has gigabytes.
 const BUFFER: usize = 1 << 20;

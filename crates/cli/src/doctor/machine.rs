@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gateway::config::Config;
+use rustix::fs::Access;
 use tokio::process::Command;
 
 use super::Finding;
@@ -11,26 +12,53 @@ use super::Finding;
 /// The version of OpenCode that this gateway was tested with.
 const OPENCODE: &str = include_str!("../../../../scripts/opencode.version");
 const PATIENCE: Duration = Duration::from_secs(15);
+const INSTALL: &str = "`make up` installs it into .tools; elsewhere: npm install -g opencode-ai";
 
 pub(super) fn data_dir(config: &Config) -> Finding {
     const NAME: &str = "data dir";
     let dir = &config.data_dir;
-    if !dir.exists() {
-        return Finding::good(NAME, format!("{} will be made at the first start", dir.display()));
-    }
-    // Only trying tells: permissions, read-only mounts and full disks look alike from outside.
-    match tempfile_in(dir) {
-        Ok(()) => Finding::good(NAME, dir.display().to_string()),
-        Err(error) => {
-            Finding::bad(NAME, format!("{}: {error}", dir.display()), "choose a writable one with --data-dir")
-        }
+    let (there, detail) = match existing(dir) {
+        there if there == dir => (there, dir.display().to_string()),
+        there => (there, format!("{} will be made at the first start", dir.display())),
+    };
+    // Asked of the kernel, which also knows read-only mounts; nothing is written.
+    match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) if there.is_dir() => Finding::good(NAME, detail),
+        Ok(()) => Finding::bad(NAME, format!("{} is no folder", there.display()), WRITABLE),
+        Err(error) => Finding::bad(NAME, format!("{}: {error}", there.display()), WRITABLE),
     }
 }
 
-fn tempfile_in(dir: &Path) -> std::io::Result<()> {
-    let probe = dir.join(format!(".doctor-{}", std::process::id()));
-    std::fs::write(&probe, b"x")?;
-    std::fs::remove_file(probe)
+/// The folder, or the nearest one above it that is there.
+fn existing(dir: &Path) -> &Path {
+    dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether there is room for the database, the ledger and the files of sandboxes.
+pub(super) fn disk(config: &Config) -> Finding {
+    const NAME: &str = "disk space";
+    let stat = match rustix::fs::statvfs(existing(&config.data_dir)) {
+        Ok(stat) => stat,
+        Err(error) => return Finding::bad(NAME, error.to_string(), WRITABLE),
+    };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let detail = format!("{:.1} GiB free for {}", gib(free), config.data_dir.display());
+    match free {
+        0..LITTLE => Finding::bad(NAME, detail, "free some, or choose another data dir with --data-dir"),
+        LITTLE..SOME => {
+            Finding::weak(NAME, detail, "a sandbox may take 10 GiB: free some before there are many")
+        }
+        _ => Finding::good(NAME, detail),
+    }
+}
+
+const LITTLE: u64 = 256 << 20;
+const SOME: u64 = 10 << 30;
+const WRITABLE: &str = "choose a folder that you may write to with --data-dir";
+
+#[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }
 
 pub(super) fn btrfs(config: &Config) -> Finding {
@@ -48,7 +76,6 @@ pub(super) fn btrfs(config: &Config) -> Finding {
 
 pub(super) async fn opencode(config: &Config) -> Finding {
     const NAME: &str = "opencode";
-    const INSTALL: &str = "make up installs it; elsewhere: npm install -g opencode-ai@ the version above";
     let wanted = OPENCODE.trim();
     let Some(program) = config.program("opencode") else {
         return Finding::bad(NAME, format!("not on the PATH (wanted: {wanted})"), INSTALL);
@@ -66,6 +93,7 @@ pub(super) fn program(config: &Config, name: &'static str) -> Finding {
     match config.program(name) {
         Some(file) => Finding::good(name, file.display().to_string()),
         None if name == "git" => Finding::bad(name, "not on the PATH", "apt-get install git"),
+        None if name == "opencode" => Finding::bad(name, "not on the PATH: no agent can start", INSTALL),
         None => Finding::weak(name, "not on the PATH: the agent cannot search", "apt-get install ripgrep"),
     }
 }

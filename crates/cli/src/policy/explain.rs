@@ -13,7 +13,7 @@ use super::load;
 use crate::args::{ExplainArgs, RiskArg, WriteArg};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{GREEN, RED, line};
+use crate::output::{GREEN, RED, json_line, line};
 
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
     let dir = args.dir.as_ref().or(context.config.policy_dir.as_ref());
@@ -22,7 +22,7 @@ pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Fai
     request.mode = mode(context, &policy, args, &request.action).await?;
     let explained = policy::explain(&policy, &request);
     if context.out.is_json() {
-        line(&json!(explained).to_string());
+        json_line(&json!(explained));
     } else {
         print(context, &explained);
     }
@@ -87,7 +87,7 @@ async fn mode(
 ) -> Result<Option<ModeDecision>, Failure> {
     let Action::Tool { tool_name, operation, risk, .. } = action else { return Ok(None) };
     let key = known_tool(policy, tool_name, operation).and_then(|tool| tool.mode_key);
-    let (Some(key), Some(org)) = (&key, args.org) else {
+    let (Some(key), Some(org)) = (&key, args.org.as_deref()) else {
         return Ok(key.map(|_| ModeDecision::inferred(*risk)));
     };
     let store = context.store().await?;

@@ -23,7 +23,9 @@ pub(super) async fn lock(context: &Context, locked: bool, reason: &str) -> Resul
 pub(super) async fn grant(context: &Context, args: &GrantArgs) -> Result<(), Failure> {
     let store = context.store().await?;
     let GrantArgs { user, org, ticket, reason, minutes } = args;
-    let asked = Grant { org: *org, user: *user, ticket, reason, minutes: *minutes };
+    let org = context.org(&store, Some(org)).await?;
+    let id = context.user(&store, org, user).await?;
+    let asked = Grant { org, user: id, ticket, reason, minutes: *minutes };
     let grant = context.governance(&store).grant(&asked).await?;
     let until = iso::text(&grant.valid_until);
     let sentence = format!(

@@ -9,9 +9,9 @@ use serde_json::json;
 use store::{RecordedDecision, Store};
 
 use super::load;
+use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::session::clean::clean;
 
 /// Decisions that are read at a time.
 const PAGE: i64 = 1_000;
@@ -36,7 +36,7 @@ impl Replayed {
     }
 }
 
-pub(super) async fn run(context: &Context, dir: &Path, org: Option<OrgId>) -> Result<(), Failure> {
+pub(super) async fn run(context: &Context, dir: &Path, org: Option<&str>) -> Result<(), Failure> {
     let candidate = load(Some(dir))?;
     let store = context.store().await?;
     let orgs = match org {

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use super::{fresh_id, start};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{json_line, line};
 
 const ROUND_TRIPS: usize = 500;
 const BYTES: usize = 512 * 1024 * 1024;
@@ -126,7 +126,7 @@ fn report(context: &Context, figures: &Figures) {
         let value = json!({ "startMs": spread(&start), "bareBubblewrapMs": spread(&bare), "ratio": ratio,
             "roundTripMs": spread(&trip), "megabytesPerSecond": megabytes_per_second, "supervisorPrivateMib": private_mib,
             "supervisorResidentMib": resident_mib });
-        return line(&value.to_string());
+        return json_line(&value);
     }
     line(&format!("start to a ready supervisor   p50 {:.1} ms  p95 {:.1} ms", start.p50, start.p95));
     line(&format!(

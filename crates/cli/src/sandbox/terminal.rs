@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use channel::Lane;
 use rustix::termios::{self, OptionalActions, Termios};
-use sandboxd::protocol::{Ended, Exec, Size};
+use sandboxd::protocol::{Code, Ended, Exec, Size};
 use sandboxd::{ClientError, ExecHandle, Sandboxd};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,9 +20,10 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let pty = if is_terminal { size() } else { None };
     let exec = Exec { argv, stdin: true, pty, ..Exec::default() };
+    let program = exec.argv.first().cloned().unwrap_or_default();
     let handle = inside.exec(exec).await?;
     let raw = pty.and_then(|_| Raw::enter());
-    let ended = pass(handle).await;
+    let ended = pass(handle, &program).await;
     drop(raw);
     Ok(ExitCode::from(match ended? {
         Ended::Exit(code) => u8::try_from(code).unwrap_or(1),
@@ -31,8 +32,21 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     }))
 }
 
+/// A shell's exit codes for a program that is not there, or is none.
+fn unstarted(error: ClientError, program: &str) -> Failure {
+    match error {
+        ClientError::Refused(refusal) if refusal.code == Code::NotFound => {
+            Failure::program(format!("{program}: command not found in the sandbox"), false)
+        }
+        ClientError::Refused(refusal) if refusal.code == Code::Denied => {
+            Failure::program(format!("{program}: it is no program that may be run"), true)
+        }
+        other => other.into(),
+    }
+}
+
 /// Carries bytes and signals until the program has ended.
-async fn pass(handle: ExecHandle) -> Result<Ended, Failure> {
+async fn pass(handle: ExecHandle, program: &str) -> Result<Ended, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
         let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
@@ -47,7 +61,7 @@ async fn pass(handle: ExecHandle) -> Result<Ended, Failure> {
     let mut asked = false;
     let ended = loop {
         tokio::select! {
-            next = output.next() => match next? {
+            next = output.next() => match next.map_err(|error| unstarted(error, program))? {
                 Some((lane, bytes)) => print(lane, &bytes).await,
                 None => break output.done().await?.ended,
             },

@@ -9,12 +9,14 @@ use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::editor::{Editor, Terminal, Typed};
 use super::screen::Screen;
 use super::send;
-use super::turns::{Ended, Turns};
+use super::turns::{Ended, Prompt, Turns};
+use crate::clean::{clean, clean_json};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{DIM, RED, line};
+use crate::output::{DIM, RED, json_line, line};
 
 /// One session and whoever sits here.
 pub(super) struct Attached<'a> {
@@ -23,14 +25,23 @@ pub(super) struct Attached<'a> {
     id: SessionId,
     stream: Stream,
     turns: Turns,
-    screen: Screen<anstream::AutoStream<std::io::Stdout>>,
+    screen: Screen<Terminal>,
     /// Somebody types here and sees what they typed.
     is_terminal: bool,
     history: History,
     /// Somebody has asked to cancel the turn that runs.
     cancelled: bool,
-    /// A turn of ours did not end well.
-    failed: bool,
+    answers: Answers,
+    full: bool,
+}
+
+/// What became of our prompts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Awaited,
+    Good,
+    /// One of them was not answered, or its turn did not end well.
+    Bad,
 }
 
 /// Whether what was said before is wanted, or only what comes.
@@ -40,7 +51,12 @@ enum History {
 }
 
 impl<'a> Attached<'a> {
-    pub(super) async fn open(context: &'a Context, client: Client, id: SessionId) -> Result<Self, Failure> {
+    pub(super) async fn open(
+        context: &'a Context,
+        client: Client,
+        id: SessionId,
+        full: bool,
+    ) -> Result<Self, Failure> {
         let stream = client.connect(id, Watch::default()).await?;
         Ok(Self {
             context,
@@ -48,64 +64,84 @@ impl<'a> Attached<'a> {
             id,
             stream,
             turns: Turns::new(),
-            screen: Screen::new(anstream::stdout()),
+            screen: Screen::new(Terminal::plain(), full),
+            full,
             is_terminal: std::io::stdin().is_terminal(),
             history: History::Shown,
             cancelled: false,
-            failed: false,
+            answers: Answers::Awaited,
         })
     }
 
     /// The session will begin with this prompt by itself.
     pub(super) fn expecting(mut self, prompt: Option<String>) -> Self {
         if let Some(prompt) = prompt {
-            self.turns.sent(prompt);
+            self.turns.sent(Prompt::Words(prompt));
         }
         self
     }
 
     /// Talks until whoever sits here has enough, or until the last piped line is answered.
     pub(super) async fn run(mut self) -> Result<ExitCode, Failure> {
+        if self.is_terminal {
+            return self.converse().await;
+        }
         let mut interrupts = interrupts()?;
         let mut lines: Option<Lines<BufReader<Stdin>>> = Some(BufReader::new(tokio::io::stdin()).lines());
-        if self.is_terminal {
-            self.notice("each line is a prompt · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves");
-        }
         while lines.is_some() || !self.turns.are_at_rest() {
-            let listens = self.is_terminal || self.turns.are_at_rest();
             tokio::select! {
                 event = self.stream.next() => self.hear(event)?,
-                text = next_line(&mut lines), if listens => match text? {
+                text = next_line(&mut lines), if self.turns.are_at_rest() => match text? {
                     Some(text) => self.say(text).await?,
-                    None if self.is_terminal => break,
                     None => lines = None,
                 },
                 _ = interrupts.recv() => if self.interrupted().await? { break },
             }
         }
         self.screen.finish();
-        // Whoever typed was told of what went wrong; a script has only the exit code.
-        Ok(if self.failed && !self.is_terminal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// Sends one prompt and shows what comes of it.
-    pub(super) async fn answer(mut self, text: String) -> Result<ExitCode, Failure> {
+    /// The same for a person, who is told of what goes wrong. There is a prompt when nothing runs; what is typed ahead
+    /// stays in the terminal until then.
+    async fn converse(mut self) -> Result<ExitCode, Failure> {
+        let mut interrupts = interrupts()?;
+        let mut editor = Editor::start()?;
+        self.screen = Screen::new(editor.terminal(), self.full);
+        self.notice("each line is a prompt, and so is a paste of several · Ctrl-C cancels the turn, twice leaves · Ctrl-D leaves");
+        loop {
+            tokio::select! {
+                event = self.stream.next() => self.hear(event)?,
+                typed = editor.next(), if editor.waits() || self.turns.are_at_rest() => match typed {
+                    Typed::Line(text) => self.say(text).await?,
+                    Typed::Interrupt => if self.interrupted().await? { break },
+                    Typed::End => break,
+                },
+                _ = interrupts.recv() => if self.interrupted().await? { break },
+            }
+        }
+        self.screen.finish();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Sends one prompt and shows what comes of it; what others have asked before is neither shown nor waited for.
+    pub(super) async fn answer(mut self, text: &str) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
         self.history = History::Hidden;
         while !self.turns.is_ready() {
             let event = self.stream.next().await;
             self.hear(event)?;
         }
-        send(self.context, &self.client, self.id, &text).await?;
-        self.turns.sent(text);
-        while !self.turns.are_at_rest() {
+        let sent = send(self.context, &self.client, self.id, text).await?;
+        self.turns.sent(Prompt::Id(sent));
+        while self.answers == Answers::Awaited {
             tokio::select! {
                 event = self.stream.next() => self.hear(event)?,
                 _ = interrupts.recv() => if self.interrupted().await? { return Ok(ExitCode::FAILURE) },
             }
         }
         self.screen.finish();
-        Ok(if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
     async fn say(&mut self, text: String) -> Result<(), Failure> {
@@ -113,7 +149,7 @@ impl<'a> Attached<'a> {
             return Ok(());
         }
         match send(self.context, &self.client, self.id, &text).await {
-            Ok(()) => self.turns.sent(text),
+            Ok(id) => self.turns.sent(Prompt::Id(id)),
             // Whoever types can type it again.
             Err(failure) if self.is_terminal => self.complain(&failure.to_string()),
             Err(failure) => return Err(failure),
@@ -140,7 +176,7 @@ impl<'a> Attached<'a> {
         let event = event.ok_or_else(|| Failure::failed("the stream ended"))??;
         match event {
             Event::Frame(frame) => self.frame(&frame),
-            Event::Unknown(text) if self.context.out.is_json() => line(&text),
+            Event::Unknown(text) if self.context.out.is_json() => line(&clean_json(&text)),
             Event::Unknown(_) => {}
             Event::Lost { reason, attempt, pause } => {
                 self.notice(&format!(
@@ -154,13 +190,19 @@ impl<'a> Attached<'a> {
     }
 
     fn frame(&mut self, frame: &Frame) {
-        let busy = self.turns.is_busy();
+        let (busy, ours) = (self.turns.is_busy(), self.turns.is_ours());
         let ended = self.turns.observe(frame);
+        let ours = ours || self.turns.is_ours() || ended.is_some();
+        if ended.is_some() && self.answers == Answers::Awaited {
+            self.answers = Answers::Good;
+        }
         if self.context.out.is_json() {
-            line(&serde_json::json!(frame).to_string());
+            json_line(&serde_json::json!(frame));
         } else {
             match (&frame.message, &self.history) {
                 (ServerMessage::Init { .. }, History::Hidden) => {}
+                (ServerMessage::Error { .. }, History::Hidden) => self.screen.show(&frame.message),
+                (_, History::Hidden) if !ours => {}
                 (ServerMessage::Init { messages, earlier, .. }, History::Shown) => {
                     if *earlier > 0 {
                         let id = self.id;
@@ -178,16 +220,16 @@ impl<'a> Attached<'a> {
         }
         match ended {
             None | Some(Ended::With(TurnOutcome::Ok)) => {}
-            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => self.failed = true,
+            Some(Ended::With(TurnOutcome::Cancelled | TurnOutcome::Error)) => self.answers = Answers::Bad,
             Some(Ended::Unseen) => {
-                self.failed = true;
+                self.answers = Answers::Bad;
                 self.complain(&format!(
                     "the end of the turn was missed: `proliferate session show {}` has the answer",
                     self.id
                 ));
             }
             Some(Ended::Never) => {
-                self.failed = true;
+                self.answers = Answers::Bad;
                 self.complain("the session ended before the prompt was answered");
             }
         }
@@ -195,13 +237,19 @@ impl<'a> Attached<'a> {
 
     fn notice(&mut self, text: &str) {
         self.screen.finish();
+        self.beside(&format!("{DIM}· {}{DIM:#}", clean(text)));
+    }
+
+    /// For people and not for what reads our output, except that both are one on a terminal.
+    fn beside(&mut self, text: &str) {
         // Nobody may be left to read it, which is no reason to stop.
-        let _ = writeln!(anstream::stderr(), "{DIM}· {text}{DIM:#}");
+        let _ =
+            if self.is_terminal { self.screen.note(text) } else { writeln!(anstream::stderr(), "{text}") };
     }
 
     fn complain(&mut self, text: &str) {
         self.screen.finish();
-        let _ = writeln!(anstream::stderr(), "{RED}{text}{RED:#}");
+        self.beside(&format!("{RED}{}{RED:#}", clean(text)));
     }
 }
 

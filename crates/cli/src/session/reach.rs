@@ -6,7 +6,6 @@ use client::Client;
 use gateway::config;
 use gateway::identity::Issuer;
 use secrecy::SecretString;
-use url::Url;
 
 use crate::args::{Reach, WhichMember, web_url};
 use crate::context::Context;
@@ -24,7 +23,7 @@ pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Fa
             Some(text) => {
                 web_url(&text).map_err(|error| Failure::usage(format!("PROLIFERATE_URL {error}")))?
             }
-            None => listening(context),
+            None => context.local_url(),
         },
     };
     let token = match reach.token.or_else(|| setting("PROLIFERATE_TOKEN")) {
@@ -32,10 +31,6 @@ pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Fa
         None => first_owner(context).await?,
     };
     Ok(Client::new(url, &token)?)
-}
-
-fn listening(context: &Context) -> Url {
-    gateway::url_of(context.config.listen)
 }
 
 /// A token of the first owner. Whoever can read the data dir could make any other as well.

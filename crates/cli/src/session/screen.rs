@@ -6,7 +6,7 @@ use std::io::Write;
 use proto::socket::{ActionOutcome, Message, MessageRole, Part, ServerMessage, ToolStatus, TurnOutcome};
 use serde_json::Value;
 
-use super::clean::{clean, shortened};
+use crate::clean::{clean, cut, shortened};
 use crate::output::{BOLD, DIM, GREEN, RED, YELLOW};
 
 /// Characters of arguments and of one line of a result, and lines of a result.
@@ -17,6 +17,8 @@ const RESULT_LINES: usize = 5;
 /// Where a session is shown.
 pub(super) struct Screen<W> {
     out: W,
+    /// Arguments and results are not cut.
+    full: bool,
     /// The part whose text is written as it comes.
     open: Option<String>,
     /// The last line is not finished.
@@ -28,8 +30,8 @@ pub(super) struct Screen<W> {
 }
 
 impl<W: Write> Screen<W> {
-    pub(super) fn new(out: W) -> Self {
-        Self { out, open: None, is_inside_line: false, shown: HashSet::new(), state: String::new() }
+    pub(super) fn new(out: W, full: bool) -> Self {
+        Self { out, full, open: None, is_inside_line: false, shown: HashSet::new(), state: String::new() }
     }
 
     /// A whole conversation.
@@ -65,12 +67,24 @@ impl<W: Write> Screen<W> {
             }
             ServerMessage::Error { message } => self.red(message),
             ServerMessage::Gap { .. } => self.dim("· some of it was missed; this is the conversation so far"),
+            ServerMessage::Queue { length: 0, .. } => {}
             ServerMessage::Queue { length } => self.dim(&format!("· {length} prompts wait for their turn")),
             ServerMessage::TitleUpdate { title } => self.dim(&format!("· title: {title}")),
             ServerMessage::PreviewUrl { url } => self.dim(&format!("· preview: {url}")),
             ServerMessage::TurnComplete { outcome, .. } => self.turn_ends(*outcome),
             other => self.action(other),
         }
+    }
+
+    /// How the session is.
+    pub(super) fn state(&mut self, state: &str) {
+        self.dim(&format!("· {state}"));
+    }
+
+    /// Something that is said beside the conversation.
+    pub(super) fn note(&mut self, text: &str) -> std::io::Result<()> {
+        self.finish();
+        writeln!(self.out, "{text}")
     }
 
     /// Ends a line that is not finished.
@@ -153,19 +167,21 @@ impl<W: Write> Screen<W> {
         }
         let args = match args {
             Value::Null => String::new(),
+            args if self.full => clean(&args.to_string()),
             args => shortened(&clean(&args.to_string()), ARGUMENTS),
         };
         self.line(&format!("{GREEN}→ {}{GREEN:#} {args}", clean(tool)));
     }
 
     fn result(&mut self, result: &str) {
-        let result = clean(result);
-        let lines: Vec<&str> = result.lines().filter(|line| !line.trim().is_empty()).collect();
-        for line in lines.iter().take(RESULT_LINES) {
-            self.dim(&format!("  {}", shortened(line, RESULT_WIDTH)));
+        let result = clean(result.trim_end());
+        let lines: Vec<&str> = result.lines().collect();
+        let (most, width) = if self.full { (usize::MAX, usize::MAX) } else { (RESULT_LINES, RESULT_WIDTH) };
+        for line in lines.iter().take(most) {
+            self.dim(&format!("  {}", cut(line, width)));
         }
-        if lines.len() > RESULT_LINES {
-            self.dim(&format!("  … {} more lines", lines.len() - RESULT_LINES));
+        if lines.len() > most {
+            self.dim(&format!("  … {} more lines (--full shows them)", lines.len() - most));
         }
     }
 
@@ -229,7 +245,11 @@ mod tests {
 
     /// What is on the screen, without its colours, after all of this.
     fn shown(frames: &[Value]) -> String {
-        let mut screen = Screen::new(StripStream::new(Vec::new()));
+        seen(frames, false)
+    }
+
+    fn seen(frames: &[Value], full: bool) -> String {
+        let mut screen = Screen::new(StripStream::new(Vec::new()), full);
         for frame in frames {
             screen.show(&serde_json::from_value(frame.clone()).unwrap());
         }
@@ -256,8 +276,23 @@ mod tests {
         let result = (1..=9).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
         let end = json!({"type": "tool_end", "payload": {"partId": "p", "toolCallId": "c", "tool": "bash", "result": result, "durationMs": 0}});
         let said = shown(&[token("a", "I look"), start(json!({})), start(json!({"command": "seq 9"})), end]);
-        let expected = "I look\n→ bash {\"command\":\"seq 9\"}\n  1\n  2\n  3\n  4\n  5\n  … 4 more lines\n";
+        let expected = "I look\n→ bash {\"command\":\"seq 9\"}\n  1\n  2\n  3\n  4\n  5\n  … 4 more lines (--full shows them)\n";
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn code_keeps_its_indentation_and_the_whole_of_it_can_be_seen() {
+        let lines: Vec<_> = (0..8).map(|n| format!("{}line {n}", "    ".repeat(n))).collect();
+        let code = lines.join("\n") + "\n\n";
+        let end = json!({"type": "tool_end", "payload": {"partId": "p", "toolCallId": "c", "tool": "read", "result": code, "durationMs": 0}});
+        let said = shown(std::slice::from_ref(&end));
+        assert!(said.contains("\n          line 2\n") && said.contains("… 3 more lines"), "{said}");
+        let said = seen(&[end], true);
+        assert!(said.ends_with(&format!("  {}line 7\n", "    ".repeat(7))), "{said}");
+        let text = "fn main() {\n    if true {\n\treturn;\n    }\n}";
+        let whole =
+            json!({"type": "text_part_complete", "payload": {"messageId": "m", "partId": "x", "text": text}});
+        assert_eq!(shown(&[whole]), format!("{text}\n"));
     }
 
     #[test]
@@ -266,7 +301,7 @@ mod tests {
         let error = json!({"type": "error", "payload": {"message": evil}});
         let title = json!({"type": "title_update", "payload": {"title": evil}});
         let start = json!({"type": "tool_start", "payload": {"partId": "p", "toolCallId": "c", "tool": evil, "args": {"a": evil}}});
-        let mut screen = Screen::new(Vec::new());
+        let mut screen = Screen::new(Vec::new(), false);
         for frame in [token("a", evil), error, title, start] {
             screen.show(&serde_json::from_value(frame).unwrap());
         }

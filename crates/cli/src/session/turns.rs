@@ -22,9 +22,18 @@ enum Running {
     Others,
 }
 
+/// A prompt of this terminal, as it will be recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Prompt {
+    /// By the id that the gateway gave it.
+    Id(String),
+    /// By its words: the first prompt of a session is sent by the gateway itself.
+    Words(String),
+}
+
 pub(super) struct Turns {
     /// Sent, and their turns have not begun.
-    waiting: VecDeque<String>,
+    waiting: VecDeque<Prompt>,
     running: Running,
     /// Prompts that were heard of, so that an old one is not taken for a new one of the same words.
     known: HashSet<String>,
@@ -38,8 +47,13 @@ impl Turns {
     }
 
     /// A prompt of ours is on its way.
-    pub(super) fn sent(&mut self, text: String) {
-        self.waiting.push_back(text);
+    pub(super) fn sent(&mut self, prompt: Prompt) {
+        self.waiting.push_back(prompt);
+    }
+
+    /// Whether a turn of ours runs.
+    pub(super) fn is_ours(&self) -> bool {
+        self.running == Running::Ours
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -67,6 +81,11 @@ impl Turns {
                 let ours = std::mem::replace(&mut self.running, Running::Nobody) == Running::Ours;
                 ours.then_some(Ended::With(*outcome))
             }
+            ServerMessage::MessageCancelled { message_id: Some(id) } => {
+                let before = self.waiting.len();
+                self.waiting.retain(|prompt| *prompt != Prompt::Id(id.clone()));
+                (self.waiting.len() < before).then_some(Ended::With(TurnOutcome::Cancelled))
+            }
             // One that waits is cancelled only while no turn runs: a cancel hits the running turn first.
             ServerMessage::MessageCancelled { message_id: None } if self.running == Running::Nobody => {
                 let waited = !std::mem::take(&mut self.waiting).is_empty();
@@ -87,11 +106,12 @@ impl Turns {
     /// Whether this is a prompt of ours whose turn begins.
     fn begins(&mut self, message: &Message) -> bool {
         let new = self.known.insert(message.id.clone());
-        let ours = new && self.waiting.front() == Some(&message.content);
-        if ours {
-            self.waiting.pop_front();
-        }
-        ours
+        let meant = |prompt: &Prompt| match prompt {
+            Prompt::Id(id) => *id == message.id,
+            Prompt::Words(words) => *words == message.content,
+        };
+        let at = if new { self.waiting.iter().position(meant) } else { None };
+        at.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
     /// The whole conversation: the first thing that is heard, or what is left after a gap.
@@ -157,8 +177,10 @@ mod tests {
     #[test]
     fn only_the_end_of_our_own_turn_counts() {
         let mut turns = ready(vec![]);
-        turns.sent("ours".to_owned());
-        assert_eq!(turns.observe(&user("a", "theirs")), None);
+        turns.sent(Prompt::Id("b".to_owned()));
+        // Somebody else may say the same words.
+        assert_eq!(turns.observe(&user("a", "ours")), None);
+        assert!(!turns.is_ours());
         assert_eq!(turns.observe(&end(TurnOutcome::Error)), None);
         assert!(!turns.are_at_rest());
         assert_eq!(turns.observe(&user("b", "ours")), None);
@@ -182,7 +204,7 @@ mod tests {
         let ours = said("3", MessageRole::User, "hi", true);
         let waits = || {
             let mut turns = ready(vec![old.clone(), answer.clone()]);
-            turns.sent("hi".to_owned());
+            turns.sent(Prompt::Words("hi".to_owned()));
             turns
         };
         let mut turns = waits();
@@ -200,11 +222,11 @@ mod tests {
     fn a_prompt_that_never_has_its_turn_is_not_waited_for() {
         let stopped = ServerMessage::Status { status: WireStatus::Stopped, message: String::new() };
         let mut turns = ready(vec![]);
-        turns.sent("a".to_owned());
+        turns.sent(Prompt::Id("a".to_owned()));
         assert_eq!(turns.observe(&Frame::to_one(stopped.clone())), None, "said before the prompt was sent");
         assert_eq!(turns.observe(&Frame::broadcast(stopped, 3)), Some(Ended::Never));
         assert!(turns.are_at_rest());
-        turns.sent("b".to_owned());
+        turns.sent(Prompt::Id("b".to_owned()));
         let cancelled = Frame::broadcast(ServerMessage::MessageCancelled { message_id: None }, 4);
         assert_eq!(turns.observe(&cancelled), Some(Ended::With(TurnOutcome::Cancelled)));
     }

@@ -1,5 +1,6 @@
 //! Backups: made beside a running gateway, checked before they replace anything, and whole.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use crate::bad_starts::execute;
@@ -75,6 +76,7 @@ fn the_same_commands_work_on_postgres() {
     let path = file.to_str().unwrap();
     let backup = machine.run(&["db", "backup", path]);
     assert_eq!(backup.code, 0, "{}", backup.err);
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600, "others can read it");
     machine.feed(&["secrets", "set", "AFTER", "-"], "2");
     let restored = machine.run(&["db", "restore", path, "--yes"]);
     assert_eq!(restored.code, 0, "{}", restored.err);

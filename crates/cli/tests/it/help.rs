@@ -36,7 +36,11 @@ fn completions_are_made_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let ended = Machine::new().run(&["completions", shell]);
         assert_eq!(ended.code, 0);
-        assert!(ended.out.contains("proliferate") && ended.out.contains("doctor"), "{shell}");
+        assert!(
+            ended.out.contains("COMPLETE") && ended.out.contains("proliferate"),
+            "{shell}: {}",
+            ended.out
+        );
     }
 }
 
@@ -49,6 +53,11 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
     let names: Vec<&str> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
     for name in [
         "data dir",
+        "disk space",
+        "secrets",
+        "policy",
+        "checkpoints",
+        "model script",
         "database",
         "redis",
         "model",

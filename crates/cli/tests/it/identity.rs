@@ -1,15 +1,33 @@
 //! Organisations, users, keys and tokens from the command line, beside a running gateway.
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+
 use crate::harness::Machine;
 
 #[test]
-fn the_first_start_makes_an_owner_and_prints_a_link_and_the_second_does_not() {
+fn a_service_makes_an_owner_and_prints_no_code_but_how_to_get_one() {
     let machine = Machine::new();
     let server = machine.serve();
-    let link = server.said["loginLink"].as_str().unwrap();
-    assert!(link.contains("/login#code=pll_"), "{link}");
+    assert!(server.said["loginLink"].is_null(), "what a service prints is kept in a log");
+    let link = machine.json(&["login-link"])["link"].as_str().unwrap().to_owned();
+    assert!(link.starts_with(&server.url("/login#code=pll_")), "{link}");
     assert_eq!(server.stop(), 0);
-    assert!(machine.serve().said["loginLink"].is_null());
+    let machine = Machine::new();
+    let mut child = machine.command(&["serve", "--listen", "0.0.0.0:0"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("first start") {
+        assert_ne!(out.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    child.kill().unwrap();
+    let mut logged = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut logged).unwrap();
+    child.wait().unwrap();
+    assert!(said.contains("proliferate login-link") && !said.contains("pll_"), "{said}");
+    assert!(said.contains("listening on 0.0.0.0:"), "{said}");
+    assert!(logged.contains("is plain HTTP") && !logged.contains("pll_"), "{logged}");
 }
 
 #[test]
@@ -80,7 +98,8 @@ fn the_last_owner_stays_and_wrong_ids_are_refused() {
     let removed = machine.run(&["users", "rm", &owner]);
     assert_eq!(removed.code, 1);
     assert!(removed.err.contains("last owner"), "{}", removed.err);
-    assert_eq!(machine.run(&["users", "rm", "not-an-id"]).code, 2);
+    let unknown = machine.run(&["users", "rm", "not-an-id"]);
+    assert!(unknown.code == 1 && unknown.err.contains("there is no member"), "{}", unknown.err);
     assert_eq!(machine.run(&["users", "create", "--email", "x", "--role", "member"]).code, 2);
     assert_eq!(machine.run(&["users", "create", "--email", "a@b", "--role", "root"]).code, 2);
 }
@@ -145,7 +164,7 @@ fn wrong_limits_are_refused_and_a_budget_without_prices_is_warned_of() {
     }
     let nobody = machine.run(&["orgs", "limits", "00000000-0000-4000-8000-000000000001", "--sessions", "1"]);
     assert_eq!((nobody.code, nobody.out.as_str()), (1, ""));
-    assert!(nobody.err.contains("does not exist"), "{}", nobody.err);
+    assert!(nobody.err.contains("there is no organisation"), "{}", nobody.err);
     let warned = machine.run(&["orgs", "limits", &org, "--budget", "1"]);
     let expected = "models without a price in MODEL_PRICES are refused";
     assert!(warned.code == 0 && warned.err.contains(expected), "{}", warned.err);

@@ -60,7 +60,19 @@ fn logs_of_a_service_are_json_and_hold_no_token() {
         serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error} in {line}"));
     }
     assert!(!text.contains(&key), "a key is in the log");
-    assert!(!text.contains(said["loginLink"].as_str().unwrap().split_once("code=").unwrap().1));
+    assert!(!text.contains("pll_"), "a login code is in the log");
+    let answered = text.lines().find(|line| line.contains("\"answered\"") && line.contains("404")).unwrap();
+    let answered: serde_json::Value = serde_json::from_str(answered).unwrap();
+    assert!(answered["micros"].is_u64() && answered["status"] == 404, "numbers are numbers: {answered}");
+    assert_eq!(answered["reason"], "Not found");
+}
+
+#[test]
+fn there_are_no_core_dumps() {
+    let server = Machine::new().serve();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+    assert_eq!(line.split_ascii_whitespace().take(2).collect::<Vec<_>>(), ["1", "1"], "{line}");
 }
 
 #[test]

@@ -52,7 +52,16 @@ fn failed(real: &Real) {
     let path = format!("/proliferate/sessions/{}/status", real.session);
     until(|| real.get(&path)["status"] == "failed");
     let status = real.get(&path);
-    assert!(status["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{status}");
+    let reason = status["reason"].as_str().unwrap();
+    let told = |args: &[&str]| real.machine.run(args).out;
+    let shown = told(&["session", "show", &real.session]);
+    assert!(shown.contains(&format!("failed: {reason}")), "{shown}");
+    let beginning: String = reason.chars().take(40).collect();
+    assert!(
+        told(&["session", "ls"]).contains(&format!("failed: {beginning}")),
+        "{}",
+        told(&["session", "ls"])
+    );
 }
 
 pub(crate) fn until(holds: impl Fn() -> bool) {

@@ -27,4 +27,5 @@ mod sandbox;
 mod secrets;
 mod seed;
 mod session;
+mod terminal;
 mod tool_module;

@@ -33,7 +33,7 @@ fn machine() -> Machine {
 }
 
 /// A gateway whose model follows our own script.
-fn scripted() -> (Machine, Server) {
+pub(crate) fn scripted() -> (Machine, Server) {
     let machine = machine();
     let script = machine.file("script.toml");
     std::fs::write(&script, SCRIPT).unwrap();
@@ -221,7 +221,9 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
     assert_eq!(machine.run(&["session", "ls", "--url", "ftp://here"]).code, 2);
     let unknown = machine.run(&["session", "new", "--url", &url, "--model", "hal-9000"]);
     assert_eq!(unknown.code, 2);
-    assert!(unknown.err.contains("there are "), "{}", unknown.err);
+    assert!(unknown.err.contains("possible values: "), "{}", unknown.err);
+    let empty = machine.run(&["session", "prompt", "--url", &url, &"0".repeat(8), " "]);
+    assert!(empty.err.contains("session ls"), "{}", empty.err);
 }
 
 /// The network between the terminal and the gateway.

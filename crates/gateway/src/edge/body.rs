@@ -41,7 +41,8 @@ const PARSED_AT_ONCE: usize = 256 * 1024;
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     ledger::check(bytes).map_err(|error| ApiError::invalid_json(format!("The body is {error}")))?;
-    serde_json::from_slice(bytes).map_err(|error| misshapen(&error))
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    serde_path_to_error::deserialize(&mut reader).map_err(|error| misshapen(&error))
 }
 
 /// What a request holds until it is answered: a slot, and the memory of its body, which handlers keep.
@@ -64,9 +65,9 @@ pub(super) async fn count_shares(mut request: Request, next: Next) -> Response {
 }
 
 /// Takes a slot for a request that is complete: one whose body still comes holds up nobody else.
-pub(super) fn take_slot(app: &AppState, parts: &Parts, party: Party) -> Result<(), ApiError> {
+pub(super) fn take_slot(app: &AppState, parts: &Parts, sharer: Party) -> Result<(), ApiError> {
     if let Some(shares) = parts.extensions.get::<RequestShares>() {
-        shares.add(app.shares.requests.take(party, 1)?);
+        shares.add(app.shares.requests.take(sharer, 1)?);
     }
     Ok(())
 }
@@ -81,15 +82,31 @@ fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
     if route.is_some_and(|route| route.as_str() == PROMPT_ROUTE) { usual.max(MAX_PROMPT) } else { usual }
 }
 
-/// Where a body is not what it should be. The reader's own words repeat values, which may be secrets; only the name
-/// of a field that is missing is ours, and old clients know the words for that.
-fn misshapen(error: &serde_json::Error) -> ApiError {
-    let (line, column, text) = (error.line(), error.column(), error.to_string());
-    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    ApiError::misshapen(missing.map_or_else(
-        || format!("The body is not of the expected shape at line {line}, column {column}"),
-        |name| format!("{name} is required"),
-    ))
+/// Names the field of a body that is not what it should be, and what it must be.
+fn misshapen(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    ApiError::misshapen(explain(&error.path().to_string(), &error.inner().to_string(), "The body"))
+}
+
+/// What is wrong with a field. The reader's own words repeat the value, which may be a secret; the name of a field that
+/// is missing and what is expected instead are ours. Old clients know the words for a missing field.
+pub(super) fn explain(path: &str, problem: &str, whole: &str) -> String {
+    let parent = if path == "." { "" } else { path };
+    if let Some(name) = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
+        let dot = if parent.is_empty() { "" } else { "." };
+        return format!("{parent}{dot}{name} is required");
+    }
+    // The value comes first and may hold any text; what is expected comes last.
+    let expected = problem.rsplit_once("expected ").filter(|(given, _)| given.ends_with([',', ' ', ':']));
+    let expected = expected.map(|(_, expected)| expected);
+    let expected = expected.map(|text| text.split(" at line ").next().unwrap_or(text).replace('`', ""));
+    let what = if parent.is_empty() { whole } else { parent };
+    match expected {
+        Some(expected) if problem.starts_with("unknown field") => {
+            format!("{what} has an unknown field; allowed: {}", expected.trim_start_matches("one of "))
+        }
+        Some(expected) => format!("{what} must be {expected}"),
+        None => format!("{what} is not of the expected shape"),
+    }
 }
 
 /// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client
@@ -109,8 +126,8 @@ pub(super) async fn read(
     body: axum::body::Body,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
-    let (pool, party, limit) = match parts.extensions.get::<Party>() {
-        Some(party) => (&app.shares.memory, *party, limit),
+    let (pool, sharer, limit) = match parts.extensions.get::<Party>() {
+        Some(sharer) => (&app.shares.memory, *sharer, limit),
         None => (&app.shares.anonymous_memory, address(parts), limit.min(MAX_ANONYMOUS)),
     };
     let announced =
@@ -119,13 +136,13 @@ pub(super) async fn read(
         return Err(ApiError::too_large(limit));
     }
     let patience = app.config.client_timeout.saturating_mul(TIMEOUTS_PER_BODY);
-    let mut memory = pool.take(party, 0)?;
+    let mut memory = pool.take(sharer, 0)?;
     let arrived = tokio::time::timeout(patience, collect(body, limit, &mut memory)).await;
     let bytes = arrived.unwrap_or_else(|_| Err(ApiError::body_timeout()))?;
     if let Some(shares) = parts.extensions.get::<RequestShares>() {
         shares.add(memory);
     }
-    take_slot(app, parts, party)?;
+    take_slot(app, parts, sharer)?;
     Ok(bytes)
 }
 
@@ -149,4 +166,39 @@ async fn collect(body: axum::body::Body, limit: usize, memory: &mut Held) -> Res
 
 fn address(parts: &Parts) -> Party {
     Party::address(parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::http::CreateSession;
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(body: &serde_json::Value) -> String {
+        let text = body.to_string();
+        let mut reader = serde_json::Deserializer::from_str(&text);
+        let error = serde_path_to_error::deserialize::<_, CreateSession>(&mut reader).unwrap_err();
+        misshapen(&error).told().1.to_owned()
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_what_it_must_be_and_never_the_value() {
+        let with = |field: &str, value: serde_json::Value| {
+            let mut body = json!({"sessionType": "coding", "clientType": "web"});
+            body[field] = value;
+            refused(&body)
+        };
+        assert_eq!(
+            with("sessionType", json!("s3cret, expected one of `x`")),
+            "sessionType must be one of coding, setup, cli"
+        );
+        assert_eq!(with("title", json!(7)), "title must be a string");
+        assert_eq!(refused(&json!({"clientType": "web"})), "sessionType is required");
+        assert_eq!(
+            explain("repos[0]", "missing field `repoId` at line 1 column 9", "The body"),
+            "repos[0].repoId is required"
+        );
+        assert_eq!(explain(".", "trailing characters", "The body"), "The body is not of the expected shape");
+    }
 }

@@ -3,11 +3,12 @@
 //! An error speaks twice: the body tells the client what to do, the log tells the operator what happened. What went
 //! wrong inside is never in the body.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use chrono::{DateTime, Utc};
 use proto::http::ErrorBody;
-use proto::{BillingCode, ErrorCode};
+use proto::{BillingCode, ErrorCode, iso};
 use serde_json::json;
 use store::StoreError;
 
@@ -41,6 +42,12 @@ impl ApiError {
     /// A credential was given and does not hold, for whatever reason: the caller need not know which.
     pub fn invalid_token() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Invalid token")
+    }
+
+    /// The signature is right and the time is over. Old clients know one text for every token that does not hold.
+    pub fn expired_token(at: DateTime<Utc>) -> Self {
+        let reason = format!("it expired at {}: log in again, or make a new token", iso::text(&at));
+        Self::invalid_token().because(reason)
     }
 
     pub fn forbidden(message: &str) -> Self {
@@ -97,11 +104,13 @@ impl ApiError {
     /// The caller's token is bound to no organisation, and the request names none.
     pub fn organization_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Organization required")
+            .because("name it as organizationId, or use a token that is bound to one organization")
     }
 
     /// Only somebody with a name of their own may do this.
     pub fn user_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "User identity required")
+            .because("use the token or API key of a member; this one belongs to nobody")
     }
 
     /// The organisation has no credit or no room for it.
@@ -141,17 +150,22 @@ impl ApiError {
         if !self.misshapen {
             return self;
         }
-        let details = json!({ "reason": self.body.error });
-        let body = ErrorBody { details: Some(details), ..ErrorBody::new(ErrorCode::BadRequest, text) };
-        Self { body, ..self }
+        let reason = self.body.error.clone();
+        Self { body: ErrorBody::new(ErrorCode::BadRequest, text), ..self }.because(reason)
+    }
+
+    /// Says more than the text that old clients look for.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.body.details = Some(json!({ "reason": reason.into() }));
+        self
     }
 
     /// Nothing can be asked of a session. Old clients look for the reason in the details.
     pub fn no_session(reason: &str, cause: String) -> Self {
-        let details = Some(json!({ "reason": reason }));
-        let body = ErrorBody { details, ..ErrorBody::new(ErrorCode::Unavailable, "Session not available") };
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, "");
-        Self { body, cause: Some(cause), ..error }
+        let error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, "Session not available");
+        Self { cause: Some(cause), ..error }.because(reason)
     }
 
     pub fn unavailable(what: &str, cause: impl Into<String>) -> Self {
@@ -264,15 +278,38 @@ impl ApiError {
     }
 }
 
+/// What the client was told, for the log of its request.
+#[derive(Clone, Debug)]
+pub(super) struct Reason(pub(super) String);
+
+impl Reason {
+    pub(super) fn of(body: &ErrorBody) -> Self {
+        let more = body.details.as_ref().and_then(|details| details["reason"].as_str());
+        Self(more.map_or_else(|| body.error.clone(), |more| format!("{}: {more}", body.error)))
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let retry_after = self.retry_after();
         let (status, body) = self.tell();
-        let mut response = (status, Json(body)).into_response();
+        let mut response = (status, Extension(Reason::of(&body)), Json(body)).into_response();
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response
+    }
+}
+
+/// A refusal for git, which shows a body to its user if it is plain text, and only the status otherwise.
+pub(super) struct PlainText(pub(super) ApiError);
+
+impl IntoResponse for PlainText {
+    fn into_response(self) -> Response {
+        let (status, body) = self.0.tell();
+        let reason = Reason::of(&body);
+        let text = format!("{}\n", reason.0);
+        (status, Extension(reason), text).into_response()
     }
 }
 

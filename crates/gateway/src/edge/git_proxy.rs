@@ -14,6 +14,7 @@ use url::Url;
 
 use super::ApiError;
 use super::auth::Caller;
+use super::error::PlainText;
 use super::git_push;
 use crate::app::AppState;
 use crate::outbound::{SILENT, lively};
@@ -55,31 +56,40 @@ impl Ask {
     }
 }
 
-/// Every request of git that comes out of a sandbox.
+/// Every request of git that comes out of a sandbox. Refusals are plain text, which git prints.
 pub(super) async fn git(
     app: AppState,
-    caller: Caller,
+    caller: Result<Caller, ApiError>,
     OriginalUri(uri): OriginalUri,
     request: Request,
+) -> Result<Response<Body>, PlainText> {
+    answer(&app, caller, &uri, request).await.map_err(PlainText)
+}
+
+async fn answer(
+    app: &AppState,
+    caller: Result<Caller, ApiError>,
+    uri: &Uri,
+    request: Request,
 ) -> Result<Response<Body>, ApiError> {
-    let Caller::Sandbox(session) = caller else {
+    let Caller::Sandbox(session) = caller? else {
         return Err(ApiError::forbidden("Only sandboxes may do this"));
     };
     let repos = app.store.session_repos(session.id).await?;
     let found =
-        repos.iter().find_map(|placed| Some((&placed.repo, wanted(&placed.repo, request.method(), &uri)?)));
+        repos.iter().find_map(|placed| Some((&placed.repo, wanted(&placed.repo, request.method(), uri)?)));
     let Some((repo, ask)) = found else {
         return Err(ApiError::forbidden("This is no repository of this session"));
     };
     if let Some(url) = place(repo).filter(|url| url.scheme() == "file") {
-        return read_folder(&app, &url, ask, request).await;
+        return read_folder(app, &url, ask, request).await;
     }
     match ask {
         Ask::Refs(_) | Ask::Fetch => {
-            let access = access(&app, repo).await.map_err(refusal)?;
+            let access = access(app, repo).await.map_err(refusal)?;
             pass(&access, ask, request).await
         }
-        Ask::Push => git_push::push(&app, repo, &session, request).await,
+        Ask::Push => git_push::push(app, repo, &session, request).await,
     }
 }
 

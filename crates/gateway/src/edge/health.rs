@@ -10,6 +10,7 @@ use proto::http::{Check, ErrorBody, Health, Readiness};
 use super::ApiError;
 use crate::app::AppState;
 use crate::coord::Coord;
+use crate::telemetry;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -56,6 +57,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
     let handle = app.metrics.as_ref().ok_or_else(|| ApiError::not_found("Metrics are counted elsewhere"))?;
+    telemetry::refresh(&app).await;
     let text = handle.render();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

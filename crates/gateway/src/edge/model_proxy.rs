@@ -200,6 +200,7 @@ impl Counted {
     async fn count(self) {
         let (app, session) = (self.app, self.session);
         let (model, used) = self.meter.usage(&app.config.model_prices);
+        crate::telemetry::count_usage(&used);
         let added = app.store.add_usage(session.org_id, session.id, &model, used, app.clock.now());
         if let Err(error) = added.await {
             tracing::error!(session = %session.id, %error, "what the model used was not counted");

@@ -6,8 +6,10 @@ use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::ApiError;
+use super::error::Reason;
 use crate::app::AppState;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -18,15 +20,18 @@ pub(super) async fn observe(State(app): State<AppState>, mut request: Request, n
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str).to_owned();
-    let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), %method, route);
+    let span = tracing::info_span!("request", id = id.to_str().unwrap_or_default(), %method, route, caller = Empty, org = Empty);
     let started = app.clock.elapsed();
     let mut response = next.run(request).instrument(span.clone()).await;
     let took = app.clock.elapsed().saturating_sub(started);
     let status = response.status().as_u16();
+    // What JSON has no number for would be logged as text.
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    let reason = response.extensions().get::<Reason>().map_or("", |reason| reason.0.as_str());
     span.in_scope(|| match status {
-        500.. => tracing::error!(status, micros = took.as_micros(), "answered"),
-        400.. => tracing::info!(status, micros = took.as_micros(), "answered"),
-        _ => tracing::debug!(status, micros = took.as_micros(), "answered"),
+        500.. => tracing::error!(status, micros, reason, "answered"),
+        400.. => tracing::info!(status, micros, reason, "answered"),
+        _ => tracing::debug!(status, micros, "answered"),
     });
     metrics::histogram!("proliferate_http_request_seconds", "route" => route.clone())
         .record(took.as_secs_f64());

@@ -1,10 +1,12 @@
 //! Parts of a URL as handlers get them: what is malformed is refused in JSON, and is not repeated.
 
 use axum::extract::FromRequestParts;
+use axum::extract::rejection::QueryRejection;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::ApiError;
+use super::body::explain;
 use crate::app::AppState;
 
 /// The part of the path that a route leaves open. What cannot be one names nothing: 404.
@@ -27,8 +29,18 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, app: &AppState) -> Result<Self, ApiError> {
         let query = axum::extract::Query::from_request_parts(parts, app).await;
-        query
-            .map(|query| Self(query.0))
-            .map_err(|_| ApiError::bad_request("The query is not of the expected shape"))
+        query.map(|query| Self(query.0)).map_err(|error| misshapen(&error))
     }
+}
+
+/// Names the parameter and what it must be: the reader says `name: what is wrong with the value`.
+fn misshapen(error: &QueryRejection) -> ApiError {
+    let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    let (path, problem) = match text.split_once(": ") {
+        Some((path, problem)) if path.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
+            (path, problem)
+        }
+        _ => (".", text.as_str()),
+    };
+    ApiError::bad_request(explain(path, problem, "The query"))
 }

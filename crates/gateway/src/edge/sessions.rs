@@ -165,5 +165,6 @@ fn shown(record: SessionRecord) -> Session {
         pr_urls: record.pr_urls,
         metrics: Some(record.metrics),
         latest_task: record.latest_task,
+        stop_reason: record.stop_reason,
     }
 }

@@ -189,6 +189,8 @@ async fn decide_about(app: &AppState, call: &mut Call) -> Result<Decided, Undeci
     let breaks = policy.lane(&call.lane).is_some_and(|lane| lane.override_minutes.is_some());
     call.ticket = call.ticket.take().filter(|_| breaks);
     let verdict = decide(&policy, &question.request);
+    let name = if verdict.outcome == policy::Outcome::Allow { "allow" } else { "deny" };
+    metrics::counter!("proliferate_gate_verdicts_total", "verdict" => name).increment(1);
     Ok(Decided { question, verdict, versions: policy.pins().versions(), tool })
 }
 

@@ -35,8 +35,9 @@ impl Telemetry {
             }
             ServerMessage::ToolMetadata { title: Some(title), .. } => self.task = Some(title.clone()),
             ServerMessage::MessageComplete { .. }
-            | ServerMessage::MessageCancelled { message_id: Some(_) } => {
-                self.messages += 1;
+            | ServerMessage::MessageCancelled { message_id: Some(_) } => self.messages += 1,
+            ServerMessage::TurnComplete { outcome, .. } => {
+                metrics::counter!("proliferate_turns_total", "outcome" => outcome.as_str()).increment(1);
             }
             ServerMessage::TextPartComplete { text, .. } => self.pr_urls.extend(pr_urls(text)),
             _ => {}

@@ -29,6 +29,7 @@ use crate::config::Engine;
 use crate::edge;
 use crate::identity::{Credential, CredentialKind};
 use crate::sources;
+use crate::telemetry::millis;
 
 /// From a started agent to one that answers.
 pub(super) const READY: Duration = Duration::from_secs(30);
@@ -358,7 +359,7 @@ impl Launch {
         if let Some((name, since)) = std::mem::replace(&mut *stage, next.map(|next| (next, now))) {
             let took = now.saturating_sub(since);
             metrics::histogram!("proliferate_boot_stage_seconds", "stage" => name).record(took.as_secs_f64());
-            tracing::info!(session = %self.record.id, stage = name, millis = took.as_millis(), "boot");
+            tracing::info!(session = %self.record.id, stage = name, millis = millis(took), "boot");
         }
     }
 }

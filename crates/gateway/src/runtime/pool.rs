@@ -25,6 +25,7 @@ use crate::app::AppState;
 use crate::config::{Engine, Sandboxes as Settings};
 use crate::edge;
 use crate::identity::{Credential, CredentialKind};
+use crate::telemetry::millis;
 
 /// By this the sandboxes of pools are known, wherever they are listed.
 const PREFIX: &str = "pool-";
@@ -182,7 +183,7 @@ async fn fill(app: &AppState) -> Result<(), LaunchError> {
         Ok((room, client, token, places)) => {
             let took = app.clock.elapsed().saturating_sub(since);
             metrics::histogram!("proliferate_pool_boot_seconds").record(took.as_secs_f64());
-            tracing::info!(sandbox = %room.id, millis = took.as_millis(), "a sandbox waits in the pool");
+            tracing::info!(sandbox = %room.id, millis = millis(took), "a sandbox waits in the pool");
             let (token, token_hash) = (token.text, token.hash);
             app.pool.put(Warm { room, client, token, token_hash, places, fate });
             Ok(())

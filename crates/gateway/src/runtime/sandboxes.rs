@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clock::Rng;
 use sandbox::attach::{AttachProvider, PlainHttp};
-use sandbox::local::{LimitsReport, LocalConfig, LocalProvider};
+use sandbox::local::{LimitsReport, LocalConfig, LocalProvider, Usage};
 use sandbox::process::{self, ProcessProvider};
 use sandbox::{Limits, Provider, SandboxError, SandboxId};
 use tokio::sync::Semaphore;
@@ -111,6 +111,14 @@ impl Sandboxes {
     pub fn limits_report(&self) -> Option<LimitsReport> {
         match &self.engine {
             Kind::Local { provider, .. } => Some(provider.limits_report()),
+            Kind::Attach | Kind::Process => None,
+        }
+    }
+
+    /// What sandboxes on this machine take together.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        match &self.engine {
+            Kind::Local { provider, .. } => Some(provider.usage()),
             Kind::Attach | Kind::Process => None,
         }
     }

@@ -71,6 +71,8 @@ pub(crate) async fn the_same_id_is_the_same_call_and_other_content_is_refused(wo
     let answer =
         world.gateway.post("/v1/tool-calls", &write_call("run-00000001")).bearer(&token).send().await;
     assert_eq!((answer.status, world.effects()), (200, 2));
+    let counted = world.gateway.get("/metrics").send().await.text();
+    assert!(counted.contains("proliferate_gate_verdicts_total{verdict=\"allow\"}"), "{counted}");
 }
 
 pub(crate) async fn duplicates_in_flight_wait_for_the_one_execution(world: World) {

@@ -3,6 +3,7 @@
 use proto::Role;
 use serde_json::{Value, json};
 
+use crate::harness::within;
 use crate::live::{Live, On, id};
 use crate::people::{org, person, sandbox_token};
 
@@ -20,8 +21,35 @@ async fn session_on(live: &Live, urls: &[&str]) -> String {
 
 async fn refs(live: &Live, token: Option<&str>, repository: &str) -> (u16, String) {
     let path = format!("/git/{repository}/info/refs?service=git-upload-pack");
-    let (status, body) = live.ask("GET", &path, token, &Value::Null, None).await;
-    (status, body["error"].as_str().unwrap_or_default().to_owned())
+    let request = crate::harness::client().get(live.gateway.url(&path));
+    let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
+    let answer = within(request.send()).await.unwrap();
+    let status = answer.status().as_u16();
+    (status, within(answer.text()).await.unwrap().trim_end().to_owned())
+}
+
+/// What real git prints about a repository.
+async fn git_says(live: &Live, token: &str, repository: &str) -> String {
+    let mut git = tokio::process::Command::new("git");
+    git.args(["-c", &format!("http.extraHeader=Authorization: Bearer {token}"), "ls-remote"]);
+    git.arg(live.gateway.url(&format!("/git/{repository}"))).env("GIT_TERMINAL_PROMPT", "0");
+    let ended = within(git.output()).await.unwrap();
+    assert!(!ended.status.success());
+    String::from_utf8(ended.stderr).unwrap()
+}
+
+#[tokio::test]
+async fn git_prints_why_it_was_refused() {
+    let live = Live::start(On::Sqlite).await;
+    let token = session_on(&live, &["http://127.0.0.1/ada/app", "https://example.com:8443/app"]).await;
+    for (repository, reason) in [
+        ("http/127.0.0.1/ada/other", "remote: This is no repository of this session"),
+        ("http/127.0.0.1/ada/app", "private address"),
+        ("https/example.com:8443/app", "port 8443"),
+    ] {
+        let said = git_says(&live, &token, repository).await;
+        assert!(said.contains("remote: ") && said.contains(reason), "{repository}: {said}");
+    }
 }
 
 #[tokio::test]

@@ -109,6 +109,9 @@ async fn a_right_signature_alone_opens_nothing() {
     ] {
         refused(&gateway, &user(claims), why).await;
     }
+    let expired = gateway.get("/v1/me").bearer(&user(json!({"exp": 1_600_000_000}))).send().await;
+    let reason = expired.json()["details"]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("it expired at 2020-09-13T12:26:40"), "{reason}");
     refused(&gateway, &signed(SERVICE_SECRET, &claim(json!({}))), "a user claim under the service secret")
         .await;
     refused(&gateway, &signed(SERVICE_SECRET, &claim(json!({"service": true, "orgId": "x"}))), "no id").await;

@@ -1,7 +1,5 @@
 //! A gateway with an agent that does what the test says, and clients that watch over real sockets.
 
-use std::time::Duration;
-
 use futures_util::{SinkExt as _, StreamExt as _};
 use gateway::AppState;
 use proto::{Role, SessionId};
@@ -395,11 +393,6 @@ pub(crate) fn assert_unbroken(frames: &[Value]) {
 pub(crate) fn tokens(frames: &[Value]) -> String {
     let tokens = frames.iter().filter(|frame| frame["type"] == "token");
     tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()
-}
-
-/// Gives tasks that should do nothing the time to do it.
-pub(crate) async fn a_while() {
-    tokio::time::sleep(Duration::from_millis(300)).await;
 }
 
 pub(crate) fn of_type<'a>(frames: &'a [Value], kind: &str) -> Vec<&'a Value> {

@@ -1,10 +1,9 @@
 //! Readers that stand still: they lose nothing that they are not told of, and cost the others nothing.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use testkit::Turn;
 
+use crate::harness::within;
 use crate::live::{Live, On, Socket, assert_unbroken, numbers, tokens};
 
 /// Reads to the end of the turn, however often it is sent away: all frames, or those before a gap and the whole
@@ -67,7 +66,10 @@ async fn a_burst_to_a_reader_that_stalls_loses_nothing() {
         turn.say(&piece);
         said.push_str(&piece);
     }
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    within(async {
+        while live.init(&session).await["payload"]["messages"][1]["content"] != said.as_str() {}
+    })
+    .await;
     turn.end();
     let (frames, whole) = read_all(&live, &session, socket).await;
     assert_unbroken(&frames);

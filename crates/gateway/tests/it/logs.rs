@@ -96,6 +96,27 @@ async fn show_everywhere(running: &Running, secret: &str, session: &str, owner: 
 }
 
 #[tokio::test]
+async fn a_refused_request_is_logged_with_its_caller_and_the_reason() {
+    let logs = Captured::start();
+    let gateway = Setup::sqlite().start().await;
+    let team = OrgOf3::new(&gateway.app).await;
+    let member = team.person(Role::Member);
+    let set = gateway.call("PUT", "/v1/secrets/A").bearer(&member.token).json(&json!({"value": "x"}));
+    assert_eq!(set.send().await.status, 403);
+    let body = gateway.post("/v1/tickets", &json!({"kind": "s3cret"})).bearer(&member.token).send().await;
+    assert_eq!(body.status, 400, "{}", body.text());
+    let text = logs.text();
+    let line = |status: &str| {
+        let of = |line: &&str| line.contains("answered") && line.contains(&format!("status={status}"));
+        text.lines().find(of).unwrap_or_else(|| panic!("no {status} in:\n{text}"))
+    };
+    for wanted in [&format!("caller=\"user {}\"", member.id), &format!("org={}", team.org), "role required"] {
+        assert!(line("403").contains(wanted), "{wanted} is not in {}", line("403"));
+    }
+    assert!(line("400").contains("reason=\"") && !line("400").contains("s3cret"), "{}", line("400"));
+}
+
+#[tokio::test]
 async fn no_credential_code_or_secret_is_ever_logged() {
     let logs = Captured::start();
     let gateway = Setup::postgres().await.set("SANDBOX_TOKEN_COMPAT", "1").start().await;

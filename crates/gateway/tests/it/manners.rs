@@ -161,6 +161,9 @@ async fn metrics_count_routes_and_name_nobody() {
         "proliferate_http_request_seconds_bucket{route=\"/health\"",
         "proliferate_auth_failures_total",
         "proliferate_build_info",
+        "proliferate_live_sessions",
+        "proliferate_prompts_waiting",
+        "proliferate_writes_waiting",
     ] {
         assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
     }

@@ -228,6 +228,13 @@ impl Group {
         self.0.values().next().map(Place::pids)
     }
 
+    /// Bytes of memory that count against the limit; `None` where no control group counts them.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        let place = self.0.get(&Controller::Memory)?;
+        let file = if place.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        fs::read_to_string(place.folder.join(file)).ok()?.trim().parse().ok()
+    }
+
     /// Whether all processes are stopped; `None` where the host cannot stop them.
     pub(crate) fn frozen(&self) -> Option<bool> {
         let place = self.0.get(&Controller::Freezer)?;

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -39,11 +39,25 @@ type Reason = &'static str;
 type LookAtFiles = fn(&Watched) -> Result<Option<Seen>, Reason>;
 
 /// Watchers that end when they are dropped.
-pub(crate) struct Watch([JoinHandle<()>; 2]);
+pub(crate) struct Watch {
+    tasks: [JoinHandle<()>; 2],
+    watched: Arc<Watched>,
+}
+
+impl Watch {
+    /// Bytes of memory and of files, as they were seen last.
+    pub(crate) fn seen(&self) -> (u64, u64) {
+        (self.watched.memory.load(Ordering::Relaxed), self.watched.disk.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        identity::ended(&self.watched.handle)
+    }
+}
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -64,7 +78,8 @@ fn watch_by(
 ) -> Watch {
     let watched = Arc::new(watched);
     let files = keep_files(watched.clone(), turns, stored);
-    Watch([tokio::spawn(keep_memory(watched, taken)), tokio::spawn(files)])
+    let tasks = [tokio::spawn(keep_memory(watched.clone(), taken)), tokio::spawn(files)];
+    Watch { tasks, watched }
 }
 
 async fn keep_memory(watched: Arc<Watched>, look: fn(&Watched) -> Option<Reason>) {
@@ -117,12 +132,16 @@ pub(crate) struct Watched {
     /// By which program the kernel is asked about its sockets, and over which socket, if it could be made.
     helper: Option<PathBuf>,
     asker: OnceLock<OwnedFd>,
+    /// What the last looks found, for whoever counts.
+    memory: AtomicU64,
+    disk: AtomicU64,
 }
 
 impl Watched {
     pub(crate) fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
         let (unseen, in_flight) = (AtomicBool::default(), AtomicU32::default());
-        Self { folder, record, handle, unseen, in_flight, helper: None, asker: OnceLock::new() }
+        let (memory, disk) = (AtomicU64::default(), AtomicU64::default());
+        Self { folder, record, handle, unseen, in_flight, helper: None, asker: OnceLock::new(), memory, disk }
     }
 
     pub(crate) fn asking_by(self, helper: &Path) -> Self {
@@ -178,6 +197,9 @@ impl Watched {
             return Some("terminals");
         }
         let (limits, group) = (&self.record.limits, &self.record.group);
+        if let Some(memory) = group.memory() {
+            self.memory.store(memory, Ordering::Relaxed);
+        }
         if [Controller::Memory, Controller::Pids].iter().all(|controller| group.has(*controller)) {
             return None;
         }
@@ -186,8 +208,11 @@ impl Watched {
         let (memory, pids) = usage(&inside);
         let memory =
             memory.saturating_add(self.shared(&inside)).saturating_add(open_files::tmpfs(identity.pid));
-        if !group.has(Controller::Memory) && memory > limits.memory_bytes {
-            return Some("memory");
+        if !group.has(Controller::Memory) {
+            self.memory.store(memory, Ordering::Relaxed);
+            if memory > limits.memory_bytes {
+                return Some("memory");
+            }
         }
         (!group.has(Controller::Pids) && pids > limits.pids).then_some("processes")
     }
@@ -214,6 +239,7 @@ impl Watched {
             .map(|home| open_files::nameless(&self.pids(), home.dev()))
             .unwrap_or_default();
         let bytes = size.bytes.saturating_add(nameless.bytes);
+        self.disk.store(bytes, Ordering::Relaxed);
         if bytes > most {
             return Err("disk");
         }

@@ -1,6 +1,6 @@
 //! A provider in a folder of its own, and a program inside that runs what it is told.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -101,6 +101,30 @@ impl Drop for Bed {
         let done = std::thread::spawn(move || runtime.map(|runtime| runtime.block_on(end)));
         let _ = done.join();
     }
+}
+
+/// Whether this host lets us make control groups with this controller; found out by trying, apart from the provider.
+pub(crate) fn gives_groups(controller: &str) -> bool {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let group = |names: &str| {
+        let line = own.lines().find_map(|line| {
+            let (listed, path) = line.split_once(':')?.1.split_once(':')?;
+            listed.split(',').any(|name| name == names).then_some(path)
+        });
+        // Version 2 may have moved this process into a group beside its own.
+        line.map(|path| path.trim_end_matches("proliferate-gateway").trim_matches('/').to_owned())
+    };
+    let made = |folder: PathBuf| {
+        let probe = folder.join(format!("test-probe-{}", std::process::id()));
+        std::fs::create_dir(&probe).is_ok() && std::fs::remove_dir(&probe).is_ok()
+    };
+    let root = Path::new("/sys/fs/cgroup");
+    if let Some(path) = group(controller) {
+        return made(root.join(controller).join(path));
+    }
+    let Some(folder) = group("").map(|path| root.join(path)) else { return false };
+    let listed = std::fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+    (controller == "freezer" || listed.split_whitespace().any(|name| name == controller)) && made(folder)
 }
 
 pub(crate) fn id(name: &str) -> SandboxId {

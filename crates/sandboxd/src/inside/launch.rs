@@ -106,5 +106,10 @@ fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<(), Refusal>
 
 fn unstarted(error: &std::io::Error) -> Refusal {
     let why = io_refusal(error);
-    Refusal::new(Code::Unreachable, format!("the program could not be started: {}", why.message))
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => Code::NotFound,
+        std::io::ErrorKind::PermissionDenied => Code::Denied,
+        _ => Code::Unreachable,
+    };
+    Refusal::new(code, format!("the program could not be started: {}", why.message))
 }

@@ -21,7 +21,7 @@ async fn exit_codes_signals_and_lanes_come_back() {
     let done = sandbox.client.run(merged, "", 100).await.unwrap();
     assert_eq!((&*done.stdout, &*done.stderr), (&b"a\nb\nc\n"[..], &b""[..]));
     let missing = Exec { argv: vec!["/no/such".to_owned()], timeout_ms: Some(1000), ..Exec::default() };
-    assert_eq!(code(sandbox.client.run(missing, "", 100).await), Code::Unreachable);
+    assert_eq!(code(sandbox.client.run(missing, "", 100).await), Code::NotFound);
     let nothing = Exec { timeout_ms: Some(1000), ..Exec::default() };
     assert_eq!(code(sandbox.client.run(nothing, "", 100).await), Code::BadRequest);
 }
@@ -132,9 +132,22 @@ async fn somebody_left_behind_does_not_hold_the_answer_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_stops_the_writer_and_can_still_kill() {
     let sandbox = start().await;
-    let mut handle = sandbox.client.exec(shell("yes")).await.unwrap();
+    let mut handle = sandbox.client.exec(shell("echo $$ > pid; exec yes")).await.unwrap();
     handle.output.next().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let pid = std::fs::read_to_string(sandbox.workspace().join("pid")).unwrap();
+    let written = || {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", pid.trim())).unwrap();
+        io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap()
+    };
+    // It fills what the channel may hold and then waits, however often one looks.
+    let (mut before, mut same) = (0, 0);
+    until("the writer stands still", || {
+        let now = written();
+        same = if now == before { same + 1 } else { 0 };
+        before = now;
+        same == 10
+    })
+    .await;
     let memory = sandbox.client.status().await.unwrap().memory_bytes;
     assert!(memory < 200 << 20, "{memory}");
     handle.control.signal(9).await.unwrap();

@@ -184,10 +184,10 @@ async fn a_huge_file_is_read_only_in_parts_and_a_failed_write_leaves_nothing() {
     );
     let cut = crate::hostile::write_with_limit(sandbox.port, "kept", 10, 1000).await;
     assert!(cut.contains("too_large"), "{cut}");
-    crate::hostile::write_and_break_off(sandbox.port, "kept").await;
     let names = || -> Vec<_> {
         std::fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
+    crate::hostile::write_and_break_off(sandbox.port, "kept", || names().len() == 2).await;
     crate::common::until("the draft is gone", || names() == ["kept"]).await;
     assert_eq!(std::fs::read(workspace.join("kept")).unwrap(), b"new");
 }

@@ -33,12 +33,13 @@ pub(crate) async fn write_with_limit(port: u16, path: &str, most: u64, size: usi
     String::from_utf8(stream.receiver.outcome().await.unwrap().to_vec()).unwrap()
 }
 
-pub(crate) async fn write_and_break_off(port: u16, path: &str) {
+/// Breaks off once `begun` says that the sandbox has begun to write.
+pub(crate) async fn write_and_break_off(port: u16, path: &str, begun: impl FnMut() -> bool) {
     let caller = raw(port).await;
     let request = format!(r#"{{"op":"write","place":{{"root":"workspace","path":"{path}"}}}}"#);
     let mut stream = caller.open(request).await.unwrap();
     stream.sender.send(Lane::Main, vec![1; 1000]).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    crate::common::until("the draft is there", begun).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,9 +141,9 @@ async fn termination_stops_the_services_first() {
     let spec = ServiceSpec { name: "web".to_owned(), command, cwd: None, env, restart: Restart::Always };
     process.client.service_start(spec).await.unwrap();
     let workspace = process.folder.path().join("home/workspace");
-    until("the service runs", || workspace.join("pid").exists()).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    let pid = std::fs::read_to_string(workspace.join("pid")).unwrap();
+    let pid = || std::fs::read_to_string(workspace.join("pid")).unwrap_or_default();
+    until("the service runs", || pid().ends_with('\n')).await;
+    let pid = pid();
     kill_process(Pid::from_child(&process.child.0), Signal::TERM).unwrap();
     assert_eq!(process.child.0.wait().unwrap().code(), Some(0));
     assert_eq!(std::fs::read_to_string(workspace.join("ended")).unwrap(), "bye\n");

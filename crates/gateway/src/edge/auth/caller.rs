@@ -91,6 +91,15 @@ impl Caller {
         }
     }
 
+    /// Names the caller in every log line of its request.
+    pub(in crate::edge) fn note(&self) {
+        let span = tracing::Span::current();
+        span.record("caller", self.identity());
+        if let Some(org) = self.me().org_id {
+            span.record("org", tracing::field::display(org));
+        }
+    }
+
     /// The caller's place in the table of `access`.
     pub fn kind(&self) -> CallerKind {
         match self {
@@ -208,7 +217,9 @@ async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
         Some(CredentialKind::Cookie) => app.store.login_session_owner(&login, app.clock.now()).await?,
         _ => None,
     };
-    known(owner.map(|member| Caller::User(User::new(member, UserCredential::Login(login)))))
+    let caller = known(owner.map(|member| Caller::User(User::new(member, UserCredential::Login(login)))))?;
+    caller.note();
+    Ok(caller)
 }
 
 impl FromRequestParts<AppState> for User {
@@ -238,10 +249,15 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
             Some(claim) => claimed(app, claim).await?,
-            None => old_sandbox(app, token, session).await?,
+            None => match app.issuer.expired(token, app.clock.now()) {
+                Some(at) => return Err(ApiError::expired_token(at)),
+                None => old_sandbox(app, token, session).await?,
+            },
         },
     };
-    known(found)
+    let caller = known(found)?;
+    caller.note();
+    Ok(caller)
 }
 
 /// Counts those who are not.

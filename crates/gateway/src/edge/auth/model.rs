@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 
 use super::super::ApiError;
+use super::super::error::Reason;
 use super::caller::{act, bearer};
 use super::{Caller, authenticate};
 use crate::app::AppState;
@@ -31,6 +32,7 @@ impl IntoResponse for ModelRefusal {
         if let Some(seconds) = retry_after {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        answer.extensions_mut().insert(Reason::of(&body));
         answer
     }
 }

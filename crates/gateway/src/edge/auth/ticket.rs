@@ -43,6 +43,7 @@ impl FromRequestParts<AppState> for UrlCaller {
             }
             Some(token) => authenticate(app, &token, None).await?,
         };
+        caller.note();
         if matches!(caller, Caller::Sandbox(_)) {
             return Err(ApiError::invalid_token());
         }

@@ -26,7 +26,7 @@ pub(super) async fn start(
         Ok(None) => {}
         Err(error) => {
             let (status, body) = error.tell();
-            tracing::warn!(%configuration, %status, reason = body.error, "no setup session");
+            tracing::warn!(%configuration, status = status.as_u16(), reason = body.error, "no setup session");
         }
     }
 }

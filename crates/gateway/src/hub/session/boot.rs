@@ -126,7 +126,7 @@ impl Session {
                 }
                 // It was said, and there was no agent that it could have been sent to.
                 (Some(turn), None) if lost => {
-                    unsent = self.app.store.unsettled_prompt(self.record.id, turn).await?
+                    unsent = self.app.store.unsettled_prompt(self.record.id, turn).await?;
                 }
                 _ => {}
             }

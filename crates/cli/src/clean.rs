@@ -1,0 +1,91 @@
+//! What comes from an agent, a caller or an export is hostile: on a terminal its control characters would move the cursor, rename the window or
+//! show something else than is there. They are shown as escapes instead, so that nothing is hidden either.
+
+use std::fmt::Write as _;
+
+/// The text with escapes for all that a terminal obeys; lines and tabs stay.
+pub(crate) fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        match c {
+            '\n' | '\t' => cleaned.push(c),
+            // The end of a line, as other systems write it.
+            '\r' if letters.peek() == Some(&'\n') => {}
+            c if is_obeyed(c) => cleaned.extend(c.escape_unicode()),
+            c => cleaned.push(c),
+        }
+    }
+    cleaned
+}
+
+/// The same as one line: what would begin another one is an escape too.
+pub(crate) fn one_line(text: &str) -> String {
+    clean(text).replace('\n', "\\n").replace('\t', " ")
+}
+
+/// JSON text in which no character is left that a terminal obeys. It means the same: such characters can only stand in
+/// strings, where every one may be written as an escape.
+pub(crate) fn clean_json(json: &str) -> String {
+    let mut cleaned = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_obeyed(c) && c != '\n' {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(cleaned, "\\u{unit:04x}");
+            }
+        } else {
+            cleaned.push(c);
+        }
+    }
+    cleaned
+}
+
+/// Control characters, those that turn the direction of text, and those that end lines without being line breaks.
+fn is_obeyed(c: char) -> bool {
+    let is_direction = matches!(c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    is_direction || c.is_control()
+}
+
+/// One line of at most this many characters.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    cut(&text.split_whitespace().collect::<Vec<_>>().join(" "), most)
+}
+
+/// The beginning of a line, with its indentation.
+pub(crate) fn cut(line: &str, most: usize) -> String {
+    if line.chars().count() <= most {
+        return line.to_owned();
+    }
+    line.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_nothing_to_obey_and_nothing_is_hidden() {
+        assert_eq!(clean("a\x1b[2Jb\x07c\r\u{9b}31m\td\r\n"), "a\\u{1b}[2Jb\\u{7}c\\u{d}\\u{9b}31m\td\n");
+        assert_eq!(clean("safe\u{202e}txt.exe"), "safe\\u{202e}txt.exe");
+        assert_eq!(clean("Grüße 漢字 🙂"), "Grüße 漢字 🙂");
+        assert_eq!(one_line("a\nb\tc"), "a\\nb c");
+    }
+
+    #[test]
+    fn json_means_the_same_without_anything_to_obey() {
+        let value = serde_json::json!({"a\u{9b}": "x\u{202e}y\u{7f}\u{1b}\n🙂"});
+        let text = clean_json(&value.to_string());
+        assert!(text.is_ascii() || !text.chars().any(is_obeyed), "{text}");
+        assert!(text.contains("\\u202e") && text.contains("\\u009b"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn long_text_becomes_one_short_line_and_a_cut_line_keeps_its_indentation() {
+        assert_eq!(shortened("one\n two\tthree", 20), "one two three");
+        assert_eq!(shortened("äöüäöü", 4), "äöü…");
+        assert_eq!(cut("    four", 8), "    four");
+        assert_eq!(cut("    four", 6), "    f…");
+    }
+}

@@ -1,0 +1,76 @@
+//! What the settings point to, opened as the gateway will open it: keys, policy, checkpoints, the model's script.
+
+use gateway::config::{Config, Database};
+use gateway::gate::read_policy;
+use gateway::keyring::Keyring;
+use gateway::llm::Llm;
+use rustix::fs::Access;
+use secrecy::ExposeSecret as _;
+use store::Store;
+
+use super::Finding;
+
+/// Whether there are keys, and those that have sealed the secrets of the database. None is made.
+pub(super) async fn secrets(config: &Config) -> Finding {
+    const NAME: &str = "secrets";
+    let store = match &config.database {
+        Database::Sqlite => Store::open_existing_sqlite(&config.sqlite_file()).await,
+        Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
+    };
+    // A database that is not there has sealed nothing; one that cannot be read is told of elsewhere.
+    let sealing = match store {
+        Ok(store) => {
+            let sealing = store.secret_key_ids().await.unwrap_or_default();
+            store.close().await;
+            sealing
+        }
+        Err(_) => Vec::new(),
+    };
+    match Keyring::check(config, &sealing) {
+        Ok(detail) => Finding::good(NAME, detail),
+        Err(error) => {
+            Finding::bad(NAME, error.to_string(), "give the keys back, from a backup or as settings")
+        }
+    }
+}
+
+pub(super) fn policy(config: &Config) -> Finding {
+    const NAME: &str = "policy";
+    let place = config.policy_dir.as_ref().map_or("built-in".to_owned(), |dir| dir.display().to_string());
+    match read_policy(config.policy_dir.as_deref()) {
+        Ok(policy) => Finding::good(NAME, format!("{place}, {} lanes", policy.lanes().count())),
+        Err(error) => Finding::bad(
+            NAME,
+            format!("{place}: {error}"),
+            "`proliferate policy check` names each mistake; PROLIFERATE_POLICY_DIR names the folder",
+        ),
+    }
+}
+
+/// Whether signed checkpoints of the ledger can be written.
+pub(super) fn checkpoints(config: &Config) -> Finding {
+    const NAME: &str = "checkpoints";
+    let dir = config.checkpoint_dir();
+    let there = dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
+    let there = there.unwrap_or(std::path::Path::new("."));
+    match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Finding::good(NAME, dir.display().to_string()),
+        Err(error) => Finding::bad(
+            NAME,
+            format!("{}: {error}", there.display()),
+            "set AUDIT_CHECKPOINT_DIR to a folder that you may write to",
+        ),
+    }
+}
+
+pub(super) fn script(config: &Config) -> Finding {
+    const NAME: &str = "model script";
+    let Some(path) = &config.model_script else { return Finding::good(NAME, "not set: the built-in one") };
+    let without_key = Config { anthropic_api_key: None, ..config.clone() };
+    match Llm::open(&without_key) {
+        Ok(_) => Finding::good(NAME, path.display().to_string()),
+        Err(error) => {
+            Finding::bad(NAME, error.to_string(), "correct the file that PROLIFERATE_MODEL_SCRIPT names")
+        }
+    }
+}

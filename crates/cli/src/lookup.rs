@@ -1,0 +1,233 @@
+//! Things that people name: by id, by the beginning of an id, by name or by e-mail address. Whatever is meant must be one
+//! thing; of several, all are shown.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use proto::{ApiKeyId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
+use store::{Member, SessionCursor, SessionFilter, Store};
+
+use crate::args::WhichMember;
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Sessions that are looked through, and how many at a time.
+const MOST_SESSIONS: usize = 5_000;
+const PAGE: u32 = 500;
+/// Candidates that are shown when several are meant.
+const SHOWN: usize = 10;
+/// The beginning of an id is at least this long.
+const PREFIX: usize = 4;
+
+/// Something that may be meant: its id, and what else it is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate<T> {
+    pub(crate) id: T,
+    pub(crate) names: Vec<String>,
+}
+
+impl<T> Candidate<T> {
+    pub(crate) fn new(id: T, names: impl IntoIterator<Item = String>) -> Self {
+        Self { id, names: names.into_iter().filter(|name| !name.is_empty()).collect() }
+    }
+}
+
+/// A kind of thing, and the command that lists all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
+
+const ORG: Kind = Kind("organisation", "proliferate orgs ls");
+const USER: Kind = Kind("member", "proliferate users ls");
+const KEY: Kind = Kind("key", "proliferate keys ls");
+const REPO: Kind = Kind("repository", "GET /v1/repos");
+pub(crate) const CONFIGURATION: Kind = Kind("configuration", "GET /v1/configurations");
+pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
+
+/// The one candidate that `wanted` means: an id, else a name, else the beginning of an id.
+pub(crate) fn pick<T: Copy + Display>(
+    Kind(what, list): Kind,
+    wanted: &str,
+    all: &[Candidate<T>],
+) -> Result<T, Failure> {
+    let by_id = all.iter().filter(|one| one.id.to_string().eq_ignore_ascii_case(wanted));
+    let by_name = all.iter().filter(|one| one.names.iter().any(|name| name.eq_ignore_ascii_case(wanted)));
+    let begins = |one: &&Candidate<T>| {
+        wanted.len() >= PREFIX && one.id.to_string().starts_with(&wanted.to_ascii_lowercase())
+    };
+    let by_prefix = all.iter().filter(begins);
+    let found: [Vec<&Candidate<T>>; 3] = [by_id.collect(), by_name.collect(), by_prefix.collect()];
+    match found.iter().find(|found| !found.is_empty()).map(Vec::as_slice) {
+        Some([one]) => Ok(one.id),
+        Some(many) => Err(Failure::usage(format!("{wanted:?} can be any of these:{}", listed(many)))),
+        None => Err(Failure::failed(format!(
+            "there is no {what} {wanted:?}: `{list}` shows them (its id, the first {PREFIX} characters of it or more, or its name)"
+        ))),
+    }
+}
+
+fn listed<T: Display>(many: &[&Candidate<T>]) -> String {
+    let line = |one: &&Candidate<T>| format!("\n  {}  {}", one.id, one.names.join(", "));
+    let more = many.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("\n  and {more} more") } else { String::new() };
+    many.iter().take(SHOWN).map(line).collect::<String>() + &more
+}
+
+pub(crate) async fn orgs(store: &Store) -> Result<Vec<Candidate<OrgId>>, Failure> {
+    Ok(store.orgs().await?.into_iter().map(|org| Candidate::new(org.id, [org.name])).collect())
+}
+
+/// Everybody who is a member anywhere, or of one organisation.
+pub(crate) async fn users(store: &Store, org: Option<OrgId>) -> Result<Vec<Candidate<UserId>>, Failure> {
+    let orgs = match org {
+        Some(org) => vec![org],
+        None => store.orgs().await?.into_iter().map(|org| org.id).collect(),
+    };
+    let mut found = BTreeMap::new();
+    for org in orgs {
+        for member in store.members(org).await? {
+            found.insert(member.user_id, Candidate::new(member.user_id, [member.email, member.name]));
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+pub(crate) async fn keys(store: &Store, org: OrgId) -> Result<Vec<Candidate<ApiKeyId>>, Failure> {
+    Ok(store.keys(org).await?.into_iter().map(|key| Candidate::new(key.id, [key.name])).collect())
+}
+
+pub(crate) async fn repos(store: &Store, org: OrgId) -> Result<Vec<Candidate<RepoId>>, Failure> {
+    let repos = store.repos(org).await?.into_iter();
+    Ok(repos.map(|repo| Candidate::new(repo.id, [repo.name].into_iter().chain(repo.url))).collect())
+}
+
+pub(crate) async fn configurations(
+    store: &Store,
+    org: OrgId,
+) -> Result<Vec<Candidate<ConfigurationId>>, Failure> {
+    let all = store.configurations(org).await?.into_iter();
+    Ok(all.map(|one| Candidate::new(one.id, [one.name])).collect())
+}
+
+pub(crate) async fn sessions(store: &Store) -> Result<Vec<Candidate<SessionId>>, Failure> {
+    let mut found = Vec::new();
+    for org in store.orgs().await? {
+        let mut after = None;
+        while found.len() < MOST_SESSIONS {
+            let page = store.sessions(org.id, SessionFilter::default(), PAGE, after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(SessionCursor::after(last));
+            found.extend(page.into_iter().map(|session| Candidate::new(session.id, session.title)));
+        }
+    }
+    Ok(found)
+}
+
+impl Context {
+    /// The organisation that was named, or the first one.
+    pub(crate) async fn org(&self, store: &Store, named: Option<&str>) -> Result<OrgId, Failure> {
+        let all = orgs(store).await?;
+        match named {
+            Some(wanted) => pick(ORG, wanted, &all),
+            None => all.first().map(|org| org.id).ok_or_else(|| {
+                let way = "run `proliferate up` once, or `proliferate orgs create --name NAME`";
+                Failure::failed(format!("there is no organisation yet: {way}"))
+            }),
+        }
+    }
+
+    /// The member of an organisation that was named.
+    pub(crate) async fn user(&self, store: &Store, org: OrgId, named: &str) -> Result<UserId, Failure> {
+        pick(USER, named, &users(store, Some(org)).await?)
+    }
+
+    /// The member that was named, or the first owner.
+    pub(crate) async fn member(&self, store: &Store, which: &WhichMember) -> Result<Member, Failure> {
+        let org = match which.org.as_deref() {
+            Some(org) => Some(self.org(store, Some(org)).await?),
+            None => None,
+        };
+        let user = match which.user.as_deref() {
+            Some(user) => Some(pick(USER, user, &users(store, org).await?)?),
+            None => None,
+        };
+        let found = match (user, org) {
+            (None, None) => store.first_owner().await?,
+            (None, Some(org)) => {
+                store.members(org).await?.into_iter().find(|member| member.role == Role::Owner)
+            }
+            (Some(user), Some(org)) => store.member(org, user).await?,
+            (Some(user), None) => store.memberships(user).await?.into_iter().next(),
+        };
+        let way = "run `proliferate up` once, or `proliferate users create --role owner`";
+        found.ok_or_else(|| Failure::failed(format!("there is no owner yet: {way}")))
+    }
+
+    pub(crate) async fn key(&self, store: &Store, org: OrgId, named: &str) -> Result<ApiKeyId, Failure> {
+        pick(KEY, named, &keys(store, org).await?)
+    }
+
+    pub(crate) async fn repo(&self, store: &Store, org: OrgId, named: &str) -> Result<RepoId, Failure> {
+        pick(REPO, named, &repos(store, org).await?)
+    }
+
+    pub(crate) async fn configuration(
+        &self,
+        store: &Store,
+        org: OrgId,
+        named: &str,
+    ) -> Result<ConfigurationId, Failure> {
+        pick(CONFIGURATION, named, &configurations(store, org).await?)
+    }
+
+    /// The event or run that was named; one that is not there stays as it was named.
+    pub(crate) async fn ledger_id(&self, store: &Store, named: &str) -> Result<String, Failure> {
+        if named.chars().count() < PREFIX || !store.ledger_entries_about(named, 1).await?.is_empty() {
+            return Ok(named.to_owned());
+        }
+        match store.ledger_ids(named, 10).await?.as_slice() {
+            [] => Ok(named.to_owned()),
+            [one] => Ok(one.clone()),
+            many => Err(Failure::usage(format!("{named:?} can be any of these:\n  {}", many.join("\n  ")))),
+        }
+    }
+
+    /// A session of this database. One that is named by its whole id need not be looked for.
+    pub(crate) async fn session(&self, store: &Store, named: &str) -> Result<SessionId, Failure> {
+        match named.parse() {
+            Ok(id) => Ok(id),
+            Err(_) => pick(SESSION, named, &sessions(store).await?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(begin: &str, name: &str) -> Candidate<SessionId> {
+        Candidate::new(format!("{begin}-0000-4000-8000-000000000000").parse().unwrap(), [name.to_owned()])
+    }
+
+    fn picked(wanted: &str, all: &[Candidate<SessionId>]) -> Result<String, String> {
+        let found = pick(Kind("thing", "things ls"), wanted, all);
+        found.map(|id| id.to_string()[..8].to_owned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_id_a_name_and_the_beginning_of_an_id_are_found() {
+        let all = [one("12345678", "ada@example.com"), one("1234ffff", "bob"), one("00000007", "Bob")];
+        for (wanted, found) in [
+            ("12345678-0000-4000-8000-000000000000", "12345678"),
+            ("ADA@example.com", "12345678"),
+            ("1234F", "1234ffff"),
+        ] {
+            assert_eq!(picked(wanted, &all).as_deref(), Ok(found), "{wanted}");
+        }
+        let many = picked("1234", &all).unwrap_err();
+        assert!(many.contains("12345678-") && many.contains("1234ffff-") && many.contains("ada@"), "{many}");
+        assert!(picked("bob", &all).unwrap_err().contains("00000007-"));
+        for none in ["eve", "123", ""] {
+            assert!(picked(none, &all).unwrap_err().contains("`things ls`"), "{none}");
+        }
+    }
+}

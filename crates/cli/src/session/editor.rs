@@ -1,0 +1,182 @@
+//! The line that a person writes: with history, and with pastes of several lines, while the session goes on above it.
+//!
+//! The editor has a thread of its own, as it waits for keys. Only while it waits does it own the terminal; what is shown
+//! meanwhile goes through it, line by line. At all other times text is shown as it comes.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::mpsc as std_mpsc;
+
+use gateway::config;
+use rustix::termios::{self, OptionalActions, Termios};
+use rustyline::config::Configurer as _;
+use rustyline::error::ReadlineError;
+use rustyline::{DefaultEditor, ExternalPrinter};
+use tokio::sync::mpsc;
+
+use crate::failure::Failure;
+
+const PROMPT: &str = "› ";
+
+/// What a person did at the prompt.
+#[derive(Debug)]
+pub(super) enum Typed {
+    Line(String),
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-D, or the terminal is gone.
+    End,
+}
+
+/// The editor of one terminal.
+pub(super) struct Editor {
+    go: std_mpsc::Sender<()>,
+    typed: mpsc::Receiver<Typed>,
+    terminal: Terminal,
+    before: Option<Termios>,
+    waits: bool,
+}
+
+type Printer = Box<dyn ExternalPrinter>;
+
+/// The terminal as a place to write to, whoever owns it.
+#[derive(Clone)]
+pub(super) struct Terminal(Rc<RefCell<Inner>>);
+
+struct Inner {
+    printer: Option<Printer>,
+    /// The beginning of a line that goes to the editor when it is complete.
+    line: Vec<u8>,
+    edits: bool,
+}
+
+impl Terminal {
+    pub(super) fn plain() -> Self {
+        Self(Rc::new(RefCell::new(Inner { printer: None, line: Vec::new(), edits: false })))
+    }
+}
+
+impl Write for Terminal {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut inner = self.0.borrow_mut();
+        if !inner.edits {
+            return anstream::stdout().write(bytes);
+        }
+        inner.line.extend_from_slice(bytes);
+        if let Some(end) = inner.line.iter().rposition(|byte| *byte == b'\n') {
+            let lines: Vec<u8> = inner.line.drain(..=end).collect();
+            inner.print(&lines);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        anstream::stdout().flush()
+    }
+}
+
+impl Inner {
+    fn print(&mut self, text: &[u8]) {
+        if let Some(printer) = &mut self.printer {
+            // A terminal that is gone is found by whoever reads from it.
+            let _ = printer.print(String::from_utf8_lossy(text).into_owned());
+        }
+    }
+}
+
+impl Editor {
+    pub(super) fn start() -> Result<Self, Failure> {
+        let failed = |error: ReadlineError| Failure::failed(format!("cannot use this terminal: {error}"));
+        let mut editor = DefaultEditor::new().map_err(failed)?;
+        editor.set_max_history_size(1000).map_err(failed)?;
+        let printer = editor.create_external_printer().map_err(failed)?;
+        let history = history_file();
+        if let Some(file) = &history {
+            // There is none at the first time.
+            let _ = editor.load_history(file);
+        }
+        let (go, asked) = std_mpsc::channel();
+        let (tell, typed) = mpsc::channel(1);
+        let before = termios::tcgetattr(io::stdin()).ok();
+        std::thread::spawn(move || read_lines(editor, history.as_deref(), &asked, &tell));
+        let terminal = Terminal::plain();
+        terminal.0.borrow_mut().printer = Some(Box::new(printer));
+        Ok(Self { go, typed, terminal, before, waits: false })
+    }
+
+    pub(super) fn terminal(&self) -> Terminal {
+        self.terminal.clone()
+    }
+
+    /// Whether the prompt is shown.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// The next line. The prompt is shown from the first call on; a caller that stops waiting may come back.
+    pub(super) async fn next(&mut self) -> Typed {
+        if !self.waits {
+            self.waits = true;
+            self.terminal.0.borrow_mut().edits = true;
+            let _ = self.go.send(());
+        }
+        let typed = self.typed.recv().await.unwrap_or(Typed::End);
+        self.waits = false;
+        let mut inner = self.terminal.0.borrow_mut();
+        inner.edits = false;
+        let rest = std::mem::take(&mut inner.line);
+        let _ = anstream::stdout().write_all(&rest);
+        typed
+    }
+}
+
+/// A thread that still waits for keys does not put the terminal back.
+impl Drop for Editor {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+        if self.waits {
+            // No marks around what is pasted any more.
+            let _ = io::stdout().write_all(b"\x1b[?2004l\n");
+        }
+    }
+}
+
+fn read_lines(
+    mut editor: DefaultEditor,
+    history: Option<&Path>,
+    asked: &std_mpsc::Receiver<()>,
+    tell: &mpsc::Sender<Typed>,
+) {
+    while asked.recv().is_ok() {
+        let typed = match editor.readline(PROMPT) {
+            Ok(line) => {
+                if editor.add_history_entry(line.as_str()).unwrap_or(false)
+                    && let Some(file) = history
+                {
+                    // A prompt that is not remembered is no reason to refuse it.
+                    let _ = editor.append_history(file);
+                }
+                Typed::Line(line)
+            }
+            Err(ReadlineError::Interrupted) => Typed::Interrupt,
+            Err(_) => Typed::End,
+        };
+        if tell.blocking_send(typed).is_err() {
+            return;
+        }
+    }
+}
+
+/// `$XDG_STATE_HOME/proliferate/history`, readable by its owner only.
+fn history_file() -> Option<PathBuf> {
+    let environment = config::environment();
+    let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))?;
+    let folder = state.join("proliferate");
+    gateway::DataDir::prepare(&folder).ok()?;
+    Some(folder.join("history"))
+}

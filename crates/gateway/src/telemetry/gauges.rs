@@ -1,0 +1,33 @@
+//! What is true at this moment, read when somebody asks for the metrics: nothing has to be kept up to date in between.
+
+use std::time::Duration;
+
+use crate::app::AppState;
+
+/// A database that does not answer must not hold the other numbers up.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Sets every gauge to its present value. What cannot be known now keeps its last value.
+pub(crate) async fn refresh(app: &AppState) {
+    set("proliferate_live_sessions", app.hubs.count());
+    set("proliferate_writes_waiting", app.store.waiting_writes());
+    if let Some(used) = app.sandboxes.usage() {
+        set("proliferate_sandboxes", used.sandboxes);
+        set("proliferate_sandbox_memory_bytes", used.memory_bytes);
+        set("proliferate_sandbox_disk_bytes", used.disk_bytes);
+    }
+    let database = async { tokio::join!(app.store.waiting_prompts(), app.store.last_checkpoint()) };
+    let Ok((prompts, checkpoint)) = tokio::time::timeout(PATIENCE, database).await else { return };
+    if let Ok(prompts) = prompts {
+        set("proliferate_prompts_waiting", prompts);
+    }
+    if let Ok(Some(at)) = checkpoint {
+        let age = (app.clock.now() - at).to_std().unwrap_or_default();
+        set("proliferate_checkpoint_age_seconds", age.as_secs());
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float, exact up to 2^53")]
+fn set(name: &'static str, value: impl TryInto<u64>) {
+    metrics::gauge!(name).set(value.try_into().unwrap_or(u64::MAX) as f64);
+}
