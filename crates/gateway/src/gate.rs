@@ -5,6 +5,7 @@
 //! effect; its outcome, its answer and the event that tells it are one after it. So a call is executed once, on
 //! whichever instance it arrives, and a crash between the two is an honest `unknown`.
 
+mod administration;
 mod answers;
 mod artifacts;
 mod call;
@@ -20,6 +21,7 @@ mod rules;
 mod runs;
 mod scribe;
 mod upkeep;
+mod verify;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -32,12 +34,16 @@ use store::{Store, StoreError};
 
 use crate::config::Config;
 
+pub use administration::{AdminChange, Subject};
 use answers::Answers;
 
-pub(crate) use artifacts::{LARGEST, reference, unknown_reference};
+pub(crate) use artifacts::{LARGEST, is_content_of, is_named_right, reference, unknown_reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
 use checkpoints::Checkpoints;
-pub use checkpoints::{CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger};
+pub use checkpoints::{
+    CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
+};
+pub(crate) use governance::first_start_event;
 pub use governance::{Governance, GovernanceError, Grant};
 use known::InFlight;
 use lock::SafetyLockReading;
@@ -48,6 +54,7 @@ pub use rules::{RulesError, known_tool, read_policy};
 pub(crate) use runs::{Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent, agent_role};
 use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;
+pub use verify::{Difference, Verified, VerifyError, verify_database};
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned.
 pub(crate) const DEAD_AFTER: Duration = Duration::from_secs(30);

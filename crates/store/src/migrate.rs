@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -42,6 +42,11 @@ impl Migration {
             text: include_str!("../migrations/0013_default_branch.sql"),
         },
         Self { version: 14, name: "action_modes", text: include_str!("../migrations/0014_action_modes.sql") },
+        Self {
+            version: 15,
+            name: "grant_revocation",
+            text: include_str!("../migrations/0015_grant_revocation.sql"),
+        },
     ];
 
     /// The schema version of this program.

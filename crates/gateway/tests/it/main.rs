@@ -13,6 +13,7 @@ mod raw;
 mod world;
 
 // Who is asking.
+mod administration;
 mod attach;
 mod bearer;
 mod identity;

@@ -100,7 +100,9 @@ impl Session {
             }
         }
         if let Some(turn) = &turn {
-            self.app.gate.begin_turn(&self.record, turn).await?;
+            let sender = self.queue.iter().find(|prompt| prompt.id == *turn);
+            let sender = sender.and_then(|prompt| prompt.sender_id.as_deref());
+            self.app.gate.begin_turn(&self.record, turn, sender).await?;
         }
         self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
         if let (Some(turn), Some(agent)) = (&turn, &self.record.agent_session_id) {
