@@ -100,8 +100,8 @@ impl Session {
             }
         }
         if let Some(turn) = &turn {
-            let sender = self.queue.iter().find(|prompt| prompt.id == *turn);
-            let sender = sender.and_then(|prompt| prompt.sender_id.as_deref());
+            let prompt = self.app.store.unsettled_prompt(self.record.id, turn).await?;
+            let sender = prompt.as_ref().and_then(|prompt| prompt.sender_id.as_deref());
             self.app.gate.begin_turn(&self.record, turn, sender).await?;
         }
         self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
