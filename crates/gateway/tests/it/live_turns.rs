@@ -47,7 +47,7 @@ async fn a_turn_names_who_prompted(on: On) {
     let Midway { live, .. } = Midway::start(on, "one ").await;
     let filter = store::EventFilter { after: -1, limit: 100, ..store::EventFilter::default() };
     let events = live.app.store.ledger_events(live.ada.org, &filter).await.unwrap();
-    let notes = |record: &str| serde_json::from_str::<serde_json::Value>(record).unwrap()["notes"].clone();
+    let notes = |record: &str| serde_json::from_str::<Value>(record).unwrap()["notes"].clone();
     let turns: Vec<_> =
         events.iter().filter(|event| event.record.contains("\"operation\":\"agent\"")).collect();
     assert_eq!(turns.len(), 2, "allowed and begun: {events:?}");
