@@ -62,6 +62,7 @@ impl Sql {
         if sql.is_postgres() {
             sql.run("SET session_replication_role = replica");
         } else {
+            sql.run("PRAGMA foreign_keys = OFF");
             for trigger in sql.texts("SELECT name FROM sqlite_master WHERE type = 'trigger'") {
                 sql.run(&format!("DROP TRIGGER {trigger}"));
             }
@@ -270,7 +271,7 @@ fn other_value(table: &str, column: &str, kind: &str, is_postgres: bool) -> Stri
         ("uuid", false) => "x'00000000000000000000000000000001'".to_owned(),
         ("bytea", true) => "'\\x7b20207d'".to_owned(),
         ("bytea", false) => "x'7b20207d'".to_owned(),
-        ("bigint", _) => format!("COALESCE({column}, 0) + 1"),
+        ("bigint", _) => format!("COALESCE({column}, 0) + 1000"),
         ("boolean", _) => format!("NOT {column}"),
         ("jsonb", _) => "'{\"forged\": true}'".to_owned(),
         ("timestamp with time zone", _) if column == "valid_from" => {
