@@ -12,6 +12,7 @@ use crate::event::{ActionType, Event};
 use crate::hash::Hash;
 use crate::key::PublicKey;
 use crate::statement::{LostKey, Restore};
+use crate::text::Text;
 use crate::tree::Tree;
 
 mod keys;
@@ -263,15 +264,15 @@ impl Verifier {
     }
 
     fn note_key(&mut self, position: u64, event: &Event) -> Result<(), Fault> {
-        let notes = event.notes.as_ref().map(|notes| notes.as_str()).unwrap_or_default();
-        let noted = if is_about(event, KeyChange::TARGET) {
-            KeyChange::verify(notes).is_some_and(|change| self.keys.change(position, change))
+        let said = event.notes.as_ref().map(Text::as_str).unwrap_or_default();
+        let fits = if is_about(event, KeyChange::TARGET) {
+            KeyChange::verify(said).is_some_and(|change| self.keys.change(position, change))
         } else if is_about(event, LostKey::TARGET) {
-            notes.parse().is_ok_and(|key| self.keys.replace_lost(position, key))
+            said.parse().is_ok_and(|key| self.keys.replace_lost(position, key))
         } else {
             true
         };
-        if noted {
+        if fits {
             return Ok(());
         }
         let event_id = Some(event.event_id.as_str().to_owned());
