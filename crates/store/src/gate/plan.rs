@@ -133,7 +133,7 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64
             plan.takes.push((*org, run_id, to));
         }
         change @ (Change::Lock(_) | Change::Grant(_) | Change::SetMode(_) | Change::RevokeGrant { .. }) => {
-            plan.governing.push(change)
+            plan.governing.push(change);
         }
         Change::Nothing => {}
     }
