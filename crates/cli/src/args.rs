@@ -19,7 +19,9 @@ use crate::complete;
 pub(crate) use actions::{ActionsCommand, ModesCommand};
 pub(crate) use audit::{AuditCommand, ProveArgs, VerifyArgs};
 pub(crate) use orgs::{LimitsArgs, OrgsCommand};
-pub(crate) use policy::{ExplainArgs, GrantArgs, OverrideCommand, PolicyCommand, RiskArg, WriteArg};
+pub(crate) use policy::{
+    ExplainArgs, GrantArgs, GrantsCommand, OverrideCommand, PolicyCommand, RiskArg, WriteArg,
+};
 pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
 
 /// Runs coding agents in sandboxes, lets people watch and steer them, and keeps a record of what they did.

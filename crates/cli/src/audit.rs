@@ -37,6 +37,7 @@ pub(crate) async fn run(context: &Context, command: AuditCommand) -> Result<(), 
             Ok(())
         }
         AuditCommand::RotateKey => rotate(context).await,
+        AuditCommand::ReplaceLostKey { reason } => replace_lost(context, &reason).await,
     }
 }
 
@@ -50,6 +51,17 @@ async fn rotate(context: &Context) -> Result<(), Failure> {
         context.config.audit_key_file().display()
     );
     context.out.result(&json!({ "key": new.to_string(), "old": old.to_string() }), &sentence);
+    Ok(())
+}
+
+async fn replace_lost(context: &Context, reason: &str) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let key = context.governance(&store).replace_lost_key(reason).await?;
+    let sentence = format!(
+        "checkpoints are signed by a new key from here on; give it to your auditors, who keep the lost one for what is \
+         before:\n{key}"
+    );
+    context.out.result(&json!({ "key": key.to_string() }), &sentence);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use gateway::config::{self, Config, Database};
-use gateway::gate::Governance;
+use gateway::gate::{AdminChange, Governance};
 use gateway::keyring::Keyring;
 use gateway::runtime::Insecure;
 use gateway::vault::Vault;
@@ -17,6 +17,7 @@ use url::Url;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
+use crate::operator::host_user;
 use crate::output::{Output, ago};
 
 /// The parts a command works with.
@@ -26,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) rng: Rng,
     pub(crate) out: Output,
     pub(crate) insecure: Insecure,
+    /// Who runs the command, as the ledger names them.
+    pub(crate) operator: String,
     /// The database, once a command has asked for it.
     opened: OnceCell<Store>,
 }
@@ -53,6 +56,7 @@ impl Context {
             rng: Rng::system(),
             out: Output::new(cli.json),
             insecure: if cli.insecure_sandbox { Insecure::Allowed } else { Insecure::Refused },
+            operator: host_user(),
             opened: OnceCell::new(),
         })
     }
@@ -93,7 +97,18 @@ impl Context {
 
     /// What changes the rules of all gateways on this database.
     pub(crate) fn governance<'a>(&'a self, store: &'a Store) -> Governance<'a> {
-        Governance { config: &self.config, store, clock: &self.clock, rng: &self.rng }
+        let Self { config, clock, rng, operator, .. } = self;
+        Governance { config, store, clock, rng, operator }
+    }
+
+    /// The store through which a change of administration is made, so that it is recorded.
+    pub(crate) async fn administer(
+        &self,
+        store: &Store,
+        org: OrgId,
+        change: &AdminChange,
+    ) -> Result<Store, Failure> {
+        Ok(self.governance(store).administer(org, change).await?)
     }
 
     /// How long ago something was, for people.

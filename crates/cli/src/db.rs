@@ -96,11 +96,16 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     };
     spinner.finish_and_clear();
     let kept = kept?;
+    // A backup of an older schema is brought up to date, or it could not tell what happened to it.
+    let store = context.store_or_new().await?;
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let records = context.governance(&store).record_restore(&name).await?;
     let note =
         kept.as_ref().map(|kept| format!("; the old one is kept as {}", kept.display())).unwrap_or_default();
-    context
-        .out
-        .result(&json!({ "restored": file, "kept": kept }), &format!("{} restored{note}", file.display()));
+    context.out.result(
+        &json!({ "restored": file, "kept": kept, "records": records }),
+        &format!("{} restored, with {records} records of the ledger{note}", file.display()),
+    );
     Ok(())
 }
 

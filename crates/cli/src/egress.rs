@@ -1,5 +1,6 @@
 //! `egress`: what sandboxes may reach, from the command line. A running gateway follows within a second.
 
+use gateway::gate::AdminChange;
 use gateway::runtime::check_rules;
 use proto::http::EgressRules;
 use proto::iso;
@@ -60,7 +61,9 @@ async fn change(
     change(&mut rules);
     check_rules(&rules).map_err(|error| Failure::usage(error.to_string()))?;
     let EgressRules { mode, allow, deny } = rules.clone();
+    let change = AdminChange::egress(mode, &allow, &deny);
     let policy = EgressPolicy { org_id, mode, allow: allow.into(), deny: deny.into() };
+    let store = context.administer(&store, org_id, &change).await?;
     store.put_egress_policy(policy, None, context.clock.now()).await?;
     print(context, &rules);
     Ok(())

@@ -1,5 +1,6 @@
 //! `keys`: credentials that act for a member until they are revoked.
 
+use gateway::gate::{AdminChange, Subject};
 use gateway::identity::{Credential, CredentialKind};
 use proto::{ApiKeyId, iso, text};
 use secrecy::ExposeSecret as _;
@@ -18,6 +19,8 @@ pub(crate) async fn run(context: &Context, command: KeysCommand) -> Result<(), F
             let store = context.store().await?;
             let org = context.org(&store, org.org.as_deref()).await?;
             let key = context.key(&store, org, &key).await?;
+            let change = AdminChange::new(Subject::ApiKey, "revoke", format!("key {key}"));
+            let store = context.administer(&store, org, &change).await?;
             store.revoke_key(org, key, None, context.clock.now()).await?;
             context.out.result(&json!({ "id": key }), &format!("key {key} is revoked"));
             Ok(())
@@ -35,6 +38,8 @@ async fn create(context: &Context, name: String, which: WhichMember) -> Result<(
     let id = ApiKeyId::from(context.rng.uuid(at));
     let key = Credential::new(CredentialKind::ApiKey, &context.rng);
     let (org_id, user_id) = (member.org_id, member.user_id);
+    let change = AdminChange::new(Subject::ApiKey, "create", format!("key {id} of user {user_id}"));
+    let store = context.administer(&store, org_id, &change).await?;
     store.create_key(NewApiKey { id, org_id, user_id, name, hint: key.hint, key_hash: key.hash, at }).await?;
     context.out.result(&json!({ "id": id, "key": key.text.expose_secret() }), key.text.expose_secret());
     Ok(())

@@ -16,6 +16,7 @@ mod db;
 mod egress;
 mod hidden;
 mod keys;
+mod operator;
 mod orgs;
 mod policy;
 mod sandbox;

@@ -1,5 +1,6 @@
 //! `orgs`: whose data there is.
 
+use gateway::gate::{AdminChange, Subject};
 use gateway::llm::dollars;
 use proto::{OrgId, iso, text};
 use serde_json::json;
@@ -24,7 +25,9 @@ async fn create(context: &Context, name: String) -> Result<(), Failure> {
     }
     let at = context.clock.now();
     let id = OrgId::from(context.rng.uuid(at));
-    context.store_or_new().await?.create_org(NewOrg { id, name: name.clone(), at }).await?;
+    let change = AdminChange::new(Subject::Organization, "create", format!("organisation {id}"));
+    let store = context.administer(&context.store_or_new().await?, id, &change).await?;
+    store.create_org(NewOrg { id, name: name.clone(), at }).await?;
     context.out.result(&json!({ "id": id }), &format!("organisation {id} ({name}) made"));
     Ok(())
 }
@@ -50,6 +53,8 @@ async fn limits(context: &Context, args: LimitsArgs) -> Result<(), Failure> {
         let now = store.org_budget(org).await?;
         let budget = args.budget.map_or(now.budget_micros, |limit| limit.0);
         let sessions = args.sessions.map_or(now.session_limit, |limit| limit.0);
+        let change = AdminChange::limits(budget, sessions);
+        let store = context.administer(&store, org, &change).await?;
         store.set_org_limits(org, budget, sessions).await?;
     }
     let now = store.org_budget(org).await?;

@@ -3,6 +3,7 @@
 mod explain;
 mod govern;
 mod replay;
+mod status;
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use gateway::gate::{RulesError, read_policy};
 use policy::{Effect, Policy, PolicyError};
 use serde_json::json;
 
-use crate::args::{OverrideCommand, PolicyCommand};
+use crate::args::{GrantsCommand, OverrideCommand, PolicyCommand};
 use crate::context::Context;
 use crate::failure::Failure;
 
@@ -22,6 +23,11 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Result<(),
         PolicyCommand::Replay { dir, org } => replay::run(context, &dir, org.as_deref()).await,
         PolicyCommand::Lock { reason } => govern::lock(context, true, &reason).await,
         PolicyCommand::Unlock { reason } => govern::lock(context, false, &reason).await,
+        PolicyCommand::Status => status::show(context).await,
+        PolicyCommand::Grants(GrantsCommand::Ls { all }) => status::grants(context, all).await,
+        PolicyCommand::Grants(GrantsCommand::Revoke { grant, reason }) => {
+            govern::revoke(context, grant, &reason).await
+        }
         PolicyCommand::Override(OverrideCommand::Grant(args)) => govern::grant(context, &args).await,
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use gateway::gate::{AdminChange, Subject};
 use proto::{OrgId, dotenv, iso};
 use secrecy::SecretString;
 use serde_json::json;
@@ -32,6 +33,8 @@ pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<()
         SecretsCommand::Rm { key, owner } => {
             let store = context.store().await?;
             let (org, scope) = scope(context, &store, &owner).await?;
+            let change = AdminChange::secrets("remove", scope, [key.as_str()]);
+            let store = context.administer(&store, org, &change).await?;
             store.delete_secret(org, scope, &key).await?;
             context.out.result(&json!({ "key": key }), &format!("{key} removed"));
         }
@@ -46,6 +49,8 @@ async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)])
     let (org, scope) = scope(context, &store, owner).await?;
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (key.clone(), SecretString::from(value.as_str()))).collect();
+    let change = AdminChange::secrets("set", scope, pairs.iter().map(|(key, _)| key.as_str()));
+    let store = context.administer(&store, org, &change).await?;
     Ok(context.vault(&store).await?.set_all(org, scope, &pairs, None).await?)
 }
 
@@ -76,13 +81,16 @@ async fn rotate(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
     let mut keyring = context.keyring(&store).await?;
     keyring.renew_vault_key(&context.rng)?;
-    let vault = gateway::vault::Vault::new(store, &keyring, context.clock.clone(), context.rng.clone())?;
+    let vault =
+        gateway::vault::Vault::new(store.clone(), &keyring, context.clock.clone(), context.rng.clone())?;
     let spinner = context.out.spinner("sealing secrets with the new key");
     let done =
         vault.rotate(|done| spinner.set_message(format!("sealing secrets with the new key: {done}"))).await;
     spinner.finish_and_clear();
     let done = done?;
     keyring.forget_old_vault_key()?;
+    let change = AdminChange::new(Subject::VaultKey, "rotate", format!("{done} secrets sealed anew"));
+    context.governance(&store).record(&change).await?;
     context.out.result(&json!({ "rotated": done }), &format!("{done} secrets sealed with the present key"));
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `users` and `login-link`: who may come in, and as what.
 
+use gateway::gate::{AdminChange, Subject};
 use gateway::identity::login_link;
 use proto::{Role, UserId, iso, text};
 use secrecy::ExposeSecret as _;
@@ -46,7 +47,8 @@ async fn create(context: &Context, new: NewUser) -> Result<(), Failure> {
     let at = context.clock.now();
     let user_id = UserId::from(context.rng.uuid(at));
     let member = NewMember { user_id, email: email.clone(), name, org_id, role, at };
-    let user = store.add_member(member).await?;
+    let change = AdminChange::new(Subject::Member, "add", format!("role {role}"));
+    let user = context.administer(&store, org_id, &change).await?.add_member(member).await?;
     context.out.result(&json!({ "id": user }), &format!("user {user} ({email}) is {role} of {org_id}"));
     Ok(())
 }
@@ -71,7 +73,11 @@ async fn change(context: &Context, org: Option<&str>, user: &str, to: Option<Rol
     let store = context.store().await?;
     let org = context.org(&store, org).await?;
     let user = context.user(&store, org, user).await?;
-    store.change_member(org, user, to).await?;
+    let change = match to {
+        Some(role) => AdminChange::new(Subject::Role, "change", format!("user {user}, role {role}")),
+        None => AdminChange::new(Subject::Member, "remove", format!("user {user}")),
+    };
+    context.administer(&store, org, &change).await?.change_member(org, user, to).await?;
     let sentence = match to {
         Some(role) => format!("user {user} is {role} now"),
         None => format!("user {user} is no longer a member of {org}"),

@@ -4,6 +4,7 @@
 mod document;
 mod router;
 // Who is asking, and for which organisation and session.
+mod administer;
 pub mod auth;
 // What a URL and a body may be, and what a refusal looks like.
 mod body;

@@ -5,6 +5,7 @@
 //! effect; its outcome, its answer and the event that tells it are one after it. So a call is executed once, on
 //! whichever instance it arrives, and a crash between the two is an honest `unknown`.
 
+mod administration;
 mod answers;
 mod artifacts;
 mod call;
@@ -22,6 +23,7 @@ mod rules;
 mod runs;
 mod scribe;
 mod upkeep;
+mod verify;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -34,12 +36,16 @@ use store::{Store, StoreError};
 
 use crate::config::Config;
 
+pub use administration::{AdminChange, Subject};
 use answers::Answers;
 
-pub(crate) use artifacts::{LARGEST, reference, unknown_reference};
+pub(crate) use artifacts::{LARGEST, is_content_of, is_named_right, reference, unknown_reference};
 pub(crate) use call::{Answered, CALLBACK, Call, Door, Outcome, TURN, callback_run};
 use checkpoints::Checkpoints;
-pub use checkpoints::{CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger};
+pub use checkpoints::{
+    CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
+};
+pub(crate) use governance::first_start_event;
 pub use governance::{Governance, GovernanceError, Grant};
 use known::InFlight;
 use lock::SafetyLockReading;
@@ -56,6 +62,7 @@ pub(crate) use runs::{
 };
 use scribe::Scribe;
 pub(crate) use upkeep::keep_gate;
+pub use verify::{Difference, Verified, VerifyError, verify_database};
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned. One on the same machine that has
 /// died for certain is forgotten at once ([`Process`]).

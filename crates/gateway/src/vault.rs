@@ -13,7 +13,7 @@ use clock::{Clock, Rng};
 use proto::{OrgId, SecretId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
-use store::{NewSecret, Scope, Sealed, Store, StoreError};
+use store::{NewEvent, NewSecret, Scope, Sealed, Store, StoreError};
 
 use crate::keyring::{Keyring, KeyringError};
 
@@ -85,6 +85,12 @@ impl Vault {
         sealing.iter().find(is_unknown).map_or(Ok(()), |id| Err(VaultError::LostKey(id.clone())))
     }
 
+    /// The same vault; what is stored through it is recorded by this event.
+    #[must_use]
+    pub fn recorded(&self, event: NewEvent) -> Self {
+        Self { store: self.store.recorded(event), ..self.clone() }
+    }
+
     /// Stores a secret, replacing one of the same owner and name. `true`: it is new.
     pub async fn set(
         &self,
@@ -116,7 +122,8 @@ impl Vault {
                 Ok(NewSecret { id, org_id: org, scope, key, value, created_by: by, at })
             };
             let all = pairs.iter().map(seal).collect::<Result<Vec<_>, VaultError>>()?;
-            let made = self.store.put_secrets(all).await?;
+            let store = if created.is_none() { self.store.clone() } else { self.store.unrecorded() };
+            let made = store.put_secrets(all).await?;
             let created = *created.get_or_insert(made);
             // A rotation that ended in between has not seen these values, and forgets the key that seals them.
             if self.present()?.id == key.id {

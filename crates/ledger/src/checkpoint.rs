@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::hash::Hash;
-use crate::key::{PublicKey, SigningKey, check_name};
+use crate::key::{KeyId, PublicKey, SigningKey, check_name};
 use crate::note::Note;
 use crate::tree::Tree;
 
@@ -55,6 +55,11 @@ impl Checkpoint {
 
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
         self.origin == key.name() && self.note.is_signed_by(key)
+    }
+
+    /// The ids of the keys that signed it.
+    pub fn key_ids(&self) -> impl Iterator<Item = KeyId> {
+        self.note.signatures.iter().map(|signature| signature.key_id)
     }
 
     fn from_note(note: &Note) -> Option<Self> {

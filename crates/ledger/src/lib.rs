@@ -11,6 +11,7 @@ mod key;
 mod note;
 mod number;
 mod redact;
+mod statement;
 mod strict;
 mod text;
 mod tree;
@@ -28,8 +29,9 @@ pub use event::{
 pub use hash::{Hash, HashError, VOLATILE_FIELDS, keyed_hash, payload_hash, sha256};
 pub use key::{KeyError, KeyId, PublicKey, SigningKey};
 pub use redact::{REDACTED, Redactor, RedactorError, is_telling_key};
+pub use statement::{LostKey, Restore};
 pub use strict::{StrictError, check, parse};
 pub use text::{Text, TextError};
 pub use tree::{Tree, prove_consistency, prove_inclusion, verify_consistency, verify_inclusion};
 pub use truncate::truncate;
-pub use verify::{Fault, RecordProblem, Report, Unproven, Verifier};
+pub use verify::{Fault, RecordProblem, Report, RolledBack, Unproven, Verifier};

@@ -19,7 +19,7 @@ pub(crate) struct Note {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoteSignature {
     name: String,
-    key_id: KeyId,
+    pub(crate) key_id: KeyId,
     signature: [u8; 64],
 }
 

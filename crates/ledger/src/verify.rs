@@ -11,20 +11,40 @@ use crate::entry::{Chain, Head, Line, MAX_LINE, event_hash};
 use crate::event::{ActionType, Event};
 use crate::hash::Hash;
 use crate::key::PublicKey;
+use crate::statement::{LostKey, Restore};
+use crate::text::Text;
 use crate::tree::Tree;
+
+mod keys;
+mod restores;
+
+use keys::Keys;
+use restores::Restores;
+pub use restores::RolledBack;
 
 /// Takes the lines of an export in order; see [`Verifier::push`] and [`Verifier::finish`].
 #[derive(Debug)]
 pub struct Verifier {
     key: Option<PublicKey>,
-    /// By size, the smallest first; those before `compared` agree with the records so far.
-    checkpoints: Vec<Checkpoint>,
+    /// By size, the smallest first; those before `compared` were compared with the records so far.
+    checkpoints: Vec<Held>,
     compared: usize,
+    /// The size of the last checkpoint that agrees.
+    agreed: u64,
     tree: Tree,
     heads: HashMap<Chain, Head>,
-    changes: Vec<(u64, KeyChange)>,
+    keys: Keys,
+    restores: Restores,
     /// Kept from line to line for its memory.
     rewritten: Vec<u8>,
+}
+
+/// A checkpoint to compare with.
+#[derive(Debug)]
+struct Held {
+    checkpoint: Checkpoint,
+    /// It may be of records that a restore rolled back since.
+    may_be_older: bool,
 }
 
 /// The first thing that is wrong. Positions count from 0 in ledger order, as `position` in the records does.
@@ -66,6 +86,8 @@ pub struct Report {
     pub root: Hash,
     /// How many checkpoints agree.
     pub checkpoints: usize,
+    /// Checkpoints that do not, because a restore rolled back what they are of.
+    pub rolled_back: Vec<RolledBack>,
     pub unproven: Vec<Unproven>,
 }
 
@@ -81,6 +103,10 @@ pub enum Unproven {
     Tail { from: u64 },
     #[error("no key was given: who signed the checkpoints is unproven")]
     Signer,
+    #[error(
+        "the signing key was lost and replaced at record {record}: who signed the checkpoints of the other key is unproven"
+    )]
+    LostKey { record: u64 },
 }
 
 /// The event's id where it could be read, and what is wrong with it.
@@ -88,48 +114,84 @@ type Problem = (Option<String>, RecordProblem);
 
 impl Verifier {
     /// `checkpoints` should come from where the ledger's owner cannot write, and `key` from the owner in person.
-    pub fn new(mut checkpoints: Vec<Checkpoint>, key: Option<PublicKey>) -> Self {
-        checkpoints.sort_by_key(|checkpoint| checkpoint.size);
+    /// They stand in the order in which they were made.
+    pub fn new(checkpoints: Vec<Checkpoint>, key: Option<PublicKey>) -> Self {
+        // Sizes only grow, but for a restore: those before the last step back may be of what it rolled back. Where
+        // there is no such step, nothing tells which side of a restore they are from.
+        let steps = checkpoints.windows(2).rposition(|pair| matches!(pair, [a, b] if b.size < a.size));
+        let held =
+            |(place, checkpoint)| Held { checkpoint, may_be_older: steps.is_none_or(|step| place <= step) };
+        let mut checkpoints: Vec<_> = checkpoints.into_iter().enumerate().map(held).collect();
+        checkpoints.sort_by_key(|held| held.checkpoint.size);
         Self {
             key,
             checkpoints,
             compared: 0,
+            agreed: 0,
             tree: Tree::default(),
             heads: HashMap::new(),
-            changes: Vec::new(),
+            keys: Keys::default(),
+            restores: Restores::default(),
             rewritten: Vec::new(),
         }
     }
 
+    /// Adds checkpoints that no restore may have rolled back: those that the database itself has. Before the first line.
+    pub fn add_present(&mut self, checkpoints: impl IntoIterator<Item = Checkpoint>) {
+        let held = |checkpoint| Held { checkpoint, may_be_older: false };
+        self.checkpoints.extend(checkpoints.into_iter().map(held));
+        self.checkpoints.sort_by_key(|held| held.checkpoint.size);
+    }
+
     /// Takes the next line, without its line end. After a fault nothing more can be learned.
     pub fn push(&mut self, line: &[u8]) -> Result<(), Fault> {
+        self.push_event(line).map(drop)
+    }
+
+    /// The same, and returns the event of the line.
+    pub fn push_event(&mut self, line: &[u8]) -> Result<Event, Fault> {
         self.compare_checkpoints()?;
         let position = self.tree.size();
         let (hash, event) =
             self.read(line).map_err(|(event_id, problem)| Fault::Record { position, event_id, problem })?;
+        self.note_restore(position, &event);
         self.tree.push(&hash);
-        self.note_key_change(position, &event)
+        self.note_key(position, &event)?;
+        Ok(event)
+    }
+
+    /// Where the chains end so far.
+    pub fn heads(&self) -> impl Iterator<Item = (&Chain, &Head)> {
+        self.heads.iter()
     }
 
     /// Says what was verified once all lines were taken.
     pub fn finish(mut self) -> Result<Report, Fault> {
         self.compare_checkpoints()?;
         let records = self.tree.size();
-        if let Some(beyond) = self.checkpoints.get(self.compared) {
-            return Err(Fault::Truncated { records, checkpoint: beyond.size });
+        for held in self.checkpoints.iter().skip(self.compared) {
+            let fault = Fault::Truncated { records, checkpoint: held.checkpoint.size };
+            self.restores.explain(held, fault)?;
         }
-        self.check_signatures()?;
         let mut unproven = Vec::new();
-        match self.checkpoints.last() {
-            None => unproven.push(Unproven::Completeness),
-            Some(newest) if newest.size < records => unproven.push(Unproven::Tail { from: newest.size }),
-            Some(_) => {}
+        if let Some(key) = &self.key {
+            self.restores.check_signatures(&self.keys, key)?;
+            let agreeing = self.checkpoints.iter().map(|held| &held.checkpoint);
+            let agreeing = agreeing.filter(|checkpoint| !self.restores.has_rolled_back(checkpoint));
+            unproven.extend(self.keys.check_signatures(agreeing, key)?);
+        }
+        let rolled_back = self.restores.finish();
+        let older: usize = rolled_back.iter().map(|restore| restore.checkpoints.len()).sum();
+        match self.checkpoints.len() - older {
+            0 => unproven.insert(0, Unproven::Completeness),
+            _ if self.agreed < records => unproven.insert(0, Unproven::Tail { from: self.agreed }),
+            _ => {}
         }
         if self.key.is_none() {
             unproven.push(Unproven::Signer);
         }
-        let (chains, checkpoints) = (self.heads.len(), self.checkpoints.len());
-        Ok(Report { records, chains, root: self.tree.root(), checkpoints, unproven })
+        let (chains, checkpoints) = (self.heads.len(), self.checkpoints.len() - older);
+        Ok(Report { records, chains, root: self.tree.root(), checkpoints, rolled_back, unproven })
     }
 
     /// Reads a line and advances its chain.
@@ -174,66 +236,56 @@ impl Verifier {
 
     /// Compares the tree with the checkpoints of its present size.
     fn compare_checkpoints(&mut self) -> Result<(), Fault> {
-        while let Some(checkpoint) = self.checkpoints.get(self.compared) {
-            if checkpoint.size != self.tree.size() {
+        while let Some(held) = self.checkpoints.get(self.compared) {
+            let size = held.checkpoint.size;
+            if size != self.tree.size() {
                 break;
             }
-            if checkpoint.root != self.tree.root() {
-                let agreed = self.checkpoints[..self.compared].last();
-                return Err(Fault::Rewritten {
-                    from: agreed.map_or(0, |agreed| agreed.size),
-                    to: checkpoint.size,
-                });
+            if held.checkpoint.root == self.tree.root() {
+                self.agreed = size;
+            } else {
+                self.restores.explain(held, Fault::Rewritten { from: self.agreed, to: size })?;
             }
             self.compared += 1;
         }
         Ok(())
     }
 
-    fn note_key_change(&mut self, position: u64, event: &Event) -> Result<(), Fault> {
-        let (name, operation) = KeyChange::TARGET;
-        let is_change = event.action_type == ActionType::System
-            && event.target.as_ref().is_some_and(|target| {
-                target.name.as_str() == name
-                    && target.operation.as_ref().is_some_and(|found| found.as_str() == operation)
-            });
-        if !is_change {
-            return Ok(());
+    /// A restore speaks of exactly the records before it.
+    fn note_restore(&mut self, position: u64, event: &Event) {
+        if !is_about(event, Restore::TARGET) {
+            return;
         }
-        let change = event.notes.as_ref().and_then(|notes| KeyChange::verify(notes.as_str()));
-        let follows = |change: &KeyChange| self.changes.last().is_none_or(|(_, last)| last.new == change.old);
-        match change.filter(follows) {
-            Some(change) => {
-                self.changes.push((position, change));
-                Ok(())
-            }
-            None => Err(Fault::Record {
-                position,
-                event_id: Some(event.event_id.as_str().to_owned()),
-                problem: RecordProblem::KeyChange,
-            }),
+        let said = event.notes.as_ref().and_then(|notes| Restore::parse(notes.as_str()));
+        let fits = |said: &Restore| said.size == position && said.root == self.tree.root();
+        if let Some(said) = said.filter(fits) {
+            self.restores.note(position, said, event);
         }
     }
 
-    /// Each checkpoint must be signed by the key that was in force at its size: a key that was retired, and may have
-    /// leaked since, cannot sign for what came later.
-    fn check_signatures(&self) -> Result<(), Fault> {
-        let Some(given) = &self.key else { return Ok(()) };
-        let first = self.changes.first().map(|(_, change)| &change.old);
-        let later = self.changes.iter().map(|(_, change)| &change.new);
-        let keys: Vec<_> = first.into_iter().chain(later).collect();
-        if !keys.is_empty() && !keys.contains(&given) {
-            return Err(Fault::Key);
+    fn note_key(&mut self, position: u64, event: &Event) -> Result<(), Fault> {
+        let said = event.notes.as_ref().map(Text::as_str).unwrap_or_default();
+        let fits = if is_about(event, KeyChange::TARGET) {
+            KeyChange::verify(said).is_some_and(|change| self.keys.change(position, change))
+        } else if is_about(event, LostKey::TARGET) {
+            said.parse().is_ok_and(|key| self.keys.replace_lost(position, key))
+        } else {
+            true
+        };
+        if fits {
+            return Ok(());
         }
-        for checkpoint in &self.checkpoints {
-            let changed = self.changes.iter().take_while(|(position, _)| *position < checkpoint.size).count();
-            let key = keys.get(changed).copied().unwrap_or(given);
-            if !checkpoint.is_signed_by(key) {
-                return Err(Fault::Signature { checkpoint: checkpoint.size });
-            }
-        }
-        Ok(())
+        let event_id = Some(event.event_id.as_str().to_owned());
+        Err(Fault::Record { position, event_id, problem: RecordProblem::KeyChange })
     }
+}
+
+fn is_about(event: &Event, (name, operation): (&str, &str)) -> bool {
+    event.action_type == ActionType::System
+        && event.target.as_ref().is_some_and(|target| {
+            target.name.as_str() == name
+                && target.operation.as_ref().is_some_and(|found| found.as_str() == operation)
+        })
 }
 
 impl Fault {

@@ -5,7 +5,8 @@ use proto::{ConfigurationId, ConfigurationKind, ConfigurationStatus, OrgId, Repo
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
-use crate::db::{read, write};
+use crate::db::read;
+use crate::gate::administer;
 use crate::repo::repos;
 use crate::row::{from_row, storable, storable_json, word};
 use crate::{PlacedRepo, Store, StoreError};
@@ -125,7 +126,7 @@ impl Store {
         const SQL: &str =
             "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_by,
             created_at, updated_at) VALUES ($1, $2, $3, 'manual', 'pending', $4, $5, $6, $6)";
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let (id, org) = (new.id.uuid(), new.org_id.uuid());
             sqlx::query(SQL)
                 .bind(id).bind(org).bind(new.name).bind(new.sandbox_provider)
@@ -182,7 +183,7 @@ impl Store {
         let (org, id) = (org.uuid(), id.uuid());
         let json = |value: Option<JsonValue>| value.map(|value| Json(storable_json(value)));
         let (commands, files) = (json(change.service_commands), json(change.env_files));
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(CHANGE)
                 .bind(org).bind(id).bind(change.name.map(storable)).bind(change.notes.map(storable))
                 .bind(change.routing_description.map(storable))
@@ -212,7 +213,7 @@ impl Store {
             "UPDATE automations SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
         const SQL: &str = "DELETE FROM configurations WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             for sql in [SESSIONS, AUTOMATIONS] {
                 sqlx::query(sql).bind(org).bind(id).execute(&mut *tx).await?;
             }

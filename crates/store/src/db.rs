@@ -15,7 +15,7 @@ use sqlx::sqlite::{
 };
 
 use crate::appender::Appender;
-use crate::gate::Line;
+use crate::gate::{Line, NewEvent};
 use crate::near::Near;
 use crate::postgres::{self, Postgres};
 use crate::together::Together;
@@ -36,6 +36,8 @@ pub struct Store {
     pub(crate) gate: Line,
     /// Where there is a way to the database that looks can share.
     pub(crate) together: Option<Arc<Together>>,
+    /// The event that an administrative change through this handle is recorded by.
+    pub(crate) record: Option<Arc<NewEvent>>,
 }
 
 #[derive(Clone)]
@@ -142,7 +144,7 @@ impl Store {
         let (writer, near) = (Writer::start(connection), Near::new(file));
         let appender = Appender::new(file, writer.turn());
         let gate = Line::sqlite(file, writer.turn());
-        Self { gate, together: None, db: Db::Sqlite { readers, near, writer, appender } }
+        Self { gate, together: None, record: None, db: Db::Sqlite { readers, near, writer, appender } }
     }
 
     /// Connects to PostgreSQL and brings the database up to date.
@@ -157,7 +159,7 @@ impl Store {
     pub(crate) fn postgres(options: PgConnectOptions) -> Self {
         let postgres = Postgres::new(options);
         let together = Some(Arc::new(Together::start(&postgres)));
-        Self { gate: Line::postgres(postgres.clone()), together, db: Db::Postgres(postgres) }
+        Self { gate: Line::postgres(postgres.clone()), together, record: None, db: Db::Postgres(postgres) }
     }
 
     /// Closes the database for every clone of this store, after the writes that wait. A SQLite file then holds

@@ -7,6 +7,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::db::{read, write};
+use crate::gate::administer;
 use crate::{Store, StoreError};
 
 /// The rules of one organisation.
@@ -89,7 +90,7 @@ impl Store {
             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (org_id) DO UPDATE SET mode = excluded.mode,
             allow = excluded.allow, deny = excluded.deny, updated_by = excluded.updated_by,
             updated_at = excluded.updated_at";
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(SQL)
                 .bind(policy.org_id.uuid()).bind(policy.mode.as_str()).bind(policy.allow).bind(policy.deny)
                 .bind(by.map(UserId::uuid)).bind(at).execute(&mut *tx).await?;

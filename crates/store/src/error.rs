@@ -49,6 +49,9 @@ pub enum StoreError {
     /// The group commit that carried this write failed, so nothing of it was kept.
     #[error("the write was not kept: {0}")]
     NotCommitted(String),
+    /// The end of the ledger is not where its chain heads say: somebody changed it, and nothing may be added to it.
+    #[error("the ledger was changed and takes no more events: {0}. Run `proliferate audit verify`")]
+    LedgerChanged(String),
     /// A file operation of backup or restore failed.
     #[error("{what}: {source}")]
     File { what: String, source: std::io::Error },

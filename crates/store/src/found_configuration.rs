@@ -7,7 +7,7 @@ use proto::{ConfigurationId, OrgId, RepoId, UserId};
 use uuid::Uuid;
 
 use crate::configuration::{LINK, configurations};
-use crate::db::write;
+use crate::gate::administer;
 use crate::member::HOLD_ORG;
 use crate::{Configuration, Store, StoreError};
 
@@ -71,7 +71,7 @@ impl Store {
     ) -> Result<Option<FoundConfiguration>, StoreError> {
         let org = wanted.org_id.uuid();
         let named = wanted.repo_ids.filter(|ids| !ids.is_empty());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             // Nothing in the tables makes a set of repositories unique, so one asks at a time.
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
             let all: Vec<(Uuid, String)> = sqlx::query_as(REPOS).bind(org).fetch_all(&mut *tx).await?;
@@ -111,7 +111,7 @@ impl Store {
             added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', true, $5, $6)";
         const FIND: &str =
             configurations!("WHERE c.org_id = $1 AND c.user_id = $2 AND c.local_path_hash = $3");
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let (org, user, id) = (wanted.org_id.uuid(), wanted.user_id.uuid(), wanted.id.uuid());
             let (hash, name) = (wanted.local_path_hash, wanted.display_name.unwrap_or_else(|| LOCAL.to_owned()));
             let made = sqlx::query(MAKE)

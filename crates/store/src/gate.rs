@@ -8,6 +8,7 @@ mod disk;
 mod kept;
 mod plan;
 mod postgres;
+mod record;
 mod rows;
 mod sqlite;
 
@@ -19,10 +20,13 @@ use chrono::{DateTime, Utc};
 use ledger::{Chain, Event, Text};
 use proto::{ConfigurationId, OrgId};
 use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
 
 use self::disk::Refused;
+pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;
 use crate::row::JsonText;
+use crate::row_hash::add_run_hash;
 use crate::writer::Turn;
 use crate::{Ended, NewArtifact, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError};
 
@@ -92,6 +96,11 @@ pub enum Change {
     Lock(SafetyLock),
     Grant(OverrideGrant),
     SetMode(OrgActionMode),
+    RevokeGrant {
+        id: Uuid,
+        by: String,
+        at: DateTime<Utc>,
+    },
 }
 
 /// What became of a write.
@@ -122,12 +131,9 @@ struct Ready {
 }
 
 impl Ready {
-    fn new(write: GateWrite) -> Result<Self, StoreError> {
-        let unwritable = |error: serde_json::Error| StoreError::NotCommitted(error.to_string());
-        let mut records = Vec::with_capacity(write.events.len());
-        for new in &write.events {
-            records.push((new.chain()?, serde_json::to_string(&new.event).map_err(unwritable)?));
-        }
+    fn new(mut write: GateWrite) -> Result<Self, StoreError> {
+        add_run_hash(&write.change, &mut write.events);
+        let records = write.events.iter().map(NewEvent::to_record).collect::<Result<_, _>>()?;
         Ok(Self { write, records })
     }
 }
@@ -218,6 +224,23 @@ impl Store {
 }
 
 impl NewEvent {
+    /// The chain that it goes to, and its record.
+    fn to_record(&self) -> Result<(Chain, String), StoreError> {
+        let unwritable = |error: serde_json::Error| StoreError::NotCommitted(error.to_string());
+        Ok((self.chain()?, serde_json::to_string(&self.event).map_err(unwritable)?))
+    }
+
+    /// The same event, whose notes say this too.
+    pub(crate) fn with_details(&self, details: Option<String>) -> Self {
+        let mut new = self.clone();
+        if let Some(details) = details {
+            let notes = new.event.notes.as_ref().map(Text::as_str).unwrap_or_default();
+            let gap = if notes.is_empty() { "" } else { ", " };
+            new.event.notes = Some(Text::cut(&format!("{notes}{gap}{details}")));
+        }
+        new
+    }
+
     pub(crate) fn chain(&self) -> Result<Chain, StoreError> {
         let name = self.org.map_or_else(|| "system".to_owned(), |org| org.uuid().to_string());
         Chain::new(name).map_err(|error| StoreError::NotCommitted(error.to_string()))
@@ -238,7 +261,9 @@ impl Change {
         match self {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
-            Self::Nothing | Self::Lock(_) | Self::Grant(_) | Self::SetMode(_) => None,
+            Self::Nothing | Self::Lock(_) | Self::Grant(_) | Self::SetMode(_) | Self::RevokeGrant { .. } => {
+                None
+            }
         }
     }
 
@@ -251,7 +276,7 @@ impl Change {
     }
 
     /// Whether the run that this makes or ends will say where the event is.
-    fn tells(&self, new: &NewEvent) -> bool {
+    pub(crate) fn tells(&self, new: &NewEvent) -> bool {
         let event = (new.org, new.event.run_id.as_ref().map(Text::as_str));
         match self {
             Self::Begin(run) => {

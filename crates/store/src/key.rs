@@ -5,7 +5,8 @@ use proto::{ApiKeyId, OrgId, UserId};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::db::{read, write};
+use crate::db::read;
+use crate::gate::administer;
 use crate::{Member, Store, StoreError, TokenHash};
 
 /// A key as it is listed: without itself. `hint` is how it begins, so that people can tell two apart.
@@ -37,7 +38,7 @@ impl Store {
     pub async fn create_key(&self, key: NewApiKey) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7)";
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(SQL)
                 .bind(key.id.uuid()).bind(key.org_id.uuid()).bind(key.user_id.uuid())
                 .bind(key.name).bind(key.hint).bind(key.key_hash.to_vec()).bind(key.at)
@@ -75,7 +76,7 @@ impl Store {
         const SQL: &str = "UPDATE api_keys SET revoked_at = $3
             WHERE org_id = $1 AND id = $2 AND revoked_at IS NULL AND ($4 IS NULL OR user_id = $4)";
         let (org, key, user) = (org.uuid(), key.uuid(), only_of.map(UserId::uuid));
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(key).bind(at).bind(user).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this key")) } else { Ok(()) }
         })

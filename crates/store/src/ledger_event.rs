@@ -63,6 +63,9 @@ from_row!(EntryRow, row => EntryRow(Entry {
     record: row.try_get("record")?,
 }));
 
+pub(crate) const CHECKPOINTS: &str =
+    "SELECT size, root, key_id, signature, created_at FROM ledger_checkpoints ORDER BY size";
+
 pub(crate) fn hash(text: &str) -> sqlx::Result<Hash> {
     text.parse().map_err(|error: ledger::HashError| sqlx::Error::Decode(error.into()))
 }
@@ -204,8 +207,6 @@ impl Store {
 
     /// All checkpoints, the smallest first.
     pub async fn checkpoints(&self) -> Result<Vec<KeptCheckpoint>, StoreError> {
-        const SQL: &str =
-            "SELECT size, root, key_id, signature, created_at FROM ledger_checkpoints ORDER BY size";
-        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_as(CHECKPOINTS).fetch_all(pool).await)?)
     }
 }

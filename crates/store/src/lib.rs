@@ -53,9 +53,11 @@ mod egress;
 // What passes the gate, and what is behind it.
 mod action_mode;
 mod artifact;
+mod audit;
 mod connector;
 mod gate;
 mod ledger_event;
+mod row_hash;
 mod run;
 mod safety;
 // What must stay secret.
@@ -63,6 +65,7 @@ mod secret;
 
 pub use action_mode::{ActionModes, OrgActionMode};
 pub use artifact::{Artifact, NewArtifact};
+pub use audit::{ArtifactRow, AuditReader, EventRow, HeadRow, RunRow};
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use connector::{NewConnector, ReviewedTool};
@@ -87,6 +90,7 @@ pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
+pub use row_hash::{RunColumns, run_hash};
 pub use run::{Called, Ended, NewRun, RecordedDecision, Run, RunFilter};
 pub use safety::{OverrideGrant, SafetyLock};
 pub use sandbox_session::SandboxSession;

@@ -5,7 +5,8 @@ use proto::{OrgId, Role, UserId};
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::db::{read, write};
+use crate::db::read;
+use crate::gate::administer;
 use crate::{Store, StoreError};
 
 /// A user as a member of one organisation.
@@ -59,7 +60,7 @@ impl Store {
         const MEMBER: &str =
             "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, $4, $5)";
         let email = new.email.to_lowercase();
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(USER).bind(new.user_id.uuid()).bind(&email).bind(new.at).execute(&mut *tx).await?;
             let user: Uuid = sqlx::query_scalar(FIND).bind(email).fetch_one(&mut *tx).await?;
             sqlx::query(MEMBER)
@@ -108,7 +109,7 @@ impl Store {
         const SET: &str = "UPDATE members SET role = $3 WHERE org_id = $1 AND user_id = $2";
         const DELETE: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2";
         let (org, user) = (org.uuid(), user.uuid());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
             let now: Option<String> = sqlx::query_scalar(ROLE).bind(org).bind(user).fetch_optional(&mut *tx).await?;
             let now = now.ok_or(StoreError::Missing("this member"))?;
@@ -128,7 +129,7 @@ impl Store {
     pub async fn remove_plain_member(&self, org: OrgId, user: UserId) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2 AND role = 'member'";
         let (org, user) = (org.uuid(), user.uuid());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(user).execute(&mut *tx).await?;
             Ok(done.rows_affected() == 1)
         })

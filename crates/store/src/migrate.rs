@@ -49,6 +49,11 @@ impl Migration {
             name: "dead_instances",
             text: include_str!("../migrations/0017_dead_instances.sql"),
         },
+        Self {
+            version: 18,
+            name: "grant_revocation",
+            text: include_str!("../migrations/0018_grant_revocation.sql"),
+        },
     ];
 
     /// The schema version of this program.

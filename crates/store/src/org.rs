@@ -4,7 +4,8 @@ use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
 use sqlx::FromRow;
 
-use crate::db::{Db, read, write};
+use crate::db::{Db, read};
+use crate::gate::administer;
 use crate::{Store, StoreError};
 
 /// An organisation as operators see it.
@@ -35,7 +36,7 @@ const INSERT_ORG: &str =
 
 impl Store {
     pub async fn create_org(&self, org: NewOrg) -> Result<(), StoreError> {
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(INSERT_ORG).bind(org.id.uuid()).bind(org.name).bind(org.at).execute(&mut *tx).await?;
             Ok(())
         })
@@ -58,7 +59,7 @@ impl Store {
         let is_postgres = matches!(self.db, Db::Postgres(_));
         let FirstOwner { org, user, email } = first;
         let email = email.to_lowercase();
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             // SQLite has one writer; PostgreSQL would let two instances both see an empty table.
             if is_postgres {
                 sqlx::query("LOCK TABLE organizations IN EXCLUSIVE MODE").execute(&mut *tx).await?;

@@ -6,6 +6,7 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{read, write};
+use crate::gate::administer;
 use crate::row::{from_row, storable, word};
 use crate::{Store, StoreError};
 
@@ -107,7 +108,7 @@ impl Store {
             RemoteSource::Github => RepoSource::Github,
             RemoteSource::Git => RepoSource::Git,
         };
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             sqlx::query(SQL)
                 .bind(new.id.uuid()).bind(new.org_id.uuid()).bind(new.name).bind(source.as_str()).bind(new.url)
                 .bind(branch).bind(given).bind(new.is_private).bind(new.added_by.map(UserId::uuid)).bind(new.at)
@@ -145,7 +146,7 @@ impl Store {
     pub async fn delete_repo(&self, org: OrgId, id: RepoId) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM repos WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this repository")) } else { Ok(()) }
         })

@@ -69,6 +69,10 @@ impl JsonText {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
+
+    pub(crate) fn value(&self) -> JsonValue {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
 }
 
 /// The same for every text inside a JSON value, keys included.

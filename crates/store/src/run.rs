@@ -115,16 +115,21 @@ pub struct RecordedDecision {
     pub decision: JsonValue,
 }
 
+/// What a query of runs reads.
+macro_rules! run_columns {
+    () => {
+        "org_id, run_id, run_kind, status, lanes_version, roles_version, parent_run_id, root_run_id,
+            run_name, case_id, session_id, correlation_id, actor, role_id, lane_id, tool, operation, request_hash,
+            response_hash, instance, inputs, outputs, error, outcome, answer, retry_count, retry_reason, created_at,
+            started_at, completed_at"
+    };
+}
+pub(crate) use run_columns;
+
 /// The one SELECT of runs, with the rest that makes it a query.
 macro_rules! runs {
     ($rest:literal) => {
-        concat!(
-            "SELECT org_id, run_id, run_kind, status, lanes_version, roles_version, parent_run_id, root_run_id,
-            run_name, case_id, session_id, correlation_id, actor, role_id, lane_id, tool, operation, request_hash,
-            response_hash, instance, inputs, outputs, error, outcome, answer, retry_count, retry_reason, created_at,
-            started_at, completed_at FROM runs ",
-            $rest
-        )
+        concat!("SELECT ", run_columns!(), " FROM runs ", $rest)
     };
 }
 

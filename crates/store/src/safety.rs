@@ -28,6 +28,8 @@ pub struct OverrideGrant {
     pub granted_by: String,
     pub valid_from: DateTime<Utc>,
     pub valid_until: DateTime<Utc>,
+    pub revoked_by: Option<String>,
+    pub revoked_at: Option<DateTime<Utc>>,
 }
 
 from_row!(SafetyLock, row => SafetyLock {
@@ -46,13 +48,33 @@ from_row!(OverrideGrant, row => OverrideGrant {
     granted_by: row.try_get("granted_by")?,
     valid_from: row.try_get("valid_from")?,
     valid_until: row.try_get("valid_until")?,
+    revoked_by: row.try_get("revoked_by")?,
+    revoked_at: row.try_get("revoked_at")?,
 });
 
+/// The one SELECT of grants.
+macro_rules! grants {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, org_id, user_id, ticket, reason, granted_by, valid_from, valid_until, revoked_by, revoked_at
+            FROM override_grants ",
+            $rest
+        )
+    };
+}
+
+pub(crate) const LOCK: &str = "SELECT locked, changed_by, reason, changed_at FROM safety_lock WHERE id = 1";
+pub(crate) const GRANTS: &str = grants!("ORDER BY valid_from, id");
+
 impl Store {
+    /// All grants that were ever given, oldest first.
+    pub async fn override_grants(&self) -> Result<Vec<OverrideGrant>, StoreError> {
+        Ok(read!(self, pool => sqlx::query_as(GRANTS).fetch_all(pool).await)?)
+    }
+
     /// The lock; absent when it was never touched.
     pub async fn safety_lock(&self) -> Result<Option<SafetyLock>, StoreError> {
-        const SQL: &str = "SELECT locked, changed_by, reason, changed_at FROM safety_lock WHERE id = 1";
-        Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
+        Ok(read!(self, pool => sqlx::query_as(LOCK).fetch_optional(pool).await)?)
     }
 
     /// The grant of a user that lasts longest, of those that count now.
@@ -63,9 +85,10 @@ impl Store {
         ticket: &str,
         now: DateTime<Utc>,
     ) -> Result<Option<OverrideGrant>, StoreError> {
-        const SQL: &str = "SELECT id, org_id, user_id, ticket, reason, granted_by, valid_from, valid_until
-            FROM override_grants WHERE org_id = $1 AND user_id = $2 AND ticket = $3 AND valid_from <= $4
-            AND valid_until > $4 ORDER BY valid_until DESC LIMIT 1";
+        const SQL: &str = grants!(
+            "WHERE org_id = $1 AND user_id = $2 AND ticket = $3 AND valid_from <= $4 AND valid_until > $4
+            AND revoked_at IS NULL ORDER BY valid_until DESC LIMIT 1"
+        );
         let (org, user) = (org.uuid(), user.uuid());
         Ok(read!(self, pool => sqlx::query_as(SQL)
             .bind(org).bind(user).bind(ticket).bind(now).fetch_optional(pool).await)?)

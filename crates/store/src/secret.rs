@@ -6,6 +6,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::db::{read, write};
+use crate::gate::administer;
 use crate::{Store, StoreError};
 
 /// Who may use a secret: every session of the organisation, or those of one repository or configuration.
@@ -133,7 +134,7 @@ impl Store {
             RETURNING id";
         // Two callers must lock the same rows in the same order, or PostgreSQL ends one of them as a deadlock.
         all.sort_by(|a, b| a.place().cmp(&b.place()));
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let mut made = 0;
             for new in all {
                 let id = new.id.uuid();
@@ -178,7 +179,7 @@ impl Store {
     pub async fn delete_secret(&self, org: OrgId, scope: Scope, key: &str) -> Result<(), StoreError> {
         const SQL: &str = by_owner!("DELETE FROM secrets");
         let (org, key) = (org.uuid(), key.to_owned());
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(SQL)
                 .bind(org).bind(scope.as_str()).bind(key).bind(scope.repo()).bind(scope.configuration())
                 .execute(&mut *tx).await?;

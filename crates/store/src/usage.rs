@@ -5,6 +5,7 @@ use proto::{OrgId, SessionId};
 use sqlx::FromRow;
 
 use crate::db::{read, write};
+use crate::gate::administer;
 use crate::{Store, StoreError};
 
 /// What was used, of one model or of several together.
@@ -123,7 +124,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE organizations SET budget_micros = $2, session_limit = $3 WHERE id = $1";
         let org = org.uuid();
-        write!(self, Disk, tx => {
+        administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(budget_micros).bind(session_limit).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this organisation")) } else { Ok(()) }
         })

@@ -40,6 +40,12 @@ pub(crate) enum AuditCommand {
     Key,
     /// Sign with a new key from here on; the ledger tells of the change, signed by both
     RotateKey,
+    /// Make a new key where the old one is lost for good; the ledger tells of it, and auditors cannot connect the two
+    ReplaceLostKey {
+        /// Why; it stands in the ledger
+        #[arg(long)]
+        reason: String,
+    },
 }
 
 #[derive(Args)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
+use uuid::Uuid;
 
 use crate::complete;
 
@@ -43,9 +44,33 @@ pub(crate) enum PolicyCommand {
         #[arg(long)]
         reason: String,
     },
+    /// Show the safety lock, the grants that count now, and the policy that is in force
+    Status,
+    /// List and revoke grants to break the glass
+    #[command(subcommand)]
+    Grants(GrantsCommand),
     /// Break the glass: let a member do in an emergency what no other lane allows
     #[command(subcommand)]
     Override(OverrideCommand),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum GrantsCommand {
+    /// List the grants that count now
+    Ls {
+        /// Show also those that have ended or were revoked
+        #[arg(long)]
+        all: bool,
+    },
+    /// End a grant before its time
+    Revoke {
+        /// The id of the grant
+        #[arg(value_name = "ID")]
+        grant: Uuid,
+        /// Why; it stands in the ledger
+        #[arg(long)]
+        reason: String,
+    },
 }
 
 #[derive(Subcommand)]

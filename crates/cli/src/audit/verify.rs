@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use gateway::gate::{audit_public_key, read_checkpoints};
+use gateway::gate::{Verified, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
 use indicatif::ProgressBar;
-use ledger::{Fault, MAX_LINE, PublicKey, Report, Verifier};
+use ledger::{Fault, MAX_LINE, PublicKey, Report, Unproven, Verifier};
 use serde_json::json;
-use store::Store;
 
-use super::{CHECKPOINTS, LEDGER, PAGE, read_checkpoint_file, read_key};
+use super::{CHECKPOINTS, LEDGER, read_checkpoint_file, read_key};
 use crate::args::VerifyArgs;
 use crate::clean::clean;
 use crate::context::Context;
@@ -32,6 +31,8 @@ struct Bad {
 /// What was verified, and what the reader should know beside.
 struct Good {
     report: Report,
+    /// Runs and artifacts that agree with it, where there is a database.
+    beside: Option<(u64, u64)>,
     remark: Option<&'static str>,
 }
 
@@ -62,19 +63,27 @@ pub(super) async fn run(context: &Context, args: &VerifyArgs) -> Result<(), Fail
     }
 }
 
-fn tell(context: &Context, Good { report, remark }: &Good) {
+fn tell(context: &Context, Good { report, beside, remark }: &Good) {
     let unproven: Vec<String> = report
         .unproven
         .iter()
         .map(ToString::to_string)
         .chain(remark.iter().map(|remark| (*remark).to_owned()))
         .collect();
-    let value = json!({ "ok": true, "records": report.records, "chains": report.chains,
+    let mut value = json!({ "ok": true, "records": report.records, "chains": report.chains,
         "root": report.root.to_string(), "checkpoints": report.checkpoints, "unproven": unproven });
+    value["rolledBack"] =
+        report.rolled_back.iter().map(|restore| json!(clean(&restore.to_string()))).collect();
     let mut lines = vec![format!(
         "{} records in {} chains verified, {} checkpoints agree",
         report.records, report.chains, report.checkpoints
     )];
+    if let Some((runs, artifacts)) = beside {
+        value["runs"] = json!(runs);
+        value["artifacts"] = json!(artifacts);
+        lines.push(format!("{runs} runs and {artifacts} artifacts agree with them"));
+    }
+    lines.extend(report.rolled_back.iter().map(|restore| clean(&restore.to_string())));
     lines.extend(unproven.iter().map(|unproven| format!("unproven: {unproven}")));
     context.out.result(&value, &lines.join("\n"));
 }
@@ -111,10 +120,10 @@ fn exported(
             spinner.set_message(format!("verifying the ledger: {count} records"));
         }
     }
-    Ok(verifier.finish().map(|report| Good { report, remark }).map_err(Bad::from))
+    Ok(verifier.finish().map(|report| Good { report, beside: None, remark }).map_err(Bad::from))
 }
 
-/// The database as it is, page by page, also beside a running gateway.
+/// The database as it is, also beside a running gateway: the ledger, and whatever the API shows beside it.
 async fn live(
     context: &Context,
     checkpoint: Option<&Path>,
@@ -127,56 +136,25 @@ async fn live(
         Some(file) => read_checkpoint_file(file)?,
         None => read_checkpoints(&context.config)?,
     };
-    let counted = store.ledger_size().await?;
-    let key = key.map_or_else(|| audit_public_key(&context.config), |key| Ok(Some(key)))?;
-    let mut verifier = Verifier::new(checkpoints, key);
-    let (mut count, mut limit) = (0, PAGE);
-    loop {
-        match page(&store, &mut verifier, &mut count, limit).await? {
-            // Which row it is, is found by reading them one by one.
-            Page::Unreadable if limit > 1 => limit = 1,
-            Page::Pushed => spinner.set_message(format!("verifying the ledger: {count} records")),
-            Page::Bad(bad) => return Ok(Err(bad)),
-            Page::Unreadable => {
-                let problem = format!("record {count} is not a record of a ledger");
-                return Ok(Err(Bad { record: Some(count), problem }));
-            }
-            Page::End => break,
+    let own = if key.is_none() { audit_public_key(&context.config)? } else { None };
+    let key = key.or_else(|| own.clone());
+    let progress = |count: u64| spinner.set_message(format!("verifying the ledger: {count} records"));
+    match verify_database(&store, checkpoints, key, &progress).await {
+        // Whoever can write to the database can say that our key was lost; but then ours is not the one that signs.
+        Ok(Verified { report, .. }) if has_lost_key(&report) && !signs_now(&store, own.as_ref()).await? => {
+            Ok(Err(Fault::Key.into()))
         }
+        Ok(Verified { report, runs, artifacts }) => {
+            Ok(Ok(Good { report, beside: Some((runs, artifacts)), remark: None }))
+        }
+        Err(VerifyError::Ledger(fault)) => Ok(Err(fault.into())),
+        Err(VerifyError::Row(difference)) => {
+            Ok(Err(Bad { record: difference.record, problem: clean(&difference.to_string()) }))
+        }
+        Err(VerifyError::Store(error)) => Err(error.into()),
     }
-    Ok(match verifier.finish() {
-        Ok(report) if report.records < counted => Err(Bad {
-            record: Some(report.records),
-            problem: format!(
-                "record {} is missing, and all after it: the database itself counts {counted} records",
-                report.records
-            ),
-        }),
-        finished => finished.map(|report| Good { report, remark: None }).map_err(Bad::from),
-    })
 }
 
-enum Page {
-    Pushed,
-    Bad(Bad),
-    /// A row is not even of the form that rows have.
-    Unreadable,
-    End,
-}
-
-async fn page(store: &Store, verifier: &mut Verifier, count: &mut u64, limit: i64) -> Result<Page, Failure> {
-    let entries = match store.ledger_entries(*count, limit).await {
-        Err(error) if error.is_damaged() => return Ok(Page::Unreadable),
-        entries => entries?,
-    };
-    if entries.is_empty() {
-        return Ok(Page::End);
-    }
-    for entry in entries {
-        if let Err(fault) = verifier.push(entry.to_line().as_bytes()) {
-            return Ok(Page::Bad(fault.into()));
-        }
-        *count += 1;
-    }
-    Ok(Page::Pushed)
+fn has_lost_key(report: &Report) -> bool {
+    report.unproven.iter().any(|unproven| matches!(unproven, Unproven::LostKey { .. }))
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
+use gateway::gate::{AdminChange, Subject};
 use proto::{ConfigurationId, ConnectorId, InvalidId, OrgId, RepoId, Risk, Role, UserId};
 use secrecy::SecretString;
 use serde_json::{Value, json};
@@ -30,9 +31,13 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     let is_new = !store.orgs().await?.iter().any(|known| known.id == org);
     if is_new {
         let at = context.clock.now();
-        store.create_org(NewOrg { id: org, name: "Bench".to_owned(), at }).await?;
-        owner(&store, org, user, at).await?;
-        configurations(&store, org, user, at).await?;
+        seeding(context, &store, org, Subject::Organization, "create")
+            .await?
+            .create_org(NewOrg { id: org, name: "Bench".to_owned(), at })
+            .await?;
+        owner(context, &store, (org, user), at).await?;
+        configurations(context, &store, (org, user), at).await?;
+        let store = seeding(context, &store, org, Subject::Secret, "set").await?;
         let secret = [("BENCH_SECRET".to_owned(), SecretString::from("nothing that is secret"))];
         context.vault(&store).await?.set_all(org, Scope::Org, &secret, Some(user)).await?;
         store.create_connector(mcp(connector, org, user, at)).await?;
@@ -45,9 +50,26 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn owner(store: &Store, org_id: OrgId, user_id: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
+/// The store through which one row of the measurement is made.
+async fn seeding(
+    context: &Context,
+    store: &Store,
+    org: OrgId,
+    subject: Subject,
+    operation: &'static str,
+) -> Result<Store, Failure> {
+    context.administer(store, org, &AdminChange::new(subject, operation, "for a measurement")).await
+}
+
+async fn owner(
+    context: &Context,
+    store: &Store,
+    (org_id, user_id): (OrgId, UserId),
+    at: DateTime<Utc>,
+) -> Result<(), Failure> {
     let email = "bench@localhost".to_owned();
-    let made = store
+    let made = seeding(context, store, org_id, Subject::Member, "add")
+        .await?
         .add_member(NewMember { user_id, name: email.clone(), email, org_id, role: Role::Owner, at })
         .await?;
     if made == user_id {
@@ -58,7 +80,12 @@ async fn owner(store: &Store, org_id: OrgId, user_id: UserId, at: DateTime<Utc>)
     )))
 }
 
-async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Utc>) -> Result<(), Failure> {
+async fn configurations(
+    context: &Context,
+    store: &Store,
+    (org, user): (OrgId, UserId),
+    at: DateTime<Utc>,
+) -> Result<(), Failure> {
     for number in 1..=CONFIGURATIONS {
         let (repo, configuration): (RepoId, ConfigurationId) = (id(REPOS, number)?, id(ROWS, number)?);
         let new = NewRepo {
@@ -72,7 +99,7 @@ async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Ut
             added_by: Some(user),
             at,
         };
-        store.create_repo(new).await?;
+        seeding(context, store, org, Subject::Repository, "add").await?.create_repo(new).await?;
         let new = NewConfiguration {
             id: configuration,
             org_id: org,
@@ -82,6 +109,7 @@ async fn configurations(store: &Store, org: OrgId, user: UserId, at: DateTime<Ut
             created_by: Some(user),
             at,
         };
+        let store = seeding(context, store, org, Subject::Configuration, "create").await?;
         store.create_configuration(new).await?;
     }
     Ok(())

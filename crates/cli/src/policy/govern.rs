@@ -1,8 +1,9 @@
-//! `policy lock`, `unlock` and `override grant`: what an operator changes for all gateways, within a second.
+//! `policy lock`, `unlock`, `override grant` and `grants revoke`: what an operator changes for all gateways, within a second.
 
 use gateway::gate::Grant;
 use proto::iso;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::args::GrantArgs;
 use crate::context::Context;
@@ -33,5 +34,14 @@ pub(super) async fn grant(context: &Context, args: &GrantArgs) -> Result<(), Fai
          and an override_reason"
     );
     context.out.result(&json!({ "id": grant.id, "validUntil": until }), &sentence);
+    Ok(())
+}
+
+pub(super) async fn revoke(context: &Context, grant: Uuid, reason: &str) -> Result<(), Failure> {
+    let store = context.store().await?;
+    let revoked = context.governance(&store).revoke_grant(grant, reason).await?;
+    let sentence =
+        format!("{} may no longer break the glass under ticket {:?}", revoked.user_id, revoked.ticket);
+    context.out.result(&json!({ "id": revoked.id }), &sentence);
     Ok(())
 }

@@ -144,7 +144,7 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
         change(&mut lines);
         lines
     };
-    attempt("flip", with(&|lines| lines[3] = lines[3].replace("\"deny\"", "\"allow\"")), 3);
+    attempt("flip", with(&|lines| lines[4] = lines[4].replace("\"deny\"", "\"allow\"")), 4);
     attempt("one letter", with(&|lines| lines[5] = lines[5].replacen("worker", "worked", 1)), 5);
     attempt("drop", with(&|lines| drop(lines.remove(4))), 4);
     attempt("swap", with(&|lines| lines.swap(5, 6)), 5);
@@ -153,9 +153,9 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
     attempt("truncate", with(&|lines| lines.truncate(7)), 7);
     attempt("nothing left", vec![], 0);
     // All hashes are right, so only the checkpoints tell: the bad record is after the last one that agrees.
-    attempt("rewrite of an early record", rewritten(&good, 2), 1);
+    attempt("rewrite of an early record", rewritten(&good, 3), 2);
     attempt("rewrite of a late record", rewritten(&good, early + 1), early);
-    attempt("rewrite and truncate", with(&|lines| *lines = rewritten(lines, 3)[..6].to_vec()), 1);
+    attempt("rewrite and truncate", with(&|lines| *lines = rewritten(lines, 3)[..6].to_vec()), 2);
 
     // Who names the record reads what a stranger wrote: nothing that a terminal obeys.
     let hostile = with(&|lines| lines[3] = lines[3].replacen("\"evt_", "\"evt_\u{202e}", 1));
@@ -189,7 +189,7 @@ fn behind_our_back(machine: &Machine, statements: &[&str]) {
 #[test]
 fn a_database_that_was_changed_behind_our_back_does_not_verify() {
     let cases = [
-        ("UPDATE ledger_events SET record = replace(record, 'deny', 'allow') WHERE position = 3", 3, "hash"),
+        ("UPDATE ledger_events SET record = replace(record, 'deny', 'allow') WHERE position = 4", 4, "hash"),
         (
             "UPDATE ledger_events SET hash = replace(hash, substr(hash, 1, 1), 'X') WHERE position = 5",
             5,
@@ -269,8 +269,8 @@ fn a_proof_is_checked_offline_and_a_changed_one_is_refused() {
     assert_eq!(check("wrong", &wrong.to_string()).code, 1);
     let unsigned = auditor.run(&["audit", "prove", "--check", &path(&auditor.file("consistency"))]);
     assert!(unsigned.code == 0 && unsigned.out.contains("unproven"), "{}", unsigned.out);
-    let nowhere = machine.run(&["audit", "prove", "--from", "2"]);
-    assert!(nowhere.code == 1 && nowhere.err.contains("no checkpoint of 2"), "{}", nowhere.err);
+    let nowhere = machine.run(&["audit", "prove", "--from", "1"]);
+    assert!(nowhere.code == 1 && nowhere.err.contains("no checkpoint of 1"), "{}", nowhere.err);
     assert_eq!(machine.run(&["audit", "prove", "evt_none"]).code, 1);
     assert_eq!(machine.run(&["audit", "prove"]).code, 2);
 }
@@ -339,7 +339,7 @@ fn events_are_shown_as_they_come() {
     let org = machine.first_org();
     let all = machine.json(&["audit", "tail"]);
     let own = machine.json(&["audit", "tail", "--org", &org]);
-    assert_eq!(all[0]["chain"], "system");
+    assert!(all.as_array().unwrap().iter().any(|event| event["chain"] == "system"), "{all}");
     assert!(own.as_array().unwrap().iter().all(|event| event["chain"] == org.as_str()), "{own}");
     assert_eq!(
         machine.json(&["audit", "tail", "--limit", "1"])[0]["position"],

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
+mod administration;
 mod attach;
 mod audit;
 mod bad_starts;
@@ -27,5 +28,6 @@ mod sandbox;
 mod secrets;
 mod seed;
 mod session;
+mod tamper;
 mod terminal;
 mod tool_module;

@@ -33,7 +33,9 @@ pub(super) async fn set_mode(
 ) -> Result<Json<OkReply>, ApiError> {
     let key =
         key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))?;
-    let governance = Governance { config: &app.config, store: &app.store, clock: &app.clock, rng: &app.rng };
+    let operator = "gateway";
+    let governance =
+        Governance { config: &app.config, store: &app.store, clock: &app.clock, rng: &app.rng, operator };
     match governance.set_mode(admin.org, Some(admin.id), &key, mode).await {
         Ok(()) => Ok(Json(OkReply::OK)),
         Err(GovernanceError::Store(error)) => Err(error.into()),

@@ -150,6 +150,7 @@ pub(super) async fn start_run(
         session: identity.session,
         name: request.run_name,
         parent: request.parent_run_id,
+        prompted_by: None,
     };
     let run = app.gate.start_run(new).await.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(record(run))))
@@ -315,9 +316,12 @@ pub(super) async fn artifact_content(
     let reader = (org, identity.session, identity.actor.clone());
     let reading = (identity.role, id.clone(), case);
     app.gate.record_reading(reader, reading, found.as_ref().ok()).await?;
-    found?;
+    let found = found?;
     let content = app.store.artifact_content(org, &id).await?;
     let content = content.ok_or_else(|| ApiError::not_found("This artifact does not exist"))?;
+    if !gate::is_content_of(&found, &content) {
+        return Err(ApiError::changed_artifact(&id));
+    }
     // Content is somebody else's: a browser must not take it for a page of ours.
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
@@ -338,9 +342,10 @@ async fn visible_artifact(
     let own = identity.case();
     let case = own.as_deref().or(case);
     let found = if is_name(id) { app.store.artifact(org, id).await? } else { None };
-    found
+    let found = found
         .filter(|found| found.case_id.is_none() || found.case_id.as_deref() == case)
-        .ok_or_else(|| ApiError::not_found("This artifact does not exist"))
+        .ok_or_else(|| ApiError::not_found("This artifact does not exist"))?;
+    if gate::is_named_right(org, &found) { Ok(found) } else { Err(ApiError::changed_artifact(id)) }
 }
 
 /// What can be a name of something at all; nothing else is asked for.

@@ -4,19 +4,23 @@ mod setup;
 
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use policy::{ActorClass, Claim};
 use proto::http::{ConfigurationChoice, CreateSession, CreatedSandbox, CreatedSession, ErrorBody};
 use proto::socket::WireStatus;
 use proto::{
     BillingCode, ClientType, ConfigurationKind, ConfigurationStatus, OrgId, Origin, SandboxMode, SessionId,
     SessionStatus, SessionType, UserId, text,
 };
-use store::{Configuration, FoundConfiguration, NewSession, Starts, StoreError, WantedCli, WantedManaged};
+use store::{
+    Configuration, FoundConfiguration, NewSession, Starts, Store, StoreError, WantedCli, WantedManaged,
+};
 
 use super::auth::Caller;
 use super::idempotent::Keyed;
 use super::{ApiError, Body, idempotent, steer};
 use crate::access::Act;
 use crate::app::AppState;
+use crate::gate::{AdminChange, Subject};
 use crate::hub::{Hub, HubError};
 use crate::llm::org_budget_spent;
 
@@ -207,7 +211,7 @@ async fn configuration(
                 created_by: user,
                 at: now,
             };
-            app.store.find_or_create_managed(wanted).await?.ok_or_else(ApiError::no_repos)?
+            made_by(app, org, user).find_or_create_managed(wanted).await?.ok_or_else(ApiError::no_repos)?
         }
         ConfigurationChoice::Cli(cli) => {
             let user =
@@ -222,10 +226,20 @@ async fn configuration(
                 sandbox_provider: provider,
                 at: now,
             };
-            app.store.find_or_create_cli(wanted).await?
+            made_by(app, org, Some(user)).find_or_create_cli(wanted).await?
         }
     };
     Ok(Some(found))
+}
+
+/// The store through which a configuration is made for a session; a service makes it where there is no user.
+fn made_by(app: &AppState, org: OrgId, user: Option<UserId>) -> Store {
+    let change = AdminChange::new(Subject::Configuration, "create", "for a session");
+    let actor = match user {
+        Some(user) => Claim { actor_type: ActorClass::Human, actor_id: user.to_string() },
+        None => Claim { actor_type: ActorClass::System, actor_id: "service".to_owned() },
+    };
+    app.store.recorded(app.gate.admin_event(org, &actor, &change))
 }
 
 /// Waits for the sandbox of a new session; one that cannot be had leaves no session behind.

@@ -5,10 +5,12 @@ use proto::SessionId;
 use proto::http::{EgressEntry, EgressList, EgressQuery, EgressRules, ErrorBody, OkReply};
 use store::{EgressPolicy, EgressRecord};
 
+use super::administer::administer_as;
 use super::auth::User;
 use super::params::Query;
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::gate::AdminChange;
 use crate::runtime::check_rules;
 
 /// Entries of one list; each is looked at for every request of a sandbox.
@@ -35,8 +37,10 @@ pub(super) async fn set_rules(
     }
     check_rules(&rules).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let EgressRules { mode, allow, deny } = rules;
+    let change = AdminChange::egress(mode, &allow, &deny);
     let policy = EgressPolicy { org_id: admin.org, mode, allow: allow.into(), deny: deny.into() };
-    app.store.put_egress_policy(policy, Some(admin.id), app.clock.now()).await?;
+    let store = administer_as(&app, &admin, &change);
+    store.put_egress_policy(policy, Some(admin.id), app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 

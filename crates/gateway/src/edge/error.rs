@@ -119,6 +119,14 @@ impl ApiError {
         Self { body: ErrorBody::billing(code, message), ..error }
     }
 
+    /// An artifact does not have the hash that the ledger knows: it was changed in the database, and is not served.
+    pub fn changed_artifact(id: &str) -> Self {
+        let message = "This artifact was changed in the database and is not served: its operator finds the difference \
+            with `proliferate audit verify`";
+        let error = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, message);
+        Self { cause: Some(format!("the artifact {id} does not have its hash")), ..error }
+    }
+
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
     }

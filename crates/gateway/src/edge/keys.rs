@@ -7,11 +7,13 @@ use proto::{ApiKeyId, text};
 use secrecy::ExposeSecret as _;
 use store::{ApiKey, NewApiKey};
 
+use super::administer::administer;
 use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
+use crate::gate::Subject;
 use crate::identity::{Credential, CredentialKind};
 
 /// All keys for an admin, one's own for a member.
@@ -40,7 +42,7 @@ pub(super) async fn create(
     let key = Credential::new(CredentialKind::ApiKey, &app.rng);
     let new =
         NewApiKey { id, org_id: user.org, user_id: user.id, name, hint: key.hint, key_hash: key.hash, at };
-    app.store.create_key(new).await?;
+    administer(&app, &user, Subject::ApiKey, "create", format!("key {id}")).create_key(new).await?;
     Ok((StatusCode::CREATED, Json(NewKey { id, key: key.text.expose_secret().to_owned() })))
 }
 
@@ -53,7 +55,8 @@ pub(super) async fn revoke(
     Path(key): Path<ApiKeyId>,
 ) -> Result<Json<OkReply>, ApiError> {
     let only_of = (!user.may(Act::ManageOthersKeys, false)).then_some(user.id);
-    app.store.revoke_key(user.org, key, only_of, app.clock.now()).await?;
+    let store = administer(&app, &user, Subject::ApiKey, "revoke", format!("key {key}"));
+    store.revoke_key(user.org, key, only_of, app.clock.now()).await?;
     Ok(Json(OkReply::OK))
 }
 

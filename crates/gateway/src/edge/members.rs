@@ -6,11 +6,13 @@ use proto::http::{AddMember, ErrorBody, MemberEntry, MemberList, OkReply, SetRol
 use proto::{Role, UserId, text};
 use store::{Member, NewMember};
 
+use super::administer::administer;
 use super::auth::User;
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
+use crate::gate::Subject;
 
 #[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, ApiError> {
@@ -38,7 +40,8 @@ pub(super) async fn add(
     let at = app.clock.now();
     let user_id = UserId::from(app.rng.uuid(at));
     let member = NewMember { user_id, email: email.to_owned(), name, org_id: admin.org, role: new.role, at };
-    let user = app.store.add_member(member).await?;
+    let details = format!("role {}", new.role);
+    let user = administer(&app, &admin, Subject::Member, "add", details).add_member(member).await?;
     let member =
         app.store.member(admin.org, user).await?.ok_or_else(|| ApiError::conflict("Removed meanwhile"))?;
     Ok((StatusCode::CREATED, Json(entry(member))))
@@ -53,7 +56,9 @@ pub(super) async fn set_role(
     Path(target): Path<UserId>,
     Body(change): Body<SetRole>,
 ) -> Result<Json<OkReply>, ApiError> {
-    app.store.change_member(user.org, target, Some(change.role)).await?;
+    let details = format!("user {target}, role {}", change.role);
+    let store = administer(&app, &user, Subject::Role, "change", details);
+    store.change_member(user.org, target, Some(change.role)).await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -65,9 +70,10 @@ pub(super) async fn remove(
     admin: User,
     Path(target): Path<UserId>,
 ) -> Result<Json<OkReply>, ApiError> {
+    let store = administer(&app, &admin, Subject::Member, "remove", format!("user {target}"));
     if admin.may(Act::ManageRoles, false) {
-        app.store.change_member(admin.org, target, None).await?;
-    } else if !app.store.remove_plain_member(admin.org, target).await? {
+        store.change_member(admin.org, target, None).await?;
+    } else if !store.remove_plain_member(admin.org, target).await? {
         let member = app.store.member(admin.org, target).await?;
         return Err(match member {
             Some(_) => ApiError::forbidden("Only an owner may remove owners and admins"),

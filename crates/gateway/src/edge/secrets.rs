@@ -7,10 +7,12 @@ use proto::http::{
 };
 use store::{Scope, SecretEntry, StoreError};
 
+use super::administer::{admin_event, administer_as};
 use super::auth::User;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
+use crate::gate::AdminChange;
 use crate::vault::is_name;
 
 #[utoipa::path(get, path = "/v1/secrets", tag = "vault", responses((status = 200, body = SecretList)))]
@@ -31,7 +33,9 @@ pub(super) async fn set(
     Body(request): Body<SetSecret>,
 ) -> Result<(StatusCode, Json<SetSecretReply>), ApiError> {
     let scope = scope(&request.owner)?;
-    let created = app.vault.set(admin.org, scope, &name, &request.value.into(), Some(admin.id)).await?;
+    let event = admin_event(&app, &admin, &AdminChange::secrets("set", scope, [name.as_str()]));
+    let vault = app.vault.recorded(event);
+    let created = vault.set(admin.org, scope, &name, &request.value.into(), Some(admin.id)).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(SetSecretReply { created })))
 }
@@ -49,7 +53,8 @@ pub(super) async fn remove(
     if !is_name(&name) {
         return Err(StoreError::Missing("this secret").into());
     }
-    app.store.delete_secret(admin.org, scope, &name).await?;
+    let change = AdminChange::secrets("remove", scope, [name.as_str()]);
+    administer_as(&app, &admin, &change).delete_secret(admin.org, scope, &name).await?;
     Ok(Json(OkReply::OK))
 }
 

@@ -10,11 +10,13 @@ use proto::{ConfigurationId, OrgId, RepoId, text};
 use store::{Configuration, ConfigurationChange, NewConfiguration, NewRepo, Placement, RemoteSource, Repo};
 use url::Url;
 
+use super::administer::administer;
 use super::auth::{Caller, User};
 use super::params::{Path, Query};
 use super::{ApiError, Body, contract};
 use crate::access::Act;
 use crate::app::AppState;
+use crate::gate::Subject;
 use crate::runtime::local_repo;
 
 const MAX_NAME: usize = 100;
@@ -60,7 +62,8 @@ pub(super) async fn add_repo(
         added_by: Some(admin.id),
         at: app.clock.now(),
     };
-    app.store.create_repo(new).await?;
+    let details = format!("repository {id}, {url}");
+    administer(&app, &admin, Subject::Repository, "add", details).create_repo(new).await?;
     let repo =
         app.store.repo(admin.org, id).await?.ok_or_else(|| ApiError::not_found("This repository is gone"))?;
     Ok((StatusCode::CREATED, Json(repo_entry(repo))))
@@ -73,7 +76,8 @@ pub(super) async fn remove_repo(
     admin: User,
     Path(id): Path<RepoId>,
 ) -> Result<Json<OkReply>, ApiError> {
-    app.store.delete_repo(admin.org, id).await?;
+    let details = format!("repository {id}");
+    administer(&app, &admin, Subject::Repository, "remove", details).delete_repo(admin.org, id).await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -108,7 +112,8 @@ pub(super) async fn create_configuration(
         created_by: Some(user.id),
         at: app.clock.now(),
     };
-    app.store.create_configuration(new).await?;
+    let details = format!("configuration {id}");
+    administer(&app, &user, Subject::Configuration, "create", details).create_configuration(new).await?;
     Ok((StatusCode::CREATED, Json(whole(&app, user.org, id).await?)))
 }
 
@@ -149,7 +154,8 @@ pub(super) async fn change_configuration(
         by: Some(user.id.to_string()),
         ..ConfigurationChange::default()
     };
-    app.store.update_configuration(user.org, id, change, app.clock.now()).await?;
+    let store = administer(&app, &user, Subject::Configuration, "change", format!("configuration {id}"));
+    store.update_configuration(user.org, id, change, app.clock.now()).await?;
     Ok(Json(whole(&app, user.org, id).await?))
 }
 
@@ -161,7 +167,8 @@ pub(super) async fn remove_configuration(
     admin: User,
     Path(id): Path<ConfigurationId>,
 ) -> Result<Json<OkReply>, ApiError> {
-    app.store.delete_configuration(admin.org, id).await?;
+    let store = administer(&app, &admin, Subject::Configuration, "remove", format!("configuration {id}"));
+    store.delete_configuration(admin.org, id).await?;
     Ok(Json(OkReply::OK))
 }
 

@@ -49,6 +49,17 @@ fn name(org: OrgId, case: Option<&str>, kind: &str, hash: &Hash) -> String {
     format!("art_{}", &sha256(place.as_bytes()).to_string()[..40])
 }
 
+/// Whether what is known of an artifact is what its name was made of. One whose row was changed in the database is not.
+pub(crate) fn is_named_right(org: OrgId, found: &Artifact) -> bool {
+    let hash = found.hash.parse();
+    hash.is_ok_and(|hash| name(org, found.case_id.as_deref(), &found.kind, &hash) == found.artifact_id)
+}
+
+/// Whether content is what an artifact's hash was made of.
+pub(crate) fn is_content_of(found: &Artifact, content: &[u8]) -> bool {
+    sha256(content).to_string() == found.hash
+}
+
 /// How a new artifact is referred to.
 pub(super) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactRef> {
     let size = i64::try_from(new.content.len()).ok()?;

@@ -12,6 +12,7 @@ use ledger::{Checkpoint, CheckpointError, Event, KeyChange, PublicKey, SigningKe
 use store::{KeptCheckpoint, Store, StoreError};
 use tokio::sync::Mutex;
 
+use super::GateError;
 use crate::config::Config;
 use crate::file_work::FileWork;
 use crate::secret_file;
@@ -44,6 +45,13 @@ pub(super) struct Checkpoints {
 pub enum SigningKeyError {
     #[error("AUDIT_SIGNING_KEY: cannot use {}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
+    #[error(
+        "AUDIT_SIGNING_KEY: {} is missing, and the checkpoints of this ledger are signed by it: put it back from your \
+         backup or from another gateway of this database. If it is lost for good, run `proliferate audit \
+         replace-lost-key --reason …`, which the ledger records",
+        path.display()
+    )]
+    Lost { path: PathBuf },
     #[error("AUDIT_SIGNING_KEY: {} can be read by others: run `chmod 600 {}`", path.display(), path.display())]
     Exposed { path: PathBuf },
     #[error("AUDIT_SIGNING_KEY: {} is no key: 64 hexadecimal digits are needed", path.display())]
@@ -58,13 +66,15 @@ impl Checkpoints {
         store: &Store,
         clock: &Clock,
         rng: &Rng,
-    ) -> Result<Self, SigningKeyError> {
+    ) -> Result<Self, GateError> {
         let files = FileWork::default();
         let (key_file, rng, opened) = (config.audit_key_file(), rng.clone(), config.clone());
+        let signed = !store.checkpoints().await?.is_empty();
         let path = key_file.clone();
-        let seed = files.run(move || read_or_make(&key_file, &rng)).await;
+        let seed = files.run(move || read_or_make_unless_lost(&opened, signed, &rng)).await;
         let seed = seed.map_err(|source| SigningKeyError::File { path, source })??;
         let path = config.checkpoint_dir();
+        let opened = config.clone();
         let prepared = files.run(move || prepare(&opened)).await;
         prepared.map_err(|source| SigningKeyError::Folder { path, source })??;
         Ok(Self::with_seed(config, store, clock, &seed))
@@ -123,15 +133,7 @@ impl Checkpoints {
         // Before the ledger, whose last change of the key then is at least as new as the file.
         let key_file = self.key_file.clone();
         let key = signing_key(&self.files.run(move || read_seed(&key_file)).await??);
-        loop {
-            let hashes = self.store.ledger_hashes(tree.0.size(), PAGE).await?;
-            for hash in &hashes {
-                tree.0.push(hash);
-            }
-            if hashes.is_empty() {
-                break;
-            }
-        }
+        grow(&self.store, &mut tree.0).await?;
         if tree.1 == 0 {
             // What was signed before the last start need not be signed again.
             let last = self.store.checkpoints().await?.last().map_or(0, |last| last.size);
@@ -184,7 +186,17 @@ pub enum CheckpointFailure {
 pub(super) async fn key_in_force(store: &Store) -> Result<Option<PublicKey>, StoreError> {
     let record = store.last_key_change().await?;
     let notes = record.and_then(|record| serde_json::from_str::<Event>(&record).ok()?.notes);
-    Ok(notes.and_then(|notes| KeyChange::verify(notes.as_str())).map(|change| change.new))
+    Ok(notes.and_then(|notes| {
+        let changed = KeyChange::verify(notes.as_str()).map(|change| change.new);
+        // A key that was lost could not sign: the event has the new one alone.
+        changed.or_else(|| notes.as_str().parse().ok())
+    }))
+}
+
+/// Whether this is the key that signs now, as far as the ledger says; whoever names none asks about no key of ours.
+pub async fn signs_now(store: &Store, key: Option<&PublicKey>) -> Result<bool, StoreError> {
+    let in_force = key_in_force(store).await?;
+    Ok(key.is_none_or(|key| in_force.is_none_or(|in_force| in_force == *key)))
 }
 
 /// Signs the ledger as it is, unless its newest checkpoint says as much. False where there is no key: then only a
@@ -194,7 +206,7 @@ pub async fn sign_ledger(config: &Config, store: &Store, clock: &Clock) -> Resul
     if !path.exists() {
         return Ok(false);
     }
-    let newest = read_checkpoints(config)?.iter().map(|checkpoint| checkpoint.size).max();
+    let newest = store.checkpoints().await?.last().map(|last| u64::try_from(last.size).unwrap_or_default());
     if newest < Some(store.ledger_size().await?) {
         make_folder(config)?;
         Checkpoints::with_seed(config, store, clock, &read_seed(&path)?).write().await?;
@@ -279,8 +291,30 @@ pub(super) fn signing_key(seed: &[u8; 32]) -> SigningKey {
     SigningKey::from_seed(NAME, seed).expect("the name of the ledger is a valid one")
 }
 
+/// Brings the tree up to the ledger as it is.
+pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreError> {
+    loop {
+        let hashes = store.ledger_hashes(tree.size(), PAGE).await?;
+        if hashes.is_empty() {
+            return Ok(());
+        }
+        hashes.iter().for_each(|hash| tree.push(hash));
+    }
+}
+
+/// Reads the seed, or makes it for a ledger that was never signed: where it was, a missing key is lost, and another one
+/// must not take its place unnoticed.
+fn read_or_make_unless_lost(config: &Config, signed: bool, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
+    let path = config.audit_key_file();
+    let outside = fs::metadata(checkpoint_file(config)).is_ok_and(|file| file.len() > 0);
+    if (signed || outside) && !path.exists() {
+        return Err(SigningKeyError::Lost { path });
+    }
+    read_or_make(&path, rng)
+}
+
 /// Reads the seed, or makes it once: of two processes that try at a time, the first counts.
-fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
+pub(super) fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
     if !path.exists() {
         let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
         secret_file::make(path, hex::encode(rng.bytes::<32>()).as_bytes()).map_err(failed)?;

@@ -8,22 +8,24 @@ use std::path::{Path, PathBuf};
 use chrono::TimeDelta;
 use clock::{Clock, Rng};
 use ledger::{
-    ActionType, Actor, ActorType, Event, KeyChange, Outcome, PolicyVersions, PublicKey, Severity, Target,
-    TargetType, Text,
+    ActionType, Actor, ActorType, Event, KeyChange, LostKey, Outcome, PolicyVersions, PublicKey, Restore,
+    Severity, Target, TargetType, Text, Tree,
 };
 use policy::{ModeKey, Policy};
 use proto::text::is_line;
 use proto::{ActionMode, OrgId, UserId};
 use store::{Change, GateWrite, NewEvent, OrgActionMode, OverrideGrant, SafetyLock, Store, StoreError};
+use uuid::Uuid;
 
-use super::checkpoints::{SigningKeyError, key_in_force, read_seed, signing_key};
+use super::administration::{AdminChange, Subject};
+use super::checkpoints::{
+    CheckpointFailure, SigningKeyError, grow, key_in_force, read_checkpoints, read_or_make, read_seed,
+    sign_ledger, signing_key,
+};
 use super::rules::{RulesError, read_policy};
 use super::scribe;
 use crate::config::Config;
 use crate::secret_file;
-
-/// Who acts here: whoever may write to the database has no name of ours.
-const OPERATOR: &str = "operator";
 
 /// Changes what governs all instances.
 pub struct Governance<'a> {
@@ -31,6 +33,8 @@ pub struct Governance<'a> {
     pub store: &'a Store,
     pub clock: &'a Clock,
     pub rng: &'a Rng,
+    /// Who acts, as the ledger names them: `host:` and the name of the host's user.
+    pub operator: &'a str,
 }
 
 /// A permission to break the glass, as it is asked for.
@@ -55,8 +59,14 @@ pub enum GovernanceError {
     NoLane,
     #[error("{user} is no member of the organisation {org}")]
     NoMember { user: UserId, org: OrgId },
+    #[error("there is no grant {id} that could be revoked: `proliferate policy grants ls` shows all")]
+    NoGrant { id: Uuid },
     #[error("there is no signing key yet: a gateway makes one when it starts first")]
     NoKey,
+    #[error("{} is there: `proliferate audit rotate-key` changes a key that is not lost", path.display())]
+    KeyThere { path: PathBuf },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointFailure),
     #[error("another process changes the signing key now")]
     Busy,
     #[error("{} is not the key that the ledger names since the last change: put that one there first", path.display())]
@@ -77,17 +87,17 @@ impl Governance<'_> {
         if !is_line(reason, 200) {
             return Err(GovernanceError::Reason);
         }
-        let lock = SafetyLock {
-            locked,
-            changed_by: OPERATOR.to_owned(),
-            reason: reason.to_owned(),
-            changed_at: self.clock.now(),
-        };
         let operation = if locked { "lock" } else { "unlock" };
         let mut event =
             self.event(ActionType::PolicyChange, ("safety_lock", operation), TargetType::Policy).await?;
         event.outcome_reason = Some(Text::cut(reason));
         event.severity = Some(if locked { Severity::Critical } else { Severity::Warn });
+        let lock = SafetyLock {
+            locked,
+            changed_by: event.actor.actor_id.as_str().to_owned(),
+            reason: reason.to_owned(),
+            changed_at: scribe::moment(&event),
+        };
         self.write(Change::Lock(lock), None, event).await
     }
 
@@ -106,23 +116,24 @@ impl Governance<'_> {
         let lasts = i64::try_from(minutes).ok().filter(|_| (1..=longest).contains(&minutes));
         let lasts = TimeDelta::minutes(lasts.ok_or(GovernanceError::TimeBox { longest })?);
         self.store.member(org, user).await?.ok_or(GovernanceError::NoMember { user, org })?;
-        let now = self.clock.now();
+        let mut event =
+            self.event(ActionType::Override, ("override_grant", "grant"), TargetType::Policy).await?;
+        let now = scribe::moment(&event);
         let grant = OverrideGrant {
             id: self.rng.uuid(now),
             org_id: org,
             user_id: user,
             ticket: ticket.to_owned(),
             reason: reason.to_owned(),
-            granted_by: OPERATOR.to_owned(),
+            granted_by: event.actor.actor_id.as_str().to_owned(),
             valid_from: now,
             valid_until: now + lasts,
+            revoked_by: None,
+            revoked_at: None,
         };
-        let mut event =
-            self.event(ActionType::Override, ("override_grant", "grant"), TargetType::Policy).await?;
         event.outcome_reason = Some(Text::cut(reason));
         event.severity = Some(Severity::Warn);
-        let until = scribe::timestamp(grant.valid_until);
-        event.notes = Some(Text::cut(&format!("user {user}, ticket {ticket}, until {}", until.as_str())));
+        event.notes = Some(Text::cut(&grant_notes(&grant)));
         self.write(Change::Grant(grant.clone()), Some(org), event).await?;
         Ok(grant)
     }
@@ -149,9 +160,46 @@ impl Governance<'_> {
             key: key.as_str().to_owned(),
             mode,
             changed_by: event.actor.actor_id.as_str().to_owned(),
-            changed_at: self.clock.now(),
+            changed_at: scribe::moment(&event),
         });
         self.write(change, Some(org), event).await
+    }
+
+    /// The store through which a change of administration is made, so that it is recorded under the operator's name.
+    pub async fn administer(&self, org: OrgId, change: &AdminChange) -> Result<Store, StoreError> {
+        Ok(self.store.recorded(self.admin_event(Some(org), change).await?))
+    }
+
+    /// Records a change that is made elsewhere than in the database, or that all organisations share.
+    pub async fn record(&self, change: &AdminChange) -> Result<(), GovernanceError> {
+        let NewEvent { org, event } = self.admin_event(None, change).await?;
+        self.write(Change::Nothing, org, event).await
+    }
+
+    async fn admin_event(&self, org: Option<OrgId>, change: &AdminChange) -> Result<NewEvent, StoreError> {
+        let mut event = self.event(change.action(), ("", ""), TargetType::System).await?;
+        change.describe(&mut event);
+        Ok(NewEvent { org, event })
+    }
+
+    /// Ends a grant before its time.
+    pub async fn revoke_grant(&self, id: Uuid, reason: &str) -> Result<OverrideGrant, GovernanceError> {
+        if !is_line(reason, 200) {
+            return Err(GovernanceError::Reason);
+        }
+        let grants = self.store.override_grants().await?;
+        let now = self.clock.now();
+        let counts = |grant: &OverrideGrant| grant.revoked_at.is_none() && grant.valid_until > now;
+        let found = grants.into_iter().find(|grant| grant.id == id).filter(counts);
+        let grant = found.ok_or(GovernanceError::NoGrant { id })?;
+        let mut event =
+            self.event(ActionType::Override, ("override_grant", "revoke"), TargetType::Policy).await?;
+        event.outcome_reason = Some(Text::cut(reason));
+        event.severity = Some(Severity::Warn);
+        event.notes = Some(Text::cut(&format!("{GRANT}{id}")));
+        let (by, at) = (event.actor.actor_id.as_str().to_owned(), scribe::moment(&event));
+        self.write(Change::RevokeGrant { id, by, at }, Some(grant.org_id), event).await?;
+        Ok(grant)
     }
 
     /// Makes another key the one that signs. The next key is on disk before the ledger names it and takes the old
@@ -182,6 +230,50 @@ impl Governance<'_> {
         Ok((old.public().clone(), next.public().clone()))
     }
 
+    /// Makes a key in the place of one that was lost. The ledger says so: nobody can sign the change with the lost key.
+    pub async fn replace_lost_key(&self, reason: &str) -> Result<PublicKey, GovernanceError> {
+        if !is_line(reason, 200) {
+            return Err(GovernanceError::Reason);
+        }
+        let path = self.config.audit_key_file();
+        if path.exists() {
+            return Err(GovernanceError::KeyThere { path });
+        }
+        // Under another name until the ledger has it: a gateway that starts meanwhile must not sign with it.
+        let next_path = beside(&path);
+        let failed = |source| GovernanceError::File { path: next_path.clone(), source };
+        let key = signing_key(&read_or_make(&next_path, self.rng)?);
+        if key_in_force(self.store).await?.as_ref() != Some(key.public()) {
+            let mut event = self.event(ActionType::System, LostKey::TARGET, TargetType::System).await?;
+            event.outcome_reason = Some(Text::cut(reason));
+            event.severity = Some(Severity::Critical);
+            event.notes = Some(Text::cut(&key.public().to_string()));
+            self.write(Change::Nothing, None, event).await?;
+        }
+        secret_file::rename(&next_path, &path).map_err(failed)?;
+        Ok(key.public().clone())
+    }
+
+    /// Records that the database was just restored: the first event after the backup's. Signed, so that a verifier who
+    /// holds checkpoints of what was rolled back knows what happened to it.
+    pub async fn record_restore(&self, backup: &str) -> Result<u64, GovernanceError> {
+        let newest = read_checkpoints(self.config)?.iter().map(|checkpoint| checkpoint.size).max();
+        let mut tree = Tree::default();
+        grow(self.store, &mut tree).await?;
+        let mut event = self.event(ActionType::System, Restore::TARGET, TargetType::System).await?;
+        event.outcome_reason = Some(Text::cut(&format!("restored to {} records from {backup}", tree.size())));
+        event.severity = Some(Severity::Warn);
+        let path = self.config.audit_key_file();
+        if path.exists() {
+            let key = signing_key(&read_seed(&path)?);
+            let newest = newest.unwrap_or_default().max(tree.size());
+            event.notes = Some(Text::cut(&Restore::sign(&key, tree.size(), &tree.root(), newest)));
+        }
+        self.write(Change::Nothing, None, event).await?;
+        sign_ledger(self.config, self.store, self.clock).await?;
+        Ok(tree.size())
+    }
+
     async fn event(
         &self,
         action: ActionType,
@@ -189,8 +281,8 @@ impl Governance<'_> {
         target_type: TargetType,
     ) -> Result<Event, StoreError> {
         let actor = Actor {
-            actor_id: Text::fit(OPERATOR),
-            actor_type: ActorType::System,
+            actor_id: Text::fit(self.operator),
+            actor_type: ActorType::Human,
             agent_name: None,
             user_display: None,
         };
@@ -218,6 +310,31 @@ impl Governance<'_> {
         self.store.gate_write(GateWrite::new(change, events)).await?;
         Ok(())
     }
+}
+
+/// What the notes of a grant's events begin with, before its id.
+pub(super) const GRANT: &str = "grant ";
+
+/// Everything of a grant that its event says nowhere else; `audit verify` reads it.
+fn grant_notes(grant: &OverrideGrant) -> String {
+    let until = scribe::timestamp(grant.valid_until);
+    let OverrideGrant { id, user_id, ticket, .. } = grant;
+    format!("{GRANT}{id}: user {user_id}, ticket {ticket}, until {}", until.as_str())
+}
+
+/// The event of an organisation that a gateway makes at its first start.
+pub(crate) fn first_start_event(clock: &Clock, rng: &Rng, org: OrgId) -> NewEvent {
+    let actor = Actor {
+        actor_id: Text::fit("gateway"),
+        actor_type: ActorType::System,
+        agent_name: None,
+        user_display: None,
+    };
+    let change = AdminChange::new(Subject::Organization, "create", "the first one, with its owner");
+    let parts = (clock, rng);
+    let mut event = scribe::event(parts, change.action(), Outcome::Success, actor, built_in_versions());
+    change.describe(&mut event);
+    NewEvent { org: Some(org), event }
 }
 
 fn built_in_versions() -> PolicyVersions {

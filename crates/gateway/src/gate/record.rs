@@ -20,8 +20,14 @@ impl Gate {
     /// The claim of a call with the decision about it.
     pub(super) fn claim(&self, call: &Call, decided: &Decided) -> GateWrite {
         let events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions)];
-        let run = self.new_run(call, decided, None);
-        GateWrite { change: Change::Begin(Box::new(run)), effect: None, artifacts: Vec::new(), events }
+        let input = artifacts::input(call, self.scribe.now());
+        let run = self.new_run(call, decided, input.as_ref(), None);
+        GateWrite {
+            change: Change::Begin(Box::new(run)),
+            effect: None,
+            artifacts: input.into_iter().collect(),
+            events,
+        }
     }
 
     /// The same for a call that ends with its claim: it is refused, or its effect is in our own database.
@@ -39,16 +45,24 @@ impl Gate {
         let asked = if effect.is_some() { Asked::Tool } else { Asked::Nobody };
         let end = self.finish(call, result, asked, &decided.versions);
         let status = if denied { RunStatus::Denied } else { end.ended.status };
-        let run = self.new_run(call, decided, Some(Ended { status, ..end.ended }));
-        let mut events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions), end.event];
-        events.extend(end.also);
         // What is refused is not kept: its content was never accepted.
         let input = effect.as_ref().and_then(|_| artifacts::input(call, self.scribe.now()));
+        let run = self.new_run(call, decided, input.as_ref(), Some(Ended { status, ..end.ended }));
+        let mut events = vec![self.scribe.decision(call, &decided.verdict, &decided.versions), end.event];
+        events.extend(end.also);
         let artifacts = input.into_iter().chain(end.artifact).collect();
         (GateWrite { change: Change::Begin(Box::new(run)), effect, artifacts, events }, end.answered)
     }
 
-    fn new_run(&self, call: &Call, decided: &Decided, end: Option<Ended>) -> NewRun {
+    fn new_run(
+        &self,
+        call: &Call,
+        decided: &Decided,
+        input: Option<&NewArtifact>,
+        end: Option<Ended>,
+    ) -> NewRun {
+        let own_input = input.and_then(|input| artifacts::new_reference(input, &call.run_id));
+        let input_artifacts: Vec<_> = call.input_artifacts.iter().chain(own_input.as_ref()).collect();
         let Question { request, retried, .. } = &decided.question;
         let above = decided.question.above();
         NewRun {
@@ -78,7 +92,7 @@ impl Gate {
                 instance: self.instance.clone(),
             }),
             inputs: JsonText::of(&Inputs {
-                artifact_refs: &call.input_artifacts,
+                artifact_refs: &input_artifacts,
                 parameters_hash_sha256: self.parameters_hash(&call.parameters),
             }),
             retry_count: retried.as_ref().map_or(0, |run| run.retry_count + 1),
@@ -96,8 +110,6 @@ impl Gate {
         result: Result<Output, Refusal>,
         versions: &Versions,
     ) -> (GateWrite, Answered) {
-        let acted = result.as_ref().map_or_else(Refusal::may_have_acted, |_| true);
-        let input = acted.then(|| artifacts::input(call, self.scribe.now())).flatten();
         let end = self.finish(call, result, Asked::Tool, versions);
         let change = Change::End {
             org: call.org,
@@ -105,7 +117,7 @@ impl Gate {
             instance: Some(instance.to_owned()),
             ended: Box::new(end.ended),
         };
-        let artifacts = input.into_iter().chain(end.artifact).collect();
+        let artifacts = end.artifact.into_iter().collect();
         let events = [end.event].into_iter().chain(end.also).collect();
         (GateWrite { change, effect: None, artifacts, events }, end.answered)
     }
@@ -200,7 +212,7 @@ struct Decision<'a> {
 
 #[derive(Serialize)]
 struct Inputs<'a> {
-    artifact_refs: &'a [ArtifactRef],
+    artifact_refs: &'a [&'a ArtifactRef],
     parameters_hash_sha256: Option<ledger::Hash>,
 }
 

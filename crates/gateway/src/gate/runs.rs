@@ -21,6 +21,8 @@ pub(crate) struct NewRunRequest {
     pub(crate) session: Option<SessionId>,
     pub(crate) name: Option<String>,
     pub(crate) parent: Option<String>,
+    /// Whose prompt a turn answers.
+    pub(crate) prompted_by: Option<String>,
 }
 
 /// Why a run was not started or ended.
@@ -77,7 +79,13 @@ impl Gate {
     }
 
     /// A session begins a turn, or goes on with one that an earlier owner began: the run that its calls belong to.
-    pub(crate) async fn begin_turn(&self, record: &SessionRecord, prompt: &str) -> Result<(), StoreError> {
+    /// The ledger names who prompted.
+    pub(crate) async fn begin_turn(
+        &self,
+        record: &SessionRecord,
+        prompt: &str,
+        sender: Option<&str>,
+    ) -> Result<(), StoreError> {
         let run_id = turn_run(prompt);
         let new = NewRunRequest {
             org: record.org_id,
@@ -89,6 +97,7 @@ impl Gate {
             session: Some(record.id),
             name: None,
             parent: None,
+            prompted_by: Some(sender.unwrap_or("nobody who is named").to_owned()),
         };
         match self.start_run(new).await {
             Ok(_) | Err(RunRefusal::Taken) => {}
@@ -228,6 +237,7 @@ impl Gate {
             self.scribe.event(Some(new.org), ActionType::System, Outcome::Success, &new.actor, versions);
         describe(&mut event, &new.run_id, case, new.kind, reason);
         event.event.role_id = Some(Text::cut(new.role));
+        event.event.notes = new.prompted_by.as_ref().map(|by| Text::cut(&format!("prompted by {by}")));
         event.event.parent_run_id = new.parent.as_deref().and_then(|id| Text::new(id).ok());
         event
     }

@@ -143,6 +143,13 @@ pub(super) fn timestamp(at: DateTime<Utc>) -> Timestamp {
     Timestamp::try_from(text).unwrap_or_else(|_| timestamp(DateTime::UNIX_EPOCH))
 }
 
+/// When an event happened, to the millisecond that its record has.
+pub(super) fn moment(event: &Event) -> DateTime<Utc> {
+    let read = DateTime::parse_from_rfc3339(event.timestamp_utc.as_str());
+    // Every timestamp was made of a moment, above.
+    read.map_or(DateTime::UNIX_EPOCH, |at| at.to_utc())
+}
+
 fn acting(actor: &Claim) -> Actor {
     let kind = match actor.actor_type {
         ActorClass::Agent => ActorType::Agent,

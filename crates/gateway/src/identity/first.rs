@@ -9,6 +9,7 @@ use store::{FirstOwner, Member, NewLoginCode, NewOrg, Store, StoreError};
 use url::Url;
 
 use super::{Credential, CredentialKind};
+use crate::gate::first_start_event;
 
 /// Long enough to find the terminal again, short enough that a forgotten scroll-back is harmless.
 pub const LOGIN_LINK_LIFETIME: Duration = Duration::from_mins(15);
@@ -21,6 +22,7 @@ pub async fn create_first_owner(
 ) -> Result<Option<Member>, StoreError> {
     let at = clock.now();
     let org = NewOrg { id: OrgId::from(rng.uuid(at)), name: "My organisation".to_owned(), at };
+    let store = store.recorded(first_start_event(clock, rng, org.id));
     let first = FirstOwner { org, user: UserId::from(rng.uuid(at)), email: "owner@localhost".to_owned() };
     if store.create_first_owner(first).await? { store.first_owner().await } else { Ok(None) }
 }

@@ -309,7 +309,8 @@ pub(crate) async fn a_retry_is_a_new_run_below_the_first(world: World) {
     assert_eq!(run["retry_reason"], "it failed");
     let events = world.events("run-00000002").await;
     assert!(events.iter().all(|event| event["parent_run_id"] == "run-00000001"), "{events:?}");
-    assert_eq!(events[0]["notes"], "tried again: it failed");
+    let notes = events[0]["notes"].as_str().unwrap();
+    assert!(notes.starts_with("tried again: it failed\nbegun_run_sha256 "), "{notes}");
     assert_eq!(world.run("run-00000001").await["status"], "failed", "the first stays as it ended");
     let stray = with(write_call("run-00000003"), "retry_of", json!("run-never-was"));
     assert_eq!(world.call(&stray).await.status, 403);

@@ -57,7 +57,13 @@ impl Served {
         assert_eq!(self.post("/v1/tool-calls", &write_call("run-unlocked")).await.0, 200);
         let config = self.running.setup.config();
         let (clock, rng) = (clock::Clock::system(), clock::Rng::system());
-        let governance = Governance { config: &config, store: &self.store, clock: &clock, rng: &rng };
+        let governance = Governance {
+            config: &config,
+            store: &self.store,
+            clock: &clock,
+            rng: &rng,
+            operator: "host:tester",
+        };
         governance.lock(true, "a test").await.unwrap();
         let mut number = 0;
         within(async {

@@ -28,6 +28,7 @@ on_both! {
     an_error_of_the_model_is_shown_and_ends_the_turn
     who_watched_before_a_restart_is_told_when_nobody_waits_any_more
     a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition
+    a_turn_names_who_prompted
 }
 
 fn users(frames: &[Value]) -> Vec<&str> {
@@ -40,6 +41,18 @@ fn outcomes(frames: &[Value]) -> Vec<&str> {
         .iter()
         .map(|frame| frame["payload"]["outcome"].as_str().unwrap())
         .collect()
+}
+
+async fn a_turn_names_who_prompted(on: On) {
+    let Midway { live, .. } = Midway::start(on, "one ").await;
+    let filter = store::EventFilter { after: -1, limit: 100, ..store::EventFilter::default() };
+    let events = live.app.store.ledger_events(live.ada.org, &filter).await.unwrap();
+    let notes = |record: &str| serde_json::from_str::<Value>(record).unwrap()["notes"].clone();
+    let turns: Vec<_> =
+        events.iter().filter(|event| event.record.contains("\"operation\":\"agent\"")).collect();
+    assert_eq!(turns.len(), 2, "allowed and begun: {events:?}");
+    let by = format!("prompted by {}", live.ada.id);
+    assert!(turns.iter().all(|event| notes(&event.record).as_str().unwrap().starts_with(&by)), "{turns:?}");
 }
 
 async fn prompts_that_come_during_a_turn_wait_and_become_turns_in_their_order(on: On) {

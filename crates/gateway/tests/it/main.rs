@@ -14,6 +14,7 @@ mod world;
 
 // Who is asking.
 mod access;
+mod administration;
 mod attach;
 mod bearer;
 mod identity;

@@ -75,7 +75,13 @@ impl World {
     pub(crate) async fn locked(self, locked: bool) -> Self {
         let Self { effects, gateway, team, token } = self;
         let (app, config) = (&gateway.app, gateway.setup.config());
-        let governance = Governance { config: &config, store: &app.store, clock: &app.clock, rng: &app.rng };
+        let governance = Governance {
+            config: &config,
+            store: &app.store,
+            clock: &app.clock,
+            rng: &app.rng,
+            operator: "host:tester",
+        };
         governance.lock(locked, "a test").await.unwrap();
         let gateway = gateway.stop().await.start().await;
         Self { effects, gateway, team, token }

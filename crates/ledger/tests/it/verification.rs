@@ -1,6 +1,8 @@
 //! What verification says of an untouched ledger, and what it cannot know.
 
-use ledger::{Checkpoint, Fault, PublicKey, RecordProblem, Report, SigningKey, Unproven, Verifier};
+use ledger::{
+    Checkpoint, Fault, LostKey, PublicKey, RecordProblem, Report, Restore, SigningKey, Unproven, Verifier,
+};
 
 use crate::common::{Ledger, key};
 
@@ -23,8 +25,14 @@ fn an_untouched_ledger_is_proven_whole() {
         Ledger::of(0).checkpoint(&key(1)),
     ];
     let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
-    let expected =
-        Report { records: 50, chains: 2, root: ledger.tree.root(), checkpoints: 3, unproven: Vec::new() };
+    let expected = Report {
+        records: 50,
+        chains: 2,
+        root: ledger.tree.root(),
+        checkpoints: 3,
+        rolled_back: Vec::new(),
+        unproven: Vec::new(),
+    };
     assert_eq!(report, expected);
 }
 
@@ -102,4 +110,84 @@ fn a_checkpoint_of_another_ledger_is_refused() {
     let other = SigningKey::from_seed("another/ledger", &[1; 32]).unwrap();
     let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&other)], Some(&key(1)));
     assert_eq!(fault, Err(Fault::Signature { checkpoint: 5 }));
+}
+
+/// Ten records of a backup, a restore from thirty that this key signs, and ten more.
+fn restored(signer: &SigningKey) -> Ledger {
+    let mut ledger = Ledger::of(10);
+    let notes = Restore::sign(signer, 10, &ledger.tree.root(), 30);
+    let (name, operation) = Restore::TARGET;
+    ledger.append_key_change(&notes, name, operation);
+    (11..20).for_each(|number| ledger.append(&crate::common::event(number + 100)));
+    ledger
+}
+
+#[test]
+fn a_signed_restore_explains_checkpoints_of_what_it_rolled_back() {
+    let ledger = restored(&key(1));
+    let old = |size| Ledger::of(size).checkpoint(&key(1));
+    let checkpoints = vec![old(5), old(15), old(30), ledger.checkpoint(&key(1))];
+    let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
+    assert_eq!((report.checkpoints, report.unproven.len()), (2, 0), "{report:?}");
+    let [back] = &report.rolled_back[..] else { panic!("{report:?}") };
+    let sizes: Vec<_> = back.checkpoints.iter().map(|checkpoint| checkpoint.size).collect();
+    assert_eq!((back.record, sizes), (10, vec![15, 30]));
+    assert!(back.to_string().contains("rolled back by a restore at 2026-11-15T08:30:00"), "{back}");
+}
+
+#[test]
+fn a_restore_explains_nothing_else() {
+    let old = |size| Ledger::of(size).checkpoint(&key(1));
+    let forged = restored(&key(9));
+    let refused =
+        |ledger: &Ledger, checkpoints| verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap_err();
+    assert_eq!(
+        refused(&forged, vec![old(15)]),
+        Fault::Rewritten { from: 0, to: 15 },
+        "another key signed it"
+    );
+    assert_eq!(refused(&forged, vec![old(30)]), Fault::Truncated { records: 20, checkpoint: 30 });
+    let ledger = restored(&key(1));
+    assert_eq!(
+        refused(&ledger, vec![old(31)]),
+        Fault::Truncated { records: 20, checkpoint: 31 },
+        "it is newer"
+    );
+    let other = Ledger::of(10).checkpoint(&key(1)).to_string().replacen("10", "9", 1);
+    let other = Checkpoint::parse_all(&other).unwrap();
+    assert_eq!(
+        refused(&ledger, other),
+        Fault::Rewritten { from: 0, to: 9 },
+        "it is of the backup's own records"
+    );
+    // What was signed after the restore is not of before it.
+    let mut rewritten = restored(&key(1));
+    rewritten.append(&crate::common::event(999));
+    let checkpoints = vec![old(30), ledger.checkpoint(&key(1)), old(20)];
+    assert!(matches!(refused(&rewritten, checkpoints), Fault::Rewritten { to: 20, .. }));
+    let mut copied = Ledger::of(11);
+    let notes = Restore::sign(&key(1), 10, &Ledger::of(10).tree.root(), 30);
+    let (name, operation) = Restore::TARGET;
+    copied.append_key_change(&notes, name, operation);
+    assert_eq!(
+        refused(&copied, vec![old(30)]),
+        Fault::Truncated { records: 12, checkpoint: 30 },
+        "its place is another"
+    );
+}
+
+#[test]
+fn a_lost_key_breaks_the_line_and_each_key_proves_its_own() {
+    let mut ledger = Ledger::of(10);
+    let before = ledger.checkpoint(&key(1));
+    let (name, operation) = LostKey::TARGET;
+    ledger.append_key_change(&key(2).public().to_string(), name, operation);
+    let after = ledger.checkpoint(&key(2));
+    for known in [1, 2] {
+        let report = verify(&ledger.lines(), vec![before.clone(), after.clone()], Some(&key(known))).unwrap();
+        assert_eq!(report.unproven, [Unproven::LostKey { record: 10 }]);
+    }
+    let forged = vec![before, ledger.checkpoint(&key(3))];
+    let fault = verify(&ledger.lines(), forged, Some(&key(2)));
+    assert_eq!(fault, Err(Fault::Signature { checkpoint: 11 }));
 }

@@ -132,7 +132,9 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64
             }
             plan.takes.push((*org, run_id, to));
         }
-        change @ (Change::Lock(_) | Change::Grant(_) | Change::SetMode(_)) => plan.governing.push(change),
+        change @ (Change::Lock(_) | Change::Grant(_) | Change::SetMode(_) | Change::RevokeGrant { .. }) => {
+            plan.governing.push(change);
+        }
         Change::Nothing => {}
     }
     Written::Done
@@ -144,6 +146,48 @@ pub(super) fn chain_names(events: &[Told<'_>]) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     names.into_iter().map(str::to_owned).collect()
+}
+
+/// Where the ledger ends: what the heads and the tree say of it, and what its last events say.
+#[derive(Default)]
+pub(crate) struct Ends {
+    pub(crate) heads: HashMap<String, Head>,
+    pub(crate) last_events: HashMap<String, Head>,
+    pub(crate) events: u64,
+}
+
+impl Ends {
+    /// The heads, if the last events agree with them. Nothing may be added to a ledger whose end was changed: the new
+    /// events would make the change look older than it is.
+    pub(crate) fn checked(self, size: u64) -> Result<HashMap<String, Head>, StoreError> {
+        let problem = self.problem(size);
+        if let Some(problem) = problem {
+            tracing::error!(%problem, "the ledger was changed: nothing is recorded, so nothing is executed");
+            return Err(StoreError::LedgerChanged(problem));
+        }
+        Ok(self.heads)
+    }
+
+    fn problem(&self, size: u64) -> Option<String> {
+        if self.events != size {
+            return Some(format!(
+                "ledger_tree, column size: stored {size}, the last event makes it {}",
+                self.events
+            ));
+        }
+        let shown = |head: Option<&Head>| {
+            head.map_or_else(|| "none".to_owned(), |head| format!("{} {}", head.sequence, head.hash))
+        };
+        let mut chains: Vec<_> = self.heads.keys().chain(self.last_events.keys()).collect();
+        chains.sort_unstable();
+        chains.into_iter().find_map(|chain| {
+            let (head, last) = (self.heads.get(chain), self.last_events.get(chain));
+            (head != last).then(|| {
+                let (head, last) = (shown(head), shown(last));
+                format!("ledger_heads chain={chain}, columns sequence and hash: stored {head}, the last event says {last}")
+            })
+        })
+    }
 }
 
 /// The links of all events, and where each chain ends after them.

@@ -1,6 +1,5 @@
 //! The gate's line in front of PostgreSQL: rows go as arrays, so that a statement is one text however many there are.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::kept::Kept;
-use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
+use super::plan::{Ends, Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, What, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
 use crate::ledger_event::{hash, whole};
@@ -129,15 +128,25 @@ async fn look(tx: &mut PgConnection, writes: &[Arc<Ready>]) -> Result<Found, Sto
 }
 
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
-async fn append(tx: &mut PgConnection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
-    const HEADS: &str = "SELECT chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)";
-    let rows = sqlx::query(HEADS).bind(chain_names(events)).fetch_all(&mut *tx).await?;
-    let mut heads = HashMap::new();
+pub(super) async fn append(tx: &mut PgConnection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
+    // The last event of each chain and of all, and the heads: one way there and back.
+    const ENDS: &str = "SELECT 'head' AS kind, chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)
+        UNION ALL SELECT 'event', c.chain, e.sequence, e.hash FROM UNNEST($1::text[]) AS c (chain) CROSS JOIN LATERAL
+            (SELECT sequence, hash FROM ledger_events WHERE chain = c.chain ORDER BY sequence DESC LIMIT 1) e
+        UNION ALL SELECT 'size', '', COALESCE(max(position) + 1, 0), '' FROM ledger_events";
+    let rows = sqlx::query(ENDS).bind(chain_names(events)).fetch_all(&mut *tx).await?;
+    let mut ends = Ends::default();
     for row in rows {
-        let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
-        heads.insert(row.try_get("chain")?, head);
+        let (kind, number): (&str, i64) = (row.try_get("kind")?, row.try_get("sequence")?);
+        if kind == "size" {
+            ends.events = whole(number)?;
+            continue;
+        }
+        let head = Head { sequence: whole(number)?, hash: hash(row.try_get("hash")?)? };
+        let found = if kind == "head" { &mut ends.heads } else { &mut ends.last_events };
+        found.insert(row.try_get("chain")?, head);
     }
-    let (entries, heads) = link(events, heads, size)?;
+    let (entries, heads) = link(events, ends.checked(size)?, size)?;
     for rows in of_ledger(events, &entries, &heads, size)? {
         execute(tx, &rows).await?;
     }

@@ -254,8 +254,9 @@ fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
 }
 
 /// Rare: by hand.
-fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 3] {
-    let (mut locks, mut grants, mut modes) = (Vec::new(), Vec::new(), BTreeMap::new());
+fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
+    let (mut locks, mut grants, mut revoked) = (Vec::new(), Vec::new(), Vec::new());
+    let mut modes = BTreeMap::new();
     for change in changes {
         match change {
             Change::Lock(lock) => {
@@ -277,6 +278,7 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 3] {
                     row![set.org_id.uuid(), &set.key, set.mode.as_str(), &set.changed_by, set.changed_at];
                 modes.insert((set.org_id, &set.key), row);
             }
+            Change::RevokeGrant { id, by, at } => revoked.push(row![*id, by, *at]),
             _ => {}
         }
     }
@@ -306,7 +308,9 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 3] {
         },
         values: modes.into_values().collect(),
     };
-    [locks, grants, modes]
+    let set = &[("revoked_by", 2), ("revoked_at", 3)];
+    let what = What::Update { table: "override_grants", set, whose: &[("id", 1)] };
+    [locks, grants, modes, Rows { what, values: revoked }]
 }
 
 fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {

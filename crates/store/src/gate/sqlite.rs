@@ -13,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ToSql, TransactionBehavior};
 
 use super::disk::{Committed, Disk, Refused};
 use super::kept::Kept;
-use super::plan::{Found, Told, chain_names, configuration_keys, link, plan, run_keys};
+use super::plan::{Ends, Found, Told, chain_names, configuration_keys, link, plan, run_keys};
 use super::rows::{Cell, Rows, What, of_ledger, of_plan};
 use super::{Inbox, Job, Ready, Written, answer, apart};
 use crate::ledger_event::{hash, whole};
@@ -166,16 +166,24 @@ fn look(tx: &Connection, writes: &[Arc<Ready>]) -> Result<Found, StoreError> {
     Ok(found)
 }
 
+pub(super) const HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
+pub(super) const LAST: &str =
+    "SELECT sequence, hash FROM ledger_events WHERE chain = $1 ORDER BY sequence DESC LIMIT 1";
+pub(super) const EVENTS: &str = "SELECT COALESCE(max(position) + 1, 0) AS number FROM ledger_events";
+
 /// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
 fn append(tx: &Connection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
-    const HEAD: &str = "SELECT sequence, hash FROM ledger_heads WHERE chain = $1";
-    let mut heads = std::collections::HashMap::new();
+    let Number(count) = find(tx, EVENTS, &[])?.unwrap_or(Number(0));
+    let mut ends = Ends { events: whole(count)?, ..Ends::default() };
     for chain in chain_names(events) {
+        if let Some(FoundHead(last)) = find(tx, LAST, &[&chain])? {
+            ends.last_events.insert(chain.clone(), last);
+        }
         if let Some(FoundHead(head)) = find(tx, HEAD, &[&chain])? {
-            heads.insert(chain, head);
+            ends.heads.insert(chain, head);
         }
     }
-    let (entries, heads) = link(events, heads, size)?;
+    let (entries, heads) = link(events, ends.checked(size)?, size)?;
     for rows in of_ledger(events, &entries, &heads, size)? {
         execute(tx, &rows).map_err(|error| failed(&error))?;
     }
@@ -196,7 +204,7 @@ fn execute(tx: &Connection, rows: &Rows<'_>) -> rusqlite::Result<()> {
 }
 
 /// The statement for one row.
-fn text(what: &What, values: usize) -> String {
+pub(super) fn text(what: &What, values: usize) -> String {
     match what {
         What::Insert { into, conflict } => {
             format!("{into}VALUES ({}){conflict}", vec!["?"; values].join(","))

@@ -126,7 +126,9 @@ impl Session {
     /// Goes on with a turn, or does what its end asks for where the last owner died after the end was logged.
     async fn resume_turn(&mut self, turn: String, outcome: Option<TurnOutcome>) -> Result<(), StoreError> {
         let Some(outcome) = outcome else {
-            self.app.gate.begin_turn(&self.record, &turn).await?;
+            let prompt = self.app.store.unsettled_prompt(self.record.id, &turn).await?;
+            let sender = prompt.as_ref().and_then(|prompt| prompt.sender_id.as_deref());
+            self.app.gate.begin_turn(&self.record, &turn, sender).await?;
             self.transcript.prompted(&turn);
             self.turn = Some(turn);
             return Ok(());

@@ -136,7 +136,7 @@ impl Session {
         self.queue.pop_front();
         let Some(prompt) = prompt else { return Ok(()) };
         self.turn = Some(prompt.id.clone());
-        self.app.gate.begin_turn(&self.record, &prompt.id).await?;
+        self.app.gate.begin_turn(&self.record, &prompt.id, prompt.sender_id.as_deref()).await?;
         self.telemetry.start(self.app.clock.elapsed());
         // Marked and said before it is sent: whoever comes after a crash finds it marked, and sends it again only if
         // it was not said.

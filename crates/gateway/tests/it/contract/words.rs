@@ -130,7 +130,13 @@ pub(super) async fn what_is_said_of_a_run_is_a_line(world: World) {
 pub(super) async fn a_broken_glass_is_told_with_ticket_and_reason(world: World) {
     let (app, owner) = (&world.gateway.app, world.team.person(Role::Owner));
     let config = world.gateway.setup.config();
-    let governance = Governance { config: &config, store: &app.store, clock: &app.clock, rng: &app.rng };
+    let governance = Governance {
+        config: &config,
+        store: &app.store,
+        clock: &app.clock,
+        rng: &app.rng,
+        operator: "host:tester",
+    };
     for ticket in ["INC-1", "INC-2"] {
         let grant = Grant { org: world.team.org, user: owner.id, ticket, reason: "an outage", minutes: 10 };
         governance.grant(&grant).await.unwrap();

@@ -1,0 +1,129 @@
+//! Compares everything that the API shows of the gate with the ledger: events with their columns, runs, artifacts, the
+//! safety lock, grants, chain heads and checkpoints. The first difference is named.
+
+mod artifacts;
+mod columns;
+mod difference;
+mod ends;
+mod governed;
+mod runs;
+
+use std::collections::{HashMap, HashSet};
+
+use ledger::{Checkpoint, Event, Fault, PublicKey, RecordProblem, Report, Verifier};
+use proto::OrgId;
+use store::{AuditReader, EventRow, RunRow, Store, StoreError};
+
+pub use difference::Difference;
+use governed::Governed;
+use runs::Runs;
+
+/// Events that are read at a time.
+const PAGE: i64 = 5_000;
+
+/// What was verified.
+#[derive(Debug)]
+pub struct Verified {
+    pub report: Report,
+    pub runs: u64,
+    pub artifacts: u64,
+}
+
+/// The database does not agree with the ledger, or could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error(transparent)]
+    Ledger(#[from] Fault),
+    #[error(transparent)]
+    Row(#[from] Box<Difference>),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Verifies the database as it is now, also beside a running gateway. `checkpoints` were read before, from outside of
+/// it; `progress` is called with the number of events so far.
+pub async fn verify_database(
+    store: &Store,
+    checkpoints: Vec<Checkpoint>,
+    key: Option<PublicKey>,
+    progress: &dyn Fn(u64),
+) -> Result<Verified, VerifyError> {
+    let mut reader = store.audit_reader().await?;
+    let rows = ends::own_checkpoints(&mut reader).await?;
+    let mut verifier = Verifier::new(checkpoints.clone(), key);
+    let outside: HashSet<String> = checkpoints.iter().map(ToString::to_string).collect();
+    verifier.add_present(rows.values().filter(|row| !outside.contains(&row.to_string())).cloned());
+    match verify(&mut reader, verifier, progress).await {
+        Ok(verified) => {
+            ends::check_outside(&rows, &checkpoints, &verified.report)?;
+            Ok(verified)
+        }
+        Err(VerifyError::Ledger(fault)) => Err(ends::blame(fault, &rows, &checkpoints)),
+        Err(error) => Err(error),
+    }
+}
+
+async fn verify(
+    reader: &mut AuditReader,
+    verifier: Verifier,
+    progress: &dyn Fn(u64),
+) -> Result<Verified, VerifyError> {
+    let mut pass = Pass { verifier, governed: Governed::default(), runs: Runs::default(), events: 0 };
+    let mut limit = PAGE;
+    loop {
+        match reader.events(pass.events, limit).await {
+            // Which row it is, is found by reading them one by one.
+            Err(error) if error.is_damaged() && limit > 1 => limit = 1,
+            Err(error) if error.is_damaged() => {
+                let problem = RecordProblem::Unreadable;
+                return Err(Fault::Record { position: pass.events, event_id: None, problem }.into());
+            }
+            rows => {
+                let rows = rows?;
+                if rows.is_empty() {
+                    break;
+                }
+                pass.page(reader, rows).await?;
+                progress(pass.events);
+            }
+        }
+    }
+    let heads = pass.verifier.heads().map(|(chain, head)| (chain.as_str().to_owned(), *head)).collect();
+    let report = pass.verifier.finish()?;
+    ends::check_tree(reader, pass.events).await?;
+    ends::check_heads(reader, heads).await?;
+    let runs = pass.runs.finish(reader).await?;
+    pass.governed.check(reader).await?;
+    let artifacts = artifacts::check_all(reader).await?;
+    Ok(Verified { report, runs, artifacts })
+}
+
+/// One way through the ledger, and what was learned on it.
+struct Pass {
+    verifier: Verifier,
+    governed: Governed,
+    runs: Runs,
+    events: u64,
+}
+
+impl Pass {
+    async fn page(&mut self, reader: &mut AuditReader, rows: Vec<EventRow>) -> Result<(), VerifyError> {
+        let mut events: Vec<(EventRow, Event)> = Vec::with_capacity(rows.len());
+        for row in rows {
+            let event = self.verifier.push_event(row.entry.to_line().as_bytes())?;
+            columns::check(&row, &event)?;
+            self.governed.note(&row, &event);
+            events.push((row, event));
+        }
+        let (from, to) = (self.events, self.events + events.len() as u64 - 1);
+        let found = difference::readable("runs", reader.runs_of_events(from, to).await)?;
+        let found: HashMap<(OrgId, String), RunRow> =
+            found.into_iter().map(|row| ((row.run.org_id, row.run.run_id.clone()), row)).collect();
+        for (row, event) in &events {
+            self.runs.check(row, event, &found)?;
+        }
+        artifacts::check_kept(reader, &found).await?;
+        self.events = to + 1;
+        Ok(())
+    }
+}

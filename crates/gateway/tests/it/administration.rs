@@ -1,0 +1,210 @@
+//! Whoever administers an organisation over HTTP is in the ledger: each change with who made it, in its transaction.
+
+use std::collections::BTreeSet;
+
+use proto::Role;
+use serde_json::{Value, json};
+
+use crate::document::operations;
+use crate::harness::{Setup, TestGateway};
+use crate::people::OrgOf3;
+
+/// A change of administration: the operation, what it is called with, and what the ledger says of it.
+type Step = (&'static str, &'static str, Value, [&'static str; 3]);
+
+/// In this order each finds what it changes. `{…}` in a path stands for an id that an earlier answer gave.
+fn steps() -> Vec<Step> {
+    let egress = json!({"mode": "open", "allow": [], "deny": ["bad.example"]});
+    let repo = json!({"url": "https://git.example/acme/app.git"});
+    vec![
+        (
+            "POST /v1/members",
+            "/v1/members",
+            json!({"email": "new@test.example", "role": "member"}),
+            ["system", "member", "add"],
+        ),
+        (
+            "PATCH /v1/members/{userId}",
+            "/v1/members/{userId}",
+            json!({"role": "admin"}),
+            ["policy_change", "role", "change"],
+        ),
+        ("DELETE /v1/members/{userId}", "/v1/members/{userId}", Value::Null, ["system", "member", "remove"]),
+        ("POST /v1/keys", "/v1/keys", json!({"name": "ci"}), ["system", "api_key", "create"]),
+        ("DELETE /v1/keys/{keyId}", "/v1/keys/{id}", Value::Null, ["system", "api_key", "revoke"]),
+        (
+            "PUT /v1/secrets/{name}",
+            "/v1/secrets/TOKEN",
+            json!({"value": "hush-hush"}),
+            ["system", "secret", "set"],
+        ),
+        ("DELETE /v1/secrets/{name}", "/v1/secrets/TOKEN", Value::Null, ["system", "secret", "remove"]),
+        ("PUT /v1/egress", "/v1/egress", egress, ["policy_change", "egress", "set"]),
+        (
+            "PUT /v1/action-modes",
+            "/v1/action-modes",
+            json!({"key": "tools:weather", "mode": "deny"}),
+            ["policy_change", "tools:weather", "deny"],
+        ),
+        (
+            "POST /v1/configurations",
+            "/v1/configurations",
+            json!({"name": "all", "repos": []}),
+            ["system", "configuration", "create"],
+        ),
+        (
+            "PATCH /v1/configurations/{configurationId}",
+            "/v1/configurations/{id}",
+            json!({"name": "some"}),
+            ["system", "configuration", "change"],
+        ),
+        (
+            "DELETE /v1/configurations/{configurationId}",
+            "/v1/configurations/{id}",
+            Value::Null,
+            ["system", "configuration", "remove"],
+        ),
+        ("POST /v1/repos", "/v1/repos", repo, ["system", "repository", "add"]),
+        ("DELETE /v1/repos/{repoId}", "/v1/repos/{id}", Value::Null, ["system", "repository", "remove"]),
+    ]
+}
+
+/// Operations that change something else than administration, by the beginning of their names, and why they are not here.
+const OTHERS: [(&str, &str); 8] = [
+    ("POST /llm/", "the model's requests are counted as usage"),
+    ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
+    ("PATCH /proliferate/", "the title of a session"),
+    ("DELETE /proliferate/", "a deleted session leaves a tombstone"),
+    ("POST /v1/login", "a login is no change of administration"),
+    ("POST /v1/logout", "a login is no change of administration"),
+    ("POST /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
+    ("DELETE /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
+];
+/// The gate's own: they have their events by themselves.
+const OF_THE_GATE: [&str; 2] = ["POST /v1/runs", "POST /v1/tool-calls"];
+
+async fn last_event(gateway: &TestGateway, team: &OrgOf3) -> (usize, Value) {
+    let events =
+        gateway.get("/v1/audit/events?limit=1000").bearer(team.token(Role::Owner)).send().await.json();
+    let events = events["events"].as_array().unwrap().clone();
+    (events.len(), events.last().cloned().unwrap_or_default())
+}
+
+async fn every_change_is_recorded(setup: Setup) {
+    let gateway = setup.start().await;
+    let team = OrgOf3::new(&gateway.app).await;
+    let owner = team.person(Role::Owner);
+    let mut answered = json!({});
+    for (name, path, body, [action, target, operation]) in steps() {
+        let (before, _) = last_event(&gateway, &team).await;
+        let mut path = path.to_owned();
+        for id in ["userId", "id"] {
+            path = path.replace(&format!("{{{id}}}"), answered[id].as_str().unwrap_or_default());
+        }
+        let method = name.split_once(' ').unwrap().0;
+        let call = gateway.call(method, &path).bearer(&owner.token);
+        let answer = if body.is_null() { call.send().await } else { call.json(&body).send().await };
+        assert!((200..300).contains(&answer.status), "{name}: {} {}", answer.status, answer.text());
+        if method == "POST" {
+            answered = answer.json();
+        }
+        let (after, event) = last_event(&gateway, &team).await;
+        assert_eq!(after, before + 1, "{name} left no event");
+        let said = [&event["action_type"], &event["target"]["name"], &event["target"]["operation"]];
+        assert_eq!(said.map(|it| it.as_str().unwrap()), [action, target, operation], "{name}: {event}");
+        let actor = json!({"actor_id": owner.id.to_string(), "actor_type": "human"});
+        assert_eq!(event["actor"], actor, "{name}");
+        assert!(!event.to_string().contains("hush-hush"), "{name}: {event}");
+    }
+    // What is refused changes nothing, and is not told as a change.
+    let (before, _) = last_event(&gateway, &team).await;
+    let nobody = format!("/v1/members/{}", crate::people::some_uuid());
+    assert_eq!(gateway.call("DELETE", &nobody).bearer(&owner.token).send().await.status, 404);
+    assert_eq!(last_event(&gateway, &team).await.0, before);
+}
+
+#[tokio::test]
+async fn every_change_is_recorded_on_sqlite() {
+    every_change_is_recorded(Setup::sqlite()).await;
+}
+
+#[tokio::test]
+async fn every_change_is_recorded_on_postgres() {
+    every_change_is_recorded(Setup::postgres().await).await;
+}
+
+#[tokio::test]
+async fn no_operation_that_changes_something_is_forgotten() {
+    let gateway = Setup::sqlite().start().await;
+    let known: BTreeSet<String> = steps().into_iter().map(|(name, ..)| name.to_owned()).collect();
+    let all: BTreeSet<String> = operations(&gateway)
+        .await
+        .iter()
+        .filter(|operation| operation.method != "GET")
+        .map(crate::document::Operation::name)
+        .filter(|name| !OTHERS.iter().any(|(start, _)| name.starts_with(start)))
+        .filter(|name| !OF_THE_GATE.iter().any(|start| name.starts_with(start)))
+        .collect();
+    assert_eq!(all, known, "an operation without a step above and without a reason to have none");
+}
+
+/// The functions of the store that change what is administered. They record what they are given through
+/// `Store::recorded`, so none may be called on a store without an event.
+const ADMINISTRATIVE: [&str; 17] = [
+    "add_member",
+    "change_member",
+    "create_configuration",
+    "create_key",
+    "create_org",
+    "create_repo",
+    "delete_configuration",
+    "delete_repo",
+    "delete_secret",
+    "find_or_create_cli",
+    "find_or_create_managed",
+    "put_egress_policy",
+    "put_secrets",
+    "remove_plain_member",
+    "revoke_key",
+    "set_org_limits",
+    "update_configuration",
+];
+
+/// What gives a store with an event, and how many characters above its use that stands at most.
+const RECORDING: [&str; 4] = ["administer", "made_by(", "seeding(", "recorded("];
+const NEAR: usize = 600;
+
+#[test]
+fn nothing_is_administered_through_a_store_without_an_event() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in [root.join("src"), root.join("../cli/src")] {
+        sources(&folder, &mut files);
+    }
+    let mut calls = 0;
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for name in ADMINISTRATIVE {
+            for (place, _) in text.match_indices(&format!(".{name}(")) {
+                calls += 1;
+                // The store comes from one of these, in the same function and a few lines above at most.
+                let before: String = text[..place].chars().rev().take(NEAR).collect();
+                let recorded =
+                    RECORDING.iter().any(|it| before.contains(&it.chars().rev().collect::<String>()));
+                assert!(recorded, "{}: .{name}( is not recorded", file.display());
+            }
+        }
+    }
+    assert!(calls > 20, "only {calls} calls: the sources are not read");
+}
+
+fn sources(folder: &std::path::Path, files: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            files.push(path);
+        }
+    }
+}

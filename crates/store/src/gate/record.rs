@@ -1,0 +1,183 @@
+//! Appends an event in the transaction of a change that the gate's queue does not make: administration. The row and its
+//! event are kept together or not at all.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use ledger::Head;
+use proto::UserId;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _, SqliteConnection};
+
+use super::plan::{Ends, Told, link};
+use super::rows::{Cell, of_ledger};
+use super::{NewEvent, postgres, sqlite};
+use crate::ledger_event::{hash, whole};
+use crate::near::time_text;
+use crate::{FoundConfiguration, Store, StoreError};
+
+impl Store {
+    /// The same store; an administrative change that is made through it is recorded by this event, in its transaction.
+    #[must_use]
+    pub fn recorded(&self, event: NewEvent) -> Self {
+        Self { record: Some(Arc::new(event)), ..self.clone() }
+    }
+
+    /// The same store without an event: for what repeats a change that was recorded.
+    #[must_use]
+    pub fn unrecorded(&self) -> Self {
+        Self { record: None, ..self.clone() }
+    }
+}
+
+/// Runs a block in one transaction that ends with the event of the store, if the block changed anything.
+macro_rules! administer {
+    ($store:expr, $connection:ident => $block:expr) => {{
+        let record = $store.record.clone();
+        $crate::db::write!($store, Disk, $connection => {
+            if record.is_some() {
+                $crate::gate::LedgerConnection::hold_ledger(&mut *$connection).await?;
+            }
+            let value = $crate::gate::change(async { $block }).await?;
+            if let Some(new) = record.as_deref() && $crate::gate::Changed::changed(&value) {
+                let new = new.with_details($crate::gate::Changed::details(&value));
+                $crate::gate::LedgerConnection::append_event(&mut *$connection, &new).await?;
+            }
+            Ok(value)
+        })
+    }};
+}
+pub(crate) use administer;
+
+/// Names the error of a block, whose `?` would leave it open.
+pub(crate) fn change<T>(
+    block: impl Future<Output = Result<T, StoreError>>,
+) -> impl Future<Output = Result<T, StoreError>> {
+    block
+}
+
+/// What a change came to: whether there is anything to record, and what only the transaction knows.
+pub(crate) trait Changed {
+    fn changed(&self) -> bool {
+        true
+    }
+
+    fn details(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Changed for () {}
+
+impl Changed for u64 {}
+
+impl Changed for bool {
+    fn changed(&self) -> bool {
+        *self
+    }
+}
+
+impl Changed for UserId {
+    fn details(&self) -> Option<String> {
+        Some(format!("user {self}"))
+    }
+}
+
+impl Changed for FoundConfiguration {
+    fn changed(&self) -> bool {
+        self.is_new
+    }
+
+    fn details(&self) -> Option<String> {
+        Some(format!("configuration {}", self.configuration.id))
+    }
+}
+
+impl<T: Changed> Changed for Option<T> {
+    fn changed(&self) -> bool {
+        self.as_ref().is_some_and(T::changed)
+    }
+
+    fn details(&self) -> Option<String> {
+        self.as_ref().and_then(T::details)
+    }
+}
+
+/// A connection in the middle of a transaction.
+pub(crate) trait LedgerConnection {
+    /// Makes all others who write to the ledger wait. Before any row is changed: the gate locks in this order too.
+    fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>>;
+}
+
+const SIZE: &str = "SELECT size FROM ledger_tree WHERE id = 1";
+
+impl LedgerConnection for PgConnection {
+    fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
+        const HOLD: &str = "UPDATE ledger_tree SET size = size WHERE id = 1";
+        async move { Ok(sqlx::query(HOLD).execute(self).await.map(drop)?) }.boxed()
+    }
+
+    fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move {
+            let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
+            let (chain, record) = new.to_record()?;
+            let told = Told { new, loose: true, chain: &chain, record: &record };
+            postgres::append(self, &[told], whole(size)?).await
+        }
+        .boxed()
+    }
+}
+
+impl LedgerConnection for SqliteConnection {
+    /// SQLite has one writer at a time.
+    fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>> {
+        async move {
+            let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
+            let size = whole(size)?;
+            let (chain, record) = new.to_record()?;
+            let events = [Told { new, loose: true, chain: &chain, record: &record }];
+            let ends = sqlite_ends(self, chain.as_str()).await?;
+            let (entries, heads) = link(&events, ends.checked(size)?, size)?;
+            for rows in of_ledger(&events, &entries, &heads, size)? {
+                for row in &rows.values {
+                    let text = AssertSqlSafe(sqlite::text(&rows.what, row.len()));
+                    row.iter().fold(sqlx::query(text), bind).execute(&mut *self).await?;
+                }
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+async fn sqlite_ends(connection: &mut SqliteConnection, chain: &str) -> Result<Ends, StoreError> {
+    let count: i64 = sqlx::query_scalar(sqlite::EVENTS).fetch_one(&mut *connection).await?;
+    let mut ends = Ends { events: whole(count)?, ..Ends::default() };
+    for (sql, found) in [(sqlite::HEAD, &mut ends.heads), (sqlite::LAST, &mut ends.last_events)] {
+        if let Some(row) = sqlx::query(sql).bind(chain).fetch_optional(&mut *connection).await? {
+            let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
+            found.insert(chain.to_owned(), head);
+        }
+    }
+    Ok(ends)
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;
+
+fn bind<'q>(query: Query<'q>, cell: &Cell<'_>) -> Query<'q> {
+    match cell {
+        Cell::Text(text) => query.bind(text.as_ref().map(ToString::to_string)),
+        Cell::Json(text) => query.bind(text.map(str::to_owned)),
+        Cell::Number(number) => query.bind(*number),
+        Cell::Flag(flag) => query.bind(*flag),
+        Cell::Id(id) => query.bind(*id),
+        Cell::Time(at) => query.bind(at.map(time_text)),
+        Cell::Bytes(bytes) => query.bind(bytes.to_vec()),
+    }
+}
