@@ -38,9 +38,9 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
         }
         SessionCommand::Ls { status, limit } => ls(context, &client, status, limit).await?,
         SessionCommand::Show { id } => show(context, &client, id).await?,
-        SessionCommand::Stop { ids } => {
+        SessionCommand::Stop { ids, discard } => {
             for id in &ids {
-                client.stop(*id).await?;
+                client.stop(*id, discard).await?;
             }
             context.out.result(&json!({ "stopped": ids }), &format!("stopped {}", names(&ids)));
         }

@@ -57,8 +57,13 @@ pub(crate) enum SessionCommand {
     },
     /// Print the conversation so far; wakes nothing
     Show { id: SessionId },
-    /// End sessions for good; their conversations stay
+    /// Save sessions' files and end their sandboxes; a later prompt goes on from there
+    ///
+    /// A session whose files cannot be saved goes on running, and the command says why.
     Stop {
+        /// End them although files that no snapshot has are lost
+        #[arg(long)]
+        discard: bool,
         #[arg(required = true)]
         ids: Vec<SessionId>,
     },
