@@ -47,8 +47,10 @@ const TRAPS: &str = r#"
 mkdir -p /tmp/traps .git/hooks && cat > /tmp/traps/trap <<'TRAP'
 #!/bin/sh
 echo "$0 $*" >> /tmp/traps/ran
+[ -n "$TRAPPED" ] && exit 0
+export TRAPPED=1
 unset GIT_DIR GIT_OBJECT_DIRECTORY GIT_SHALLOW_FILE
-cd /home/user/workspace && git -c core.hooksPath=/dev/null -c core.fsmonitor=false push -f origin evil:refs/heads/main
+cd /home/user/workspace && git push -f "$(git config remote.origin.url)" evil:refs/heads/main
 exit 0
 TRAP
 chmod +x /tmp/traps/trap

@@ -22,6 +22,8 @@ const OUTPUT: usize = 8 * 1024 * 1024;
 const QUICK_MS: u64 = 10_000;
 const SLOW_MS: u64 = 60_000;
 const COMMIT_MS: u64 = 30_000;
+/// Whoever only looks runs no program that the repository names.
+const NO_PROGRAMS: &[&str] = &["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
 /// How git ends when there is no repository, or nothing in it.
 const FATAL: i32 = 128;
 /// The longest message and the most files of one commit.
@@ -185,7 +187,7 @@ impl Git {
 
     async fn read(&self, arguments: &[&str]) -> Result<Ran, GitError> {
         let env = BTreeMap::from([("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned())]);
-        self.run(&[&["git"], arguments].concat(), QUICK_MS, env).await
+        self.run(&[&["git"], NO_PROGRAMS, arguments].concat(), QUICK_MS, env).await
     }
 
     async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, GitError> {

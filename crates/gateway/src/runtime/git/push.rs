@@ -11,8 +11,8 @@ use sandboxd::protocol::Place;
 use store::Repo;
 
 use super::{
-    COMMIT_MS, Git, GitError, Outcome, QUICK_MS, Ran, SLOW_MS, code_of, done, failed, first_line, is_branch,
-    plain,
+    COMMIT_MS, Git, GitError, NO_PROGRAMS, Outcome, QUICK_MS, Ran, SLOW_MS, code_of, done, failed,
+    first_line, is_branch, plain,
 };
 use crate::app::App;
 use crate::runtime::forge::{Access, ForgeError, RefsError, Update, access, is_id, place};
@@ -158,9 +158,8 @@ impl Git {
         if !self.is_origin(target.repo).await? {
             return Ok(());
         }
-        let quiet = ["-c", "core.hooksPath=/dev/null"];
         let tracking = format!("refs/remotes/origin/{branch}");
-        self.write(&[&quiet[..], &["update-ref", &tracking, &target.update.new]].concat(), QUICK_MS).await?;
+        self.write(&[NO_PROGRAMS, &["update-ref", &tracking, &target.update.new]].concat(), QUICK_MS).await?;
         let upstream = format!("branch.{branch}.merge");
         if self.read(&["config", "--get", &upstream]).await?.code != 0 {
             self.write(&["config", &format!("branch.{branch}.remote"), "origin"], QUICK_MS).await?;
