@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use crate::live::Real;
-use crate::live_expiry::{answer, info, says};
+use crate::live_expiry::{answer, info, says, until};
 
 /// Writes so many megabytes beside the agent. The sandbox may end meanwhile.
 fn fill(real: &Real, megabytes: u32) {
@@ -29,7 +29,10 @@ fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
     assert_eq!(answer(&mut socket, "hello again"), "You said: hello again");
 
     // Far over the limit it does not start any more, and its session says why.
-    fill(&real, 250);
+    until("it starts again and again", || {
+        fill(&real, 250);
+        info(&real)["status"] == "failed"
+    });
     let failed = socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error");
     let reason = failed.last().unwrap()["payload"]["message"].as_str().unwrap().to_owned();
     assert!(reason.contains("the disk limit is 128 MiB") && reason.contains("--discard"), "{reason}");
