@@ -51,7 +51,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and said why · 2 w
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run everything on this machine and print a link that logs you in
-    Up(Listen),
+    Up(Up),
     /// Run the gateway as a service: logs are JSON where standard error is no terminal
     Serve(Listen),
     /// Sessions: make one, watch it, talk to it, end it
@@ -112,6 +112,15 @@ pub(crate) struct Listen {
     /// Address and port; port 0 takes a free one [setting PROLIFERATE_LISTEN, default 127.0.0.1:8787]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) listen: Listen,
+    /// End the agents too when this stops; their files are kept, and a prompt starts them again
+    #[arg(long)]
+    pub(crate) stop_agents: bool,
 }
 
 /// Which member a command acts for.
@@ -348,6 +357,21 @@ pub(crate) enum SandboxCommand {
     },
     /// List sandboxes and how they are
     Ls,
+    /// End the processes of sandboxes and keep their files; a prompt starts them again
+    Halt {
+        /// As `sandbox ls` shows them
+        #[arg(required_unless_present = "all", value_name = "ID")]
+        ids: Vec<String>,
+        /// End those of all sandboxes of this data directory
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
+    },
+    /// List sandboxes of this host that run although their data directory is gone
+    Leaked {
+        /// End them
+        #[arg(long)]
+        end: bool,
+    },
     /// End sandboxes and remove their files
     Rm {
         /// Sandboxes, by their names in `sandbox ls` or the beginnings of them

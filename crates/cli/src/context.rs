@@ -15,7 +15,7 @@ use store::Store;
 use tokio::sync::OnceCell;
 use url::Url;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Up};
 use crate::failure::Failure;
 use crate::operator::host_user;
 use crate::output::{Output, ago};
@@ -40,7 +40,7 @@ impl Context {
             let dir = dir.to_str().ok_or_else(|| Failure::usage("--data-dir must be UTF-8"))?;
             flags.push(("PROLIFERATE_DATA_DIR".to_owned(), dir.to_owned()));
         }
-        if let Command::Up(listen) | Command::Serve(listen) = &cli.command
+        if let Command::Up(Up { listen, .. }) | Command::Serve(listen) = &cli.command
             && let Some(address) = &listen.listen
         {
             flags.push(("PROLIFERATE_LISTEN".to_owned(), address.clone()));

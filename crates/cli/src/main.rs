@@ -92,7 +92,7 @@ fn no_core_dumps() {
 
 async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
     match command {
-        Command::Up(_) => serve::up(context).await,
+        Command::Up(up) => serve::up(context, up.stop_agents).await,
         Command::Serve(_) => serve::serve(context).await,
         Command::Doctor => doctor::run(context).await,
         Command::LoginLink { member } => users::link(context, member).await,

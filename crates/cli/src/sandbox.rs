@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use egress::{Mode, Recorder, RuleError, Rules};
 use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
-use sandbox::{Isolation, SandboxId, SandboxState};
+use sandbox::{Isolation, Listed, SandboxId, SandboxState};
 use serde_json::json;
 
 use self::reached::Reached;
@@ -20,6 +20,9 @@ use crate::failure::Failure;
 use crate::output::{BOLD, RED};
 
 pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode, Failure> {
+    if let SandboxCommand::Leaked { end } = command {
+        return leaked(context, end);
+    }
     let sandboxes = Sandboxes::open(&context.config, context.insecure, &context.rng)?;
     if sandboxes.provider.capabilities().isolation == Isolation::None && !context.out.is_json() {
         let _ = writeln!(
@@ -45,6 +48,9 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
             terminal::run(&inside, command).await
         }
         SandboxCommand::Ls => ls(context, &sandboxes).await,
+        SandboxCommand::Halt { ids, .. } => halt(context, &sandboxes, ids).await,
+        // Above: it needs no data directory.
+        SandboxCommand::Leaked { end } => leaked(context, end),
         SandboxCommand::Rm { ids } => rm(context, &sandboxes, ids).await,
         SandboxCommand::Bench { count } => bench::run(context, &sandboxes, count).await,
     }
@@ -98,6 +104,44 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
+/// Ends processes and keeps files: of these sandboxes, or of all.
+async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
+    let ids = find_all(sandboxes, &ids).await?;
+    let there = sandboxes.provider.list().await?;
+    let wanted = |listed: &&Listed| {
+        let runs = matches!(listed.state, SandboxState::Running | SandboxState::Paused);
+        if ids.is_empty() { runs } else { ids.contains(&listed.id) }
+    };
+    let mut halted = Vec::new();
+    for listed in there.iter().filter(wanted) {
+        sandboxes.provider.halt(&listed.id).await?;
+        halted.push(listed.id.as_str());
+    }
+    let text =
+        if halted.is_empty() { "nothing runs".to_owned() } else { format!("ended {}", halted.join(", ")) };
+    context.out.result(&json!({ "ended": halted }), &text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sandboxes that no data directory leads to, found by their processes.
+fn leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
+    let found = sandbox::local::leaked();
+    if end {
+        for leaked in &found {
+            leaked.end()?;
+        }
+    }
+    let rows: Vec<_> = found
+        .iter()
+        .map(|leaked| vec![leaked.pid.to_string(), leaked.uid.to_string(), leaked.home.display().to_string()])
+        .collect();
+    let values = found
+        .iter()
+        .map(|leaked| json!({ "pid": leaked.pid, "uid": leaked.uid, "home": leaked.home, "ended": end }));
+    context.out.list(values.collect(), &["PID", "UID", "HOME"], &rows);
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The sandbox of this name, or the one whose name begins so. Ending what is not there would succeed; a person who
 /// mistyped wants to know.
 async fn find(sandboxes: &Sandboxes, wanted: &str) -> Result<SandboxId, Failure> {
@@ -118,12 +162,16 @@ async fn find(sandboxes: &Sandboxes, wanted: &str) -> Result<SandboxId, Failure>
     }
 }
 
-async fn rm(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
+async fn find_all(sandboxes: &Sandboxes, wanted: &[String]) -> Result<Vec<SandboxId>, Failure> {
     let mut found = Vec::new();
-    for id in &ids {
+    for id in wanted {
         found.push(find(sandboxes, id).await?);
     }
-    let ids = found;
+    Ok(found)
+}
+
+async fn rm(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
+    let ids = find_all(sandboxes, &ids).await?;
     for id in &ids {
         sandboxes.provider.terminate(id).await?;
     }

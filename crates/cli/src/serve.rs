@@ -1,14 +1,16 @@
 //! `up` and `serve`: the same gateway, once for a person at a terminal and once for a supervisor.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use gateway::config::Database;
 use gateway::identity::login_link;
 use gateway::lifecycle::Lifecycle;
 use gateway::llm::Llm;
+use gateway::runtime::Sandboxes;
 use gateway::{Gateway, telemetry};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sandbox::{Listed, SandboxState};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use store::Member;
@@ -23,7 +25,7 @@ use crate::output::{BOLD, DIM, GREEN, json_line, line, warn};
 const STARTED: Duration = Duration::from_secs(2);
 
 /// Runs everything and greets the person who started it with a fresh login link.
-pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
+pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
     let owner = gateway.app.store.first_owner().await?;
     let link = link(context, &gateway, owner.as_ref()).await?;
@@ -35,7 +37,7 @@ pub(crate) async fn up(context: &Context) -> Result<(), Failure> {
     if let Some(warning) = exposed(&gateway) {
         warn(&warning);
     }
-    serve_until_stopped(gateway, life).await
+    serve_until_stopped(gateway, life, stop_agents).await
 }
 
 /// Runs the gateway and prints where it listens. On the first start of a database it prints the link of its owner, but
@@ -63,7 +65,7 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
             None => {}
         }
     }
-    serve_until_stopped(gateway, life).await
+    serve_until_stopped(gateway, life, false).await
 }
 
 /// Listens to signals first: whoever reads our greeting may answer it with a stop signal at once.
@@ -89,15 +91,44 @@ fn raise_descriptor_limit() {
     }
 }
 
-async fn serve_until_stopped(gateway: Gateway, life: Lifecycle) -> Result<(), Failure> {
+async fn serve_until_stopped(gateway: Gateway, life: Lifecycle, stop_agents: bool) -> Result<(), Failure> {
     tracing::info!(url = %gateway.app.public_url, version = env!("CARGO_PKG_VERSION"), "serving");
     tokio::spawn(async {
         tokio::time::sleep(STARTED).await;
         memory::give_back();
     });
+    let app = gateway.app.clone();
     if !gateway.run(&life).await {
         tracing::warn!("stopped hard: requests were cut off");
     }
+    leave_agents(&app.sandboxes, stop_agents).await
+}
+
+/// Agents outlive the gateway on purpose. Whoever stops it learns which do, or has them ended.
+async fn leave_agents(sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> {
+    if !sandboxes.provider.capabilities().owns_processes {
+        return Ok(());
+    }
+    let runs = |listed: &Listed| matches!(listed.state, SandboxState::Running | SandboxState::Paused);
+    let running: Vec<_> = sandboxes.provider.list().await?.into_iter().filter(runs).collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let names = running.iter().map(|listed| listed.id.as_str()).collect::<Vec<_>>().join(" ");
+    if stop {
+        for listed in &running {
+            sandboxes.provider.halt(&listed.id).await?;
+        }
+        tracing::info!(sandboxes = names, "ended the agents");
+        let _ = writeln!(anstream::stderr(), "ended the agents; their files are kept: {names}");
+        return Ok(());
+    }
+    tracing::info!(sandboxes = names, "agents keep running");
+    let _ = writeln!(
+        anstream::stderr(),
+        "{} agents keep running: {names}\nend them with `proliferate sandbox halt --all`, or next time with `up --stop-agents`",
+        running.len()
+    );
     Ok(())
 }
 

@@ -61,10 +61,10 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
             let id = find(&client, &id).await?;
             show(context, &client, id, full).await?;
         }
-        SessionCommand::Stop { ids } => {
+        SessionCommand::Stop { ids, discard } => {
             let ids = find_all(&client, &ids).await?;
             for id in &ids {
-                client.stop(*id).await?;
+                client.stop(*id, discard).await?;
             }
             context.out.result(&json!({ "stopped": ids }), &format!("stopped {}", names(&ids)));
         }

@@ -20,6 +20,8 @@ use crate::stream::{Stream, Watch};
 const CONNECT: Duration = Duration::from_secs(10);
 /// A sandbox that is waited for takes the longest, by far.
 const ANSWER: Duration = Duration::from_mins(2);
+/// The longest that saving the files of a large session may take.
+const COPY: Duration = Duration::from_mins(30);
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
 /// A gateway and the token to speak to it with.
@@ -119,9 +121,11 @@ impl Client {
         ok(self.http.request(Method::PATCH, self.session(session, None)).json(&body)).await
     }
 
-    /// Ends a session for good; its conversation stays.
-    pub async fn stop(&self, session: SessionId) -> Result<(), Error> {
-        ok(self.post(&["proliferate", &session.to_string(), "stop"], None)).await
+    /// Saves a session's files and ends its sandbox; with `discard` whatever was not saved is given up.
+    pub async fn stop(&self, session: SessionId, discard: bool) -> Result<(), Error> {
+        let mut url = self.url(&["proliferate", &session.to_string(), "stop"]);
+        url.set_query(discard.then_some("discard=true"));
+        read_within::<OkReply>(self.http.request(Method::POST, url), COPY).await.map(drop)
     }
 
     /// Removes a session with its sandbox and conversation.
@@ -169,7 +173,11 @@ async fn ok(request: RequestBuilder) -> Result<(), Error> {
 }
 
 async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
-    let answer = send(request.timeout(ANSWER)).await?;
+    read_within(request, ANSWER).await
+}
+
+async fn read_within<T: DeserializeOwned>(request: RequestBuilder, patience: Duration) -> Result<T, Error> {
+    let answer = send(request.timeout(patience)).await?;
     let (url, status) = (shown(answer.url()), answer.status());
     let body =
         answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: cause(&error) })?;

@@ -23,7 +23,7 @@ use crate::llm::{Llm, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::shares::Shares;
-use crate::sources::git::{Passes, Pushes};
+use crate::sources::git::{PushGrants, Pushes};
 use crate::vault::Vault;
 
 /// The running gateway's parts.
@@ -56,7 +56,7 @@ pub struct App {
     pub outbound: Outbound,
     /// Pushes on their way through the gate, and who asked for which.
     pub pushes: Pushes,
-    pub passes: Passes,
+    pub push_grants: PushGrants,
     pub llm: Llm,
     /// What requests to the model that are under way may cost.
     pub spending: Spending,

@@ -27,7 +27,7 @@ use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::shares::Shares;
-use crate::sources::git::{Passes, Pushes};
+use crate::sources::git::{PushGrants, Pushes};
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
@@ -126,7 +126,7 @@ impl Gateway {
             pool,
             outbound: Outbound::default(),
             pushes: Pushes::default(),
-            passes: Passes::default(),
+            push_grants: PushGrants::default(),
             llm,
             spending: Spending::default(),
             model_work: ModelWork::default(),

@@ -38,3 +38,8 @@ pub mod telemetry;
 pub use app::{App, AppState};
 pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};
+
+/// Where tests let the process die. Nothing in a build that is not for tests.
+fn crash_point(name: &str) {
+    fail::fail_point!(name, |_| std::process::abort());
+}

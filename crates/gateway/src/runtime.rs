@@ -19,12 +19,10 @@ mod snapshot;
 
 pub use agent::{Agent, Door};
 #[cfg(test)]
-pub(crate) use forge::Update as PushUpdate;
-#[cfg(test)]
 pub(crate) use forge::repo_at;
 pub(crate) use forge::{
-    Access, AnswerReader, ForgeError, NewPull, PullError, Pushed, UpdatesReader, Wanted as PushWanted,
-    access, one_form, open_pull, place, rejection,
+    Access, AnswerReader, CommitScan, ForgeError, MOST_COMMIT_BYTES, NewPull, PullError, Pushed, Scan,
+    Update as PushUpdate, UpdatesReader, Wanted as PushWanted, access, one_form, open_pull, place, rejection,
 };
 pub use git::{Git, GitError};
 pub(crate) use git::{Pull, create_pull, failed as git_failed, is_branch};
@@ -34,7 +32,7 @@ pub(crate) use leave::{end_left_behind, leave};
 pub use network::{Counted, Network, Networks, check_rules, outcome_of, proxy_of};
 pub use pool::Pool;
 pub(crate) use pool::keep as keep_pool;
-pub(crate) use room::PUSH_PASS;
+pub(crate) use room::PUSH_GRANT;
 pub use room::{Held, Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
 pub use snapshot::{Saved, SnapshotError, snapshot};

@@ -46,6 +46,11 @@ pub(crate) trait Tool: Send + Sync {
         None
     }
 
+    /// The refs of a repository that a call would change.
+    fn refs(&self, _parameters: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What is wrong with the parameters: each field and limit, in words for whoever sent them.
     fn check(&self, parameters: &Value) -> Result<(), String>;
 

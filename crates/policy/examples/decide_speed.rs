@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             writes: None,
         },
         scope: ["case_id", "run_id"].map(String::from).into(),
+        refs: Vec::new(),
         flags: [].into(),
         run: RunState::Active(versions.clone()),
         demanded: Some(versions),

@@ -188,6 +188,9 @@ fn action<'a>(lane: &Lane, request: &Request) -> Checked<'a> {
         let listed = lane.writes.iter().any(|write| write.table == *table && write.mode == mode);
         Denial::when(!listed, "lane prohibits requested write")?;
     }
+    let agent = request.actor.actor_type == ActorClass::Agent;
+    let may_push = |name: &String| lane.refs.iter().any(|pattern| pattern.matches(name));
+    Denial::when(agent && !request.refs.iter().all(may_push), "lane lets agents push to other refs only")?;
     match (&request.action, request.action.names()) {
         (Action::Write { .. }, _) => Ok(()),
         // A lane that lists writes and no tools is a write lane: the write is what it allows, whichever tool does it.

@@ -88,6 +88,7 @@ impl Example {
             lane: lane.to_owned(),
             action: self.action.clone(),
             scope: self.scope.clone(),
+            refs: Vec::new(),
             flags: self.flags.clone(),
             run: RunState::New,
             demanded: None,

@@ -25,6 +25,8 @@ pub struct Lane {
     pub writes: Vec<Write>,
     /// The risks of tools that may go this way; empty: any.
     pub risks: BTreeSet<Risk>,
+    /// The refs that agents may push to.
+    pub refs: Vec<Pattern>,
     pub requires: BTreeSet<String>,
     pub prohibits: BTreeSet<Flag>,
     /// Flags are prohibited everywhere; only what stands here, and not in `prohibits`, is not.
@@ -114,6 +116,7 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
     let tools = patterns(&mut allowed, "tools")?;
     let writes = allowed.list("writes")?.into_iter().map(write).collect::<Result<Vec<_>, _>>()?;
     let risks = risks(&mut allowed)?;
+    let refs = refs(&mut allowed)?;
     allowed.end()?;
     let mut scope = fields.map("scope")?;
     let requires = texts(&mut scope, "requires")?;
@@ -132,6 +135,7 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
         tools,
         writes,
         risks,
+        refs,
         requires,
         prohibits,
         permits,
@@ -192,6 +196,12 @@ impl WriteMode {
 
 fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {
     actions.names("risks")?.iter().map(|risk| word(risk, "risks", &Risk::WORDS)).collect()
+}
+
+/// A lane that names no refs takes branches and tags, and not the refs by which forges do other things.
+fn refs(actions: &mut Fields) -> Result<Vec<Pattern>, Mistake> {
+    let found = patterns(actions, "refs")?;
+    Ok(if found.is_empty() { Pattern::branches_and_tags() } else { found })
 }
 
 fn permits(scope: &mut Fields) -> Result<BTreeSet<Flag>, Mistake> {

@@ -20,6 +20,10 @@ impl Pattern {
         Ok(Self(found.text.clone()))
     }
 
+    pub(crate) fn branches_and_tags() -> Vec<Self> {
+        ["refs/heads/*", "refs/tags/*"].map(|pattern| Self(pattern.to_owned())).into()
+    }
+
     pub fn matches(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();

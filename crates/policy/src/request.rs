@@ -22,6 +22,9 @@ pub struct Request {
     pub action: Action,
     /// The names of the scope fields that were given and are not empty.
     pub scope: BTreeSet<String>,
+    /// The refs of a repository that the call would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refs: Vec<String>,
     /// What the call would do beyond its own case; see [`cross_case`].
     pub flags: BTreeSet<Flag>,
     pub run: RunState,

@@ -35,7 +35,7 @@ pub use identity::{
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
-pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery};
+pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery, StopQuery};
 pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};
 pub use workspace::{

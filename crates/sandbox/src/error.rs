@@ -69,12 +69,23 @@ pub enum SandboxError {
     BrokerDied,
     #[error("the disk is full: free space or lower the number of sandboxes")]
     DiskFull,
+    #[error(
+        "its files take more than {} and the disk limit is {}: an operator can remove files below the data directory, in \
+         `sandboxes/sandboxes/ID/home`, or raise SANDBOX_DISK_MIB and restart the gateway; `proliferate session stop \
+         --discard ID` gives the files up",
+        mebibytes(*.most), mebibytes(*.limit)
+    )]
+    OverDisk { limit: u64, most: u64 },
     #[error("the files inside could not be handled: {0}")]
     Tree(#[source] TreeError),
     #[error("the provider's records of this sandbox cannot be read ({0}): look at the data folder by hand")]
     Records(&'static str),
     #[error("the host refused `{what}`: {kind}")]
     Host { what: &'static str, kind: io::ErrorKind },
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes / (1024 * 1024))
 }
 
 impl SandboxError {

@@ -15,6 +15,7 @@ pub(crate) mod identity;
 mod inner;
 mod launched;
 mod launcher;
+mod leaked;
 mod netns;
 mod open_files;
 mod plan;
@@ -37,6 +38,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub use config::{LimitsReport, LocalConfig, Strength};
 pub use hidden::hidden_main;
+pub use leaked::{Leaked, leaked};
 
 use self::cgroup::{Cgroups, Controller};
 use self::inner::Inner;
@@ -209,6 +211,13 @@ impl Provider for LocalProvider {
             inner.terminate(&id).await
         })
         .await
+    }
+
+    async fn ended_for(&self, id: &SandboxId) -> Option<String> {
+        let folder = self.0.folders.sandbox(id);
+        let noted = blocking(move || Ok((folder.last_overuse(), folder.load()?))).await.ok()?;
+        let (Some(overuse), Some(record)) = noted else { return None };
+        (!overuse.restarted).then(|| overuse.explain(record.limits.disk_bytes))
     }
 
     async fn list(&self) -> Result<Vec<Listed>, SandboxError> {

@@ -103,6 +103,11 @@ pub trait Provider: Send + Sync {
     /// Ends the sandbox and removes its files. Ending what is not there succeeds.
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
+    /// Why the provider itself ended a sandbox that took too much, in words for people, if it has not been started since.
+    async fn ended_for(&self, _id: &SandboxId) -> Option<String> {
+        None
+    }
+
     /// All sandboxes of this provider. Changes nothing.
     async fn list(&self) -> Result<Vec<Listed>, SandboxError>;
 

@@ -85,8 +85,13 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         full: bool,
     },
-    /// End sessions for good; their conversations stay
+    /// Save sessions' files and end their sandboxes; a later prompt goes on from there
+    ///
+    /// A session whose files cannot be saved goes on running, and the command says why.
     Stop {
+        /// End them although files that no snapshot has are lost
+        #[arg(long)]
+        discard: bool,
         /// Sessions, by id, the beginning of an id, or title
         #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         ids: Vec<String>,

@@ -69,6 +69,7 @@ fn request(policy: &Policy, args: &ExplainArgs) -> Request {
         lane: args.lane.clone(),
         action: action(policy, args),
         scope,
+        refs: Vec::new(),
         flags: args.flag.iter().map(Flag::new).collect(),
         run: RunState::New,
         demanded: None,

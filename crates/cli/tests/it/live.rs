@@ -147,6 +147,16 @@ impl Real {
         all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
     }
 
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The name of the session's present sandbox.
+    pub(crate) fn sandbox(&self) -> String {
+        let info = self.get(&format!("/proliferate/{}", self.session));
+        info["sandboxId"].as_str().unwrap_or(&self.session).to_owned()
+    }
+
     /// What a shell prints in a sandbox.
     pub(crate) fn shell(&self, sandbox: &str, command: &str) -> String {
         let ran = self.machine.run(&["sandbox", "exec", sandbox, "--", "sh", "-c", command]);

@@ -47,7 +47,7 @@ text = "You said: {prompt}"
 "#;
 
 /// A session in a gateway whose sandboxes last so many seconds.
-fn lasting(seconds: &str) -> Real {
+pub(crate) fn lasting(seconds: &str) -> Real {
     lasting_with(seconds, "0")
 }
 
@@ -63,19 +63,19 @@ fn lasting_with(seconds: &str, pooled: &str) -> Real {
     real
 }
 
-fn says(socket: &mut Watching, status: &str) -> Vec<Value> {
+pub(crate) fn says(socket: &mut Watching, status: &str) -> Vec<Value> {
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == status)
 }
 
 /// What the agent answers.
-fn answer(socket: &mut Watching, prompt: &str) -> String {
+pub(crate) fn answer(socket: &mut Watching, prompt: &str) -> String {
     socket.prompt(prompt);
     let frames = socket.until_type("turn_complete");
     assert_eq!(outcome(&frames), "ok", "{frames:?}");
     tokens(&frames)
 }
 
-fn info(real: &Real) -> Value {
+pub(crate) fn info(real: &Real) -> Value {
     real.get(&format!("/proliferate/{}", real.session))
 }
 
@@ -197,10 +197,10 @@ fn one_from_the_pool_is_left_like_any_other() {
 }
 
 /// A file where a folder should be.
-struct InTheWay(PathBuf);
+pub(crate) struct InTheWay(PathBuf);
 
 impl InTheWay {
-    fn of(folder: PathBuf) -> Self {
+    pub(crate) fn of(folder: PathBuf) -> Self {
         std::fs::remove_dir(&folder).unwrap();
         std::fs::write(&folder, "").unwrap();
         Self(folder)

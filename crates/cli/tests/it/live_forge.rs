@@ -95,7 +95,7 @@ impl Stage {
     }
 
     pub(crate) fn shell(&self, command: &str) -> String {
-        self.real.shell(&self.real.session, command)
+        self.real.shell(&self.real.sandbox(), command)
     }
 
     pub(crate) fn pushed(&self, branch: &str) -> String {
@@ -270,13 +270,13 @@ fn what_comes_from_a_snapshot_is_brought_up_to_date_and_ones_own_work_is_not() {
     assert!(frames.iter().any(|frame| frame["payload"]["message"] == "Updating"), "{frames:?}");
     assert_eq!(stage.shell("git log -1 --format=%s"), "second");
 
-    // Whoever comes back to its own copy finds it as it was.
+    // Whoever comes back to its own files finds them as they were.
     stage.real.post(&format!("/proliferate/{first}/stop"), &json!({}));
     stage.real.session = first;
     let mut socket = stage.real.watch("");
     socket.prompt("wake up");
     socket.until_type("turn_complete");
-    assert_eq!(stage.shell("git log -1 --format=%s"), "first");
+    assert_eq!(stage.shell("git log -1 --format=%s"), "second");
 }
 
 #[test]

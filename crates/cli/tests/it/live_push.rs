@@ -15,7 +15,7 @@ const ROLES: &str = include_str!("../../../../policy/roles.yaml");
 const LOCKED: &str = "Denied by policy: the global safety lock is engaged";
 
 /// A session on a private repository.
-fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
+pub(crate) fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
     let mut stage = Stage::with(more);
     stage.set_token(Forge::TOKEN);
     let socket = stage.work();
@@ -24,7 +24,7 @@ fn at_work(more: &[(&str, &str)]) -> (Stage, Watching) {
 
 impl Stage {
     /// The calls of the session, oldest first.
-    fn calls(&self) -> Vec<Value> {
+    pub(crate) fn calls(&self) -> Vec<Value> {
         let path = format!("/v1/runs?case_id={}&run_kind=tool_gateway", self.real.session);
         let mut runs = self.real.get(&path)["runs"].as_array().unwrap().clone();
         runs.reverse();
@@ -37,7 +37,7 @@ impl Stage {
     }
 
     /// What a push from the agent's shell prints, however it ends.
-    fn push(&self, arguments: &str) -> String {
+    pub(crate) fn push(&self, arguments: &str) -> String {
         self.shell(&format!("git push {arguments} 2>&1 || echo FAILED"))
     }
 
@@ -51,11 +51,11 @@ impl Stage {
         git(&self.folder.path().join("ada/app.git"), &["config", "receive.advertisePushOptions", "true"]);
     }
 
-    fn commit(&self, message: &str) {
+    pub(crate) fn commit(&self, message: &str) {
         self.shell(&format!("git commit -q --allow-empty -m '{message}'"));
     }
 
-    fn verify(&self) {
+    pub(crate) fn verify(&self) {
         let verified = self.real.machine.run(&["audit", "verify"]);
         assert_eq!(verified.code, 0, "{} {}", verified.out, verified.err);
     }

@@ -28,14 +28,14 @@ fn saved_files_come_back_in_another_session_and_after_a_stop() {
     second.until_type("turn_complete");
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
 
-    // The first one starts from its own snapshot too, once its sandbox is gone.
+    // The first one goes on with what it had when it was stopped.
     real.session = first;
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
     assert_eq!(real.sandboxes(), [""; 0], "a stopped session keeps a sandbox");
     let mut socket = real.watch("");
     socket.prompt("wake up");
     socket.until_type("turn_complete");
-    assert_eq!(real.shell(&real.session, "cat file"), "precious");
+    assert_eq!(real.shell(&real.sandbox(), "cat file"), "changed");
 }
 
 #[test]

@@ -28,7 +28,7 @@ async fn every_call_goes_where_it_belongs_with_its_token() {
     client.eager_start(id).await.unwrap();
     client.heartbeat(id).await.unwrap();
     client.rename(id, "better").await.unwrap();
-    client.stop(id).await.unwrap();
+    client.stop(id, false).await.unwrap();
     client.delete(id).await.unwrap();
     let at = |method: &str, rest: &str| format!("{method} /some/prefix/proliferate/{id}{rest}");
     let expected = [

@@ -184,7 +184,7 @@ pub(super) fn bounded<E>(
     })
 }
 
-fn refusal(error: ForgeError) -> ApiError {
+pub(super) fn refusal(error: ForgeError) -> ApiError {
     match error {
         ForgeError::Store(error) => error.into(),
         ForgeError::Vault(error) => error.into(),

@@ -15,11 +15,11 @@ use store::{Repo, SandboxSession};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ApiError;
-use super::git_proxy::bounded;
+use super::git_proxy::{self, bounded};
 use crate::app::AppState;
 use crate::gate::{Answered, Outcome};
-use crate::runtime::{PUSH_PASS, PushWanted, UpdatesReader, rejection};
-use crate::sources::git::{Arriving, Push, perform};
+use crate::runtime::{PUSH_GRANT, PushWanted, UpdatesReader, access, rejection};
+use crate::sources::git::{Arriving, Operation, Push, classify, perform};
 
 const LARGEST: u64 = 2 * 1024 * 1024 * 1024;
 /// Pieces of a pack between its coming and its going.
@@ -39,8 +39,13 @@ pub(super) async fn push(
     if parts.headers.contains_key(header::CONTENT_ENCODING) {
         return Err(ApiError::bad_request("A push comes as it is, and not encoded"));
     }
+    let Some(_slot) = app.pushes.begin(session.id) else {
+        return Err(ApiError::forbidden(
+            "This session has too many pushes under way: wait until one has ended",
+        ));
+    };
     let mut pieces = pin!(bounded(body.into_data_stream(), LARGEST));
-    let (wanted, first) = read(&mut pieces).await?;
+    let (wanted, (mut first, start)) = read(&mut pieces).await?;
     if wanted.updates.is_empty() {
         // Before it sends much, git asks whether it may. Nothing would change, so nobody else need be asked.
         return Ok(reply(Vec::new()));
@@ -49,31 +54,35 @@ pub(super) async fn push(
         while pieces.next().await.is_some_and(|piece| piece.is_ok()) {}
         return refused(&wanted, "Push options are not supported: they can do anything at the forge");
     }
-    let word = parts.headers.get(PUSH_PASS).and_then(|word| word.to_str().ok());
-    let by = app.passes.by(word, session.id, &wanted);
+    let forge = access(app, repo).await.map_err(git_proxy::refusal)?;
+    let operations = classify(&forge, &wanted, (&mut first, start), &mut pieces).await;
+    let operations = operations.map_err(|_| ApiError::bad_request("The push broke off"))?;
+    let grant = parts.headers.get(PUSH_GRANT).and_then(|token| token.to_str().ok());
+    let by = app.push_grants.redeem(grant, session.id, &wanted, Operation::of_all(&operations));
     let (sending, body) = mpsc::channel(UNDER_WAY);
     let (told, telling) = oneshot::channel();
     let headers = passed_on(&parts.headers);
-    let push = Push { repo: repo.clone(), wanted: wanted.clone(), headers, body: Arriving(body), told };
+    let (repo, body) = (repo.clone(), Arriving(body));
+    let push = Push { repo, wanted: wanted.clone(), operations, headers, body, told };
     let call = push.call(app, session.id, by).await?;
-    tracing::info!(session = %session.id, repo = %repo.id, run = %call.run_id, ?by, "push");
-    let (answered, ()) = tokio::join!(perform(app, call, push), pump(first, pieces, sending));
+    tracing::info!(session = %session.id, repo = %push.repo.id, run = %call.run_id, ?by, "push");
+    let (answered, ()) = tokio::join!(perform(app, call, push), pump(first.into(), pieces, sending));
     match telling.await {
         Ok(told) => Ok(reply(told)),
         Err(_) => refused(&wanted, &reason(&answered)),
     }
 }
 
-/// What the push wants, and the bytes that said so.
+/// What the push wants, the bytes that said so, and where its pack starts in them.
 async fn read(
     pieces: &mut (impl Stream<Item = io::Result<Bytes>> + Unpin),
-) -> Result<(PushWanted, Bytes), ApiError> {
+) -> Result<(PushWanted, (Vec<u8>, usize)), ApiError> {
     let mut reader = UpdatesReader::default();
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|_| ApiError::bad_request("The push broke off"))?;
         match reader.feed(&piece) {
             Ok(None) => {}
-            Ok(Some(wanted)) => return Ok((wanted, reader.into_bytes().into())),
+            Ok(Some(wanted)) => return Ok((wanted, reader.into_bytes())),
             Err(error) => return Err(ApiError::bad_request(error.to_string())),
         }
     }

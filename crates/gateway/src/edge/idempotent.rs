@@ -13,7 +13,8 @@ use tracing::Instrument as _;
 
 use super::ApiError;
 use crate::app::AppState;
-use crate::gate::{DEAD_AFTER, crash_point};
+use crate::crash_point;
+use crate::gate::DEAD_AFTER;
 
 const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;

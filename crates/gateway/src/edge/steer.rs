@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession};
+use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession, StopQuery};
 use proto::socket::MessageSource;
 use proto::{BillingCode, text};
 
 use super::auth::{Caller, SessionAccess};
 use super::idempotent::Keyed;
+use super::params::Query;
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
 use crate::hub::{Asked, Hub, Prompted, Refusal};
@@ -136,12 +137,23 @@ pub(super) fn title(given: &str) -> Result<String, ApiError> {
     }
 }
 
-/// Ends a session for good with the outcome `completed`; its sandbox is removed, its conversation stays.
-#[utoipa::path(post, path = "/proliferate/{id}/stop", tag = "sessions", params(("id" = proto::SessionId, Path)),
-    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
-pub(super) async fn stop(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
+/// Saves a session's files, ends its sandbox and sets the outcome `completed`; a later prompt goes on from there. If saving
+/// fails, the session goes on (409), unless `discard` gives up what was not saved.
+#[utoipa::path(post, path = "/proliferate/{id}/stop", tag = "sessions",
+    params(("id" = proto::SessionId, Path), StopQuery),
+    responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(super) async fn stop(
+    app: AppState,
+    access: SessionAccess,
+    Query(query): Query<StopQuery>,
+) -> Result<Json<OkReply>, ApiError> {
     let hub = open(&app, &access).await?;
-    hub.stop().await?;
+    hub.stop(query.discard).await?.map_err(|reason| {
+        ApiError::conflict(format!(
+            "The session was not stopped, because its files could not be saved: {reason}. `?discard=true` (`session stop \
+             --discard`) gives up what was not saved"
+        ))
+    })?;
     Ok(Json(OkReply::OK))
 }
 

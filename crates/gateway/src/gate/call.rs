@@ -118,11 +118,6 @@ impl Refusal {
         Self { code, message: line(&message.into()), retryable: code.retryable() }
     }
 
-    /// Whether the tool may have acted on the parameters. Those of a call that was refused are not kept.
-    pub(super) fn may_have_acted(&self) -> bool {
-        matches!(self.code, ToolErrorCode::ToolError | ToolErrorCode::ToolTimeout)
-    }
-
     /// For an effect that may have happened: trying again by itself would be wrong.
     pub(crate) fn unknown() -> Self {
         let message = "the gateway stopped while the call ran: whether it took effect is unknown";

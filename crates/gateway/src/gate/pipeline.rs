@@ -15,6 +15,7 @@ use super::question::{Question, Undecidable};
 use super::record::Prepared;
 use super::{Gate, Permit};
 use crate::app::AppState;
+use crate::crash_point;
 use crate::sources::{self, Failure, Outside, Tool, Within, Work};
 
 /// So often a call is decided about anew because its parent ended in between: it ends once.
@@ -275,9 +276,4 @@ fn down(call: &Call, error: &Undecidable) -> Answered {
         Undecidable::Lock(unread) => unread.to_string(),
     };
     Answered::unrecorded(call, Refusal::new(ToolErrorCode::DependencyDown, message))
-}
-
-/// Where tests let the process die. Nothing in a build that is not for tests.
-pub(crate) fn crash_point(name: &str) {
-    fail::fail_point!(name, |_| std::process::abort());
 }

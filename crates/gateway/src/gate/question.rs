@@ -64,6 +64,7 @@ impl Gate {
                 writes: tool.and_then(Tool::writes).cloned(),
             },
             scope: call.scope.clone(),
+            refs: tool.map(|tool| tool.refs(&call.parameters)).unwrap_or_default(),
             flags: self.flags(call, tool).await?,
             run: if lost { RunState::Inactive } else { state },
             demanded: call.demanded.clone(),

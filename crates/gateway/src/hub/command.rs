@@ -56,9 +56,11 @@ pub(crate) enum Command {
     Flush {
         reply: oneshot::Sender<()>,
     },
-    /// Ends the session for good, or as far as a prompt can wake it again.
+    /// Ends the session until somebody prompts it again. Its files are saved first, unless they are to be discarded; where
+    /// that fails the session goes on, and the reply says why.
     Stop {
-        reply: oneshot::Sender<()>,
+        discard: bool,
+        reply: oneshot::Sender<Result<(), String>>,
     },
     /// Ends the session and removes it, with all that is known of it.
     Delete {

@@ -280,8 +280,9 @@ impl Hub {
         self.ask(|reply| Command::Inside { reply }).await
     }
 
-    pub(crate) async fn stop(&self) -> Result<(), HubError> {
-        self.ask(|reply| Command::Stop { reply }).await
+    /// `Err`: why the files could not be saved, so that the session goes on.
+    pub(crate) async fn stop(&self, discard: bool) -> Result<Result<(), String>, HubError> {
+        self.ask(|reply| Command::Stop { discard, reply }).await
     }
 
     pub(crate) async fn delete(&self, by: String) -> Result<(), HubError> {

@@ -20,7 +20,7 @@ use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
@@ -106,6 +106,8 @@ pub(super) struct Session {
     /// Runs out when the time of the sandbox is over.
     expiry: Option<Pin<Box<Sleep>>>,
     moving: Option<Moving>,
+    /// Those who wait for the session to be saved and stopped.
+    stopping: Vec<oneshot::Sender<Result<(), String>>>,
     /// How often its files could not be kept, one time after the other.
     unsaved: u32,
     /// Since when nobody needs it.
@@ -239,10 +241,11 @@ impl Session {
                 self.flush().await?;
                 let _ = reply.send(());
             }
-            Command::Stop { reply } => {
-                self.stop().await?;
-                let _ = reply.send(());
+            Command::Stop { discard: true, reply } => {
+                self.discard().await?;
+                let _ = reply.send(Ok(()));
             }
+            Command::Stop { discard: false, reply } => self.stop(reply).await?,
             Command::OverBudget(why) => self.over_budget(&why).await?,
             Command::Rest if self.is_busy() => {}
             Command::Rest => {
@@ -250,7 +253,7 @@ impl Session {
                 return Err(Over::Idle);
             }
             Command::Delete { by, reply } => {
-                self.stop().await?;
+                self.discard().await?;
                 let (org, id) = (self.record.org_id, self.record.id);
                 self.app.store.delete_session(org, id, &by, self.app.clock.now()).await?;
                 let _ = reply.send(());

@@ -1,6 +1,9 @@
 //! Where repositories are hosted, reached by the gateway itself: with the organisation's credential, which no sandbox
 //! ever sees, and only where the organisation's sandboxes might go themselves.
 
+mod ancestry;
+mod commits;
+mod inflate;
 mod pkt;
 mod pulls;
 mod report;
@@ -15,11 +18,11 @@ use url::{Origin, Url};
 use crate::app::App;
 use crate::vault::VaultError;
 
+pub(crate) use ancestry::RefsError;
+pub(crate) use commits::{CommitScan, MOST_BYTES as MOST_COMMIT_BYTES, Scan};
 pub(crate) use pulls::{NewPull, PullError, open_pull, way_to_github};
 pub(crate) use report::{AnswerReader, Pushed, rejection};
-#[cfg(test)]
-pub(crate) use updates::Update;
-pub(crate) use updates::{UpdatesReader, Wanted};
+pub(crate) use updates::{Update, UpdatesReader, Wanted, is_id};
 
 /// A secret of one repository, for any forge.
 const REPO_SECRET: &str = "GIT_TOKEN";

@@ -2,17 +2,17 @@
 //! run inside, and what git prints is read as bytes that anybody may have chosen.
 
 mod pull;
+mod push;
 mod state;
 
 use std::collections::BTreeMap;
 
-use proto::UserId;
 use proto::socket::{GitAction, GitCode, GitResult, GitState};
 use sandboxd::ClientError;
 use sandboxd::protocol::{Ended, Exec, Place};
 use store::StoreError;
 
-use super::room::{Inside, pass_variables};
+use super::room::Inside;
 use crate::app::App;
 
 pub(crate) use pull::{Pull, create_pull};
@@ -22,6 +22,8 @@ const OUTPUT: usize = 8 * 1024 * 1024;
 const QUICK_MS: u64 = 10_000;
 const SLOW_MS: u64 = 60_000;
 const COMMIT_MS: u64 = 30_000;
+/// Whoever only looks runs no program that the repository names.
+const NO_PROGRAMS: &[&str] = &["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
 /// How git ends when there is no repository, or nothing in it.
 const FATAL: i32 = 128;
 /// The longest message and the most files of one commit.
@@ -150,72 +152,11 @@ impl Git {
         })
     }
 
-    /// Pushes what is checked out, for somebody who asked for it.
-    pub async fn push(&self, app: &App, user: UserId) -> Outcome {
-        let action = GitAction::Push;
+    /// The branch that is checked out.
+    async fn head(&self) -> Result<Option<String>, GitError> {
         let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
         let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
-        if head.code != 0 || !is_branch(&branch) || branch == "HEAD" {
-            return Ok(failed(action, GitCode::UnknownError, "Cannot push from detached HEAD"));
-        }
-        let upstream =
-            self.read(&["rev-parse", "--abbrev-ref", "--symbolic-full-name", "@{upstream}"]).await?;
-        let mut refs = vec![format!("refs/heads/{branch}")];
-        let remote = if upstream.code == 0 {
-            let upstream = String::from_utf8_lossy(&upstream.out).trim().to_owned();
-            refs.extend(upstream.split_once('/').map(|(_, name)| format!("refs/heads/{name}")));
-            None
-        } else {
-            let remotes = self.read(&["remote"]).await?;
-            let text = String::from_utf8_lossy(&remotes.out).into_owned();
-            match text.lines().collect::<Vec<_>>().as_slice() {
-                [] => return Ok(failed(action, GitCode::NoRemote, "There is nowhere to push to")),
-                all if all.contains(&"origin") => Some("origin".to_owned()),
-                [one] => Some((*one).to_owned()),
-                _ => {
-                    return Ok(failed(
-                        action,
-                        GitCode::MultipleRemotes,
-                        "There are several remotes and none is origin",
-                    ));
-                }
-            }
-        };
-        let command = match &remote {
-            None => vec!["push"],
-            Some(remote) => vec!["push", "-u", "--", remote, &branch],
-        };
-        let mut pushed = self.push_for(app, user, &refs, &command).await?;
-        if pushed.code != 0 && pushed.err.contains("shallow update not allowed") {
-            self.write(&["fetch", "--deepen", "100"], COMMIT_MS).await?;
-            pushed = self.push_for(app, user, &refs, &command).await?;
-        }
-        Ok(match pushed.code {
-            0 => done(action, &format!("Pushed to {branch}")),
-            _ => failed(action, code_of(&pushed.err), &reason(&pushed.err)),
-        })
-    }
-
-    async fn push_for(
-        &self,
-        app: &App,
-        user: UserId,
-        refs: &[String],
-        command: &[&str],
-    ) -> Result<Ran, GitError> {
-        let given = app.passes.give(&app.rng, self.inside.owner.session(), user, refs.to_vec());
-        let env = pass_variables(&self.inside.gateway_url, &given.word);
-        self.run(&[&["git"], command].concat(), SLOW_MS, env).await
-    }
-
-    /// The branch that is checked out, and where `origin` is; neither is what it says before somebody has checked it.
-    pub(super) async fn head(&self) -> Result<Option<(String, String)>, GitError> {
-        let head = self.read(&["rev-parse", "--abbrev-ref", "HEAD"]).await?;
-        let branch = String::from_utf8_lossy(&head.out).trim().to_owned();
-        // As the user wrote it, and not as we have git rewrite it.
-        let remote = self.read(&["config", "--get", "remote.origin.url"]).await?;
-        let remote = String::from_utf8_lossy(&remote.out).trim().to_owned();
-        Ok((is_branch(&branch) && branch != "HEAD").then_some((branch, remote)))
+        Ok((head.code == 0 && is_branch(&branch) && branch != "HEAD").then_some(branch))
     }
 
     /// The branch that is checked out and its last commit, if there is one yet.
@@ -246,7 +187,7 @@ impl Git {
 
     async fn read(&self, arguments: &[&str]) -> Result<Ran, GitError> {
         let env = BTreeMap::from([("GIT_OPTIONAL_LOCKS".to_owned(), "0".to_owned())]);
-        self.run(&[&["git"], arguments].concat(), QUICK_MS, env).await
+        self.run(&[&["git"], NO_PROGRAMS, arguments].concat(), QUICK_MS, env).await
     }
 
     async fn write(&self, arguments: &[&str], timeout_ms: u64) -> Result<Ran, GitError> {
@@ -255,6 +196,16 @@ impl Git {
 
     async fn run(
         &self,
+        argv: &[&str],
+        timeout_ms: u64,
+        env: BTreeMap<String, String>,
+    ) -> Result<Ran, GitError> {
+        self.run_at(Place::workspace(self.path.clone()), argv, timeout_ms, env).await
+    }
+
+    async fn run_at(
+        &self,
+        cwd: Place,
         argv: &[&str],
         timeout_ms: u64,
         mut env: BTreeMap<String, String>,
@@ -270,7 +221,7 @@ impl Git {
         );
         let exec = Exec {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-            cwd: Some(Place::workspace(self.path.clone())),
+            cwd: Some(cwd),
             timeout_ms: Some(timeout_ms),
             env,
             ..Exec::default()
@@ -337,12 +288,6 @@ fn done(action: GitAction, message: &str) -> GitResult {
 /// A result for what was not done, also for those who have no sandbox to do it in.
 pub(crate) fn failed(action: GitAction, code: GitCode, message: &str) -> GitResult {
     GitResult { action, success: false, code, message: message.to_owned(), pr_url: None }
-}
-
-/// Why a push failed: what the other side says of it, if it says something.
-fn reason(stderr: &str) -> String {
-    let said = stderr.lines().find_map(|line| line.strip_prefix("remote: "));
-    first_line(said.unwrap_or(stderr))
 }
 
 fn first_line(text: &str) -> String {

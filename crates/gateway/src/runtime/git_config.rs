@@ -23,10 +23,8 @@ pub(super) fn routes(gateway_url: &str, token: &SecretString, repos: &[PlacedRep
     );
     let urls: Vec<Url> = repos.iter().filter_map(|placed| place(&placed.repo)).collect();
     for url in &urls {
-        if let Some((scheme, rest)) = url.as_str().split_once("://") {
-            for end in ["", ".git"] {
-                rewrite(&mut text, &format!("{gateway}{scheme}/{rest}{end}"), &format!("{url}{end}"));
-            }
+        for end in ["", ".git"] {
+            rewrite(&mut text, &format!("{}{end}", route(gateway_url, url)), &format!("{url}{end}"));
         }
     }
     // Git compares beginnings, the longest wins, and of two that are alike the first: so whatever only begins like a
@@ -40,6 +38,12 @@ pub(super) fn routes(gateway_url: &str, token: &SecretString, repos: &[PlacedRep
         }
     }
     text
+}
+
+/// Where the gateway serves a repository to programs inside.
+pub(super) fn route(gateway_url: &str, url: &Url) -> String {
+    let rest = url.as_str().split_once("://").map_or("", |(_, rest)| rest);
+    format!("{gateway_url}/git/{}/{rest}", url.scheme())
 }
 
 /// A URL of ours has no quote, backslash or newline: the parser encodes them.

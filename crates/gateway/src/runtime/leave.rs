@@ -16,6 +16,7 @@ use super::launch::sandbox_of;
 use super::prepare::SERVICE;
 use super::snapshot::{SnapshotError, drop_orphans, keep_files};
 use crate::app::AppState;
+use crate::crash_point;
 
 /// How long the agent may take to end. Who answers is hostile.
 const ENDING: Duration = Duration::from_secs(30);
@@ -37,7 +38,9 @@ pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, Snap
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
     keep_files(&app, &owner, &record, &old, SnapshotTarget::Session).await?;
+    crash_point("sandbox-saved");
     app.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
+    crash_point("sandbox-left");
     if let Err(error) = app.sandboxes.provider.terminate(&old).await {
         tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
     }

@@ -46,8 +46,8 @@ pub(super) const OURS: &str = ".proliferate";
 pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// Whose commits git makes, which anybody's own settings outweigh.
 pub(super) const GIT_IDENTITY: &str = ".proliferate/git.identity";
-/// Says who asked for a push; see [`Passes`](crate::sources::git::Passes).
-pub(crate) const PUSH_PASS: &str = "x-proliferate-push";
+/// The header of a push grant; see [`PushGrants`](crate::sources::git::PushGrants).
+pub(crate) const PUSH_GRANT: &str = "x-proliferate-push";
 /// Connections of one sandbox that are served at a time; more of them wait. The proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 
@@ -347,17 +347,6 @@ fn git_variables(home: &Path) -> BTreeMap<String, String> {
         ("GIT_CONFIG_KEY_0", "include.path".to_owned()),
         ("GIT_CONFIG_VALUE_0", file(GIT_CONFIG)),
         ("GIT_CONFIG_SYSTEM", file(GIT_IDENTITY)),
-    ];
-    variables.map(|(name, value)| (name.to_owned(), value)).into()
-}
-
-/// Makes one git say a word to the gateway beside the credential that all of them have.
-pub(super) fn pass_variables(gateway_url: &str, word: &str) -> BTreeMap<String, String> {
-    let variables = [
-        ("GIT_CONFIG_COUNT", "2".to_owned()),
-        // As near to the URL as the credential's header, or git would take only one of the two.
-        ("GIT_CONFIG_KEY_1", format!("http.{gateway_url}/git/.extraHeader")),
-        ("GIT_CONFIG_VALUE_1", format!("{PUSH_PASS}: {word}")),
     ];
     variables.map(|(name, value)| (name.to_owned(), value)).into()
 }

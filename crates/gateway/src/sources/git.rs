@@ -1,7 +1,8 @@
 //! What leaves a session's repositories for their forge: pushes and pull requests. Both are calls of the one lane that
 //! is theirs, whoever starts them.
 
-mod passes;
+mod grants;
+mod operation;
 mod pull_request;
 mod push;
 
@@ -18,7 +19,8 @@ use super::Tool;
 use crate::app::AppState;
 use crate::gate::{self, CALLBACK, Call, Door, OPERATOR, ORG_ADMIN};
 
-pub(crate) use passes::Passes;
+pub(crate) use grants::PushGrants;
+pub(crate) use operation::{Operation, classify};
 pub(crate) use pull_request::{PULL_REQUEST, PullRequest, problem as pull_request_problem};
 pub(crate) use push::{Arriving, Push, Pushes, perform};
 
@@ -35,11 +37,11 @@ pub(crate) enum By {
 
 /// The tool of this whole name.
 pub(super) fn find(name: &str) -> Option<Arc<dyn Tool>> {
-    match name {
-        push::PUSH => Some(Arc::new(push::PushTool)),
-        PULL_REQUEST => Some(Arc::new(PullRequest)),
-        _ => None,
+    if name == PULL_REQUEST {
+        return Some(Arc::new(PullRequest));
     }
+    let operation = Operation::ALL.into_iter().find(|operation| operation.tool() == name)?;
+    Some(Arc::new(push::PushTool(operation)))
 }
 
 /// One call for a session. `about` is what people look for in the ledger.
@@ -102,7 +104,8 @@ impl Push {
     pub(crate) async fn call(&self, app: &AppState, session: SessionId, by: By) -> Result<Call, StoreError> {
         let about = self.wanted.updates.first().map_or("", |update| &update.name);
         let repository = crate::runtime::place(&self.repo).map(String::from).unwrap_or_default();
-        let parameters = json!({"repository": repository, "updates": self.wanted.updates});
-        to_call(app, (self.repo.org_id, session, by), push::PUSH, about, parameters).await
+        let parameters = json!({"repository": repository, "updates": self.updates()});
+        let tool = Operation::of_all(&self.operations).tool();
+        to_call(app, (self.repo.org_id, session, by), tool, about, parameters).await
     }
 }

@@ -146,6 +146,7 @@ fn nobody() -> Request {
             writes: None,
         },
         scope: [].into(),
+        refs: Vec::new(),
         flags: [].into(),
         run: RunState::New,
         demanded: None,

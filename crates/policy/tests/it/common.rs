@@ -64,6 +64,7 @@ pub(crate) fn request() -> Request {
         lane: "intake".to_owned(),
         action: tool("transcription", "transcription.run", Risk::Write),
         scope: ["case_id", "run_id"].map(String::from).into(),
+        refs: Vec::new(),
         flags: [].into(),
         run: RunState::New,
         demanded: None,

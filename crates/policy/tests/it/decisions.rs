@@ -224,3 +224,28 @@ fn a_request_can_be_recorded() {
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
     }
 }
+
+#[test]
+fn agents_push_only_to_the_refs_that_their_lane_names() {
+    let agent = Claim { actor_type: ActorClass::Agent, actor_id: "agent-1".to_owned() };
+    let push = |name: &str| Request {
+        actor: agent.clone(),
+        role: "AGENT".to_owned(),
+        refs: vec!["refs/heads/agent/one".to_owned(), name.to_owned()],
+        ..request()
+    };
+    for name in ["refs/heads/main", "refs/tags/v1"] {
+        allowed(&push(name));
+    }
+    for name in ["refs/for/main", "refs/meta/config", "refs/heads"] {
+        denied(&push(name), "lane:intake:action", "other refs only");
+    }
+    let narrow =
+        LANES.replace("risks: [read, write]", "risks: [read, write]\n      refs: [refs/heads/agent/*]");
+    let narrow = load(&narrow, ROLES).unwrap();
+    assert_eq!(decide(&narrow, &push("refs/heads/agent/two")).outcome, Outcome::Allow);
+    assert_eq!(decide(&narrow, &push("refs/heads/main")).outcome, Outcome::Deny);
+    // Others are not bound by it.
+    let person = Request { refs: vec!["refs/heads/main".to_owned()], ..request() };
+    assert_eq!(decide(&narrow, &person).outcome, Outcome::Allow);
+}

@@ -155,6 +155,7 @@ fn requests() -> impl Strategy<Value = Request> {
         lane: format!("l{lane}"),
         action,
         scope: scope.iter().map(|id| format!("s{id}")).collect(),
+        refs: Vec::new(),
         flags: flags.iter().map(|id| Flag::new(format!("f{id}"))).collect(),
         run: RunState::New,
         demanded: None,

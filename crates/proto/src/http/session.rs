@@ -6,6 +6,15 @@ use utoipa::{IntoParams, ToSchema};
 use crate::socket::Message;
 use crate::{RepoId, Session, SessionId, SessionStatus, UserId};
 
+/// How a session is to be stopped.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct StopQuery {
+    /// Give up files that no snapshot has, instead of saving them first.
+    #[serde(default)]
+    pub discard: bool,
+}
+
 /// Which sessions are wanted. Switches are on with `1` or `true`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]

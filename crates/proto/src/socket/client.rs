@@ -52,6 +52,9 @@ pub enum ClientMessage {
         workspace_path: Option<String>,
     },
     GitPush {
+        /// Absent: the branch that is checked out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        branch_name: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         workspace_path: Option<String>,
     },

@@ -100,10 +100,10 @@ fn from_the_tables() -> Vec<(&'static str, ClientMessage)> {
                 workspace_path: Some(s(".")),
             },
         ),
-        (r#"{"type":"git_push"}"#, ClientMessage::GitPush { workspace_path: None }),
+        (r#"{"type":"git_push"}"#, ClientMessage::GitPush { branch_name: None, workspace_path: None }),
         (
-            r#"{"type":"git_push","workspacePath":"api"}"#,
-            ClientMessage::GitPush { workspace_path: Some(s("api")) },
+            r#"{"type":"git_push","branchName":"work","workspacePath":"api"}"#,
+            ClientMessage::GitPush { branch_name: Some(s("work")), workspace_path: Some(s("api")) },
         ),
         (
             r#"{"type":"git_create_pr","title":"t","body":"b","baseBranch":"dev","workspacePath":"api"}"#,

@@ -31,6 +31,33 @@ pub(crate) struct Record {
     pub(crate) limits: Limits,
 }
 
+/// A sandbox was ended because it took too much.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Overuse {
+    /// What there was too much of.
+    pub(crate) what: String,
+    /// Whether it has been started again since.
+    pub(crate) restarted: bool,
+}
+
+impl Overuse {
+    pub(crate) const DISK: &str = "disk";
+
+    /// What happened and what to do, for the people who use the sandbox.
+    pub(crate) fn explain(&self, disk_bytes: u64) -> String {
+        let mib = disk_bytes / (1024 * 1024);
+        match self.what.as_str() {
+            Self::DISK => format!(
+                "the sandbox was ended because its files took more than {mib} MiB. It starts again with a little more room: \
+                 remove files now, or ask an operator to raise SANDBOX_DISK_MIB"
+            ),
+            what => format!(
+                "the sandbox was ended because it took too much: {what}. Its files are kept, and the next prompt starts it again"
+            ),
+        }
+    }
+}
+
 /// The folders below the provider's root.
 #[derive(Clone, Debug)]
 pub(crate) struct Folders {
@@ -129,6 +156,27 @@ impl Folder {
 
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("log")
+    }
+
+    /// Why the gateway ended the sandbox the last time that it took too much.
+    fn overuse(&self) -> PathBuf {
+        self.0.join("overuse.json")
+    }
+
+    pub(crate) fn note_overuse(&self, overuse: &Overuse) -> io::Result<()> {
+        let draft = self.0.join("overuse.draft");
+        fs::write(&draft, serde_json::to_vec(overuse)?)?;
+        fs::rename(draft, self.overuse())
+    }
+
+    pub(crate) fn last_overuse(&self) -> Option<Overuse> {
+        let mut body = Vec::new();
+        File::open(self.overuse()).ok()?.take(MAX_RECORD).read_to_end(&mut body).ok()?;
+        serde_json::from_slice(&body).ok()
+    }
+
+    pub(crate) fn forget_overuse(&self) {
+        let _ = fs::remove_file(self.overuse());
     }
 
     pub(crate) fn create(&self) -> io::Result<()> {

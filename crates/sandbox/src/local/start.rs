@@ -16,12 +16,14 @@ use super::inner::Inner;
 use super::launched::Launched;
 use super::netns::Broker;
 use super::plan::Plan;
-use super::records::{Folder, Record};
+use super::records::{Folder, Overuse, Record};
 use crate::error::SandboxError;
 use crate::provider::Ensured;
 use crate::spec::Spec;
-use crate::tree::{self, Copy, Owner};
+use crate::tree::{self, Copy, Owner, TreeError};
 
+/// What a sandbox over its disk limit may add: what an agent writes to start and to remove files.
+const CLEANUP: u64 = 64 * 1024 * 1024;
 /// How long to wait between two looks whether PID 1 runs.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -127,6 +129,7 @@ impl Inner {
         let mut record = self.record(spec, folder, uid)?;
         record.group.make(&spec.limits)?;
         self.files(spec, folder, record.uid).await?;
+        record.limits.disk_bytes = allow_cleanup(folder, spec.limits.disk_bytes).await?;
         if !launched.plan(&self.plan(spec, folder, &record)).await? {
             return Err(failed(folder));
         }
@@ -228,6 +231,33 @@ impl Inner {
             tracing::error!(sandbox = %spec.id, %error, "a failed start left something behind");
         }
     }
+}
+
+/// The disk limit of this start. A sandbox that was ended for its disk gets a little more than it has, so that somebody can
+/// remove files in it; above the grace it does not start at all. Files are counted only after such an end.
+async fn allow_cleanup(folder: &Folder, limit: u64) -> Result<u64, SandboxError> {
+    let Some(overuse) = folder.last_overuse() else { return Ok(limit) };
+    if overuse.what != Overuse::DISK {
+        folder.forget_overuse();
+        return Ok(limit);
+    }
+    let folder = folder.clone();
+    blocking(move || {
+        let most = limit.saturating_add(limit / 2);
+        let size = match tree::measure(&folder.home(), most) {
+            Ok(size) => size,
+            Err(TreeError::TooLarge(_)) => return Err(SandboxError::OverDisk { limit, most }),
+            Err(error) => return Err(error.into()),
+        };
+        if size.bytes <= limit {
+            folder.forget_overuse();
+            return Ok(limit);
+        }
+        let noted = folder.note_overuse(&Overuse { restarted: true, ..overuse });
+        noted.map_err(SandboxError::host("note why the sandbox was ended"))?;
+        Ok(size.bytes.saturating_add(CLEANUP).min(most))
+    })
+    .await
 }
 
 /// Why it did not start, from what bubblewrap said.

@@ -163,6 +163,7 @@ fn named(folder: &Path, uid: u32) -> PathBuf {
 mod tests {
     use super::*;
 
+    // No gateway takes ids as high as these, so whatever runs on this host is nobody's concern here.
     fn id(name: &str) -> SandboxId {
         SandboxId::new(name).unwrap()
     }
@@ -172,16 +173,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = dir.path().join("host");
         let open = |own: &str, range| Uids::between(&dir.path().join(own), host.clone(), range);
-        let uids = open("uids", 200_000..=200_001).unwrap();
+        let uids = open("uids", 3_900_000_000..=3_900_000_001).unwrap();
         let (a, b) = (id("a"), id("b"));
-        assert_eq!((uids.take(&a).unwrap(), uids.take(&b).unwrap()), (200_000, 200_001));
+        assert_eq!((uids.take(&a).unwrap(), uids.take(&b).unwrap()), (3_900_000_000, 3_900_000_001));
         assert!(matches!(uids.take(&a), Err(SandboxError::UidsExhausted)));
-        uids.give_back(200_000, &b);
+        uids.give_back(3_900_000_000, &b);
         assert!(matches!(uids.take(&a), Err(SandboxError::UidsExhausted)), "another's id was given back");
-        uids.give_back(200_000, &a);
-        assert_eq!(uids.take(&a).unwrap(), 200_000);
+        uids.give_back(3_900_000_000, &a);
+        assert_eq!(uids.take(&a).unwrap(), 3_900_000_000);
         uids.sweep(|id| *id == b);
-        assert_eq!(uids.take(&a).unwrap(), 200_000);
+        assert_eq!(uids.take(&a).unwrap(), 3_900_000_000);
         assert!(open("low", 0..=10).is_err());
     }
 
@@ -189,18 +190,23 @@ mod tests {
     fn two_data_folders_of_a_host_never_share_an_id() {
         let dir = tempfile::tempdir().unwrap();
         let host = dir.path().join("host");
-        let open = |own: &str| Uids::between(&dir.path().join(own), host.clone(), 200_000..=200_002).unwrap();
+        let open = |own: &str| {
+            Uids::between(&dir.path().join(own), host.clone(), 3_900_000_000..=3_900_000_002).unwrap()
+        };
         let (one, other) = (open("one"), open("other"));
-        assert_eq!((one.take(&id("a")).unwrap(), other.take(&id("a")).unwrap()), (200_000, 200_001));
+        assert_eq!(
+            (one.take(&id("a")).unwrap(), other.take(&id("a")).unwrap()),
+            (3_900_000_000, 3_900_000_001)
+        );
         // A reboot empties the host's folder, and the other one is first to take an id.
         fs::remove_dir_all(&host).unwrap();
         let (one, other) = (open("one"), open("other"));
-        other.keep(200_001, &id("a")).unwrap();
-        assert_eq!(other.take(&id("b")).unwrap(), 200_000);
-        assert!(matches!(one.keep(200_000, &id("a")), Err(SandboxError::Records(_))));
+        other.keep(3_900_000_001, &id("a")).unwrap();
+        assert_eq!(other.take(&id("b")).unwrap(), 3_900_000_000);
+        assert!(matches!(one.keep(3_900_000_000, &id("a")), Err(SandboxError::Records(_))));
         // A data folder that was deleted holds nothing.
         fs::remove_dir_all(dir.path().join("other")).unwrap();
-        one.keep(200_000, &id("a")).unwrap();
-        assert_eq!(one.take(&id("c")).unwrap(), 200_001);
+        one.keep(3_900_000_000, &id("a")).unwrap();
+        assert_eq!(one.take(&id("c")).unwrap(), 3_900_000_001);
     }
 }

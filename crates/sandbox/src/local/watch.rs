@@ -21,7 +21,7 @@ use super::disk::{Disk, Seen, Used};
 use super::identity;
 use super::netns::Broker;
 use super::open_files;
-use super::records::{Folder, MAX_LOG, Record};
+use super::records::{Folder, MAX_LOG, Overuse, Record};
 use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
@@ -184,6 +184,11 @@ impl Watched {
         look(self)
             .inspect_err(|reason| {
                 tracing::warn!(folder = %self.folder.0.display(), reason, "a sandbox took too much and is ended");
+                // Before the end, so that whoever learns of the end finds the reason.
+                let overuse = Overuse { what: (*reason).to_owned(), restarted: false };
+                if let Err(error) = self.folder.note_overuse(&overuse) {
+                    tracing::warn!(folder = %self.folder.0.display(), %error, "the reason could not be noted");
+                }
                 identity::kill(&self.handle);
                 let _ = self.record.group.freeze(false);
             })
@@ -224,7 +229,7 @@ impl Watched {
         let used = Used::of(&home);
         let size = match tree::measure(&home, most) {
             Ok(size) => size,
-            Err(TreeError::TooLarge(_)) => return Err("disk"),
+            Err(TreeError::TooLarge(_)) => return Err(Overuse::DISK),
             Err(TreeError::TooMany) => return Err("files"),
             Err(TreeError::TooDeep) => return Err("depth of folders"),
             // The gateway may be short of descriptors, or the sandbox just ends. The next look tells.
@@ -241,7 +246,7 @@ impl Watched {
         let bytes = size.bytes.saturating_add(nameless.bytes);
         self.disk.store(bytes, Ordering::Relaxed);
         if bytes > most {
-            return Err("disk");
+            return Err(Overuse::DISK);
         }
         let hidden = nameless.in_flight > 0;
         if self.hides(hidden) {

@@ -327,3 +327,28 @@ async fn a_whole_life_leaves_nothing_behind() {
     }
     println!("before and after three lives: {before:?}");
 }
+
+#[tokio::test]
+async fn a_sandbox_whose_data_folder_is_gone_is_found_and_ended() {
+    let bed = Bed::new();
+    let id = bed.start("lost").await;
+    assert_eq!(bed.run(&id, "echo here").await, "here\n");
+    let ours = || {
+        let all = sandbox::local::leaked();
+        let folder = fs::canonicalize(bed.folder.path()).unwrap();
+        all.into_iter().filter(move |leaked| leaked.home.starts_with(&folder)).collect::<Vec<_>>()
+    };
+    assert_eq!(ours(), [], "it is known");
+    fs::remove_dir_all(bed.folder.path().join("data")).unwrap();
+    let found = ours();
+    assert_eq!(found.len(), 1, "{found:?}");
+    let group = fs::read_to_string(format!("/proc/{}/cgroup", found[0].pid)).unwrap();
+    found[0].end().unwrap();
+    assert_eq!(ours(), []);
+    let mark = group.split(['/', '\n']).find(|part| part.starts_with("proliferate-"));
+    if let Some(mark) = mark {
+        let mut left = Vec::new();
+        find_groups(Path::new("/sys/fs/cgroup"), mark, &mut left);
+        assert_eq!(left, [""; 0], "control groups");
+    }
+}

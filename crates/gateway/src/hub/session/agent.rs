@@ -6,7 +6,7 @@ use bytes::Bytes;
 use opencode::api::ApiError;
 use opencode::event::Event;
 use opencode::translate::{Effect, Output};
-use proto::socket::WireStatus;
+use proto::socket::{ServerMessage, WireStatus};
 
 use super::super::feed::Feed;
 use super::{Over, Session, millis};
@@ -88,10 +88,21 @@ impl Session {
         }
     }
 
+    /// Why the session's sandbox was ended, where the gateway did it because it took too much.
+    pub(super) async fn ended_for(&self) -> Option<String> {
+        let id = crate::runtime::sandbox_of(&self.record).ok()?;
+        self.app.sandboxes.provider.ended_for(&id).await
+    }
+
     async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {
+        let overuse = self.ended_for().await;
         let reason = error.map_or_else(|| "the agent ended its stream".to_owned(), |error| error.to_string());
+        let reason = overuse.clone().unwrap_or(reason);
         tracing::warn!(session = %self.record.id, reason, "the agent was lost");
         self.disconnect();
+        if let Some(message) = overuse {
+            self.say(vec![ServerMessage::Error { message }]).await?;
+        }
         let steady = self.app.clock.elapsed().saturating_sub(self.had_at) > STEADY;
         self.losses = if steady { 1 } else { self.losses + 1 };
         if self.losses > LOSSES {

@@ -100,7 +100,10 @@ impl Session {
         match booted {
             Ok(agent) => self.have(agent).await,
             Err(LaunchError::Store(error)) => Err(error.into()),
-            Err(error) => self.have_not(&error.to_string()).await,
+            Err(error) => {
+                let reason = self.ended_for().await.unwrap_or_else(|| error.to_string());
+                self.have_not(&reason).await
+            }
         }
     }
 

@@ -1,11 +1,15 @@
 //! The ends of a session: stopped by somebody, out of money, or given up.
 
+use std::time::Duration;
+
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
 use store::Ending;
+use tokio::sync::oneshot;
 
 use super::expiry::Moving;
 use super::{Over, Session, millis};
+use crate::runtime::SnapshotError;
 
 impl Session {
     /// Gives the session up, until somebody prompts it again. Prompts that wait are kept for then.
@@ -84,6 +88,13 @@ impl Session {
 
     /// Has no agent any more: what it did is over, and what waited for it is not sent.
     async fn dismiss(&mut self, reason: &str) -> Result<(), Over> {
+        self.dismiss_agent(reason).await?;
+        self.drop_prompts().await?;
+        self.flush().await
+    }
+
+    /// Has no agent any more, and what it did is over. Prompts that wait are kept.
+    async fn dismiss_agent(&mut self, reason: &str) -> Result<(), Over> {
         self.let_go();
         self.moving.take_if(|moving| matches!(moving, Moving::Waiting(_)));
         if let Some(translator) = &mut self.translator {
@@ -97,30 +108,41 @@ impl Session {
         }
         (self.agent, self.translator) = (None, None);
         self.settle_turn().await?;
-        self.drop_prompts().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.app.clock.elapsed());
         self.flush().await
     }
 
-    /// Ends the session: its sandbox is gone afterwards, its conversation stays.
-    pub(super) async fn stop(&mut self) -> Result<(), Over> {
-        if let Some(boot) = self.boot.take() {
-            boot.task.abort();
-            // Only then can nothing of it come after the sandbox is removed.
-            if let Ok(Ok(agent)) = boot.task.await {
-                self.record.sandbox_id = Some(agent.sandbox.to_string());
-            }
+    /// Saves the files and then ends the sandbox, as when its time is over: a crash in between loses neither. The reply
+    /// comes with [`Session::stopped`] or [`Session::not_stopped`].
+    pub(super) async fn stop(&mut self, reply: oneshot::Sender<Result<(), String>>) -> Result<(), Over> {
+        self.stopping.push(reply);
+        // Its files are being saved already.
+        if matches!(self.moving, Some(Moving::Saving(_))) {
+            return Ok(());
         }
-        // Its end would wait for the copy anyway.
-        if let Some(Moving::Saving(task)) = self.moving.take()
-            && let Ok(Ok(next)) = task.await
-        {
-            self.moved_to(&next);
+        self.abandon_boot().await;
+        self.dismiss_agent("The session was stopped").await?;
+        if self.app.sandboxes.provider.capabilities().durable_snapshot {
+            self.save();
+            return Ok(());
         }
-        self.dismiss("The session was stopped").await?;
+        // Without snapshots the files stay where they are.
         let sandbox = crate::runtime::sandbox_of(&self.record);
-        self.app.store.new_sandbox_generation(&self.owner, None).await?;
+        let name = self.record.sandbox_id.clone().filter(|name| *name != self.record.id.to_string());
+        self.app.store.new_sandbox_generation(&self.owner, name.as_deref()).await?;
+        self.record.sandbox_id = name;
+        if let Ok(id) = sandbox
+            && let Err(error) = self.app.sandboxes.provider.halt(&id).await
+        {
+            tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session runs on");
+        }
+        self.stopped("").await
+    }
+
+    /// The files are safe and the sandbox is over.
+    pub(super) async fn stopped(&mut self, message: &str) -> Result<(), Over> {
+        self.dismiss("The session was stopped").await?;
         let ending = Ending {
             status: SessionStatus::Stopped,
             stop_reason: Some("stopped".to_owned()),
@@ -130,12 +152,57 @@ impl Session {
         };
         self.app.store.end_session(&self.owner, ending).await?;
         self.record.status = SessionStatus::Stopped;
-        (self.record.sandbox_id, self.record.sandbox_expires_at) = (None, None);
+        self.record.sandbox_expires_at = None;
+        for reply in self.stopping.drain(..) {
+            let _ = reply.send(Ok(()));
+        }
+        self.say_status(WireStatus::Stopped, message).await
+    }
+
+    /// The files could not be saved, so the sandbox that has them goes on, with its agent if it had one.
+    pub(super) async fn not_stopped(&mut self, error: &SnapshotError) -> Result<(), Over> {
+        tracing::error!(session = %self.record.id, %error, "a session could not be saved, so it was not stopped");
+        for reply in self.stopping.drain(..) {
+            let _ = reply.send(Err(error.to_string()));
+        }
+        let message = format!("The session was not stopped because its files could not be saved: {error}");
+        self.say(vec![ServerMessage::Error { message }]).await?;
+        if !self.is_up() {
+            return Ok(());
+        }
+        self.launch(Duration::ZERO);
+        let (status, message) = self.state();
+        self.say_status(status, &message).await
+    }
+
+    /// Ends the session and its sandbox at once; files that no snapshot has are gone. Its conversation stays.
+    pub(super) async fn discard(&mut self) -> Result<(), Over> {
+        self.abandon_boot().await;
+        // Its end would wait for the copy anyway.
+        if let Some(Moving::Saving(task)) = self.moving.take()
+            && let Ok(Ok(next)) = task.await
+        {
+            self.moved_to(&next);
+        }
+        self.dismiss_agent("The session was stopped").await?;
+        let sandbox = crate::runtime::sandbox_of(&self.record);
+        self.app.store.new_sandbox_generation(&self.owner, None).await?;
+        self.record.sandbox_id = None;
         if let Ok(id) = sandbox
             && let Err(error) = self.app.sandboxes.provider.terminate(&id).await
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
         }
-        self.say_status(WireStatus::Stopped, "").await
+        self.stopped("What was not saved is gone").await
+    }
+
+    /// Ends a boot, so that nothing of it comes after its sandbox is over.
+    async fn abandon_boot(&mut self) {
+        if let Some(boot) = self.boot.take() {
+            boot.task.abort();
+            if let Ok(Ok(agent)) = boot.task.await {
+                self.record.sandbox_id = Some(agent.sandbox.to_string());
+            }
+        }
     }
 }

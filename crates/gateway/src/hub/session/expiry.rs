@@ -132,10 +132,14 @@ impl Session {
             Ok(next) => {
                 self.moved_to(&next);
                 count("saved");
+                if !self.stopping.is_empty() {
+                    return self.stopped("").await;
+                }
                 self.go_on(Some(Moving::Booting)).await
             }
             Err(SnapshotError::Store(error)) => Err(error.into()),
-            Err(error) => self.not_saved(&error).await,
+            Err(error) if self.stopping.is_empty() => self.not_saved(&error).await,
+            Err(error) => self.not_stopped(&error).await,
         }
     }
 

@@ -47,6 +47,7 @@ impl Session {
             settling: None,
             expiry: None,
             moving: None,
+            stopping: Vec::new(),
             unsaved: 0,
             idle_since: app.clock.elapsed(),
             rested: head,

@@ -21,6 +21,10 @@ pub(crate) struct Update {
 }
 
 impl Update {
+    pub(crate) fn creates(&self) -> bool {
+        self.old.bytes().all(|digit| digit == b'0')
+    }
+
     pub(crate) fn deletes(&self) -> bool {
         self.new.bytes().all(|digit| digit == b'0')
     }
@@ -46,6 +50,10 @@ pub(crate) enum UpdatesError {
     Malformed,
     #[error("A push may change at most 1000 refs at once")]
     TooMany,
+    #[error(
+        "The push asks for a capability that the gateway does not know: use git itself, without extensions"
+    )]
+    Capability,
 }
 
 impl From<NoPacket> for UpdatesError {
@@ -83,9 +91,9 @@ impl UpdatesReader {
         }
     }
 
-    /// Everything that came so far.
-    pub(crate) fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    /// Everything that came so far, and where the pack starts in it.
+    pub(crate) fn into_bytes(self) -> (Vec<u8>, usize) {
+        (self.bytes, self.read)
     }
 }
 
@@ -100,14 +108,7 @@ fn understand(line: &[u8], wanted: &mut Wanted, shallow: &mut usize) -> Result<(
     }
     let line = match (line.split_once('\0'), wanted.updates.is_empty()) {
         (Some((line, words)), true) => {
-            for word in words.split(' ') {
-                match word {
-                    "report-status" | "report-status-v2" => wanted.report = true,
-                    "side-band-64k" => wanted.side_band = true,
-                    "push-options" => wanted.options = true,
-                    _ => {}
-                }
-            }
+            words.split(' ').try_for_each(|word| capability(word, wanted))?;
             line
         }
         (Some(_), false) => return Err(UpdatesError::Malformed),
@@ -125,6 +126,30 @@ fn understand(line: &[u8], wanted: &mut Wanted, shallow: &mut usize) -> Result<(
     Ok(())
 }
 
+/// Takes the capabilities that git and other clients send, and no others. Git at the forge splits the list at any white
+/// space, so a tab or a line feed within a word would hide another word from us.
+fn capability(word: &str, wanted: &mut Wanted) -> Result<(), UpdatesError> {
+    match word {
+        ""
+        | "quiet"
+        | "atomic"
+        | "ofs-delta"
+        | "delete-refs"
+        | "object-format=sha1"
+        | "object-format=sha256" => {}
+        "report-status" | "report-status-v2" => wanted.report = true,
+        "side-band-64k" => wanted.side_band = true,
+        "push-options" => wanted.options = true,
+        _ => {
+            let value = word.strip_prefix("agent=").or_else(|| word.strip_prefix("session-id="));
+            value
+                .filter(|value| value.bytes().all(|c| c.is_ascii_graphic()))
+                .ok_or(UpdatesError::Capability)?;
+        }
+    }
+    Ok(())
+}
+
 fn update(line: &str) -> Option<Update> {
     let (old, rest) = line.split_once(' ')?;
     let (new, name) = rest.split_once(' ')?;
@@ -132,7 +157,7 @@ fn update(line: &str) -> Option<Update> {
     fits.then(|| Update { name: name.to_owned(), old: old.to_owned(), new: new.to_owned() })
 }
 
-fn is_id(text: &str) -> bool {
+pub(crate) fn is_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
@@ -189,7 +214,7 @@ mod tests {
         let mut reader = UpdatesReader::default();
         let found = bytes.iter().find_map(|byte| reader.feed(&[*byte]).unwrap());
         assert_eq!(found, Some(whole));
-        assert!(bytes.starts_with(&reader.into_bytes()));
+        assert!(bytes.starts_with(&reader.into_bytes().0));
         // What git sends to learn whether it may send more.
         assert_eq!(read(pkt::FLUSH), Ok(Some(Wanted::default())));
         assert_eq!(read(b"00"), Ok(None));
@@ -215,7 +240,7 @@ mod tests {
             (line((&upper, NEW), "refs/heads/a"), "an id in another spelling"),
             (line((OLD, &long), "refs/heads/a"), "ids of two kinds"),
             (line(("1", "2"), "refs/heads/a"), "ids that are too short"),
-            (push(&["push-cert\0 push-cert=x"]), "a signed push"),
+            (push(&["push-cert\0 report-status"]), "a signed push"),
             (push(&[&main(), &main()]), "words after the first line"),
             (push(&[&format!("{OLD} {NEW} refs/a"), &format!("{OLD} {NEW} refs/a")]), "a ref twice"),
             (push(&[&format!("{OLD} {NEW} refs/a"), &format!("shallow {OLD}")]), "shallow too late"),
@@ -226,6 +251,32 @@ mod tests {
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         assert_eq!(read(&push(&many)), Err(UpdatesError::TooMany));
         assert_eq!(read(&push(&many[1..])).unwrap().unwrap().updates.len(), MOST_UPDATES);
+    }
+
+    #[test]
+    fn only_capabilities_that_are_known_pass_and_only_spaces_part_them() {
+        let with = |words: &str| read(&push(&[&format!("{OLD} {NEW} refs/heads/main\0{words}")]));
+        for known in [
+            " report-status side-band-64k quiet atomic object-format=sha1 agent=git/2.47.3-Linux",
+            "report-status delete-refs ofs-delta",
+            " session-id=4-1-x agent=JGit/6.7.0(x)",
+            "",
+        ] {
+            assert!(with(known).is_ok_and(|wanted| !wanted.unwrap().options), "{known}");
+        }
+        assert!(with(" push-options").unwrap().unwrap().options);
+        for smuggled in [
+            " report-status\tpush-options",
+            " agent=git/2\tpush-options",
+            " agent=git/2\npush-options",
+            " agent=git/2\u{b}push-options",
+            " agent=git/2\rpush-options agent=x",
+            " push-cert=nonce",
+            " unheard-of",
+            " agent=\u{a0}push-options",
+        ] {
+            assert_eq!(with(smuggled), Err(UpdatesError::Capability), "{smuggled:?}");
+        }
     }
 
     /// What was understood, written again, is what came; and the pieces it came in do not matter.

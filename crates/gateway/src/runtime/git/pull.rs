@@ -3,12 +3,12 @@
 use proto::socket::{GitAction, GitCode, GitResult};
 use proto::{ToolErrorCode, UserId};
 use serde_json::json;
-use store::{Repo, StoreError, Telemetry};
+use store::Telemetry;
 
 use super::{Git, Outcome, done, failed};
 use crate::app::AppState;
 use crate::gate::{Answered, Gate, Outcome as CallOutcome};
-use crate::runtime::forge::{ForgeError, PullError, one_form, place, way_to_github};
+use crate::runtime::forge::{ForgeError, PullError, place, way_to_github};
 use crate::sources::git::{By, PULL_REQUEST, pull_request_problem, to_call};
 
 const ACTION: GitAction = GitAction::CreatePr;
@@ -23,16 +23,15 @@ pub(crate) struct Pull {
 
 /// Pushes, and makes the pull request. What the sandbox says of itself only chooses among the session's repositories.
 pub(crate) async fn create_pull(app: &AppState, user: UserId, git: &Git, pull: &Pull) -> Outcome {
-    let Some((branch, remote)) = git.head().await? else {
+    let Some(branch) = git.head().await? else {
         return Ok(failed(ACTION, GitCode::UnknownError, "Cannot push from detached HEAD"));
     };
-    let repo = match repo_at(app, git, &remote).await {
-        Ok(Some(repo)) => repo,
-        Ok(None) => {
-            let why = "The remote `origin` is no repository of this session";
+    let repo = match git.repository(app).await? {
+        Some(repo) if git.is_origin(&repo).await? => repo,
+        _ => {
+            let why = "The remote `origin` is not the repository of this session that is at this path";
             return Ok(failed(ACTION, GitCode::NotGithubRemote, why));
         }
-        Err(error) => return Ok(failed(ACTION, GitCode::UnknownError, &error.to_string())),
     };
     let parameters = json!({
         "repository": place(&repo).map(String::from), "title": pull.title, "body": pull.body, "head": branch,
@@ -45,7 +44,7 @@ pub(crate) async fn create_pull(app: &AppState, user: UserId, git: &Git, pull: &
     if let Err(error) = way_to_github(app, &repo).await {
         return Ok(failed(ACTION, code_of(&error), &error.to_string()));
     }
-    let pushed = git.push(app, user).await?;
+    let pushed = git.push(app, user, Some(&branch)).await?;
     if !pushed.success {
         return Ok(GitResult { action: ACTION, ..pushed });
     }
@@ -76,12 +75,6 @@ async fn made(app: &AppState, git: &Git, answered: Answered) -> Outcome {
         tracing::warn!(session = %owner.session(), %error, "a pull request was made and not noted");
     }
     Ok(GitResult { pr_url: Some(url), ..done(ACTION, "Pull request created") })
-}
-
-async fn repo_at(app: &AppState, git: &Git, remote: &str) -> Result<Option<Repo>, StoreError> {
-    let Some(remote) = one_form(remote) else { return Ok(None) };
-    let repos = app.store.session_repos(git.inside.owner.session()).await?;
-    Ok(repos.into_iter().map(|placed| placed.repo).find(|repo| place(repo).as_ref() == Some(&remote)))
 }
 
 fn code_of(error: &PullError) -> GitCode {

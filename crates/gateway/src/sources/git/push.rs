@@ -1,4 +1,4 @@
-//! `git.push`: passes a push on to the forge, with the organisation's credential. The pack goes through as it comes; what
+//! `git.push` and its dangerous relatives: passes a push on to the forge, with the organisation's credential. The pack goes through as it comes; what
 //! is decided about, hashed and recorded is which refs of which repository are to become what.
 
 use std::collections::HashMap;
@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
-use policy::Risk;
+use policy::{ModeKey, Risk};
 use proto::JsonObject;
+use proto::SessionId;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -19,24 +20,40 @@ use store::Repo;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::{Failure, Output, Outside, Tool, Work};
+use super::Operation;
 use crate::app::AppState;
 use crate::gate::{Answered, Call, Gate, Permit};
 use crate::outbound::lively;
-use crate::runtime::{AnswerReader, ForgeError, PushWanted, Pushed, access};
+use crate::runtime::{AnswerReader, ForgeError, PushUpdate, PushWanted, Pushed, access};
 
-pub(super) const PUSH: &str = "git.push";
 /// The longest that a large repository may take.
 const TIMEOUT: Duration = Duration::from_mins(30);
 const RECEIVE: &str = "/git-receive-pack";
+/// The pushes of one session at a time whose commits are held in memory.
+const PER_SESSION: usize = 4;
 
 /// A push that came, to be passed on.
 pub(crate) struct Push {
     pub(crate) repo: Repo,
     pub(crate) wanted: PushWanted,
+    /// What each of the updates is.
+    pub(crate) operations: Vec<Operation>,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Arriving,
     /// Where what the forge says goes.
     pub(crate) told: oneshot::Sender<Vec<u8>>,
+}
+
+impl Push {
+    /// The updates as they are decided about and recorded.
+    pub(super) fn updates(&self) -> Vec<Value> {
+        let one = |(update, operation): (&PushUpdate, &Operation)| {
+            json!({
+                "ref": update.name, "old": update.old, "new": update.new, "operation": operation.tool(),
+            })
+        };
+        self.wanted.updates.iter().zip(&self.operations).map(one).collect()
+    }
 }
 
 /// The bytes of a push as they come: pieces, and then `None`. A sender that goes away without that broke off.
@@ -59,9 +76,44 @@ impl Arriving {
 #[derive(Default)]
 pub struct Pushes {
     waiting: Mutex<HashMap<String, Push>>,
+    /// How many there are of each session, from their first byte on.
+    arriving: Mutex<HashMap<SessionId, usize>>,
+}
+
+/// A push that counts for its session until this is dropped.
+pub(crate) struct Slot<'a> {
+    pushes: &'a Pushes,
+    session: SessionId,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let mut arriving = self.pushes.arriving();
+        let left = arriving.get(&self.session).map_or(0, |count| count - 1);
+        if left == 0 {
+            arriving.remove(&self.session);
+        } else {
+            arriving.insert(self.session, left);
+        }
+    }
 }
 
 impl Pushes {
+    /// `None` for a session that has too many under way: each is held in memory until its commits are known.
+    pub(crate) fn begin(&self, session: SessionId) -> Option<Slot<'_>> {
+        let mut arriving = self.arriving();
+        let count = arriving.entry(session).or_default();
+        if *count == PER_SESSION {
+            return None;
+        }
+        *count += 1;
+        Some(Slot { pushes: self, session })
+    }
+
+    fn arriving(&self) -> MutexGuard<'_, HashMap<SessionId, usize>> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, Push>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,19 +137,33 @@ impl Drop for Waiting<'_> {
     }
 }
 
-pub(super) struct PushTool;
+pub(super) struct PushTool(pub(super) Operation);
 
 impl Tool for PushTool {
     fn risk(&self) -> Risk {
-        Risk::Write
+        if self.0 == Operation::Push { Risk::Write } else { Risk::Danger }
+    }
+
+    fn mode_key(&self) -> Option<ModeKey> {
+        self.0.mode_key()
+    }
+
+    fn refs(&self, parameters: &Value) -> Vec<String> {
+        let updates = parameters["updates"].as_array().into_iter().flatten();
+        updates.filter_map(|update| update["ref"].as_str()).map(str::to_owned).collect()
     }
 
     fn timeout(&self) -> Duration {
         TIMEOUT
     }
 
-    fn check(&self, _: &Value) -> Result<(), String> {
-        Ok(())
+    /// A mode allows one operation, so a push may not hide another behind it.
+    fn check(&self, parameters: &Value) -> Result<(), String> {
+        let mut updates = parameters["updates"].as_array().into_iter().flatten();
+        if updates.all(|update| update["operation"] == self.0.tool()) {
+            return Ok(());
+        }
+        Err("push deletions, forced updates, tags and ordinary updates separately".to_owned())
     }
 
     fn work(&self) -> Work<'_> {
@@ -128,6 +194,7 @@ impl Outside for PushTool {
 
 async fn pass_on(app: &AppState, push: Push) -> Result<Output, Failure> {
     let access = access(app, &push.repo).await.map_err(|error| unreached(&error))?;
+    let (all, updates) = (push.wanted.updates.len(), push.updates());
     let request = access.git(Method::POST, RECEIVE).headers(push.headers);
     let sent = request.body(reqwest::Body::wrap_stream(push.body.stream())).send().await;
     let answer = sent.map_err(broken)?;
@@ -140,7 +207,6 @@ async fn pass_on(app: &AppState, push: Push) -> Result<Output, Failure> {
     let (pushed, told) = reader.end().ok_or_else(senseless)?;
     // Whoever pushed may be gone; what became of it is recorded all the same.
     let _ = push.told.send(told);
-    let all = push.wanted.updates.len();
     match pushed {
         Pushed::All | Pushed::Untold => {}
         Pushed::Some(taken) => return Err(Failure::Refused(format!("the forge took {taken} of {all} refs"))),
@@ -150,7 +216,7 @@ async fn pass_on(app: &AppState, push: Push) -> Result<Output, Failure> {
     }
     let mut data = JsonObject::new();
     data.insert("repository".to_owned(), json!(access.url.as_str()));
-    data.insert("updates".to_owned(), json!(push.wanted.updates));
+    data.insert("updates".to_owned(), json!(updates));
     Ok(Output { text: format!("pushed {all} refs"), data: Some(data) })
 }
 

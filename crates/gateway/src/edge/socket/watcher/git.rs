@@ -40,7 +40,9 @@ pub(super) async fn answer(
         (ClientMessage::GitCommit { message, include_untracked, files, .. }, _) => {
             git.commit(&message, include_untracked, &files.unwrap_or_default()).await
         }
-        (ClientMessage::GitPush { .. }, Some(user)) => git.push(app, user).await,
+        (ClientMessage::GitPush { branch_name, .. }, Some(user)) => {
+            git.push(app, user, branch_name.as_deref()).await
+        }
         (ClientMessage::GitCreatePr { title, body, base_branch, .. }, Some(user)) => {
             let pull = Pull { title, body: body.unwrap_or_default(), base: base_branch };
             create_pull(app, user, &git, &pull).await
@@ -82,7 +84,7 @@ fn path(message: &ClientMessage) -> Option<&str> {
         ClientMessage::GetGitStatus { workspace_path }
         | ClientMessage::GitCreateBranch { workspace_path, .. }
         | ClientMessage::GitCommit { workspace_path, .. }
-        | ClientMessage::GitPush { workspace_path }
+        | ClientMessage::GitPush { workspace_path, .. }
         | ClientMessage::GitCreatePr { workspace_path, .. } => workspace_path.as_deref(),
         _ => None,
     }

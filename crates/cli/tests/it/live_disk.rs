@@ -1,0 +1,44 @@
+//! A sandbox that fills its disk: everyone is told why it ended, it starts again with room to clean up, and where even that
+//! is used up an operator can raise the limit.
+
+use serde_json::json;
+
+use crate::live::Real;
+use crate::live_expiry::{answer, info, says, until};
+
+/// Writes so many megabytes beside the agent. The sandbox may end meanwhile.
+fn fill(real: &Real, megabytes: u32) {
+    let command = format!("head -c {megabytes}000000 /dev/zero >> big");
+    real.machine.run(&["sandbox", "exec", &real.sandbox(), "--", "sh", "-c", &command]);
+}
+
+#[test]
+fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
+    let mut real = Real::serving(&[("SANDBOX_DISK_MIB", "128"), ("WARM_POOL_SIZE", "0")]);
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    says(&mut socket, "running");
+    fill(&real, 150);
+    let told = socket.until_type("error").pop().unwrap()["payload"]["message"].clone();
+    let told = told.as_str().unwrap();
+    assert!(told.contains("took more than 128 MiB") && told.contains("SANDBOX_DISK_MIB"), "{told}");
+    says(&mut socket, "running");
+    // There is room for the agent and for whoever cleans up.
+    assert_eq!(answer(&mut socket, "hello"), "You said: hello");
+    real.shell(&real.sandbox(), "rm big");
+    assert_eq!(answer(&mut socket, "hello again"), "You said: hello again");
+
+    // Far over the limit it does not start any more, and its session says why.
+    until("it starts again and again", || {
+        fill(&real, 250);
+        info(&real)["status"] == "failed"
+    });
+    let failed = socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error");
+    let reason = failed.last().unwrap()["payload"]["message"].as_str().unwrap().to_owned();
+    assert!(reason.contains("the disk limit is 128 MiB") && reason.contains("--discard"), "{reason}");
+    assert_eq!(info(&real)["status"], "failed");
+    drop(socket);
+    real.restart_with(&[("SANDBOX_DISK_MIB", "1024")]);
+    assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
+    assert_eq!(real.shell(&real.sandbox(), "test -s big && echo kept"), "kept");
+}

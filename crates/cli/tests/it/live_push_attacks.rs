@@ -1,0 +1,164 @@
+//! Pushes that want more than somebody allowed: a repository that turns a person's push into another one, and agents that
+//! overwrite, delete, tag, or push to refs that are none of theirs. Git and the forge are real.
+
+use serde_json::{Value, json};
+
+use crate::live_forge::{Stage, ask, git};
+use crate::live_push::at_work;
+
+const FORCED: &str = "git.force_push denied";
+
+impl Stage {
+    fn id(&self, name: &str) -> String {
+        git(&self.folder.path().join("ada/app.git"), &["rev-parse", name])
+    }
+
+    fn refs(&self) -> String {
+        git(&self.folder.path().join("ada/app.git"), &["for-each-ref", "--format=%(objectname) %(refname)"])
+    }
+
+    /// Tool, status and kind of actor of the last call.
+    fn last(&self) -> (String, String) {
+        let call = self.calls().pop().unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let what = text(&call["tool_versions"]["tool"]) + " " + &text(&call["status"]);
+        (what, text(&call["actor"]["actor_type"]))
+    }
+
+    fn refused(&self, arguments: &str, expected: &str) {
+        let before = self.refs();
+        let said = self.push(arguments);
+        assert!(
+            said.contains("remote: Denied by policy: ") && said.contains("FAILED"),
+            "{arguments}: {said}"
+        );
+        assert_eq!(self.refs(), before, "{arguments}");
+        assert_eq!(self.last(), (expected.to_owned(), "agent".to_owned()), "{arguments}");
+    }
+
+    fn accepted(&self, arguments: &str) {
+        let said = self.push(arguments);
+        assert!(!said.contains("FAILED"), "{arguments}: {said}");
+    }
+}
+
+/// Every way that we know in which a repository makes git run a program, go elsewhere, or push something else.
+const TRAPS: &str = r#"
+mkdir -p /tmp/traps .git/hooks && cat > /tmp/traps/trap <<'TRAP'
+#!/bin/sh
+echo "$0 $*" >> /tmp/traps/ran
+[ -n "$TRAPPED" ] && exit 0
+export TRAPPED=1
+unset GIT_DIR GIT_OBJECT_DIRECTORY GIT_SHALLOW_FILE
+cd /home/user/workspace && git push -f "$(git config remote.origin.url)" evil:refs/heads/main
+exit 0
+TRAP
+chmod +x /tmp/traps/trap
+for hook in pre-push reference-transaction post-update push-to-checkout pre-auto-gc; do
+    cp /tmp/traps/trap .git/hooks/$hook
+done
+mkdir -p /tmp/traps/global && cp /tmp/traps/trap /tmp/traps/global/pre-push
+cp /tmp/traps/trap /tmp/traps/global/reference-transaction
+git config --global core.hooksPath /tmp/traps/global
+for key in core.fsmonitor core.sshCommand core.gitProxy core.askPass core.pager core.editor gpg.program sequence.editor; do
+    git config $key /tmp/traps/trap
+done
+git config credential.helper '!/tmp/traps/trap'
+git config remote.origin.push +evil:refs/heads/main
+git config --add remote.origin.pushurl ext::/tmp/traps/trap
+git config push.default matching
+git config push.followTags true
+git config push.gpgSign true
+git config push.pushOption evil
+git config push.recurseSubmodules on-demand
+git config remote.pushDefault evil
+git config remote.evil.url ext::/tmp/traps/trap
+git config branch.work.merge refs/heads/main
+git config branch.work.pushRemote evil
+git config protocol.allow always
+git config http.proxy http://127.0.0.1:9
+git config url.ext::/tmp/traps/trap.pushInsteadOf "$PROLIFERATE_GATEWAY_URL/git/"
+git config url.ext::/tmp/traps/trap.insteadOf "$PROLIFERATE_GATEWAY_URL"
+"#;
+
+#[test]
+fn a_repository_cannot_turn_a_persons_push_into_another_one() {
+    let (stage, mut socket) = at_work(&[]);
+    let main = stage.id("main");
+    stage.shell("git checkout -q -b evil && git commit -q --amend --allow-empty -m evil");
+    stage.shell("git checkout -q -b work origin/main && git commit -q --allow-empty -m change");
+    let commit = stage.shell("git rev-parse work");
+    stage.shell(TRAPS);
+    let pushed = ask(&mut socket, &json!({"type": "git_push"}));
+    assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
+    assert_eq!((stage.id("work"), stage.id("main")), (commit, main.clone()));
+    assert_eq!(stage.shell("cat /tmp/traps/ran 2>/dev/null; true"), "", "a program of the repository ran");
+    assert_eq!(stage.last(), ("git.push completed".to_owned(), "human".to_owned()));
+    assert_eq!(stage.calls().len(), 1);
+
+    // The branch is the one that was asked for, whatever is checked out by then.
+    stage.shell("git -c core.fsmonitor=false checkout -q evil 2>/dev/null; rm -f /tmp/traps/ran; true");
+    let pushed = ask(&mut socket, &json!({"type": "git_push", "branchName": "work"}));
+    assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
+    assert_eq!(stage.id("main"), main);
+    for wrong in ["nowhere", "--force", "+work", "work:refs/heads/main", "refs/heads/work^"] {
+        let refused = ask(&mut socket, &json!({"type": "git_push", "branchName": wrong}));
+        assert_eq!(refused["code"], "UNKNOWN_ERROR", "{wrong}: {refused}");
+    }
+    // A person's push never overwrites: what is at the forge has to be pulled first.
+    stage.shell("git update-ref refs/heads/work refs/heads/evil 2>/dev/null; rm -f /tmp/traps/ran; true");
+    let before = stage.refs();
+    let behind = ask(&mut socket, &json!({"type": "git_push", "branchName": "work"}));
+    assert_eq!(behind["success"], false, "{behind}");
+    assert!(behind["message"].as_str().unwrap().contains("pull them first"), "{behind}");
+    assert_eq!(stage.refs(), before);
+    assert_eq!(stage.shell("cat /tmp/traps/ran 2>/dev/null; true"), "");
+    stage.verify();
+}
+
+#[test]
+fn agents_move_branches_forward_and_need_a_mode_for_anything_else() {
+    let (stage, _socket) = at_work(&[]);
+    stage.shell("git checkout -q -b work && git commit -q --allow-empty -m one");
+    stage.accepted("origin work");
+    stage.commit("two");
+    stage.accepted("origin work");
+    // The commits are at the forge already, so the push itself brings none.
+    stage.accepted("origin work:main");
+    assert_eq!(stage.id("main"), stage.id("work"));
+    // What was merged came from the forge.
+    stage.shell(
+        "git checkout -q -b other main && git commit -q --allow-empty -m other && git push -q origin other",
+    );
+    stage.shell(
+        "git checkout -q work && git commit -q --allow-empty -m three && git merge -q --no-edit other",
+    );
+    stage.accepted("origin work");
+    stage.accepted("origin other:refs/heads/copy && git push origin work:copy");
+
+    stage.shell("git commit -q --amend --allow-empty -m rewritten");
+    stage.refused("-f origin work", FORCED);
+    stage.refused("-f origin work~2:work", FORCED);
+    stage.refused("-f origin other:work", FORCED);
+    stage.refused("origin :other", "git.delete_ref denied");
+    stage.shell("git tag v1 && git tag -a -m two v2");
+    stage.refused("origin v1", "git.push_tag denied");
+    stage.refused("origin v2", "git.push_tag denied");
+    stage.refused("origin HEAD:refs/for/main", "git.push denied");
+    stage.refused("origin HEAD:refs/meta/config", "git.push denied");
+    // One that is allowed does not carry another with it.
+    stage.refused("-f origin HEAD:refs/heads/new work", FORCED);
+
+    let machine = &stage.real.machine;
+    for operation in ["git:force_push", "git:delete_ref", "git:push_tag"] {
+        assert_eq!(machine.run(&["actions", "modes", "set", operation, "allow"]).code, 0, "{operation}");
+    }
+    let allowed = (0..100).any(|_| !stage.push("-f origin work").contains("FAILED"));
+    assert!(allowed, "a mode does not count");
+    assert_eq!(stage.last(), ("git.force_push completed".to_owned(), "agent".to_owned()));
+    stage.accepted("origin v1");
+    stage.accepted("origin :other");
+    let said = stage.push("origin :copy v2");
+    assert!(said.contains("separately") && said.contains("FAILED"), "{said}");
+    stage.verify();
+}

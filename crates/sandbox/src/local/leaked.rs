@@ -1,0 +1,120 @@
+//! Sandboxes that run although their data folder is gone: no record leads to them any more. They are found by what the
+//! kernel knows, which is a PID 1 whose home is mounted from a deleted folder of a provider.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{identity, strays};
+use crate::error::SandboxError;
+
+/// Where the home is inside.
+const HOME: &str = "/home/user";
+/// What the kernel writes behind the path of a mounted folder that was removed.
+const DELETED: &str = "//deleted";
+const GROUPS: &str = "/sys/fs/cgroup";
+/// What the names of our control groups hold.
+const OURS: &str = "/proliferate-";
+/// The lowest user id that is a sandbox's own.
+const FIRST_UID: u32 = 65_536;
+const END: Duration = Duration::from_secs(10);
+
+/// A sandbox of this host that no data folder knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaked {
+    /// Its PID 1, as the host numbers it.
+    pub pid: i32,
+    pub uid: u32,
+    /// The folder that its home was, on its file system.
+    pub home: PathBuf,
+}
+
+/// All of them that this user may see.
+pub fn leaked() -> Vec<Leaked> {
+    identity::all_pids().into_iter().filter_map(Leaked::at).collect()
+}
+
+impl Leaked {
+    fn at(pid: i32) -> Option<Self> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(folder.join("status")).ok()?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let numbers: Vec<_> = numbers.split_ascii_whitespace().collect();
+        if numbers.len() < 2 || numbers.last() != Some(&"1") {
+            return None;
+        }
+        let mounts = fs::read_to_string(folder.join("mountinfo")).ok()?;
+        Some(Self { pid, uid: identity::owner(pid)?, home: deleted_home(&mounts)? })
+    }
+
+    /// Ends it with all its processes, and removes its control groups. Blocks this thread.
+    pub fn end(&self) -> Result<(), SandboxError> {
+        let Ok(handle) = identity::open(self.pid) else { return Ok(()) };
+        // Once more when it is held, as its number may be another's by then.
+        if Self::at(self.pid).as_ref() != Some(self) {
+            return Ok(());
+        }
+        let groups = groups(self.pid);
+        identity::kill(&handle);
+        for group in &groups {
+            // A frozen process ends when it is thawed.
+            let _ = fs::write(group.join("freezer.state"), "THAWED");
+            let _ = fs::write(group.join("cgroup.freeze"), "0");
+        }
+        if !identity::wait(&handle, END) {
+            return Err(SandboxError::Timeout("to end"));
+        }
+        if self.uid >= FIRST_UID {
+            strays::end_user(self.uid)?;
+        }
+        for group in groups {
+            let _ = fs::remove_dir(group);
+        }
+        Ok(())
+    }
+}
+
+/// The folder that is mounted as the home, if it is a sandbox's and was removed.
+fn deleted_home(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        let (root, place) = (fields.next()?, fields.next()?);
+        let path = Path::new(root.strip_suffix(DELETED)?);
+        let of_provider = path.parent()?.parent()?.ends_with("sandboxes") && path.ends_with("home");
+        (place == HOME && of_provider).then(|| path.to_owned())
+    })
+}
+
+/// The control groups of a process that are ours, on whichever hierarchy they are.
+fn groups(pid: i32) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| path.contains(OURS));
+    let tops = || {
+        let below = fs::read_dir(GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+        below.chain([PathBuf::from(GROUPS)])
+    };
+    let all = paths.flat_map(|path| tops().map(move |top| top.join(path.trim_start_matches('/'))));
+    all.filter(|group| group.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_removed_home_of_a_sandbox_counts() {
+        let line = |root: &str, place: &str| {
+            format!("1 0 254:0 / / rw - ext4 x rw\n36 35 254:0 {root} {place} rw - ext4 x rw")
+        };
+        let found = deleted_home(&line("/srv/data/sandboxes/a1/home//deleted", HOME));
+        assert_eq!(found, Some(PathBuf::from("/srv/data/sandboxes/a1/home")));
+        for (root, place) in [
+            ("/srv/data/sandboxes/a1/home", HOME),
+            ("/srv/data/sandboxes/a1/home//deleted", "/home/other"),
+            ("/srv/data/boxes/a1/home//deleted", HOME),
+            ("/home//deleted", HOME),
+        ] {
+            assert_eq!(deleted_home(&line(root, place)), None, "{root}");
+        }
+    }
+}
