@@ -229,7 +229,7 @@ impl Held {
         });
         let parts: Vec<_> = parts.collect();
         let bytes = parts.iter().map(|(_, piece)| piece.bytes()).sum();
-        Self { since, parts, message, bytes }
+        Self { since, message, parts, bytes }
     }
 
     /// As it is stored.

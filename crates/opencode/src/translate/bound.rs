@@ -32,7 +32,9 @@ pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
     if raw.len() <= most {
         return object;
     }
-    object.values_mut().for_each(|value| shorten(value, most / SHARE));
+    for value in object.values_mut() {
+        shorten(value, most / SHARE);
+    }
     let size = serde_json::to_string(&object).map_or(usize::MAX, |text| text.len());
     if size <= most {
         return object;
@@ -57,9 +59,15 @@ fn shorten(value: &mut Value, most: usize) {
                 let left_out = format!("… ({} items left out) …", items.len() - MANY);
                 items.splice(MANY / 2..items.len() - MANY / 2, [Value::String(left_out)]);
             }
-            items.iter_mut().for_each(|item| shorten(item, most));
+            for item in items {
+                shorten(item, most);
+            }
         }
-        Value::Object(entries) => entries.values_mut().for_each(|value| shorten(value, most)),
+        Value::Object(entries) => {
+            for value in entries.values_mut() {
+                shorten(value, most);
+            }
+        }
         _ => {}
     }
 }

@@ -54,7 +54,7 @@ pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSock
             }
             Some(Ok(Message::Binary(_))) => visitor.inbound.completed(),
             Some(Ok(Message::Ping(payload) | Message::Pong(payload))) => {
-                visitor.inbound.control(payload.len())
+                visitor.inbound.control(payload.len());
             }
             Some(Ok(Message::Close(_))) => return Err(End::Closed),
             Some(Err(_)) if visitor.inbound.is_over() => return Err(End::Away(OVER_SHARE)),
