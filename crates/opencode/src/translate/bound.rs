@@ -57,7 +57,9 @@ fn shorten(value: &mut Value, most: usize) {
                 let left_out = format!("… ({} items left out) …", items.len() - MANY);
                 items.splice(MANY / 2..items.len() - MANY / 2, [Value::String(left_out)]);
             }
-            items.iter_mut().for_each(|item| shorten(item, most));
+            for item in items.iter_mut() {
+                shorten(item, most);
+            }
         }
         Value::Object(entries) => entries.values_mut().for_each(|value| shorten(value, most)),
         _ => {}
