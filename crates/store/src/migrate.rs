@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },

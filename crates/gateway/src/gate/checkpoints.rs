@@ -298,7 +298,9 @@ pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreErro
         if hashes.is_empty() {
             return Ok(());
         }
-        hashes.iter().for_each(|hash| tree.push(hash));
+        for hash in &hashes {
+            tree.push(hash);
+        }
     }
 }
 

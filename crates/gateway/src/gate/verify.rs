@@ -54,9 +54,9 @@ pub async fn verify_database(
     let outside: HashSet<String> = checkpoints.iter().map(ToString::to_string).collect();
     verifier.add_present(rows.values().filter(|row| !outside.contains(&row.to_string())).cloned());
     match verify(&mut reader, verifier, progress).await {
-        Ok(verified) => {
-            ends::check_outside(&rows, &checkpoints, &verified.report)?;
-            Ok(verified)
+        Ok(done) => {
+            ends::check_outside(&rows, &checkpoints, &done.report)?;
+            Ok(done)
         }
         Err(VerifyError::Ledger(fault)) => Err(ends::blame(fault, &rows, &checkpoints)),
         Err(error) => Err(error),

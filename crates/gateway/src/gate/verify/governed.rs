@@ -24,7 +24,7 @@ pub(super) struct Governed {
 
 /// The mode of an action: which, who set it and when.
 struct Mode {
-    mode: String,
+    word: String,
     by: String,
     at: DateTime<Utc>,
 }
@@ -48,7 +48,7 @@ impl Governed {
             // The key of an action has a colon; no other target of ours has one.
             (ActionType::PolicyChange, key, Some(mode), Some(org)) if key.contains(':') => {
                 let by = event.actor.actor_id.as_str().to_owned();
-                let mode = Mode { mode: mode.to_owned(), by, at: scribe::moment(event) };
+                let mode = Mode { word: mode.to_owned(), by, at: scribe::moment(event) };
                 self.modes.insert((org, key.to_owned()), (row.entry.position, mode));
             }
             (ActionType::Override, "override_grant", Some("grant"), Some(org)) => {
@@ -139,7 +139,7 @@ fn check_modes(
             return Err(place.said("action_key", row.mode.as_str().to_owned(), "no mode".to_owned()));
         };
         let place = Place { table: "action_modes", key: &key, record: Some(position) };
-        place.same("mode", &row.mode.as_str(), &mode.mode.as_str())?;
+        place.same("mode", &row.mode.as_str(), &mode.word.as_str())?;
         place.same("changed_by", &row.changed_by, &mode.by)?;
         place.same("changed_at", &row.changed_at, &mode.at)?;
     }
@@ -148,7 +148,7 @@ fn check_modes(
         Some(((org, action), (position, mode))) => {
             let key = || format!("org_id={org} action_key={action}");
             let place = Place { table: "action_modes", key: &key, record: Some(position) };
-            Err(place.said("action_key", "no row".to_owned(), mode.mode))
+            Err(place.said("action_key", "no row".to_owned(), mode.word))
         }
     }
 }
