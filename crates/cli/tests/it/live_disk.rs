@@ -6,9 +6,9 @@ use serde_json::json;
 use crate::live::Real;
 use crate::live_expiry::{answer, info, says, until};
 
-/// Writes so many megabytes beside the agent. The sandbox may end meanwhile.
-fn fill(real: &Real, megabytes: u32) {
-    let command = format!("head -c {megabytes}000000 /dev/zero >> big");
+/// Writes so many files of 50 MB beside the agent: one alone cannot be larger than the limit. The sandbox may end meanwhile.
+fn fill(real: &Real, files: u32) {
+    let command = format!("for i in $(seq {files}); do head -c 50000000 /dev/zero > big.$i.$$; done");
     real.machine.run(&["sandbox", "exec", &real.sandbox(), "--", "sh", "-c", &command]);
 }
 
@@ -18,19 +18,19 @@ fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
     real.new_session(&json!({}));
     let mut socket = real.watch("");
     says(&mut socket, "running");
-    fill(&real, 150);
+    fill(&real, 3);
     let told = socket.until_type("error").pop().unwrap()["payload"]["message"].clone();
     let told = told.as_str().unwrap();
     assert!(told.contains("took more than 128 MiB") && told.contains("SANDBOX_DISK_MIB"), "{told}");
     says(&mut socket, "running");
     // There is room for the agent and for whoever cleans up.
     assert_eq!(answer(&mut socket, "hello"), "You said: hello");
-    real.shell(&real.sandbox(), "rm big");
+    real.shell(&real.sandbox(), "rm big.*");
     assert_eq!(answer(&mut socket, "hello again"), "You said: hello again");
 
     // Far over the limit it does not start any more, and its session says why.
     until("it starts again and again", || {
-        fill(&real, 250);
+        fill(&real, 5);
         info(&real)["status"] == "failed"
     });
     let failed = socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error");
@@ -40,5 +40,5 @@ fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
     drop(socket);
     real.restart_with(&[("SANDBOX_DISK_MIB", "1024")]);
     assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
-    assert_eq!(real.shell(&real.sandbox(), "test -s big && echo kept"), "kept");
+    assert_eq!(real.shell(&real.sandbox(), "test -s \"$(ls big.* | head -n 1)\" && echo kept"), "kept");
 }
