@@ -63,7 +63,7 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<Ended, Failure> {
         tokio::select! {
             next = output.next() => match next.map_err(|error| unstarted(error, program))? {
                 Some((lane, bytes)) => print(lane, &bytes).await,
-                None => break output.done().await?.ended,
+                None => break output.done().await.map_err(|error| unstarted(error, program))?.ended,
             },
             heard = signals.next() => {
                 let told = match heard {
