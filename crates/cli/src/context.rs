@@ -10,6 +10,7 @@ use gateway::keyring::Keyring;
 use gateway::runtime::Insecure;
 use gateway::vault::Vault;
 use gateway::{DataDir, open_store};
+use proto::OrgId;
 use secrecy::ExposeSecret as _;
 use store::Store;
 use tokio::sync::OnceCell;

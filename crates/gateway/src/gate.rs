@@ -51,7 +51,6 @@ use known::InFlight;
 use lock::SafetyLockReading;
 pub(crate) use lock::follow_lock;
 pub(crate) use permit::Permit;
-pub(crate) use pipeline::crash_point;
 use process::Process;
 pub use refusals::CALL_RATES;
 use refusals::Refusals;

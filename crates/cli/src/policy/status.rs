@@ -6,9 +6,9 @@ use proto::iso;
 use serde_json::{Value, json};
 use store::{OverrideGrant, SafetyLock};
 
+use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::session::clean::clean;
 
 /// The lock, the grants that count now, and the versions of the policy files that gateways go by.
 pub(super) async fn show(context: &Context) -> Result<(), Failure> {
