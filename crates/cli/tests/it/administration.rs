@@ -104,7 +104,7 @@ fn every_change_of_an_operator_is_recorded_under_the_hosts_user() {
     let (mut org, mut user, mut key, mut grant) =
         (machine.first_org(), String::new(), String::new(), String::new());
     for (command, [action, target, operation]) in STEPS {
-        let fill = |word: &&'static str| match *word {
+        let value_of = |word: &&'static str| match *word {
             "ORG" => org.clone(),
             "USER" => user.clone(),
             "KEY" => key.clone(),
@@ -112,7 +112,7 @@ fn every_change_of_an_operator_is_recorded_under_the_hosts_user() {
             "FILE" => file.display().to_string(),
             word => word.to_owned(),
         };
-        let words: Vec<String> = command.iter().map(fill).collect();
+        let words: Vec<String> = command.iter().map(value_of).collect();
         let before = last_event(&machine)["position"].as_u64().unwrap();
         let answer = machine.json(&words.iter().map(String::as_str).collect::<Vec<_>>());
         let id = || answer["id"].as_str().unwrap().to_owned();

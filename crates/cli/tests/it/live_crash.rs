@@ -13,8 +13,10 @@ use crate::harness::{Machine, postgres};
 use crate::live::{Real, Watching};
 use crate::live_broken::until;
 
+type Act = fn(&Turn);
+
 /// What the agent does in the turn, and the frame that shows that it was done.
-const ACTS: [(fn(&Turn), &str); 6] = [
+const ACTS: [(Act, &str); 6] = [
     (Turn::begin, "message"),
     (|turn| turn.say("I will look. "), "token"),
     (|turn| turn.call("bash", &json!({"command": "ls"}), "a file"), "tool_end"),
@@ -188,7 +190,7 @@ fn assert_contains(init: &Value, frames: &[Value], when: &str) {
             }
             "token" => texts.entry(id.to_owned()).or_default().push_str(said["token"].as_str().unwrap()),
             "tool_end" => {
-                let calls = messages.iter().flat_map(|message| message["toolCalls"].as_array());
+                let calls = messages.iter().filter_map(|message| message["toolCalls"].as_array());
                 let call = calls.flatten().find(|call| call["id"] == said["toolCallId"]);
                 let call = call.unwrap_or_else(|| panic!("{said} is not in {init} {when}"));
                 assert_eq!(call["result"], said["result"], "{when}");

@@ -180,7 +180,7 @@ impl Stage {
         self.effects.all().len()
     }
 
-    fn call(&self, server: &Server, token: &str, run: &str) -> (u16, Value) {
+    fn call(server: &Server, token: &str, run: &str) -> (u16, Value) {
         let call = json!({
             "tool_name": "effect", "operation": "effect.write", "lane_id": "actions.write",
             "actor": {"actor_type": "system", "actor_id": "worker"}, "case_id": "case-1", "run_id": run,
@@ -196,9 +196,9 @@ impl Stage {
         let started = json!({"run_kind": "orchestrator", "run_name": "all", "case_id": "case-1"});
         let (status, run) = server.post("/v1/runs", &token, &started);
         assert_eq!(status, 201, "{run}");
-        let (status, answer) = self.call(&server, &token, "run-00000001");
+        let (status, answer) = Self::call(&server, &token, "run-00000001");
         assert_eq!(status, 200, "{answer}");
-        self.call(&server, &token, "run-00000002");
+        Self::call(&server, &token, "run-00000002");
         let denied = json!({"tool_name": "nowhere.look", "operation": "nowhere.look", "lane_id": "actions.read",
             "actor": {"actor_type": "system", "actor_id": "worker"}, "run_id": "run-denied-1"});
         assert_eq!(server.post("/v1/tool-calls", &token, &denied).0, 403);
@@ -427,7 +427,7 @@ fn a_ledger_whose_end_was_changed_takes_no_more_events() {
                 sql.run(&format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}"));
             }
             sql.run(change);
-            let (status, answer) = stage.call(&server, &token, &format!("run-after-{number}"));
+            let (status, answer) = Stage::call(&server, &token, &format!("run-after-{number}"));
             assert_eq!(
                 (status, &answer["error"]["error_code"]),
                 (503, &json!("DEPENDENCY_DOWN")),

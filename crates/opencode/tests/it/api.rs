@@ -181,14 +181,14 @@ async fn history_is_read_back_to_the_prompt_and_no_further() {
 
 #[tokio::test]
 async fn a_history_ends_where_no_more_bytes_are_allowed() {
-    let (client, log) = answering(|line| match line {
-        "GET /s/1/session/status" => reply(200, &json!({})),
-        _ => {
-            let text = "x".repeat(100_000);
-            let mut page = reply(200, &json!([{ "info": { "id": "msg_1" }, "parts": [{ "text": text }] }]));
-            page.headers_mut().insert("x-next-cursor", "c".parse().unwrap());
-            page
+    let (client, log) = answering(|line| {
+        if line == "GET /s/1/session/status" {
+            return reply(200, &json!({}));
         }
+        let text = "x".repeat(100_000);
+        let mut page = reply(200, &json!([{ "info": { "id": "msg_1" }, "parts": [{ "text": text }] }]));
+        page.headers_mut().insert("x-next-cursor", "c".parse().unwrap());
+        page
     });
     let mut held = 0;
     let mut allow = |bytes: usize| {
