@@ -175,10 +175,10 @@ impl Verifier {
         }
         let mut unproven = Vec::new();
         if let Some(key) = &self.key {
-            self.restores.check_signatures(&self.keys, key)?;
+            let restored = self.restores.check_signatures(&self.keys, key)?;
             let agreeing = self.checkpoints.iter().map(|held| &held.checkpoint);
             let agreeing = agreeing.filter(|checkpoint| !self.restores.has_rolled_back(checkpoint));
-            unproven.extend(self.keys.check_signatures(agreeing, key)?);
+            unproven.extend(self.keys.check_signatures(agreeing, key)?.or(restored));
         }
         let rolled_back = self.restores.finish();
         let older: usize = rolled_back.iter().map(|restore| restore.checkpoints.len()).sum();

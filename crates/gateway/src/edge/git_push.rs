@@ -58,7 +58,7 @@ pub(super) async fn push(
     let operations = classify(&forge, &wanted, (&mut first, start), &mut pieces).await;
     let operations = operations.map_err(|_| ApiError::bad_request("The push broke off"))?;
     let grant = parts.headers.get(PUSH_GRANT).and_then(|token| token.to_str().ok());
-    let by = app.push_grants.redeem(grant, session.id, &wanted, Operation::of_all(&operations));
+    let by = app.push_grants.redeem(grant, (session.id, repo.id), &wanted, Operation::of_all(&operations));
     let (sending, body) = mpsc::channel(UNDER_WAY);
     let (told, telling) = oneshot::channel();
     let headers = passed_on(&parts.headers);

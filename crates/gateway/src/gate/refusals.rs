@@ -124,8 +124,8 @@ impl Gate {
     /// and the rest at the end.
     pub(super) async fn tell_refusals(&self, all: bool) -> Result<(), StoreError> {
         let versions = self.rules.policy().pins().versions();
-        for (org, counted) in self.refusals.due(all) {
-            let Unrecorded { actor, calls, .. } = counted;
+        let mut due = self.refusals.due(all).into_iter();
+        while let Some((org, Unrecorded { actor, calls, .. })) = due.next() {
             let mut new = self.scribe.event(org, ActionType::ToolCall, Outcome::Deny, &actor, &versions);
             let reason =
                 format!("{calls} refused calls beyond the caller's share are not recorded one by one");
@@ -140,6 +140,9 @@ impl Gate {
             });
             if let Err(error) = self.store.gate_write(GateWrite::new(Change::Nothing, vec![new])).await {
                 self.refusals.count((org, actor), calls);
+                for (org, Unrecorded { actor, calls, .. }) in due {
+                    self.refusals.count((org, actor), calls);
+                }
                 return Err(error);
             }
         }

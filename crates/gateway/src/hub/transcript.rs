@@ -179,21 +179,24 @@ impl Transcript {
     }
 
     fn tool_started(&mut self, message: &str, part: &str, mut call: ToolCall) {
-        let mut size = call.args.to_string().len();
-        if size > MAX_OPEN.saturating_sub(self.bytes) {
-            (call.args, size) = (json!({ "truncated": true }), 0);
+        if call.args.to_string().len() > MAX_OPEN.saturating_sub(self.bytes) {
+            call.args = json!({ "truncated": true });
         }
+        let size = call.args.to_string().len();
         let Some(held) = self.find(message) else { return };
         let known = held.parts.iter_mut().find_map(|(id, piece)| match piece {
             Piece::Tool { call } if id == part => Some(call),
             _ => None,
         });
-        match known {
-            Some(known) => known.args = call.args,
-            None => held.parts.push((part.to_owned(), Piece::Tool { call })),
-        }
-        held.bytes += size;
-        self.bytes += size;
+        let before = match known {
+            Some(known) => std::mem::replace(&mut known.args, call.args).to_string().len(),
+            None => {
+                held.parts.push((part.to_owned(), Piece::Tool { call }));
+                0
+            }
+        };
+        held.bytes = held.bytes + size - before;
+        self.bytes = self.bytes + size - before;
     }
 
     /// A call may end after its message is finished: then it is in the store as it was, and the end in the log.

@@ -72,7 +72,7 @@ impl Keys {
             match self.holds(given, checkpoint.size, |key| checkpoint.is_signed_by(key)) {
                 Some(true) => {}
                 Some(false) => return Err(Fault::Signature { checkpoint: checkpoint.size }),
-                None => unproven = self.lost_at().map(|record| Unproven::LostKey { record }),
+                None => unproven = self.lost_key(),
             }
         }
         Ok(unproven)
@@ -84,11 +84,12 @@ impl Keys {
         named.or_else(|| self.0.first().filter(|first| first.key.is_none())).map(|span| span.line)
     }
 
-    /// The record of the last key that was lost.
-    fn lost_at(&self) -> Option<u64> {
-        self.0.windows(2).rev().find_map(|pair| match pair {
+    /// What the last loss of a key leaves unproven.
+    pub(super) fn lost_key(&self) -> Option<Unproven> {
+        let record = self.0.windows(2).rev().find_map(|pair| match pair {
             [before, span] if before.line != span.line => span.after,
             _ => None,
-        })
+        });
+        record.map(|record| Unproven::LostKey { record })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::keys::Keys;
-use super::{Fault, Held};
+use super::{Fault, Held, Unproven};
 use crate::checkpoint::Checkpoint;
 use crate::event::{Event, Timestamp};
 use crate::key::PublicKey;
@@ -74,15 +74,19 @@ impl Restores {
         self.0.iter().any(|noted| noted.rolled_back.checkpoints.contains(checkpoint))
     }
 
-    /// A restore explains something only if the key in force signed it.
-    pub(super) fn check_signatures(&self, keys: &Keys, given: &PublicKey) -> Result<(), Fault> {
+    /// A restore explains something only if the key in force signed it. One that was signed by a key of another line proves
+    /// nothing: whoever can write to the database can say that a key was lost and sign with another.
+    pub(super) fn check_signatures(&self, keys: &Keys, given: &PublicKey) -> Result<Option<Unproven>, Fault> {
+        let mut unproven = None;
         for noted in &self.0 {
-            let signed = keys.holds(given, noted.rolled_back.record, |key| noted.restore.is_signed_by(key));
-            if let (Some(false), Some(fault)) = (signed, &noted.fault) {
-                return Err(fault.clone());
+            let Some(fault) = &noted.fault else { continue };
+            match keys.holds(given, noted.rolled_back.record, |key| noted.restore.is_signed_by(key)) {
+                Some(true) => {}
+                Some(false) => return Err(fault.clone()),
+                None => unproven = Some(keys.lost_key().ok_or_else(|| fault.clone())?),
             }
         }
-        Ok(())
+        Ok(unproven)
     }
 
     pub(super) fn finish(self) -> Vec<RolledBack> {

@@ -122,7 +122,8 @@ impl Session {
             return Ok(());
         }
         self.abandon_boot().await;
-        self.dismiss_agent("The session was stopped").await?;
+        // What is prompted from here on is for after the stop, and wakes the session again.
+        self.dismiss("The session was stopped").await?;
         if self.app.sandboxes.provider.capabilities().durable_snapshot {
             self.save();
             return Ok(());
@@ -142,7 +143,7 @@ impl Session {
 
     /// The files are safe and the sandbox is over.
     pub(super) async fn stopped(&mut self, message: &str) -> Result<(), Over> {
-        self.dismiss("The session was stopped").await?;
+        self.dismiss_agent("The session was stopped").await?;
         let ending = Ending {
             status: SessionStatus::Stopped,
             stop_reason: Some("stopped".to_owned()),
@@ -156,7 +157,8 @@ impl Session {
         for reply in self.stopping.drain(..) {
             let _ = reply.send(Ok(()));
         }
-        self.say_status(WireStatus::Stopped, message).await
+        self.say_status(WireStatus::Stopped, message).await?;
+        if self.queue.is_empty() { Ok(()) } else { self.wake().await }
     }
 
     /// The files could not be saved, so the sandbox that has them goes on, with its agent if it had one.
@@ -184,7 +186,7 @@ impl Session {
         {
             self.moved_to(&next);
         }
-        self.dismiss_agent("The session was stopped").await?;
+        self.dismiss("The session was stopped").await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
         self.app.store.new_sandbox_generation(&self.owner, None).await?;
         self.record.sandbox_id = None;

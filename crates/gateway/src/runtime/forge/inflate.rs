@@ -7,7 +7,7 @@ pub(super) enum InflateError {
     /// The stream goes on after these bytes.
     Incomplete,
     Malformed,
-    /// It holds more than the limit.
+    /// It holds more than the limit, or is longer than that takes.
     TooLarge,
 }
 
@@ -32,8 +32,22 @@ const DISTANCE_EXTRA: [u8; 30] =
 /// The order in which the lengths of the code-length codes are written.
 const CODE_ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
+/// How long the stream of a content of `size` bytes may be: what an honest packer writes is hardly longer than the content.
+/// Blocks that hold nothing would make it as long as its sender likes.
+const fn longest(size: usize) -> usize {
+    size + size / 8 + 1024
+}
+
 /// What the zlib stream at the start of `input` holds, and its own length.
 pub(super) fn inflate(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
+    let longest = longest(limit);
+    match inflate_all(input.get(..longest).unwrap_or(input), limit) {
+        Err(InflateError::Incomplete) if input.len() >= longest => Err(InflateError::TooLarge),
+        inflated => inflated,
+    }
+}
+
+fn inflate_all(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
     let [method, flags, deflated @ ..] = input else { return Err(InflateError::Incomplete) };
     let check = u16::from_be_bytes([*method, *flags]);
     if method & 0x0f != 8 || flags & 0x20 != 0 || check % 31 != 0 {

@@ -107,8 +107,8 @@ impl Git {
         if made.code != 0 {
             return Ok(made);
         }
-        let session = self.inside.owner.session();
-        let grant = app.push_grants.issue(&app.rng, session, user, target.update.clone());
+        let place = (self.inside.owner.session(), target.repo.id);
+        let grant = app.push_grants.issue(&app.rng, place, user, target.update.clone());
         let header = format!("http.{}.extraHeader", target.url);
         let settings = [
             (header.as_str(), credential),

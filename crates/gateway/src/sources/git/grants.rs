@@ -1,12 +1,12 @@
 //! Whose push it is. Every push leaves a sandbox with the sandbox's credential; one that a person asked for carries a
-//! push grant besides. Everything in the sandbox can read the grant, so it is good for one update only: this ref, from
-//! this commit, to this commit. Nothing else that carries it is the person's.
+//! push grant besides. Everything in the sandbox can read the grant, so it is good for one update only: this ref of this
+//! repository, from this commit, to this commit. Nothing else that carries it is the person's.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clock::Rng;
-use proto::{SessionId, UserId};
+use proto::{RepoId, SessionId, UserId};
 
 use super::{By, Operation};
 use crate::runtime::{PushUpdate, PushWanted};
@@ -19,6 +19,7 @@ pub struct PushGrants {
 
 struct Grant {
     session: SessionId,
+    repo: RepoId,
     user: UserId,
     /// The one update that the person asked for.
     update: PushUpdate,
@@ -40,12 +41,12 @@ impl PushGrants {
     pub(crate) fn issue(
         &self,
         rng: &Rng,
-        session: SessionId,
+        (session, repo): (SessionId, RepoId),
         user: UserId,
         update: PushUpdate,
     ) -> OpenGrant<'_> {
         let token = hex::encode(rng.bytes::<32>());
-        self.open().insert(token.clone(), Grant { session, user, update });
+        self.open().insert(token.clone(), Grant { session, repo, user, update });
         OpenGrant { grants: self, token }
     }
 
@@ -54,7 +55,7 @@ impl PushGrants {
     pub(crate) fn redeem(
         &self,
         token: Option<&str>,
-        session: SessionId,
+        (session, repo): (SessionId, RepoId),
         wanted: &PushWanted,
         operation: Operation,
     ) -> By {
@@ -62,7 +63,8 @@ impl PushGrants {
             return By::Agent;
         };
         let mut open = self.open();
-        let granted = |grant: &&Grant| grant.session == session && grant.update == *update;
+        let granted =
+            |grant: &&Grant| grant.session == session && grant.repo == repo && grant.update == *update;
         match open.get(token).filter(granted).map(|grant| grant.user) {
             Some(user) => {
                 open.remove(token);
@@ -97,31 +99,35 @@ mod tests {
             (SessionId::from(uuid::Uuid::from_u128(1)), UserId::from(uuid::Uuid::from_u128(2)));
         let main = "refs/heads/main";
         let right = update(main, '1', '2');
-        let grant = grants.issue(&rng, session, user, right.clone());
+        let repo = RepoId::from(uuid::Uuid::from_u128(4));
+        let here = (session, repo);
+        let grant = grants.issue(&rng, here, user, right.clone());
         let token = Some(grant.token.as_str());
         let other = SessionId::from(uuid::Uuid::from_u128(3));
         let only = |update: &PushUpdate| wanted(std::slice::from_ref(update));
-        for (token, session, wanted) in [
-            (None, session, only(&right)),
-            (Some("guessed"), session, only(&right)),
-            (token, other, only(&right)),
-            (token, session, only(&update("refs/heads/x", '1', '2'))),
-            (token, session, only(&update(main, '1', '0'))),
-            (token, session, only(&update(main, '3', '2'))),
-            (token, session, only(&update(main, '0', '2'))),
-            (token, session, only(&update(main, '1', '3'))),
-            (token, session, wanted(&[right.clone(), update("refs/heads/x", '1', '2')])),
-            (token, session, PushWanted::default()),
+        let elsewhere = (session, RepoId::from(uuid::Uuid::from_u128(5)));
+        for (token, place, wanted) in [
+            (None, here, only(&right)),
+            (Some("guessed"), here, only(&right)),
+            (token, (other, repo), only(&right)),
+            (token, elsewhere, only(&right)),
+            (token, here, only(&update("refs/heads/x", '1', '2'))),
+            (token, here, only(&update(main, '1', '0'))),
+            (token, here, only(&update(main, '3', '2'))),
+            (token, here, only(&update(main, '0', '2'))),
+            (token, here, only(&update(main, '1', '3'))),
+            (token, here, wanted(&[right.clone(), update("refs/heads/x", '1', '2')])),
+            (token, here, PushWanted::default()),
         ] {
-            assert_eq!(grants.redeem(token, session, &wanted, Operation::Push), By::Agent, "{wanted:?}");
+            assert_eq!(grants.redeem(token, place, &wanted, Operation::Push), By::Agent, "{wanted:?}");
         }
         for operation in [Operation::ForcePush, Operation::DeleteRef, Operation::PushTag] {
-            assert_eq!(grants.redeem(token, session, &only(&right), operation), By::Agent);
+            assert_eq!(grants.redeem(token, here, &only(&right), operation), By::Agent);
         }
-        let redeem = |token| grants.redeem(token, session, &only(&right), Operation::Push);
+        let redeem = |token| grants.redeem(token, here, &only(&right), Operation::Push);
         assert_eq!(redeem(token), By::Person(user));
         assert_eq!(redeem(token), By::Agent, "used twice");
-        let late = grants.issue(&rng, session, user, right.clone());
+        let late = grants.issue(&rng, here, user, right.clone());
         let token = late.token.clone();
         drop(late);
         assert_eq!(redeem(Some(&token)), By::Agent, "used too late");

@@ -101,4 +101,8 @@ fn broken_packs_end_the_scan_and_prove_nothing_false() {
     let mut bomb = b"PACK\0\0\0\x02\0\0\0\x01".to_vec();
     bomb.extend([0x9f, 0xff, 0xff, 0x7f, 0x78, 0x9c]);
     assert_eq!(CommitScan::new(40).advance(&bomb), Scan::Done);
+    // Nor does one that is all empty blocks keep the reader busy.
+    let mut empty = b"PACK\0\0\0\x02\0\0\0\x01\x11\x78\x9c".to_vec();
+    empty.extend([0, 0, 0, 0xff, 0xff].repeat(1000));
+    assert_eq!(CommitScan::new(40).advance(&empty), Scan::Done);
 }
