@@ -201,8 +201,8 @@ impl Store {
 
     /// When the last checkpoint was signed.
     pub async fn last_checkpoint(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        const SQL: &str = "SELECT max(created_at) FROM ledger_checkpoints";
-        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?)
+        const SQL: &str = "SELECT created_at FROM ledger_checkpoints ORDER BY size DESC LIMIT 1";
+        Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
     }
 
     /// All checkpoints, the smallest first.

@@ -23,7 +23,7 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
         Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
         Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
@@ -53,6 +53,11 @@ impl Migration {
             version: 18,
             name: "grant_revocation",
             text: include_str!("../migrations/0018_grant_revocation.sql"),
+        },
+        Self {
+            version: 19,
+            name: "waiting_prompts",
+            text: include_str!("../migrations/0019_waiting_prompts.sql"),
         },
     ];
 

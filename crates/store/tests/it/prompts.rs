@@ -70,3 +70,22 @@ async fn the_same_prompt_twice_is_one(b: &Backend) {
     assert!(!b.store.queue_prompt(&owner, prompt("p", "again")).await.unwrap());
     assert!(b.store.queued_prompts(id(40)).await.unwrap().is_empty());
 }
+
+/// Anybody may ask for the metrics that show this number.
+#[tokio::test]
+async fn waiting_prompts_are_counted_without_reading_all_others() {
+    use sqlx::Connection as _;
+    let b = Backend::sqlite().await;
+    org(&b.store, 1).await;
+    let owner = own(&b.store, session(&b.store, id(1), 40).await).await;
+    for name in ["p1", "p2", "p3"] {
+        assert!(b.store.queue_prompt(&owner, prompt(name, "hello")).await.unwrap());
+    }
+    b.store.set_prompt_state(&owner, "p1", PromptState::Answered).await.unwrap();
+    assert_eq!(b.store.waiting_prompts().await.unwrap(), 2);
+    let file = format!("sqlite:{}", b.file().display());
+    let mut raw = sqlx::SqliteConnection::connect(&file).await.unwrap();
+    let sql = "EXPLAIN QUERY PLAN SELECT count(*) FROM prompts WHERE state = 'queued'";
+    let plan: Vec<(i64, i64, i64, String)> = sqlx::query_as(sql).fetch_all(&mut raw).await.unwrap();
+    assert!(plan.iter().all(|step| step.3.contains("prompts_waiting")), "{plan:?}");
+}
