@@ -22,7 +22,7 @@ start_postgres() {
   for try in 1 2 3 4 5; do
     pg_port=$(free_port)
     if "${pg_as[@]}" "$pg_bin/pg_ctl" -D "$dir/data" -l "$dir/log" -w -t 60 \
-      -o "-c listen_addresses=127.0.0.1 -p $pg_port -c unix_socket_directories= -c fsync=$fsync -c max_connections=300" \
+      -o "-c listen_addresses=127.0.0.1 -p $pg_port -c unix_socket_directories= -c fsync=$fsync -c max_connections=1000" \
       start >/dev/null 2>&1; then return; fi
   done
   cat "$dir/log" >&2

@@ -323,12 +323,13 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     assert_eq!(code(&git(json!({"type": "git_push"}))), "NO_REMOTE");
     let remote = ["sandbox", "exec", &real.session, "--", "git", "remote", "add", "origin", "../remote.git"];
     assert_eq!(real.machine.run(&remote).code, 0);
-    let pushed = git(json!({"type": "git_push"}));
-    assert_eq!((code(&pushed).as_str(), pushed["message"].as_str()), ("SUCCESS", Some("Pushed to work")));
+    assert_eq!(code(&git(json!({"type": "git_push"}))), "NO_REMOTE", "remotes of the agent's do not count");
     assert_eq!(code(&git(json!({"type": "git_push", "workspacePath": "../.."}))), "UNKNOWN_ERROR");
     socket.say(&json!({"type": "get_git_status"}));
-    let state =
-        socket.until(|frame| frame["type"] == "git_status" && frame["payload"]["ahead"] == 0).pop().unwrap();
+    let state = socket
+        .until(|frame| frame["type"] == "git_status" && frame["payload"]["branch"] == "work")
+        .pop()
+        .unwrap();
     let state = &state["payload"];
     assert_eq!(
         (state["branch"].as_str(), state["commits"][0]["message"].as_str()),
@@ -346,14 +347,11 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     assert_eq!(real.get(&path)["sandboxAlive"], true);
     assert_eq!(real.get("/proliferate/sessions")["sessions"][0]["branchName"], "work");
     // A status that did not come to its end is no clean repository.
-    real.shell(&real.session, "git config core.fsmonitor 'kill -9 $PPID; :'");
+    real.shell(&real.session, "echo junk > .git/index");
     socket.say(&json!({"type": "get_git_status"}));
     let broken = socket.until(|frame| frame["type"] == "git_status" || frame["type"] == "git_result");
     let broken = &broken.last().unwrap()["payload"];
-    assert_eq!(
-        (&broken["action"], &broken["code"], &broken["message"]),
-        (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was ended by signal 9"))
-    );
+    assert_eq!((&broken["action"], &broken["code"]), (&json!("get_status"), &json!("UNKNOWN_ERROR")));
     // A client that asks and asks is told to wait.
     for _ in 0..100 {
         socket.say(&json!({"type": "get_git_status"}));

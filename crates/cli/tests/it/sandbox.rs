@@ -25,7 +25,7 @@ fn a_command_runs_inside_and_all_it_says_comes_out() {
     assert_eq!((fed.code, fed.out.as_str()), (0, "HELLO\n"), "{}", fed.err);
     assert_eq!(inside(&machine, "kill -9 $$").code, 137);
     let missing = machine.run(&["sandbox", "run", "--", "/no/such/program"]);
-    assert_eq!(missing.code, 1);
+    assert_eq!(missing.code, 127, "as in a shell");
     assert!(missing.err.contains("error:"), "{}", missing.err);
     assert_eq!(left_behind(&machine), 0, "a sandbox was left behind");
     assert!(!machine.data_dir().join("proliferate.db").exists(), "trying a sandbox makes no database");

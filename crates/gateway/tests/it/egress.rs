@@ -33,7 +33,7 @@ async fn only_admins_set_rules_and_wrong_ones_are_named() {
             (json!({"mode": "open", "allow": ["http://x/"]}), "http://x/"),
             (json!({"mode": "open", "deny": ["a b"]}), "a b"),
             (json!({"mode": "open", "allow": ["mail.example.com:25"]}), "25"),
-            (json!({"mode": "wide"}), "shape"),
+            (json!({"mode": "wide"}), "mode must be one of open, allow_list, offline"),
             (json!({"mode": "open", "allow": vec!["a.example"; 1001]}), "1000"),
         ] {
             let answer = put(Role::Admin, wrong).await;

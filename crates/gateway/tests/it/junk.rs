@@ -140,15 +140,6 @@ async fn a_refused_call_leaves_its_hashes_and_no_artifact() {
         let calls = [
             ("denied", with(write_call("run-large-1"), "lane_id", json!("platform.coding")), 403),
             ("does not fit", write_call("run-large-2"), 400),
-            (
-                "cannot be reached",
-                with(
-                    with(write_call("run-large-3"), "operation", json!("effect.private")),
-                    "lane_id",
-                    json!("actions.read"),
-                ),
-                503,
-            ),
         ];
         for (why, call, status) in calls {
             let call = with(call, "parameters", large.clone());

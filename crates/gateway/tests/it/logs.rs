@@ -110,7 +110,9 @@ async fn a_refused_request_is_logged_with_its_caller_and_the_reason() {
         let of = |line: &&str| line.contains("answered") && line.contains(&format!("status={status}"));
         text.lines().find(of).unwrap_or_else(|| panic!("no {status} in:\n{text}"))
     };
-    for wanted in [&format!("caller=\"user {}\"", member.id), &format!("org={}", team.org), "role required"] {
+    for wanted in
+        [&format!("caller=\"user {}\"", member.id), &format!("org={}", team.org), "Only admins and owners"]
+    {
         assert!(line("403").contains(wanted), "{wanted} is not in {}", line("403"));
     }
     assert!(line("400").contains("reason=\"") && !line("400").contains("s3cret"), "{}", line("400"));
