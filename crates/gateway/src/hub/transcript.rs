@@ -188,12 +188,11 @@ impl Transcript {
             Piece::Tool { call } if id == part => Some(call),
             _ => None,
         });
-        let before = match known {
-            Some(known) => std::mem::replace(&mut known.args, call.args).to_string().len(),
-            None => {
-                held.parts.push((part.to_owned(), Piece::Tool { call }));
-                0
-            }
+        let before = if let Some(known) = known {
+            std::mem::replace(&mut known.args, call.args).to_string().len()
+        } else {
+            held.parts.push((part.to_owned(), Piece::Tool { call }));
+            0
         };
         held.bytes = held.bytes + size - before;
         self.bytes = self.bytes + size - before;

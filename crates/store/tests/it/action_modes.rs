@@ -17,7 +17,7 @@ const KEY: &str = "tools:weather.set";
 
 async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
     let event = Event::new(
-        Text::fit(&format!("evt_{}", store.ledger_size().await.unwrap())),
+        Text::fit(&format!("evt_{}_{}", store.ledger_size().await.unwrap(), key.len())),
         Timestamp::try_from("2025-06-15T00:00:00.000Z".to_owned()).unwrap(),
         ActionType::PolicyChange,
         Outcome::Success,
