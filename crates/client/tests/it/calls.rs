@@ -15,7 +15,7 @@ fn answer(body: Value) -> Act {
 #[tokio::test]
 async fn every_call_goes_where_it_belongs_with_its_token() {
     let ok = || answer(json!({"ok": true}));
-    let queued = answer(json!({"success": true, "messageId": "msg_1"}));
+    let queued = answer(json!({"ok": true, "messageId": "msg_1"}));
     let gateway = Gateway::start(vec![queued, ok(), ok(), ok(), ok(), ok(), ok()]).await;
     let (client, id) = (&gateway.client, session());
     let prompt = PostMessage::Prompt {
