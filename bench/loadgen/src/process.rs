@@ -68,9 +68,11 @@ pub fn peak_kib(pid: i32) -> u64 {
 pub fn tcp_kib() -> u64 {
     let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let tcp = sockets.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
-    let pages: u64 = tcp.split_whitespace().skip_while(|word| *word != "mem").nth(1).map_or(0, |pages| {
-        pages.parse().unwrap_or_default()
-    });
+    let pages: u64 = tcp
+        .split_whitespace()
+        .skip_while(|word| *word != "mem")
+        .nth(1)
+        .map_or(0, |pages| pages.parse().unwrap_or_default());
     pages * system_value(libc::_SC_PAGESIZE) / 1024
 }
 

@@ -347,11 +347,15 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     assert_eq!(real.get(&path)["sandboxAlive"], true);
     assert_eq!(real.get("/proliferate/sessions")["sessions"][0]["branchName"], "work");
     // A status that did not come to its end is no clean repository.
-    real.shell(&real.session, "echo junk > .git/index");
+    let filter = "git config filter.x.clean 'kill -9 $PPID; :' && echo '* filter=x' > .git/info/attributes";
+    real.shell(&real.session, &format!("{filter} && touch 'a file'"));
     socket.say(&json!({"type": "get_git_status"}));
     let broken = socket.until(|frame| frame["type"] == "git_status" || frame["type"] == "git_result");
     let broken = &broken.last().unwrap()["payload"];
-    assert_eq!((&broken["action"], &broken["code"]), (&json!("get_status"), &json!("UNKNOWN_ERROR")));
+    assert_eq!(
+        (&broken["action"], &broken["code"], &broken["message"]),
+        (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was ended by signal 9"))
+    );
     // A client that asks and asks is told to wait.
     for _ in 0..100 {
         socket.say(&json!({"type": "get_git_status"}));
