@@ -98,6 +98,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     let kept = kept?;
     // A backup of an older schema is brought up to date, or it could not tell what happened to it.
     let store = context.store_or_new().await?;
+    store.skip_used_numbers().await?;
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let records = context.governance(&store).record_restore(&name).await?;
     let note =

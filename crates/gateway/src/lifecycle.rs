@@ -24,8 +24,8 @@ impl Lifecycle {
         let (soft, hard) = (self.soft.clone(), self.hard.clone());
         tokio::spawn(async move {
             tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-            tracing::info!(seconds = patience.as_secs(), "stopping; requests may finish");
             soft.cancel();
+            tracing::info!(seconds = patience.as_secs(), "stopping; requests may finish");
             tokio::select! {
                 _ = term.recv() => {},
                 _ = int.recv() => {},

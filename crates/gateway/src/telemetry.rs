@@ -16,7 +16,11 @@ pub(crate) use gauges::refresh;
 /// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
 pub fn start_logging(config: &Config) {
     let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
-    let base = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Nobody may read what we write. Saying so on the same standard error would panic, and end the task that logged.
+    let base = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let terminal = std::io::stderr().is_terminal();
     let format = config.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
     let _already_started = match format {

@@ -90,6 +90,16 @@ impl Store {
         })
     }
 
+    /// After a restore: the numbers that were used since the backup are in no table, so every session goes on far beyond
+    /// them, and clients with a cursor get `gap` and `init`.
+    pub async fn skip_used_numbers(&self) -> Result<(), StoreError> {
+        const SQL: &str = "UPDATE sessions SET seq_reserved = seq_reserved + 1000000000, seq_life = NULL";
+        write!(self, Disk, tx => {
+            sqlx::query(SQL).execute(&mut *tx).await?;
+            Ok(())
+        })
+    }
+
     /// Reserves all numbers up to and including `up_to`, before the first of them is used. Never lowers what is
     /// reserved.
     pub async fn reserve_numbers(&self, owner: &Owner, up_to: i64) -> Result<(), StoreError> {

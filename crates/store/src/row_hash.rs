@@ -112,7 +112,7 @@ impl Ended {
 impl Run {
     /// The hash that its first event must have. `ended_later`: its end was written by itself, not when it began.
     pub fn begun_hash(&self, ended_later: bool) -> Hash {
-        let ended_at_once = self.status != RunStatus::Running && !ended_later;
+        let ended_at_once = !ended_later && (self.status != RunStatus::Running || self.shows_an_end());
         begun_hash(&Begun {
             org: self.org_id,
             run_id: &self.run_id,
@@ -140,6 +140,17 @@ impl Run {
             started_at: self.started_at,
             end: ended_at_once.then(|| self.ended_hash()),
         })
+    }
+
+    /// Whether any column has what only the end of a run writes.
+    fn shows_an_end(&self) -> bool {
+        let outputs = self.outputs.get("artifact_refs").and_then(JsonValue::as_array);
+        self.outcome.is_some()
+            || self.error.is_some()
+            || self.answer.is_some()
+            || self.response_hash.is_some()
+            || self.completed_at.is_some()
+            || outputs.is_some_and(|references| !references.is_empty())
     }
 
     /// The hash that the first event of its end must have.

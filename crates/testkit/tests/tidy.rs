@@ -98,9 +98,11 @@ fn machine_paths(text: &str) -> Vec<Violation> {
 
 fn unfinished(text: &str) -> Vec<Violation> {
     let needles = [["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[", "ignore"].concat()];
+    // A test that another one starts in a process of its own is run.
+    let driven = ["#[", "ignore = \"run by "].concat();
     lines_with(
         text,
-        |line| needles.iter().any(|needle| line.contains(needle)),
+        |line| needles.iter().any(|needle| line.contains(needle)) && !line.contains(&driven),
         "unfinished code or a test that is not run",
     )
 }

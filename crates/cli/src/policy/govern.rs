@@ -13,7 +13,7 @@ pub(super) async fn lock(context: &Context, locked: bool, reason: &str) -> Resul
     let store = context.store().await?;
     context.governance(&store).lock(locked, reason).await?;
     let sentence = if locked {
-        "locked: within a second no call is executed in any lane; `proliferate policy unlock` ends it"
+        "locked: within a second no call is executed in any lane; `proliferate policy unlock --reason …` ends it"
     } else {
         "unlocked: calls are decided by the lanes again"
     };

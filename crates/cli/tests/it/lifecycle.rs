@@ -26,6 +26,21 @@ fn after_a_kill_it_starts_again_with_everything_it_had_said_yes_to() {
 }
 
 #[test]
+fn it_stops_although_nobody_reads_its_log() {
+    let machine = Machine::new();
+    let mut command = machine.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut first).unwrap();
+    drop(child.stderr.take());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn two_servers_cannot_share_a_data_dir() {
     let machine = Machine::new();
     let _server = machine.serve();

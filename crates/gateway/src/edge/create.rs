@@ -100,24 +100,7 @@ async fn make(
     (org, user): (OrgId, Option<UserId>),
     request: CreateSession,
 ) -> Result<CreatedSession, ApiError> {
-    let budget = app.store.org_budget(org).await?;
-    if let Some(budget) = budget.budget_micros.filter(|_| budget.is_exhausted()) {
-        return Err(ApiError::billing(BillingCode::NoCredits, &org_budget_spent(budget)));
-    }
-    if budget.budget_micros.is_some() {
-        let price = app.llm.price_of(&app.config.model_prices, request.agent_config.as_ref());
-        price.map_err(|error| ApiError::billing(BillingCode::BillingNotConfigured, &error.to_string()))?;
-    }
-    // What is refused must not leave a new configuration behind; who comes in between is refused at the end.
-    if let Some(limit) = budget.session_limit
-        && app.store.live_sessions(org, app.clock.now()).await? >= limit
-    {
-        return Err(StoreError::SessionLimit { limit }.into());
-    }
-    if let Some(id) = &request.snapshot_id {
-        let known = app.store.snapshot(org, id).await?;
-        known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
-    }
+    check_limits(app, org, &request).await?;
     let found = configuration(app, org, user, &request).await?;
     if let Some(found) = found.as_ref().filter(|_| request.session_type == SessionType::Setup) {
         // What a setup session saves is what all later sessions of the configuration start from.
@@ -175,6 +158,29 @@ async fn make(
         is_new_configuration: is_new,
         sandbox,
     })
+}
+
+/// Whether the organisation may have another session now, and has the snapshot that it is to start from.
+async fn check_limits(app: &AppState, org: OrgId, request: &CreateSession) -> Result<(), ApiError> {
+    let budget = app.store.org_budget(org).await?;
+    if let Some(budget) = budget.budget_micros.filter(|_| budget.is_exhausted()) {
+        return Err(ApiError::billing(BillingCode::NoCredits, &org_budget_spent(budget)));
+    }
+    if budget.budget_micros.is_some() {
+        let price = app.llm.price_of(&app.config.model_prices, request.agent_config.as_ref());
+        price.map_err(|error| ApiError::billing(BillingCode::BillingNotConfigured, &error.to_string()))?;
+    }
+    // What is refused must not leave a new configuration behind; who comes in between is refused at the end.
+    if let Some(limit) = budget.session_limit
+        && app.store.live_sessions(org, app.clock.now()).await? >= limit
+    {
+        return Err(StoreError::SessionLimit { limit }.into());
+    }
+    if let Some(id) = &request.snapshot_id {
+        let known = app.store.snapshot(org, id).await?;
+        known.ok_or_else(|| ApiError::not_found("This snapshot does not exist"))?;
+    }
+    Ok(())
 }
 
 /// Whether an agent has yet to set it up.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use opencode::api::ApiError;
 use opencode::translate::Translator;
 use proto::SessionStatus;
-use proto::socket::{CloseCode, ServerMessage, WireStatus};
+use proto::socket::{CloseCode, ServerMessage, TurnOutcome, WireStatus};
 use store::{Owner, QueuedPrompt, SessionRecord, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -95,6 +95,8 @@ pub(super) struct Session {
     dispatch: Option<JoinHandle<Result<(), ApiError>>>,
     /// Somebody cancelled the turn that runs.
     cancelled: bool,
+    /// How the turn that runs ended, once that is logged.
+    outcome: Option<TurnOutcome>,
     /// The agent is being told so. No prompt may follow before it knows, or it would be hit too.
     aborting: Option<JoinHandle<Result<(), ApiError>>>,
     /// How often it was told.

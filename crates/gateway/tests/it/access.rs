@@ -20,7 +20,7 @@ fn the_page_is_generated_from_the_table() {
 }
 
 #[test]
-#[ignore = "writes docs/access.md"]
+#[ignore = "run by hand: it writes docs/access.md"]
 fn write_access_page() {
     std::fs::write(PAGE, access::document(&route_acts())).unwrap();
 }

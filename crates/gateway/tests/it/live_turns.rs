@@ -317,6 +317,12 @@ async fn an_error_of_the_model_is_shown_and_ends_the_turn(on: On) {
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], "the model is overloaded");
     assert_eq!(outcomes(&frames), ["error"]);
+    // The next turn begins once the first is settled, and the ledger says that it failed.
+    socket.prompt("y").await;
+    live.next_turn().await;
+    let (_, runs) = live.ask("GET", "/v1/runs", Some(&live.ada.token), &Value::Null, None).await;
+    let runs = runs["runs"].as_array().unwrap().clone();
+    assert_eq!(runs.iter().filter(|run| run["status"] == "failed").count(), 1, "{runs:?}");
 }
 
 async fn a_restart_in_the_middle_of_a_turn_goes_on_without_loss_or_repetition(on: On) {

@@ -17,6 +17,17 @@ on_both! {
     a_former_owner_changes_nothing_by_any_call
     owners_that_race_get_different_epochs_and_the_last_one_counts
     a_new_owner_finds_all_that_the_former_one_was_told_is_kept
+    no_number_is_used_twice_after_a_restore
+}
+
+async fn no_number_is_used_twice_after_a_restore(b: &Backend) {
+    let one = org(&b.store, 1).await;
+    let work = session(&b.store, one, 40).await;
+    let before = b.store.own_session(work, "one").await.unwrap();
+    b.store.reserve_numbers(&before.owner, before.head + 100).await.unwrap();
+    b.store.skip_used_numbers().await.unwrap();
+    let after = b.store.own_session(work, "two").await.unwrap();
+    assert!(after.head >= before.head + 1_000_000_000, "{} {}", before.head, after.head);
 }
 
 /// Every public call that takes an owner, found in the sources: a new one that is not tried below fails the test.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use opencode::translate::Translator;
 use proto::socket::{Frame, ServerMessage, TurnOutcome};
-use proto::{PromptState, RunStatus, SessionId};
+use proto::{PromptState, SessionId};
 use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
 
 use super::super::feed::Feed;
@@ -12,6 +12,7 @@ use super::super::presence::Watchers;
 use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
 use super::super::transcript::Transcript;
+use super::turns::run_status;
 use super::{Over, Session, millis};
 use crate::app::AppState;
 
@@ -41,6 +42,7 @@ impl Session {
             turn: None,
             dispatch: None,
             cancelled: false,
+            outcome: None,
             aborting: None,
             aborts: 0,
             reading: None,
@@ -134,9 +136,7 @@ impl Session {
             self.turn = Some(turn);
             return Ok(());
         };
-        let status =
-            if outcome == TurnOutcome::Cancelled { RunStatus::Cancelled } else { RunStatus::Completed };
-        self.app.gate.end_turn(&self.record, &turn, status).await?;
+        self.app.gate.end_turn(&self.record, &turn, run_status(outcome)).await?;
         self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await
     }
 

@@ -51,6 +51,9 @@ impl Session {
         let mut finished = Vec::new();
         for (seq, said) in (first..).zip(messages) {
             self.telemetry.observe(said);
+            if let ServerMessage::TurnComplete { outcome, .. } = said {
+                self.outcome = Some(*outcome);
+            }
             finished.extend(self.transcript.apply(said, seq, now));
         }
         finished

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
 use opencode::ids::{PromptIds, letters};
-use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage};
+use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage, TurnOutcome};
 use proto::{ModelId, PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
 
@@ -28,6 +28,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_secs(1);
 /// So often it is told.
 const ABORTS: u32 = 5;
+
+/// How the run of a turn ends.
+pub(super) const fn run_status(outcome: TurnOutcome) -> RunStatus {
+    match outcome {
+        TurnOutcome::Ok => RunStatus::Completed,
+        TurnOutcome::Cancelled => RunStatus::Cancelled,
+        TurnOutcome::Error => RunStatus::Failed,
+    }
+}
 
 impl Session {
     /// Takes a prompt: it is on disk when this returns, and becomes a turn when its time comes.
@@ -259,7 +268,8 @@ impl Session {
             return Ok(());
         }
         if let Some(prompt) = self.turn.take() {
-            let status = if self.cancelled { RunStatus::Cancelled } else { RunStatus::Completed };
+            let outcome = self.outcome.take().unwrap_or(TurnOutcome::Ok);
+            let status = if self.cancelled { RunStatus::Cancelled } else { run_status(outcome) };
             self.app.gate.end_turn(&self.record, &prompt, status).await?;
             (self.cancelled, self.aborts, self.settling) = (false, 0, None);
             self.telemetry.stop(self.app.clock.elapsed());
