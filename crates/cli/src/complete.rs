@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::StyledStr;
 use clap_complete::engine::CompletionCandidate;
+use clock::Clock;
 use gateway::config::{self, Config, Database};
 use secrecy::ExposeSecret as _;
 use store::Store;
@@ -27,6 +28,15 @@ pub(crate) fn keys() -> Vec<CompletionCandidate> {
             all.extend(lookup::keys(&store, org.id).await?);
         }
         Ok(shown(all))
+    })
+}
+
+pub(crate) fn grants() -> Vec<CompletionCandidate> {
+    asked(async |store| {
+        let now = Clock::system().now();
+        let active = store.override_grants().await?.into_iter();
+        let active = active.filter(|grant| grant.revoked_at.is_none() && grant.valid_until > now).collect();
+        Ok(shown(lookup::grants(&store, active).await?))
     })
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use proto::{ApiKeyId, ConfigurationId, OrgId, RepoId, Role, SessionId, UserId};
-use store::{Member, SessionCursor, SessionFilter, Store};
+use store::{Member, OverrideGrant, SessionCursor, SessionFilter, Store};
+use uuid::Uuid;
 
 use crate::args::WhichMember;
 use crate::context::Context;
@@ -32,6 +33,24 @@ impl<T> Candidate<T> {
     }
 }
 
+impl<T: Display> Candidate<T> {
+    fn has_id(&self, wanted: &str) -> bool {
+        self.id.to_string().eq_ignore_ascii_case(wanted)
+    }
+
+    fn has_name(&self, wanted: &str) -> bool {
+        self.names.iter().any(|name| name.eq_ignore_ascii_case(wanted))
+    }
+
+    fn begins_with(&self, wanted: &str) -> bool {
+        wanted.len() >= PREFIX && self.id.to_string().starts_with(&wanted.to_ascii_lowercase())
+    }
+
+    fn matches(&self, wanted: &str) -> bool {
+        self.has_id(wanted) || self.has_name(wanted) || self.begins_with(wanted)
+    }
+}
+
 /// A kind of thing, and the command that lists all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
@@ -39,6 +58,7 @@ pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 const ORG: Kind = Kind("organisation", "proliferate orgs ls");
 const USER: Kind = Kind("member", "proliferate users ls");
 const KEY: Kind = Kind("key", "proliferate keys ls");
+const GRANT: Kind = Kind("grant", "proliferate policy grants ls --all");
 const REPO: Kind = Kind("repository", "GET /v1/repos");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "GET /v1/configurations");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
@@ -49,12 +69,9 @@ pub(crate) fn pick<T: Copy + Display>(
     wanted: &str,
     all: &[Candidate<T>],
 ) -> Result<T, Failure> {
-    let by_id = all.iter().filter(|one| one.id.to_string().eq_ignore_ascii_case(wanted));
-    let by_name = all.iter().filter(|one| one.names.iter().any(|name| name.eq_ignore_ascii_case(wanted)));
-    let begins = |one: &&Candidate<T>| {
-        wanted.len() >= PREFIX && one.id.to_string().starts_with(&wanted.to_ascii_lowercase())
-    };
-    let by_prefix = all.iter().filter(begins);
+    let by_id = all.iter().filter(|one| one.has_id(wanted));
+    let by_name = all.iter().filter(|one| one.has_name(wanted));
+    let by_prefix = all.iter().filter(|one| one.begins_with(wanted));
     let found: [Vec<&Candidate<T>>; 3] = [by_id.collect(), by_name.collect(), by_prefix.collect()];
     match found.iter().find(|found| !found.is_empty()).map(Vec::as_slice) {
         Some([one]) => Ok(one.id),
@@ -93,6 +110,32 @@ pub(crate) async fn users(store: &Store, org: Option<OrgId>) -> Result<Vec<Candi
 
 pub(crate) async fn keys(store: &Store, org: OrgId) -> Result<Vec<Candidate<ApiKeyId>>, Failure> {
     Ok(store.keys(org).await?.into_iter().map(|key| Candidate::new(key.id, [key.name])).collect())
+}
+
+pub(crate) async fn grants(store: &Store, all: Vec<OverrideGrant>) -> Result<Vec<Candidate<Uuid>>, Failure> {
+    let emails = emails(store).await?;
+    let names = |grant: &OverrideGrant| [grant.ticket.clone(), emails.name(&grant.user_id.to_string())];
+    Ok(all.iter().map(|grant| Candidate::new(grant.id, names(grant))).collect())
+}
+
+/// The e-mail addresses of all members, by user id: people do not know each other's ids.
+pub(crate) struct Emails(BTreeMap<String, String>);
+
+pub(crate) async fn emails(store: &Store) -> Result<Emails, Failure> {
+    let mut found = BTreeMap::new();
+    for org in store.orgs().await? {
+        for member in store.members(org.id).await? {
+            found.insert(member.user_id.to_string(), member.email);
+        }
+    }
+    Ok(Emails(found))
+}
+
+impl Emails {
+    /// The e-mail address of a member; anybody else is called what the database calls it.
+    pub(crate) fn name(&self, id: &str) -> String {
+        self.0.get(id).map_or(id, String::as_str).to_owned()
+    }
 }
 
 pub(crate) async fn repos(store: &Store, org: OrgId) -> Result<Vec<Candidate<RepoId>>, Failure> {
@@ -164,6 +207,19 @@ impl Context {
 
     pub(crate) async fn key(&self, store: &Store, org: OrgId, named: &str) -> Result<ApiKeyId, Failure> {
         pick(KEY, named, &keys(store, org).await?)
+    }
+
+    /// A grant that was named. Of several with one ticket or member, those count that can still be revoked.
+    pub(crate) async fn grant(&self, store: &Store, named: &str) -> Result<Uuid, Failure> {
+        let all = store.override_grants().await?;
+        let now = self.clock.now();
+        let (active, over): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|grant| grant.revoked_at.is_none() && grant.valid_until > now);
+        let (active, over) = (grants(store, active).await?, grants(store, over).await?);
+        if active.iter().any(|grant| grant.matches(named)) {
+            return pick(GRANT, named, &active);
+        }
+        pick(GRANT, named, &over)
     }
 
     pub(crate) async fn repo(&self, store: &Store, org: OrgId, named: &str) -> Result<RepoId, Failure> {

@@ -26,7 +26,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Result<(),
         PolicyCommand::Status => status::show(context).await,
         PolicyCommand::Grants(GrantsCommand::Ls { all }) => status::grants(context, all).await,
         PolicyCommand::Grants(GrantsCommand::Revoke { grant, reason }) => {
-            govern::revoke(context, grant, &reason).await
+            govern::revoke(context, &grant, &reason).await
         }
         PolicyCommand::Override(OverrideCommand::Grant(args)) => govern::grant(context, &args).await,
     }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::{OrgId, SessionId};
+use proto::{OrgId, SessionId, UserId};
 
 use crate::config::Config;
 pub use pool::{Held, Pool, PoolLimits};
@@ -25,6 +25,7 @@ pub use rate::{Quota, Rate, RateLimits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     Session(SessionId),
+    User(UserId),
     Org(OrgId),
     /// Services that are bound to no organisation: programs of the operator's, counted together.
     Services,
@@ -43,6 +44,11 @@ impl Party {
     /// Work for one session, such as all that its sandbox asks for.
     pub fn session(session: SessionId, org: OrgId) -> Self {
         Self { first: Holder::Session(session), second: Some(Holder::Org(org)) }
+    }
+
+    /// A member of an organization: one of them cannot use up what the others have.
+    pub fn user(user: UserId, org: OrgId) -> Self {
+        Self { first: Holder::User(user), second: Some(Holder::Org(org)) }
     }
 
     pub fn org(org: OrgId) -> Self {
@@ -86,6 +92,7 @@ pub struct OverShare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareOwner {
     Session,
+    User,
     Org,
     Services,
     Address,
@@ -97,6 +104,7 @@ impl ShareOwner {
     fn label(self) -> &'static str {
         match self {
             Self::Session => "session",
+            Self::User => "user",
             Self::Org => "organization",
             Self::Services => "services",
             Self::Address => "address",
@@ -109,6 +117,7 @@ impl From<Holder> for ShareOwner {
     fn from(holder: Holder) -> Self {
         match holder {
             Holder::Session(_) => Self::Session,
+            Holder::User(_) => Self::User,
             Holder::Org(_) => Self::Org,
             Holder::Services => Self::Services,
             Holder::Address(_) => Self::Address,
@@ -135,6 +144,7 @@ impl fmt::Display for OverShare {
         let seconds = self.retry_after_seconds();
         match whose {
             ShareOwner::Session => write!(f, "This session has used its share of {what}")?,
+            ShareOwner::User => write!(f, "You have used your share of {what}")?,
             ShareOwner::Org => write!(f, "This organization has used its share of {what}")?,
             ShareOwner::Services => write!(f, "Services have used their share of {what}")?,
             ShareOwner::Address => write!(f, "This address has used its share of {what}")?,

@@ -39,6 +39,8 @@ pub struct FakeAgent {
 pub struct Manner {
     /// Says that it is there.
     pub healthy: bool,
+    /// It takes questions about its health and never answers them.
+    pub mute_health: bool,
     /// Answers every prompt by itself with `echo: ` and the prompt.
     pub echoes: bool,
     /// So many prompts are taken and not answered for: the connection just ends.
@@ -70,6 +72,7 @@ impl Default for Manner {
     fn default() -> Self {
         Self {
             healthy: true,
+            mute_health: false,
             echoes: false,
             lost_replies: 0,
             refusals: 0,
@@ -100,6 +103,8 @@ pub(crate) struct Shared {
 pub(crate) struct Inner {
     manner: Manner,
     asked: Vec<Asked>,
+    /// Unanswered questions about its health whose caller hung up.
+    hung_up: usize,
     /// Its sessions with what it remembers of each.
     pub(crate) sessions: BTreeMap<String, Memory>,
     /// Prompts that nobody plays yet.
@@ -164,6 +169,11 @@ impl FakeAgent {
             (seen >= count).then_some(())
         };
         self.wait(enough).await;
+    }
+
+    /// Waits until this many callers hung up on an unanswered question about its health. Give it a timeout.
+    pub async fn wait_for_hung_up(&self, count: usize) {
+        self.wait(|inner| (inner.hung_up >= count).then_some(())).await;
     }
 
     /// Waits until so many listen to its events. Give it a timeout.
@@ -260,7 +270,20 @@ async fn record(
     next.run(Request::from_parts(parts, Body::from(body))).await
 }
 
+/// Counts a caller that hangs up: the server drops the handler, and this with it.
+struct UnansweredHealth(Arc<Shared>);
+
+impl Drop for UnansweredHealth {
+    fn drop(&mut self) {
+        self.0.change(|inner| inner.hung_up += 1);
+    }
+}
+
 async fn health(State(state): State<Arc<Shared>>) -> Response {
+    if state.inner().manner.mute_health {
+        let _unanswered = UnansweredHealth(state);
+        return std::future::pending().await;
+    }
     if state.inner().manner.healthy {
         return Json(json!({ "healthy": true, "version": "1.18.33" })).into_response();
     }

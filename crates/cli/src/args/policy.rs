@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
-use uuid::Uuid;
 
 use crate::complete;
 
@@ -64,9 +63,9 @@ pub(crate) enum GrantsCommand {
     },
     /// End a grant before its time
     Revoke {
-        /// The id of the grant
-        #[arg(value_name = "ID")]
-        grant: Uuid,
+        /// The grant, by id, the beginning of its id, its ticket or its member's e-mail address
+        #[arg(value_name = "GRANT", add = ArgValueCandidates::new(complete::grants))]
+        grant: String,
         /// Why; it stands in the ledger
         #[arg(long)]
         reason: String,

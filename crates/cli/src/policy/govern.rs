@@ -3,11 +3,11 @@
 use gateway::gate::Grant;
 use proto::iso;
 use serde_json::json;
-use uuid::Uuid;
 
 use crate::args::GrantArgs;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::lookup;
 
 pub(super) async fn lock(context: &Context, locked: bool, reason: &str) -> Result<(), Failure> {
     let store = context.store().await?;
@@ -37,11 +37,12 @@ pub(super) async fn grant(context: &Context, args: &GrantArgs) -> Result<(), Fai
     Ok(())
 }
 
-pub(super) async fn revoke(context: &Context, grant: Uuid, reason: &str) -> Result<(), Failure> {
+pub(super) async fn revoke(context: &Context, grant: &str, reason: &str) -> Result<(), Failure> {
     let store = context.store().await?;
-    let revoked = context.governance(&store).revoke_grant(grant, reason).await?;
-    let sentence =
-        format!("{} may no longer break the glass under ticket {:?}", revoked.user_id, revoked.ticket);
+    let id = context.grant(&store, grant).await?;
+    let revoked = context.governance(&store).revoke_grant(id, reason).await?;
+    let user = lookup::emails(&store).await?.name(&revoked.user_id.to_string());
+    let sentence = format!("{user} may no longer break the glass under ticket {:?}", revoked.ticket);
     context.out.result(&json!({ "id": revoked.id }), &sentence);
     Ok(())
 }

@@ -9,6 +9,7 @@ use store::{OverrideGrant, SafetyLock};
 use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::lookup;
 
 /// The lock, the grants that count now, and the versions of the policy files that gateways go by.
 pub(super) async fn show(context: &Context) -> Result<(), Failure> {
@@ -34,9 +35,10 @@ pub(super) async fn show(context: &Context) -> Result<(), Failure> {
         None => "policy  none yet: a gateway records it when it starts first".to_owned(),
     });
     lines.push(format!("grants  {} to break the glass", grants.len()));
+    let emails = lookup::emails(&store).await?;
     lines.extend(grants.iter().map(|grant| {
-        let until = iso::text(&grant.valid_until);
-        format!("  {}  user {}, ticket {}, until {until}", grant.id, grant.user_id, clean(&grant.ticket))
+        let (user, until) = (emails.name(&grant.user_id.to_string()), iso::text(&grant.valid_until));
+        format!("  {}  {}, ticket {}, until {until}", grant.id, clean(&user), clean(&grant.ticket))
     }));
     let value = json!({ "lock": lock.as_ref().map(lock_value), "pins": pins,
         "grants": grants.iter().map(|grant| grant_value(grant, now)).collect::<Vec<_>>() });
@@ -53,12 +55,13 @@ pub(super) async fn grants(context: &Context, all: bool) -> Result<(), Failure> 
         .into_iter()
         .filter(|grant| all || state(grant, now) == COUNTS)
         .collect();
+    let emails = lookup::emails(&store).await?;
     let row = |grant: &OverrideGrant| {
         vec![
             grant.id.to_string(),
-            grant.user_id.to_string(),
+            clean(&emails.name(&grant.user_id.to_string())),
             clean(&grant.ticket),
-            clean(&grant.granted_by),
+            clean(&emails.name(&grant.granted_by)),
             iso::text(&grant.valid_until),
             state(grant, now).to_owned(),
         ]

@@ -167,10 +167,21 @@ fn what_governs_is_shown_and_a_revoked_grant_counts_no_more() {
     assert_eq!(status["pins"]["lanes"].as_str().unwrap().len(), 40, "{status}");
     let shown = machine.run(&["policy", "status"]).out;
     assert!(shown.contains("ENGAGED") && shown.contains("INC-1") && shown.contains("lanes@"), "{shown}");
+    let email = machine.json(&["users", "ls"])[0]["email"].as_str().unwrap().to_owned();
+    assert!(shown.contains(&email), "people know addresses, not ids: {shown}");
+    assert!(machine.run(&["policy", "grants", "ls"]).out.contains(&email));
+    let unknown = machine.run(&["policy", "grants", "revoke", "INC-2", "--reason", "it is over"]);
+    assert!(unknown.code == 1 && unknown.err.contains("policy grants ls"), "{}", unknown.err);
     let id = granted["id"].as_str().unwrap();
-    machine.json(&["policy", "grants", "revoke", id, "--reason", "it is over"]);
+    let revoked = machine.run(&["policy", "grants", "revoke", &id[..8], "--reason", "it is over"]);
+    assert!(revoked.code == 0 && revoked.out.contains(&email), "{}{}", revoked.out, revoked.err);
+    for name in ["INC-1", &email] {
+        machine.json(&[&grant[..], &["--reason", "fire", "--minutes", "5"]].concat());
+        machine.json(&["policy", "grants", "revoke", name, "--reason", "it is over"]);
+    }
     assert_eq!(machine.json(&["policy", "grants", "ls"]), json!([]));
     let all = machine.json(&["policy", "grants", "ls", "--all"]);
+    assert_eq!(all.as_array().unwrap().len(), 3, "{all}");
     assert_eq!((&all[0]["state"], &all[0]["revokedBy"]), (&json!("revoked"), &json!(host_user())), "{all}");
     let again = machine.run(&["policy", "grants", "revoke", id, "--reason", "it is over"]);
     assert!(again.code == 1 && again.err.contains("grants ls"), "{}", again.err);

@@ -2,20 +2,28 @@
 //! happened is counted outside, and what is told afterwards is compared with it.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::EffectRecorder;
 
 use crate::harness::{Machine, Server};
 use crate::live::{Real, tokens};
+use crate::postgres::Database;
 
 /// After the claim and before the effect; after the effect and before its outcome; after the outcome and before the
 /// reply.
 const POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
 
+/// Less than the 30 s after which a gateway that shows no heartbeat counts as dead.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A machine whose tools count their effects elsewhere.
 fn machine(effects: &EffectRecorder) -> Machine {
-    let machine = Machine::new();
+    with_tools(Machine::new(), effects)
+}
+
+fn with_tools(machine: Machine, effects: &EffectRecorder) -> Machine {
     let folder = machine.file("policy");
     std::fs::create_dir(&folder).unwrap();
     let (url, address) = (effects.url(), effects.url().trim_start_matches("http://").to_owned());
@@ -30,7 +38,7 @@ fn machine(effects: &EffectRecorder) -> Machine {
 }
 
 fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Result<(u16, Value)> {
-    let client = reqwest::blocking::Client::builder().no_proxy().build()?;
+    let client = reqwest::blocking::Client::builder().no_proxy().timeout(PATIENCE).build()?;
     let request = client.post(server.url(path)).bearer_auth(token).header("content-type", "application/json");
     let answer = request.body(body.to_string()).send()?;
     Ok((answer.status().as_u16(), answer.json()?))
@@ -44,42 +52,55 @@ pub(crate) fn dead(mut server: Server) {
 
 #[test]
 fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
     for point in POINTS {
-        let effects = runtime.block_on(EffectRecorder::start()).unwrap();
-        let machine = machine(&effects);
-        let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
-        let token = machine.run(&["token", "service", "--name", "worker"]).out.trim().to_owned();
-        let orgs = machine.json(&["orgs", "ls"]);
-        let org = orgs[0]["id"].as_str().unwrap().to_owned();
-        let call = json!({
-            "tool_name": "effect", "operation": "effect.write", "lane_id": "actions.write",
-            "actor": {"actor_type": "system", "actor_id": "worker"}, "case_id": "case-1",
-            "run_id": "run-00000001", "scope": {"organization_id": org},
-        });
-        assert!(post(&dying, "/v1/tool-calls", &token, &call).is_err(), "{point}: it was to die");
-        dead(dying);
-        let before = effects.all().len();
-        assert_eq!(before, usize::from(point != "gate-claimed"), "{point}");
-
-        let server = machine.serve();
-        let (status, first) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
-        let (again, second) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
-        assert_eq!((status, &first), (again, &second), "{point}");
-        assert_eq!(effects.all().len(), before, "{point}: it was executed again");
-        let run = server.get(&format!("/v1/runs/run-00000001?organization_id={org}"), &token).1;
-        if point == "gate-settled" {
-            assert_eq!((status, run["status"].as_str()), (200, Some("completed")), "{first}");
-        } else {
-            assert_eq!((status, run["outcome"].as_str()), (502, Some("unknown")), "{first}");
-            assert_eq!(first["error"]["retryable"], false, "{first}");
-        }
-        let path = format!("/v1/audit/events?organization_id={org}&run_id=run-00000001");
-        let events = server.get(&path, &token).1["events"].clone();
-        let kinds: Vec<_> = events.as_array().unwrap().iter().map(|event| &event["action_type"]).collect();
-        assert_eq!(kinds, ["authz_decision", "tool_call"], "{point}");
-        assert_eq!(server.stop(), 0);
+        die_during_an_effect(point, Machine::new());
     }
+}
+
+/// The next gateway on the host knows that the process is gone: it does not wait until the heartbeat is old.
+#[test]
+fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies_on_postgres() {
+    for point in POINTS {
+        let database = Database::new(&point.replace('-', "_"));
+        die_during_an_effect(point, Machine::new().on(&database.url()));
+    }
+}
+
+fn die_during_an_effect(point: &str, machine: Machine) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let effects = runtime.block_on(EffectRecorder::start()).unwrap();
+    let machine = with_tools(machine, &effects);
+    let dying = machine.serve_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+    let token = machine.run(&["token", "service", "--name", "worker"]).out.trim().to_owned();
+    let orgs = machine.json(&["orgs", "ls"]);
+    let org = orgs[0]["id"].as_str().unwrap().to_owned();
+    let call = json!({
+        "tool_name": "effect", "operation": "effect.write", "lane_id": "actions.write",
+        "actor": {"actor_type": "system", "actor_id": "worker"}, "case_id": "case-1",
+        "run_id": "run-00000001", "scope": {"organization_id": org},
+    });
+    assert!(post(&dying, "/v1/tool-calls", &token, &call).is_err(), "{point}: it was to die");
+    dead(dying);
+    let before = effects.all().len();
+    assert_eq!(before, usize::from(point != "gate-claimed"), "{point}");
+
+    let server = machine.serve();
+    let (status, first) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
+    let (again, second) = post(&server, "/v1/tool-calls", &token, &call).unwrap();
+    assert_eq!((status, &first), (again, &second), "{point}");
+    assert_eq!(effects.all().len(), before, "{point}: it was executed again");
+    let run = server.get(&format!("/v1/runs/run-00000001?organization_id={org}"), &token).1;
+    if point == "gate-settled" {
+        assert_eq!((status, run["status"].as_str()), (200, Some("completed")), "{first}");
+    } else {
+        assert_eq!((status, run["outcome"].as_str()), (502, Some("unknown")), "{first}");
+        assert_eq!(first["error"]["retryable"], false, "{first}");
+    }
+    let path = format!("/v1/audit/events?organization_id={org}&run_id=run-00000001");
+    let events = server.get(&path, &token).1["events"].clone();
+    let kinds: Vec<_> = events.as_array().unwrap().iter().map(|event| &event["action_type"]).collect();
+    assert_eq!(kinds, ["authz_decision", "tool_call"], "{point}");
+    assert_eq!(server.stop(), 0);
 }
 
 /// The key of a request whose gateway died before anything was done is free for the next attempt.
@@ -198,7 +219,7 @@ fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between()
     // A turn is over for those who watch before its run is.
     let path = format!("/v1/runs?case_id={}&run_kind=agent", real.session);
     let ended = (0..100).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
         real.get(&path)["runs"][0]["status"] == "completed"
     });
     assert!(ended, "{}", real.get(&path));

@@ -84,6 +84,34 @@ fn logs_of_a_service_are_json_and_hold_no_token() {
 }
 
 #[test]
+fn a_service_warns_about_what_is_missing_and_says_what_to_do() {
+    let machine = Machine::new();
+    let empty = machine.file("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let log = machine.file("log");
+    let mut command = machine.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+    command.env("PATH", &empty).env("SANDBOX_PROVIDER", "attach");
+    command.env("SANDBOX_ATTACH_URL", "http://127.0.0.1:1").stderr(std::fs::File::create(&log).unwrap());
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut first)
+        .unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let text = std::fs::read_to_string(&log).unwrap();
+    let warnings: Vec<serde_json::Value> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|line: &serde_json::Value| line["level"] == "WARN")
+        .collect();
+    for missing in ["git", "rg"] {
+        let warned = warnings.iter().find(|warning| warning["check"] == missing);
+        let warned = warned.unwrap_or_else(|| panic!("no word of {missing} in {text}"));
+        assert!(warned["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{warned}");
+    }
+}
+
+#[test]
 fn there_are_no_core_dumps() {
     let server = Machine::new().serve();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();

@@ -49,11 +49,7 @@ impl Stage {
         let agent = threads.block_on(FakeAgent::start()).unwrap();
         let mut machine = Machine::new();
         if let Some(url) = &url {
-            machine = machine
-                .with("DATABASE_URL", url)
-                .with("GATEWAY_JWT_SECRET", &"j".repeat(32))
-                .with("SERVICE_TO_SERVICE_AUTH_TOKEN", &"s".repeat(32))
-                .with("USER_SECRETS_ENCRYPTION_KEY", &"ab".repeat(32));
+            machine = machine.on(url);
         }
         let attach = [("SANDBOX_PROVIDER", "attach"), ("SANDBOX_ATTACH_URL", &*agent.url())];
         Self { real: Real::on(machine, &attach), url, agent, threads }

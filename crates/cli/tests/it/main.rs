@@ -27,6 +27,7 @@ mod live_push_attacks;
 mod live_stop;
 mod live_workspace;
 mod policy;
+mod postgres;
 mod sandbox;
 mod secrets;
 mod seed;

@@ -2,13 +2,13 @@
 //! changed, one by one, on both databases: `audit verify` must fail and name it.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, SqliteConnection, raw_sql};
 use testkit::EffectRecorder;
 
-use crate::harness::{Machine, Server, postgres};
+use crate::harness::{Machine, Server};
+use crate::postgres::Database;
 
 const TABLES: [&str; 10] = [
     "action_modes",
@@ -109,35 +109,6 @@ impl Sql {
     }
 }
 
-/// A database of its own on the server of the test run; it goes away with the test.
-struct Database(String);
-
-impl Database {
-    fn new(name: &str) -> Self {
-        let name = format!("{name}_{}", std::process::id());
-        psql(&format!("CREATE DATABASE {name}"));
-        Self(name)
-    }
-
-    fn url(&self) -> String {
-        let server = postgres();
-        let (address, settings) = server.split_once('?').unwrap_or((&server, ""));
-        format!("{}/{}?{settings}", address.rsplit_once('/').unwrap().0, self.0)
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        psql(&format!("DROP DATABASE {} WITH (FORCE)", self.0));
-    }
-}
-
-fn psql(sql: &str) {
-    let done =
-        Command::new("psql").args([&postgres(), "-v", "ON_ERROR_STOP=1", "-qc", sql]).status().unwrap();
-    assert!(done.success(), "{sql}");
-}
-
 /// The gate of one machine, with a tool that counts what it does.
 struct Stage {
     machine: Machine,
@@ -162,11 +133,7 @@ impl Stage {
             .with("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap())
             .with("CONNECTOR_ALLOWED_HOSTS", &address);
         if let Some(url) = &url {
-            machine = machine
-                .with("DATABASE_URL", url)
-                .with("USER_SECRETS_ENCRYPTION_KEY", &"ab".repeat(32))
-                .with("GATEWAY_JWT_SECRET", &"j".repeat(32))
-                .with("SERVICE_TO_SERVICE_AUTH_TOKEN", &"s".repeat(32));
+            machine = machine.on(url);
         }
         Self { machine, url, effects, runtime }
     }

@@ -139,7 +139,7 @@ pub(super) async fn start_run(
         (Some(session), _) => Some(session.to_string()),
         (None, case) => case,
     };
-    app.gate.take_run(org, identity.session)?;
+    app.gate.take_run(org, identity.session, &identity.actor)?;
     let new = NewRunRequest {
         org,
         run_id: format!("run_{}", app.rng.uuid(app.clock.now()).simple()),

@@ -41,7 +41,7 @@ pub(super) async fn message(
         Caller::Sandbox(_) => return Err(ApiError::user_required()),
     };
     if content.trim().is_empty() {
-        return Err(ApiError::bad_request(NO_PROMPT).because("content must not be empty"));
+        return Err(ApiError::bad_request("content must not be empty"));
     }
     let source = source.or(Some(MessageSource::Api));
     let session = access.session.id;

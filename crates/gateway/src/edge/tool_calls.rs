@@ -14,6 +14,7 @@ use proto::{OrgId, ToolErrorCode};
 use serde_json::Value;
 
 use super::auth::Caller;
+use super::body::explain;
 use super::contract::{Identity, identity, is_name};
 use super::{ApiError, body};
 use crate::app::AppState;
@@ -122,9 +123,12 @@ async fn read(
         return Ok(Err("the body has no canonical form".to_owned()));
     };
     attempt.request_hash = Some(hash);
-    let request: ToolCall = match serde_json::from_value(payload) {
+    let request: ToolCall = match serde_path_to_error::deserialize(payload) {
         Ok(request) => request,
-        Err(error) => return Ok(Err(misshapen(&error))),
+        Err(error) => {
+            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            return Ok(Err(explain(&path, &problem, "the body")));
+        }
     };
     if let Err(problem) = check(&request, &hash) {
         return Ok(Err(problem));
@@ -158,15 +162,6 @@ fn is_ours(run_id: &str) -> bool {
 /// So many characters, and all of them of the kind that a line has.
 fn short(text: &str, least: usize, most: usize) -> bool {
     (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control)
-}
-
-/// Only the names of fields are ours to repeat.
-fn misshapen(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.strip_prefix("missing field ") {
-        Some(field) => format!("the body has no {}", field.chars().take(60).collect::<String>()),
-        None => "the body is not of the expected shape".to_owned(),
-    }
 }
 
 fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {

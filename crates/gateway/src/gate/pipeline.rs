@@ -93,14 +93,14 @@ async fn perform(app: &AppState, call: Call) -> Answered {
 /// Does what was decided. `None`: what it was decided by has changed in between.
 async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered> {
     let gate = &app.gate;
-    let claim = match (refused(call, decided), decided.tool.as_deref()) {
-        (Some(refusal), _) => match gate.take_refusal(call) {
-            Ok(()) => gate.claim_ended(call, decided, Err(refusal)),
-            Err(over) => {
-                let before = answered_before(app, call).await;
-                return Some(before.unwrap_or_else(|| gate.refuse_unrecorded(call, &over)));
-            }
-        },
+    let refusal = refused(call, decided);
+    let share = if refusal.is_some() { gate.take_refusal(call) } else { gate.take_allowed(call) };
+    if let Err(over) = share {
+        let before = answered_before(app, call).await;
+        return Some(before.unwrap_or_else(|| gate.refuse_unrecorded(call, &over)));
+    }
+    let claim = match (refusal, decided.tool.as_deref()) {
+        (Some(refusal), _) => gate.claim_ended(call, decided, Err(refusal)),
         (None, None) => return Some(Answered::unrecorded(call, Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
             Work::Outside(outside) => {

@@ -1,5 +1,6 @@
-//! What refused calls leave in the ledger. Each caller has a share of them that are recorded one by one; beyond it a call
-//! that is refused gets 429, and one event a minute carries their number. Calls that are allowed take nothing of it.
+//! Each caller's share of the ledger. Allowed calls, refused calls and started runs have a rate each, so that mistakes do
+//! not cost a caller its allowed calls. A call beyond its share gets 429, and one event a minute carries the number of
+//! such calls. Services are programs of the operator: their allowed calls are not limited.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,8 +8,8 @@ use std::time::Duration;
 
 use clock::Clock;
 use ledger::{ActionType, Outcome, Severity, Target, TargetType, Text};
-use policy::Claim;
-use proto::{OrgId, SessionId};
+use policy::{ActorClass, Claim};
+use proto::{OrgId, SessionId, UserId};
 use store::{Change, GateWrite, StoreError};
 
 use super::Gate;
@@ -16,7 +17,14 @@ use super::call::{Answered, Call};
 use crate::shares::{OverShare, Party, Quota, Rate, RateLimits};
 
 /// The shares of calls, for the doctor.
-pub const CALL_RATES: [RateLimits; 2] = [REFUSED_CALLS, STARTED_RUNS];
+pub const CALL_RATES: [RateLimits; 3] = [CALLS, REFUSED_CALLS, STARTED_RUNS];
+/// Each leaves a run and about four events for ever; an agent that works makes a call every few seconds.
+const CALLS: RateLimits = RateLimits {
+    name: "calls",
+    session: Quota { per_minute: 1_200, burst: 2_000 },
+    org: Quota { per_minute: 12_000, burst: 20_000 },
+    address: Quota { per_minute: 1_200, burst: 2_000 },
+};
 /// Generous for whoever makes mistakes, and little for whoever does nothing else: some 1,000 events in the first minute
 /// and 120 in each that follows, for one session.
 const REFUSED_CALLS: RateLimits = RateLimits {
@@ -37,6 +45,7 @@ const WINDOW: Duration = Duration::from_mins(1);
 
 /// The shares, and the calls that are counted beyond them.
 pub(super) struct Refusals {
+    allowed: Rate,
     refused: Rate,
     runs: Rate,
     clock: Clock,
@@ -53,11 +62,25 @@ struct Unrecorded {
 impl Refusals {
     pub(super) fn new(clock: &Clock) -> Self {
         Self {
+            allowed: Rate::new(CALLS, clock.clone()),
             refused: Rate::new(REFUSED_CALLS, clock.clone()),
             runs: Rate::new(STARTED_RUNS, clock.clone()),
             clock: clock.clone(),
             unrecorded: Mutex::default(),
         }
+    }
+
+    /// Takes what a caller may do from its share.
+    pub(super) fn take_allowed(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+        actor: &Claim,
+    ) -> Result<(), OverShare> {
+        if actor.actor_type == ActorClass::System {
+            return Ok(());
+        }
+        self.allowed.take(party(Some(org), session, actor), 1)
     }
 
     /// Takes a call that is refused from the caller's share, or counts it.
@@ -67,7 +90,7 @@ impl Refusals {
         session: Option<SessionId>,
         actor: &Claim,
     ) -> Result<(), OverShare> {
-        let taken = self.refused.take(party(org, session), 1);
+        let taken = self.refused.take(party(org, session, actor), 1);
         if taken.is_err() {
             self.count((org, actor.clone()), 1);
         }
@@ -94,41 +117,55 @@ impl Refusals {
     }
 }
 
-fn party(org: Option<OrgId>, session: Option<SessionId>) -> Party {
-    match (org, session) {
-        (Some(org), Some(session)) => Party::session(session, org),
-        (Some(org), None) => Party::org(org),
-        (None, _) => Party::services(),
+fn party(org: Option<OrgId>, session: Option<SessionId>, actor: &Claim) -> Party {
+    match (org, session, user(actor)) {
+        (Some(org), Some(session), _) => Party::session(session, org),
+        (Some(org), None, Some(user)) => Party::user(user, org),
+        (Some(org), None, None) => Party::org(org),
+        (None, ..) => Party::services(),
     }
+}
+
+fn user(actor: &Claim) -> Option<UserId> {
+    (actor.actor_type == ActorClass::Human).then(|| actor.actor_id.parse().ok()).flatten()
 }
 
 impl Gate {
     /// Takes a call that is refused from the caller's share. One that does not fit is to be counted, unless it was
     /// answered before.
     pub(super) fn take_refusal(&self, call: &Call) -> Result<(), OverShare> {
-        self.refusals.refused.take(party(Some(call.org), call.session), 1)
+        self.refusals.refused.take(party(Some(call.org), call.session, &call.actor), 1)
     }
 
-    /// The answer to a call that is refused beyond its caller's share, which is counted and not recorded.
+    /// Takes a call that is allowed from the caller's share.
+    pub(super) fn take_allowed(&self, call: &Call) -> Result<(), OverShare> {
+        self.refusals.take_allowed(call.org, call.session, &call.actor)
+    }
+
+    /// The answer to a call beyond its caller's share, which is counted and not recorded.
     pub(super) fn refuse_unrecorded(&self, call: &Call, over: &OverShare) -> Answered {
         self.refusals.count((Some(call.org), call.actor.clone()), 1);
         Answered::over_share(call, over)
     }
 
     /// Takes a run that a caller starts from its share.
-    pub(crate) fn take_run(&self, org: OrgId, session: Option<SessionId>) -> Result<(), OverShare> {
-        self.refusals.runs.take(party(Some(org), session), 1)
+    pub(crate) fn take_run(
+        &self,
+        org: OrgId,
+        session: Option<SessionId>,
+        actor: &Claim,
+    ) -> Result<(), OverShare> {
+        self.refusals.runs.take(party(Some(org), session, actor), 1)
     }
 
-    /// Writes down how many calls were refused without a record of their own: at most one event a minute for each caller,
+    /// Records how many calls were refused without events of their own: at most one event a minute for each caller,
     /// and the rest at the end.
     pub(super) async fn tell_refusals(&self, all: bool) -> Result<(), StoreError> {
         let versions = self.rules.policy().pins().versions();
         let mut due = self.refusals.due(all).into_iter();
         while let Some((org, Unrecorded { actor, calls, .. })) = due.next() {
             let mut new = self.scribe.event(org, ActionType::ToolCall, Outcome::Deny, &actor, &versions);
-            let reason =
-                format!("{calls} refused calls beyond the caller's share are not recorded one by one");
+            let reason = format!("{calls} calls beyond the caller's share are not recorded one by one");
             new.event.outcome_reason = Some(Text::cut(&reason));
             new.event.notes = Some(Text::cut(&format!("unrecorded calls: {calls}")));
             new.event.severity = Some(Severity::Warn);

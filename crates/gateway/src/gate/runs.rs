@@ -327,8 +327,9 @@ impl Gate {
         (role, id, case): (&'static str, String, Option<String>),
         found: Option<&store::Artifact>,
     ) -> Result<(), AttemptError> {
-        if found.is_none() {
-            self.refusals.take_or_count(Some(org), session, &actor)?;
+        match found {
+            Some(_) => self.refusals.take_allowed(org, session, &actor)?,
+            None => self.refusals.take_or_count(Some(org), session, &actor)?,
         }
         let versions = self.rules.policy().pins().versions();
         let outcome = if found.is_some() { Outcome::Success } else { Outcome::Deny };

@@ -100,7 +100,7 @@ impl Pool {
         let own = usage.by.get(&holder).copied().unwrap_or_default();
         let free = self.limits.total.saturating_sub(usage.total);
         let most = match holder {
-            Holder::Session(_) => self.limits.per_session,
+            Holder::Session(_) | Holder::User(_) => self.limits.per_session,
             // The first piece is for everyone; beyond it as much must stay free as is held.
             Holder::Org(_) | Holder::Services | Holder::Address(_) if own == 0 => free,
             Holder::Org(_) | Holder::Services | Holder::Address(_) => free.saturating_sub(amount),

@@ -27,6 +27,7 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     pub name: &'static str,
+    /// Of one session, and of one user.
     pub session: Quota,
     pub org: Quota,
     pub address: Quota,
@@ -45,7 +46,7 @@ impl fmt::Display for RateLimits {
         let Self { name, session, org, .. } = self;
         write!(
             f,
-            "{name} a minute: {} per session, {} per organization",
+            "{name} a minute: {} per session or user, {} per organization",
             session.per_minute, org.per_minute
         )?;
         write!(f, " (at once {} and {})", session.burst, org.burst)
@@ -96,7 +97,7 @@ impl Rate {
 
     fn quota(&self, holder: Holder) -> Quota {
         match holder {
-            Holder::Session(_) => self.limits.session,
+            Holder::Session(_) | Holder::User(_) => self.limits.session,
             Holder::Org(_) | Holder::Services => self.limits.org,
             Holder::Address(_) => self.limits.address,
         }

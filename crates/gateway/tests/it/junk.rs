@@ -1,8 +1,10 @@
-//! What refused calls leave behind: a bounded number of events, a count of the rest, and no artifact.
+//! Each caller's share of the ledger: a bounded number of runs and events, a count of the rest, and no artifact of a
+//! refused call.
 
 use std::time::Duration;
 
 use clock::Clock;
+use futures_util::{StreamExt as _, stream};
 use proto::{OrgId, Role, SessionId};
 use serde_json::{Value, json};
 
@@ -12,6 +14,8 @@ use crate::world::{World, with, write_call};
 
 /// The refused calls of one session that are recorded one by one.
 const SHARE: u64 = 500;
+/// The allowed calls that one session may make at once.
+const ALLOWED: u64 = 2_000;
 
 async fn worlds(clock: &Clock) -> [World; 2] {
     [World::on(Setup::sqlite().clock(clock)).await, World::on(Setup::postgres().await.clock(clock)).await]
@@ -103,6 +107,56 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
         assert_eq!((&told["action_type"], &told["outcome"]), (&json!("tool_call"), &json!("deny")));
         running.stop().await;
     }
+}
+
+#[tokio::test]
+async fn allowed_calls_beyond_their_share_get_429_and_are_not_executed() {
+    let clock = manual();
+    let world = World::on(Setup::sqlite().clock(&clock)).await;
+    let app = world.gateway.app.clone();
+    let own = session(&app, world.team.org).await;
+    let token = sandbox_token(&app, own).await;
+    let read = |run: String, actor: Value| {
+        let call = with(with(write_call(&run), "actor", actor), "case_id", Value::Null);
+        with(with(call, "operation", json!("effect.read")), "lane_id", json!("actions.read"))
+    };
+    let agent = json!({"actor_type": "agent", "actor_id": own.to_string()});
+    let (effects, service) = (world.effects, world.token);
+    let (running, http) = (world.gateway.serve(), client());
+    let send = async |token: &str, call: Value| {
+        http.post(running.url("/v1/tool-calls")).bearer_auth(token).json(&call).send().await.unwrap()
+    };
+    let calls = (0..ALLOWED).map(|number| send(&token, read(format!("run-many-{number}"), agent.clone())));
+    let statuses: Vec<_> =
+        stream::iter(calls).buffer_unordered(64).map(|answer| answer.status()).collect().await;
+    assert!(statuses.iter().all(reqwest::StatusCode::is_success));
+    let (recorded, executed) = (app.store.ledger_size().await.unwrap(), effects.all().len());
+    let over = send(&token, read("run-many-more".to_owned(), agent.clone())).await;
+    assert_eq!(over.status().as_u16(), 429);
+    assert!(over.headers().contains_key("retry-after"));
+    assert!(over.text().await.unwrap().contains("This session has used its share of calls"));
+    assert_eq!(app.store.ledger_size().await.unwrap(), recorded, "nothing is recorded");
+    assert_eq!(effects.all().len(), executed, "nothing is executed");
+    assert_eq!(send(&token, read("run-many-0".to_owned(), agent.clone())).await.status().as_u16(), 200);
+    let worker = read("run-worker-1".to_owned(), json!({"actor_type": "system", "actor_id": "worker"}));
+    assert_eq!(send(&service, worker).await.status().as_u16(), 200, "services have no such share");
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(send(&token, read("run-many-more".to_owned(), agent)).await.status().as_u16(), 200);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_member_cannot_use_up_the_refused_calls_of_its_colleagues() {
+    let world = World::on(Setup::sqlite().clock(&manual())).await;
+    let junk = async |role| {
+        let call = world.gateway.call("POST", "/v1/tool-calls").body("junk");
+        call.bearer(world.team.token(role)).send().await.status
+    };
+    for _ in 0..SHARE {
+        assert_eq!(junk(Role::Member).await, 400);
+    }
+    assert_eq!(junk(Role::Member).await, 429);
+    assert_eq!(junk(Role::Admin).await, 400);
 }
 
 #[tokio::test]

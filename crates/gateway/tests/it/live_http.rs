@@ -90,17 +90,14 @@ async fn a_stop_in_the_middle_settles_the_turn_and_what_waited(on: On) {
 
 async fn a_stop_during_a_boot_ends_the_boot(on: On) {
     let live = Live::echoing(on).await;
-    live.agent.behave(|manner| manner.healthy = false);
+    live.agent.behave(|manner| manner.mute_health = true);
     let session = live.session_with(&json!({"initialPrompt": "hello"})).await;
     let mut socket = live.watch(&session).await;
     within(live.agent.wait_for_asked("/global/health", 1)).await;
     live.post(&format!("/proliferate/{session}/stop"), &json!({})).await;
     socket.until(|frame| is_status(frame, "stopped")).await;
-    live.agent.behave(|manner| manner.healthy = true);
-    let asked = live.agent.asked("").len();
-    // Its next look at the agent would come within this time.
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    assert_eq!(live.agent.asked("").len(), asked, "it went on booting");
+    within(live.agent.wait_for_hung_up(1)).await;
+    assert_eq!(live.agent.asked("").len(), 1, "it went on booting");
     socket.nothing_but_pong().await;
 }
 
@@ -288,7 +285,6 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
         live.ask("POST", &path, Some(&service), &json!({"type": "prompt", "content": "x"}), None).await;
     assert_eq!((status, &answer["error"]), (400, &json!("userId is required for service prompts")));
     for body in [
-        json!({"type": "prompt", "content": ""}),
         json!({"type": "prompt", "content": 5}),
         json!({"type": "other"}),
         json!({"type": "other", "content": "x"}),
@@ -298,6 +294,11 @@ async fn a_heartbeat_and_a_cancel_bring_nothing_to_life(on: On) {
     ] {
         let (status, answer) = live.ask("POST", &path, Some(&live.ada.token), &body, None).await;
         assert_eq!((status, &answer["error"]), (400, &json!("Invalid message type")), "{body}");
+    }
+    for empty in ["", " \n"] {
+        let body = json!({"type": "prompt", "content": empty});
+        let (status, answer) = live.ask("POST", &path, Some(&live.ada.token), &body, None).await;
+        assert_eq!((status, &answer["error"]), (400, &json!("content must not be empty")));
     }
     for (missing, other) in
         [("sessionType", "clientType"), ("clientType", "sessionType"), ("sessionType", "title")]

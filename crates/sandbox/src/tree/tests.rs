@@ -280,13 +280,18 @@ fn with_few_descriptors() {
 
 /// Runs one ignored test of this file in another process, in this folder.
 fn alone(test: &str, dir: &Path) {
+    let (passed, said) = run_alone(test, dir);
+    assert!(passed && said.contains("it was told"), "{said}");
+}
+
+fn run_alone(test: &str, dir: &Path) -> (bool, String) {
     let ran = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", &format!("tree::tests::{test}"), "--nocapture"])
         .current_dir(dir)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success() && said.contains("it was told"), "{said}");
+    (ran.status.success(), said)
 }
 
 #[test]
@@ -299,15 +304,29 @@ fn what_cannot_be_opened_is_told_and_not_left_out() {
 #[test]
 #[ignore = "run by a_folder_of_many_names_is_measured_without_keeping_them"]
 fn with_little_memory() {
-    use rustix::process::{Resource, Rlimit};
     let dir = std::env::current_dir().unwrap();
+    allow_little_memory();
+    measure(&dir, u64::MAX).unwrap();
+    println!("it was told");
+}
+
+#[test]
+#[ignore = "run by a_folder_of_many_names_is_measured_without_keeping_them"]
+fn with_little_memory_and_all_names() {
+    let dir = std::env::current_dir().unwrap();
+    allow_little_memory();
+    let names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    println!("it was told of {}", names.len());
+}
+
+/// Leaves this process 2 MiB more than it has.
+fn allow_little_memory() {
+    use rustix::process::{Resource, Rlimit};
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let data = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
     let data: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
     let little = Some(data * 1024 + (2 << 20));
     rustix::process::setrlimit(Resource::Data, Rlimit { current: little, maximum: little }).unwrap();
-    measure(&dir, u64::MAX).unwrap();
-    println!("it was told");
 }
 
 #[test]
@@ -319,6 +338,8 @@ fn a_folder_of_many_names_is_measured_without_keeping_them() {
         rustix::fs::symlinkat(c"x", &folder, name.as_str()).unwrap();
     }
     alone("with_little_memory", dir.path());
+    let (passed, said) = run_alone("with_little_memory_and_all_names", dir.path());
+    assert!(!passed, "so little memory would do for all names, and the test above cannot fail: {said}");
 }
 
 #[test]

@@ -214,25 +214,34 @@ async fn pause_keeps_memory_and_stops_time() {
         assert!(matches!(refused, Err(SandboxError::Unsupported(_))), "{refused:?}");
         return;
     }
-    bed.run(&sandbox, "(while :; do echo x >> /home/user/ticks; sleep 0.02; done) >/dev/null 2>&1 &").await;
-    let ticks = bed.folder.path().join("data/sandboxes/pause/home/ticks");
-    let count = || std::fs::metadata(&ticks).map_or(0, |m| m.len());
-    let goes_on = async |from| {
-        while count() == from {
+    let neighbour = bed.start("awake").await;
+    for ticking in [&sandbox, &neighbour] {
+        bed.run(ticking, "(while :; do echo x >> /home/user/ticks; sleep 0.02; done) >/dev/null 2>&1 &")
+            .await;
+    }
+    let count = |name: &str| {
+        let ticks = bed.folder.path().join("data/sandboxes").join(name).join("home/ticks");
+        std::fs::metadata(&ticks).map_or(0, |file| file.len())
+    };
+    let grows_beyond = async |name: &str, length| {
+        while count(name) <= length {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    goes_on(0).await;
+    grows_beyond("pause", 0).await;
     bed.provider.pause(&sandbox).await.unwrap();
-    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Paused);
-    let before = count();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(count(), before);
+    let listed = bed.provider.list().await.unwrap();
+    assert!(listed.iter().any(|one| one.id == sandbox && one.state == SandboxState::Paused), "{listed:?}");
+    let before = count("pause");
+    // Twenty ticks of two bytes: the time in which the paused one would have ticked as well.
+    grows_beyond("awake", count("awake") + 40).await;
+    assert_eq!(count("pause"), before);
     bed.provider.resume(&sandbox).await.unwrap();
-    goes_on(before).await;
+    grows_beyond("pause", before).await;
     // A paused one can be ended, too.
     bed.provider.pause(&sandbox).await.unwrap();
     bed.provider.terminate(&sandbox).await.unwrap();
+    bed.provider.terminate(&neighbour).await.unwrap();
     assert!(bed.provider.list().await.unwrap().is_empty());
 }
 
