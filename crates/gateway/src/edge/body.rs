@@ -102,19 +102,24 @@ pub(super) fn explain(path: &str, problem: &str, whole: &str) -> String {
     let what = if parent.is_empty() { whole } else { parent };
     match expected {
         Some(expected) if problem.starts_with("unknown field") => {
-            let name = unknown_field(problem).map(|name| format!(" {name}")).unwrap_or_default();
-            format!("{what} has an unknown field{name}; allowed: {}", expected.trim_start_matches("one of "))
+            // The path ends with the name of the unknown field.
+            let problem = match parent {
+                path if is_plain_path(path) => format!("{path} is an unknown field"),
+                _ => format!("{whole} has an unknown field"),
+            };
+            format!("{problem}; allowed: {}", expected.trim_start_matches("one of "))
         }
         Some(expected) => format!("{what} must be {expected}"),
         None => format!("{what} is not of the expected shape"),
     }
 }
 
-/// The name of the field that is not known, if it looks like one: anything else may be a value in the wrong place.
-fn unknown_field(problem: &str) -> Option<&str> {
-    let name = problem.split('`').nth(1)?;
-    let plain = name.len() <= 60 && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-    (plain && !name.is_empty()).then_some(name)
+/// Whether a path that the caller wrote looks like one of field names. Anything else may be a value in the wrong place,
+/// and is not repeated.
+fn is_plain_path(path: &str) -> bool {
+    !path.is_empty()
+        && path.len() <= 80
+        && path.chars().all(|c| c.is_ascii_alphanumeric() || "_-.[]".contains(c))
 }
 
 /// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client
@@ -207,10 +212,14 @@ mod tests {
             explain("repos[0]", "missing field `repoId` at line 1 column 9", "The body"),
             "repos[0].repoId is required"
         );
-        for (field, named) in [("titel", " titel"), ("a b", ""), (&"x".repeat(61), "")] {
-            let problem = format!("unknown field `{field}`, expected one of `a`, `b` at line 1 column 9");
-            let expected = format!("The body has an unknown field{named}; allowed: a, b");
-            assert_eq!(explain(".", &problem, "The body"), expected);
+        let long = "x".repeat(81);
+        for (path, told) in [
+            ("repos[0].titel", "repos[0].titel is an unknown field"),
+            ("a b", "The body has an unknown field"),
+            (&long, "The body has an unknown field"),
+        ] {
+            let problem = format!("unknown field `{path}`, expected one of `a`, `b` at line 1 column 9");
+            assert_eq!(explain(path, &problem, "The body"), format!("{told}; allowed: a, b"));
         }
         assert_eq!(explain(".", "trailing characters", "The body"), "The body is not of the expected shape");
     }

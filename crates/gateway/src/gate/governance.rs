@@ -59,7 +59,7 @@ pub enum GovernanceError {
     NoLane,
     #[error("{user} is no member of the organisation {org}")]
     NoMember { user: UserId, org: OrgId },
-    #[error("there is no grant {id} that could be revoked: `proliferate policy grants ls` shows all")]
+    #[error("there is no active grant {id}: `proliferate policy grants ls --all` shows the state of each")]
     NoGrant { id: Uuid },
     #[error("there is no signing key yet: a gateway makes one when it starts first")]
     NoKey,

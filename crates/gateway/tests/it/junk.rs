@@ -146,6 +146,28 @@ async fn allowed_calls_beyond_their_share_get_429_and_are_not_executed() {
 }
 
 #[tokio::test]
+async fn a_call_of_the_wrong_shape_is_told_the_field_and_what_it_must_be() {
+    let world = World::on(Setup::sqlite()).await;
+    let mut without = write_call("run-shape-1");
+    without.as_object_mut().unwrap().remove("lane_id");
+    let wrong = |field: &str, value: Value| with(write_call("run-shape-1"), field, value);
+    for (call, told) in [
+        (without, "lane_id is required"),
+        (wrong("lane", json!("x")), "lane is an unknown field; allowed: tool_name, "),
+        (wrong("operation", json!(7)), "operation must be a string"),
+        (wrong("actor", json!({"actor_type": "system"})), "actor.actor_id is required"),
+    ] {
+        let answer = world.call(&call).await.json();
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(told), "{message}");
+        assert_eq!(
+            (&answer["error"]["error_code"], &answer["run_id"]),
+            (&json!("INVALID_REQUEST"), &json!("run-shape-1"))
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_member_cannot_use_up_the_refused_calls_of_its_colleagues() {
     let world = World::on(Setup::sqlite().clock(&manual())).await;
     let junk = async |role| {
