@@ -5,7 +5,6 @@
 // What it is told, and what it keeps secret.
 pub mod config;
 pub mod keyring;
-mod secret_file;
 // Client in.
 pub mod access;
 pub mod edge;
@@ -15,7 +14,6 @@ pub mod hub;
 // Where the agent runs.
 pub mod runtime;
 // The one door for side effects, and what is behind it.
-pub mod gate;
 mod outbound;
 mod sources;
 // The agent's model.
@@ -28,7 +26,6 @@ pub mod coord;
 mod app;
 mod boot;
 mod data_dir;
-mod file_work;
 pub mod lifecycle;
 pub mod server;
 pub mod shares;
@@ -38,8 +35,3 @@ pub mod telemetry;
 pub use app::{App, AppState};
 pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};
-
-/// Where tests let the process die. Nothing in a build that is not for tests.
-fn crash_point(name: &str) {
-    fail::fail_point!(name, |_| std::process::abort());
-}

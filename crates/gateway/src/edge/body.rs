@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::ApiError;
 use crate::app::AppState;
-use crate::shares::{Held, Party};
+use shares::{Held, Party};
 
 /// A JSON body of type `T`. Too large is 413; malformed, of another shape, with a key twice or with an integer that
 /// readers round is 400; beyond the caller's share of memory 429; never 500.

@@ -14,7 +14,7 @@ use store::StoreError;
 
 use crate::gate::AttemptError;
 use crate::hub::HubError;
-use crate::shares::{OverShare, ShareOwner};
+use shares::{OverShare, ShareOwner};
 use crate::vault::VaultError;
 
 /// An answer that is not a success.

@@ -13,7 +13,7 @@ use tracing::Instrument as _;
 
 use super::ApiError;
 use crate::app::AppState;
-use crate::crash_point;
+use clock::crash_point;
 use crate::gate::DEAD_AFTER;
 
 const HEADER: &str = "idempotency-key";

@@ -19,7 +19,7 @@ use super::auth::{Caller, ModelCaller, ModelRefusal};
 use super::body::read;
 use crate::app::AppState;
 use crate::llm::{AnswerLost, Asked, Fit, Hold, Left, Meter, failure};
-use crate::shares::Held;
+use shares::Held;
 
 /// Pieces of an answer that may wait for the agent to read them.
 const PIECES: usize = 8;

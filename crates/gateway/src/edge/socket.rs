@@ -14,7 +14,7 @@ use super::auth::{Caller, SessionAccess, UrlCaller};
 use super::params::Query;
 use crate::app::AppState;
 use crate::server::ConnectionHeld;
-use crate::shares::Party;
+use shares::Party;
 use watcher::Visitor;
 
 /// The largest frame of a client: a prompt with images.

@@ -37,7 +37,7 @@ use super::telemetry::Telemetry;
 use super::transcript::Transcript;
 use crate::app::AppState;
 use crate::runtime::{Agent, Held, LaunchError};
-use crate::shares::Party;
+use shares::Party;
 
 /// How often counters are written down and idleness is looked at.
 const TICK: Duration = Duration::from_secs(30);

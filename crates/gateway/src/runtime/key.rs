@@ -11,7 +11,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sandbox::SandboxId;
 use sha2::Sha256;
 
-use crate::secret_file;
+use files::secret_file;
 
 /// What all keys of a data dir are made of.
 pub(super) struct RootKey([u8; 32]);

@@ -16,7 +16,7 @@ use super::launch::sandbox_of;
 use super::prepare::SERVICE;
 use super::snapshot::{SnapshotError, drop_orphans, keep_files};
 use crate::app::AppState;
-use crate::crash_point;
+use clock::crash_point;
 
 /// How long the agent may take to end. Who answers is hostile.
 const ENDING: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::shares::Held;
+use shares::Held;
 
 /// What every connection may hold without being asked: more than all messages but prompts with images.
 const FREE: u64 = 16 * 1024;
@@ -75,7 +75,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::shares::{Party, Pool, PoolLimits};
+    use shares::{Party, Pool, PoolLimits};
 
     #[test]
     fn only_an_unfinished_large_message_takes_memory() {

@@ -322,7 +322,7 @@ async fn requests_of_one_session_leave_slots_to_others() {
     let app = gateway.app.clone();
     let (busy, neighbour) = (org(&app).await, person(&app, org(&app).await, Role::Member).await);
     let held: Vec<_> =
-        (0..4).map(|_| app.shares.requests.take(gateway::shares::Party::org(busy), 1).unwrap()).collect();
+        (0..4).map(|_| app.shares.requests.take(shares::Party::org(busy), 1).unwrap()).collect();
     let me = person(&app, busy, Role::Member).await;
     let refused = gateway.get("/v1/me").bearer(&me.token).send().await;
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{}", refused.text());

@@ -15,7 +15,7 @@ use super::session_in_path;
 use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
-use crate::shares::Party;
+use shares::Party;
 
 /// Somebody with a valid credential.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use opencode::history::History;
 use opencode::translate::Output;
 
 use super::{Over, Session, millis};
-use crate::shares::Held;
+use shares::Held;
 
 /// When the agent's memory could not be read, it is asked again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);

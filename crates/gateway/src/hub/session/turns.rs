@@ -14,7 +14,7 @@ use super::super::command::{Asked, Prompted};
 use super::expiry::Moving;
 use super::{Over, Session, millis};
 use crate::runtime::Door;
-use crate::shares::Held;
+use shares::Held;
 
 /// Prompts that may wait for their turn, and how large they may be in all. They wait in the database.
 const WAITING: usize = 100;

@@ -1,0 +1,8 @@
+//! Places where tests let the process die.
+
+/// Aborts the process where a test asked for it by this name (`FAILPOINTS`). Does nothing in a build that is not for
+/// tests.
+pub fn crash_point(name: &str) {
+    let _unused_in_release = name;
+    fail::fail_point!(name, |_| std::process::abort());
+}

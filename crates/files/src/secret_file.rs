@@ -1,0 +1,72 @@
+//! Files that hold a secret: whole or not there, on the disk before they count, and nobody else's to read.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Puts a whole file in place, unless another process was faster: then that one counts.
+pub fn make(file: &Path, content: &[u8]) -> io::Result<()> {
+    let part = write_part(file, content)?;
+    let linked = fs::hard_link(&part, file);
+    fs::remove_file(&part)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => sync_folder_of(file),
+    }
+}
+
+/// Puts a whole file in the place of another.
+pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    rename(&write_part(file, content)?, file)
+}
+
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_folder_of(to)
+}
+
+/// Whether nobody but its owner can read or write it: a copy or a restored backup may have left it open.
+pub fn is_private(file: &Path) -> io::Result<bool> {
+    let mode = fs::metadata(file)?.permissions().mode() & 0o777;
+    Ok(mode == mode & 0o700)
+}
+
+fn write_part(file: &Path, content: &[u8]) -> io::Result<PathBuf> {
+    let part = file.with_extension(format!("part{}", std::process::id()));
+    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    // One that a crash left behind keeps the mode it has.
+    out.set_permissions(Permissions::from_mode(0o600))?;
+    out.write_all(content)?;
+    out.sync_all()?;
+    Ok(part)
+}
+
+/// A name is on the disk when its folder is. Before that a power cut brings the old file back, and what was sealed or
+/// signed with the new one is lost.
+fn sync_folder_of(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_counts_the_new_one_replaces_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.key");
+        make(&file, b"first").unwrap();
+        make(&file, b"second").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"first");
+        replace(&file, b"third").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"third");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part of a file was left behind");
+        assert!(is_private(&file).unwrap());
+        for mode in [0o640, 0o604, 0o601] {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            assert!(!is_private(&file).unwrap(), "{mode:o}");
+        }
+        assert!(make(&folder.path().join("absent/a.key"), b"x").is_err());
+    }
+}

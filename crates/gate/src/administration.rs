@@ -1,0 +1,120 @@
+//! Changes of administration as the ledger tells them: who changed what, never a value. The store writes the event in
+//! the transaction of the change.
+
+use ledger::{ActionType, Event, Outcome, Target, TargetType, Text};
+use policy::Claim;
+use proto::{EgressMode, OrgId};
+use store::{NewEvent, Scope};
+
+use super::Gate;
+
+/// What is administered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Organization,
+    Member,
+    Role,
+    ApiKey,
+    Secret,
+    Egress,
+    Limits,
+    Repository,
+    Configuration,
+    Database,
+    VaultKey,
+}
+
+impl Subject {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Organization => "organization",
+            Self::Member => "member",
+            Self::Role => "role",
+            Self::ApiKey => "api_key",
+            Self::Secret => "secret",
+            Self::Egress => "egress",
+            Self::Limits => "limits",
+            Self::Repository => "repository",
+            Self::Configuration => "configuration",
+            Self::Database => "database",
+            Self::VaultKey => "vault_key",
+        }
+    }
+
+    /// Roles, egress rules and limits decide what may be done; the rest is housekeeping.
+    const fn action(self) -> (ActionType, TargetType) {
+        match self {
+            Self::Role | Self::Egress | Self::Limits => (ActionType::PolicyChange, TargetType::Policy),
+            _ => (ActionType::System, TargetType::System),
+        }
+    }
+}
+
+/// One change: of what, which operation, and the ids and names that it is about.
+#[derive(Clone, Debug)]
+pub struct AdminChange {
+    pub subject: Subject,
+    pub operation: &'static str,
+    pub details: String,
+}
+
+impl AdminChange {
+    pub fn new(subject: Subject, operation: &'static str, details: impl Into<String>) -> Self {
+        Self { subject, operation, details: details.into() }
+    }
+
+    /// Lists of hosts can be long: the event has how many there are, and the hash of them.
+    pub fn egress(mode: EgressMode, allow: &[String], deny: &[String]) -> Self {
+        let rules = serde_json::json!([mode.as_str(), allow, deny]).to_string();
+        let hash = ledger::sha256(rules.as_bytes());
+        let details =
+            format!("mode {}, {} allowed, {} denied, sha256 {hash}", mode.as_str(), allow.len(), deny.len());
+        Self::new(Subject::Egress, "set", details)
+    }
+
+    /// Secrets by their names; values are never told.
+    pub fn secrets<'a>(
+        operation: &'static str,
+        scope: Scope,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let owner = match scope {
+            Scope::Org => "the organisation".to_owned(),
+            Scope::Repo(id) => format!("repository {id}"),
+            Scope::Configuration(id) => format!("configuration {id}"),
+        };
+        let names: Vec<_> = names.into_iter().collect();
+        Self::new(Subject::Secret, operation, format!("of {owner}: {}", names.join(", ")))
+    }
+
+    pub fn limits(budget_micros: Option<i64>, session_limit: Option<i64>) -> Self {
+        let shown = |limit: Option<i64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        let details =
+            format!("budget_micros {}, session_limit {}", shown(budget_micros), shown(session_limit));
+        Self::new(Subject::Limits, "set", details)
+    }
+
+    pub fn action(&self) -> ActionType {
+        self.subject.action().0
+    }
+
+    pub(super) fn describe(&self, event: &mut Event) {
+        event.target = Some(Target {
+            artifact_ref: None,
+            name: Text::cut(self.subject.name()),
+            operation: Some(Text::cut(self.operation)),
+            target_type: self.subject.action().1,
+        });
+        event.notes = Some(Text::cut(&self.details));
+    }
+}
+
+impl Gate {
+    /// The event of a change that somebody makes over HTTP.
+    pub fn admin_event(&self, org: OrgId, actor: &Claim, change: &AdminChange) -> NewEvent {
+        let versions = self.rules.policy().pins().versions();
+        let mut new = self.audit.event(Some(org), change.action(), Outcome::Success, actor, &versions);
+        change.describe(&mut new.event);
+        new
+    }
+}

@@ -1,0 +1,120 @@
+//! What goes into a tool and what comes out is kept by case, named by its content, and only referred to.
+
+use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Text, sha256};
+use proto::OrgId;
+use serde_json::{Value, json};
+use store::{Artifact, JsonText, NewArtifact};
+
+use crate::audit_writer::timestamp;
+use crate::judgement::JudgedCall;
+
+/// The content of one artifact. Larger results are refused by the source that made them.
+pub const LARGEST: usize = 1 << 20;
+
+/// The parameters of a call, as an artifact of its case.
+pub(crate) fn input(call: &JudgedCall, at: chrono::DateTime<chrono::Utc>) -> Option<NewArtifact> {
+    let empty = call.request.target.parameters.as_object().is_none_or(serde_json::Map::is_empty);
+    (!empty).then(|| json_artifact(call, "tool_input", &call.request.target.parameters, at))
+}
+
+/// What a tool gave.
+pub(crate) fn output(call: &JudgedCall, value: &Value, at: chrono::DateTime<chrono::Utc>) -> NewArtifact {
+    json_artifact(call, "tool_output", value, at)
+}
+
+fn json_artifact(call: &JudgedCall, kind: &str, value: &Value, at: chrono::DateTime<chrono::Utc>) -> NewArtifact {
+    // What a tool gives may hold numbers that have no canonical form; it is kept all the same.
+    let content = ledger::canonical(value).unwrap_or_else(|_| value.to_string()).into_bytes();
+    let hash = sha256(&content);
+    NewArtifact {
+        org_id: call.request.caller.org,
+        artifact_id: name(call.request.caller.org, call.case.as_deref(), kind, &hash),
+        kind: kind.to_owned(),
+        hash: hash.to_string(),
+        case_id: call.case.clone(),
+        content_type: "application/json".to_owned(),
+        lineage: JsonText::of(&lineage(&call.request.run.id)),
+        at,
+        content,
+    }
+}
+
+fn lineage(run_id: &str) -> Value {
+    json!({"derived_from": [], "run_id": run_id})
+}
+
+/// The same content of the same case has one name; of two cases, two.
+fn name(org: OrgId, case: Option<&str>, kind: &str, hash: &Hash) -> String {
+    let place = json!([org.to_string(), case, kind, hash.to_string()]).to_string();
+    format!("art_{}", &sha256(place.as_bytes()).to_string()[..40])
+}
+
+/// Whether what is known of an artifact is what its name was made of. One whose row was changed in the database is not.
+pub fn is_named_right(org: OrgId, found: &Artifact) -> bool {
+    let hash = found.hash.parse();
+    hash.is_ok_and(|hash| name(org, found.case_id.as_deref(), &found.kind, &hash) == found.artifact_id)
+}
+
+/// Whether content is what an artifact's hash was made of.
+pub fn is_content_of(found: &Artifact, content: &[u8]) -> bool {
+    sha256(content).to_string() == found.hash
+}
+
+/// How a new artifact is referred to.
+pub(crate) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactRef> {
+    let size = i64::try_from(new.content.len()).ok()?;
+    reference(&Artifact {
+        artifact_id: new.artifact_id.clone(),
+        kind: new.kind.clone(),
+        hash: new.hash.clone(),
+        case_id: new.case_id.clone(),
+        scope: if new.case_id.is_some() { "case".to_owned() } else { "system".to_owned() },
+        content_type: Some(new.content_type.clone()),
+        byte_size: size,
+        lineage: Some(lineage(run_id)),
+        created_at: new.at,
+    })
+}
+
+/// An artifact of which no more is known than what its caller says.
+pub fn unknown_reference(artifact_id: Text<3, 120>, hash_sha256: Hash) -> ArtifactRef {
+    ArtifactRef {
+        artifact_id,
+        artifact_kind: Text::fit("unknown"),
+        byte_size: None,
+        case_id: None,
+        confidentiality: None,
+        content_type: None,
+        created_at_utc: None,
+        hash_sha256,
+        hash_source: None,
+        lineage: None,
+        scope: None,
+        storage_locator: None,
+    }
+}
+
+/// How an artifact is referred to. `None` for a row that no reference can be made of, which we never write.
+pub fn reference(found: &Artifact) -> Option<ArtifactRef> {
+    let run_id = found.lineage.as_ref().and_then(|lineage| lineage["run_id"].as_str());
+    Some(ArtifactRef {
+        artifact_id: Text::new(found.artifact_id.as_str()).ok()?,
+        artifact_kind: Text::new(found.kind.as_str()).ok()?,
+        byte_size: u64::try_from(found.byte_size).ok(),
+        case_id: found.case_id.as_deref().and_then(|case| Text::new(case).ok()),
+        confidentiality: None,
+        content_type: found.content_type.as_deref().map(Text::cut),
+        created_at_utc: Some(timestamp(found.created_at)),
+        hash_sha256: found.hash.parse().ok()?,
+        hash_source: Some(HashSource::Bytes),
+        lineage: run_id.and_then(|run| {
+            Some(Lineage {
+                derived_from: Vec::new(),
+                run_id: Some(Text::new(run).ok()?),
+                transformation: None,
+            })
+        }),
+        scope: Some(if found.case_id.is_some() { ArtifactScope::Case } else { ArtifactScope::System }),
+        storage_locator: None,
+    })
+}

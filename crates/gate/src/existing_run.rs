@@ -1,0 +1,157 @@
+//! A request whose run exists already: answered, in flight on another instance, or orphaned by one that died.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use policy::{RunState, Versions, decide};
+use proto::ToolErrorCode;
+use serde_json::json;
+use store::{Change, GateWrite, Run, StoreError, Written};
+
+use crate::judgement::{JudgedCall, Undecidable};
+use crate::request::CallRequest;
+use crate::result::{CallResult, Refusal};
+use crate::tool::{Tool, Work};
+use crate::{DEAD_AFTER, Gate};
+
+/// Between two lookups of a call that another instance executes. Instances do not notify each other.
+const POLL: Duration = Duration::from_millis(100);
+/// How much longer than the tool's own timeout a caller waits for another instance.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// What an existing run means for a request with its id.
+pub(crate) enum ExistingRun {
+    /// It is a run of somebody else, or of another request.
+    Conflict,
+    Answered(CallResult),
+    /// Nobody executes it any more.
+    Orphaned(Box<Run>),
+    /// It was deleted, or another instance takes too long.
+    Unresolved(Refusal),
+}
+
+/// What became of an attempt to take over an orphaned call.
+pub(crate) enum TakeOver {
+    /// It is ours now, and may be executed again.
+    Execute { call: Box<JudgedCall>, tool: Arc<dyn Tool>, versions: Versions },
+    /// It was given up, or somebody else was faster: look it up again.
+    LookAgain,
+}
+
+impl Gate {
+    /// Finds out what an existing run means, and waits as long as another instance executes it.
+    pub(crate) async fn resolve(
+        &self,
+        request: &CallRequest,
+        run: Run,
+    ) -> Result<ExistingRun, Undecidable> {
+        if run.request_hash != Some(request.request_hash.to_string())
+            || run.actor != json!(request.caller.actor)
+        {
+            return Ok(ExistingRun::Conflict);
+        }
+        let tool = self.find_tool(request).await?;
+        let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
+        match tokio::time::timeout(patience, self.wait_for_end(request, run)).await {
+            Ok(existing) => existing,
+            Err(_) => {
+                let late = "the call is still in flight: try again";
+                Ok(ExistingRun::Unresolved(Refusal::new(ToolErrorCode::DependencyDown, late)))
+            }
+        }
+    }
+
+    async fn wait_for_end(&self, request: &CallRequest, mut run: Run) -> Result<ExistingRun, Undecidable> {
+        loop {
+            if run.status.is_terminal() {
+                let result = stored_result(request, &run);
+                self.recent_results.insert(request.key(), request.fingerprint(), &result);
+                return Ok(ExistingRun::Answered(result));
+            }
+            if self.is_orphaned(&run).await? {
+                return Ok(ExistingRun::Orphaned(Box::new(run)));
+            }
+            tokio::time::sleep(POLL).await;
+            match self.store.run(request.caller.org, &request.run.id).await? {
+                Some(found) => run = found,
+                None => return Ok(ExistingRun::Unresolved(Refusal::unknown())),
+            }
+        }
+    }
+
+    /// Whether nobody executes a call that has not ended.
+    async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
+        let Some(instance) = &run.instance else { return Ok(false) };
+        if *instance == self.instance {
+            // This request is the one that this instance executes under the id, so no other does: the database committed
+            // the claim, but its reply was lost and the caller was told to retry.
+            return Ok(true);
+        }
+        let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+        let Some(process) = self.store.seen_instance(instance, before).await? else { return Ok(true) };
+        Ok(matches!((&self.process, process), (Some(own), Some(other)) if own.knows_dead(&other)))
+    }
+
+    /// Takes over an orphaned call if a second execution cannot harm and policy still allows it; otherwise its outcome is
+    /// unknown.
+    pub(crate) async fn take_over(
+        &self,
+        request: &Arc<CallRequest>,
+        run: Run,
+    ) -> Result<TakeOver, Undecidable> {
+        let judgement = self.judge(request).await?;
+        // The run that it belongs to may have died with the instance that claimed it.
+        let asked = policy::Request { run: RunState::New, ..judgement.asked };
+        let allowed = decide(&self.rules.policy(), &asked).outcome == policy::Outcome::Allow;
+        let replayable = |tool: &Arc<dyn Tool>| matches!(tool.work(), Work::Outside(tool) if tool.replay_safe());
+        let Some(tool) = judgement.tool.filter(|tool| allowed && replayable(tool)) else {
+            self.give_up(&run).await?;
+            return Ok(TakeOver::LookAgain);
+        };
+        let change = Change::Take {
+            org: run.org_id,
+            run_id: run.run_id.clone(),
+            from: run.instance.clone().unwrap_or_default(),
+            to: self.instance.clone(),
+        };
+        match self.store.gate_write(GateWrite::new(change, Vec::new())).await? {
+            Written::Done => {
+                // The run was made by the first judgement: its end must agree with it.
+                let (case, parent_run_id) = (run.case_id, run.parent_run_id);
+                let call = Box::new(JudgedCall { case, parent_run_id, ..judgement.call });
+                let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
+                Ok(TakeOver::Execute { call, tool, versions })
+            }
+            _ => Ok(TakeOver::LookAgain),
+        }
+    }
+
+    /// Records that nobody knows the outcome of a call.
+    pub(crate) async fn give_up(&self, run: &Run) -> Result<(), StoreError> {
+        let name = policy::full_name(
+            run.tool.as_deref().unwrap_or_default(),
+            run.operation.as_deref().unwrap_or_default(),
+        );
+        // A source that cannot be asked must not keep the run open for ever.
+        let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await.ok().flatten();
+        let writes = tool.and_then(|tool| tool.writes().cloned());
+        let Some(call) = JudgedCall::of_run(run, writes) else { return Ok(()) };
+        let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };
+        let instance = run.instance.clone().unwrap_or_default();
+        let (mut write, _) = self.end(&call, &instance, Err(Refusal::unknown()), &versions);
+        if let Change::End { ended, .. } = &mut write.change {
+            "unknown".clone_into(&mut ended.outcome);
+        }
+        metrics::counter!("proliferate_gate_unknown_total").increment(1);
+        tracing::warn!(run = %run.run_id, "an instance died while it executed a call: its outcome is unknown");
+        // Whoever was faster wrote the same, or knew better.
+        self.store.gate_write(write).await.map(drop)
+    }
+}
+
+/// The result of a run that has ended.
+pub(crate) fn stored_result(request: &CallRequest, run: &Run) -> CallResult {
+    let stored = run.answer.clone().and_then(|answer| serde_json::from_value(answer).ok());
+    stored.unwrap_or_else(|| CallResult::refused(request, &Refusal::unknown()))
+}

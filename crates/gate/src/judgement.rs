@@ -1,0 +1,313 @@
+//! The judgement of a request: what policy is asked about it, from facts that we establish ourselves, and the verdict.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ledger::ArtifactRef;
+use policy::{Action, Flag, Grant, ModeDecision, Request, Risk, RunState, Verdict, Versions, Write, decide, resolve_mode};
+use proto::{RunKind, RunStatus};
+use store::{Run, StoreError};
+
+use crate::Gate;
+use crate::artifacts::reference;
+use crate::lock::LockUnread;
+use crate::request::{BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
+use crate::tool::{EXPORT, SourceError, Tool};
+
+/// Nothing can be decided now, so nothing is done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Undecidable {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lock(#[from] LockUnread),
+    #[error(transparent)]
+    Source(#[from] SourceError),
+}
+
+/// A request with what the gate has established about it: what its run, events and artifacts say.
+#[derive(Clone, Debug)]
+pub(crate) struct JudgedCall {
+    pub(crate) request: Arc<CallRequest>,
+    /// The caller's case, or that of the run above.
+    pub(crate) case: Option<String>,
+    /// The active parent, or the run that is retried. One that does not count is none: it may be somebody else's.
+    pub(crate) parent_run_id: Option<String>,
+    /// In our own words, where we know them.
+    pub(crate) input_artifacts: Vec<ArtifactRef>,
+    pub(crate) writes: Option<Write>,
+    /// The ticket, in a lane that breaks the glass.
+    pub(crate) ticket: Option<String>,
+}
+
+/// What was decided about a request.
+pub(crate) struct Judgement {
+    pub(crate) call: JudgedCall,
+    /// What policy was asked.
+    pub(crate) asked: Request,
+    pub(crate) verdict: Verdict,
+    pub(crate) versions: Versions,
+    pub(crate) tool: Option<Arc<dyn Tool>>,
+    pub(crate) root_run_id: String,
+    pub(crate) retry_count: i64,
+}
+
+impl JudgedCall {
+    /// A request about which nothing is established.
+    pub(crate) fn unjudged(request: &Arc<CallRequest>) -> Self {
+        Self {
+            request: request.clone(),
+            case: request.case.clone(),
+            parent_run_id: None,
+            input_artifacts: request.target.input_artifacts.clone(),
+            writes: None,
+            ticket: None,
+        }
+    }
+
+    /// The call that a run was made for, as far as its end needs it. `None` for a run that is not a call.
+    pub(crate) fn of_run(run: &Run, writes: Option<Write>) -> Option<Self> {
+        let actor = serde_json::from_value(run.actor.clone()).ok()?;
+        let request = CallRequest {
+            entry_point: EntryPoint::ToolCalls,
+            caller: Caller {
+                org: run.org_id,
+                session: run.session_id,
+                actor,
+                role: run.role_id.clone(),
+            },
+            claimed: None,
+            agent_name: None,
+            target: Target {
+                lane: run.lane_id.clone()?,
+                tool: run.tool.clone()?,
+                operation: run.operation.clone()?,
+                parameters: serde_json::Value::Null,
+                input_artifacts: Vec::new(),
+            },
+            run: RunRequest {
+                id: run.run_id.clone(),
+                parent: run.parent_run_id.clone(),
+                retry_of: None,
+                correlation: run.correlation_id.clone(),
+            },
+            case: run.case_id.clone(),
+            scope: BTreeSet::new(),
+            break_glass: BreakGlass::default(),
+            demanded: None,
+            request_hash: run.request_hash.as_ref()?.parse().ok()?,
+        };
+        Some(Self {
+            parent_run_id: run.parent_run_id.clone(),
+            writes,
+            ticket: (run.kind == RunKind::Override).then(String::new),
+            ..Self::unjudged(&Arc::new(request))
+        })
+    }
+
+    pub(crate) fn kind(&self) -> RunKind {
+        if self.request.full_name() == EXPORT {
+            RunKind::Export
+        } else if self.writes.is_some() {
+            RunKind::DbWrite
+        } else if self.ticket.is_some() {
+            RunKind::Override
+        } else {
+            RunKind::ToolGateway
+        }
+    }
+}
+
+/// The runs that a request refers to.
+struct Ancestors {
+    state: RunState,
+    /// The retried run, else the active parent.
+    above: Option<Run>,
+    retried: bool,
+}
+
+impl Gate {
+    /// Decides about a request.
+    pub(crate) async fn judge(&self, request: &Arc<CallRequest>) -> Result<Judgement, Undecidable> {
+        let policy = self.rules.policy();
+        let tool = self.find_tool(request).await?;
+        let ancestors = self.ancestors(request).await?;
+        let above = ancestors.above.as_ref();
+        let case = request.case.clone().or_else(|| above?.case_id.clone());
+        let mut flags = tool_flags(request, case.as_deref(), tool.as_deref());
+        let input_artifacts = self.resolve_artifacts(request, case.as_deref(), &mut flags).await?;
+        let asked = Request {
+            actor: request.caller.actor.clone(),
+            claimed: request.claimed.clone(),
+            role: request.caller.role.clone(),
+            lane: request.target.lane.clone(),
+            action: action(request, tool.as_deref()),
+            scope: scope(request, case.is_some()),
+            refs: tool.as_ref().map(|tool| tool.refs(&request.target.parameters)).unwrap_or_default(),
+            flags,
+            run: ancestors.state.clone(),
+            demanded: request.demanded.clone(),
+            mode: self.mode(request, tool.as_deref()).await?,
+            locked: self.lock.is_engaged()?,
+            grant: self.grant(request).await?,
+        };
+        let verdict = decide(&policy, &asked);
+        Ok(Judgement {
+            asked,
+            verdict,
+            versions: policy.pins().versions(),
+            root_run_id: above.map_or_else(|| request.run.id.clone(), |run| run.root_run_id.clone()),
+            retry_count: above.filter(|_| ancestors.retried).map_or(0, |run| run.retry_count + 1),
+            call: JudgedCall {
+                request: request.clone(),
+                parent_run_id: above.map(|run| run.run_id.clone()),
+                case,
+                input_artifacts,
+                writes: tool.as_ref().and_then(|tool| tool.writes().cloned()),
+                ticket: request.break_glass.ticket.clone().filter(|_| self.breaks_glass(request)),
+            },
+            tool,
+        })
+    }
+
+    pub(crate) async fn find_tool(
+        &self,
+        request: &CallRequest,
+    ) -> Result<Option<Arc<dyn Tool>>, SourceError> {
+        self.sources.find(&self.rules.policy(), request.caller.org, &request.full_name()).await
+    }
+
+    /// What the modes say about a tool that they govern: the automation's, the organization's, or that of its risk.
+    async fn mode(
+        &self,
+        request: &CallRequest,
+        tool: Option<&dyn Tool>,
+    ) -> Result<Option<ModeDecision>, StoreError> {
+        let Some((tool, key)) = tool.and_then(|tool| Some((tool, tool.mode_key()?))) else { return Ok(None) };
+        let Caller { org, session, .. } = &request.caller;
+        let modes = self.store.action_modes_for(*org, *session, key.as_str()).await?;
+        Ok(Some(resolve_mode(&key, modes.automation.as_ref(), &modes.org, tool.risk())))
+    }
+
+    async fn ancestors(&self, request: &CallRequest) -> Result<Ancestors, StoreError> {
+        if request.run.retry_of.is_some() {
+            let above = self.retried_run(request).await?;
+            let state = if above.is_none() { RunState::Inactive } else { RunState::New };
+            return Ok(Ancestors { state, above, retried: true });
+        }
+        let (state, above) = self.parent_run(request).await?;
+        Ok(Ancestors { state, above, retried: false })
+    }
+
+    /// The run that a request retries: it has ended, and was a call of the same tool.
+    async fn retried_run(&self, request: &CallRequest) -> Result<Option<Run>, StoreError> {
+        let Some(retry) = &request.run.retry_of else { return Ok(None) };
+        let found = self.store.run(request.caller.org, &retry.run_id).await?;
+        Ok(found.filter(|run| {
+            run.status.is_terminal()
+                && run.tool.as_deref() == Some(&request.target.tool)
+                && is_of_case(request, run)
+        }))
+    }
+
+    async fn parent_run(&self, request: &CallRequest) -> Result<(RunState, Option<Run>), StoreError> {
+        let Some(id) = &request.run.parent else { return Ok((RunState::New, None)) };
+        let found = self.store.run(request.caller.org, id).await?;
+        let found = found.filter(|run| run.status == RunStatus::Running);
+        let found = found.filter(|run| run.case_id.is_none() || is_of_case(request, run));
+        let state = match &found {
+            // The gateway itself named the turn that a callback belongs to, and that turn has ended since: the callback
+            // is judged like one between two turns.
+            None if request.entry_point == EntryPoint::Callback => RunState::New,
+            None => RunState::Inactive,
+            Some(run) => RunState::Active(Versions {
+                lanes: run.lanes_version.clone(),
+                roles: run.roles_version.clone(),
+            }),
+        };
+        Ok((state, found))
+    }
+
+    /// The artifacts that a request names, as we know them. One that does not exist and one of another case raise the
+    /// same flag, or the answer would tell which exist.
+    async fn resolve_artifacts(
+        &self,
+        request: &CallRequest,
+        case: Option<&str>,
+        flags: &mut BTreeSet<Flag>,
+    ) -> Result<Vec<ArtifactRef>, StoreError> {
+        let mut resolved = Vec::with_capacity(request.target.input_artifacts.len());
+        for given in &request.target.input_artifacts {
+            let found = self.store.artifact(request.caller.org, given.artifact_id.as_str()).await?;
+            let own = found.filter(|found| {
+                found.hash == given.hash_sha256.to_string()
+                    && (found.case_id.is_none() || found.case_id.as_deref() == case)
+            });
+            let known = own.as_ref().and_then(reference);
+            if known.is_none() {
+                flags.insert(Flag::cross_case_lookup());
+            }
+            resolved.push(known.unwrap_or_else(|| given.clone()));
+        }
+        Ok(resolved)
+    }
+
+    fn breaks_glass(&self, request: &CallRequest) -> bool {
+        let policy = self.rules.policy();
+        policy.lane(&request.target.lane).is_some_and(|lane| lane.override_minutes.is_some())
+    }
+
+    /// The break-glass grant that the caller holds under the ticket it names.
+    async fn grant(&self, request: &CallRequest) -> Result<Option<Grant>, StoreError> {
+        let user = request.caller.actor.actor_id.parse().ok();
+        let (true, Some(ticket), Some(user)) =
+            (self.breaks_glass(request), &request.break_glass.ticket, user)
+        else {
+            return Ok(None);
+        };
+        let now = self.clock.now();
+        let found = self.store.override_grant(request.caller.org, user, ticket, now).await?;
+        Ok(found.map(|grant| Grant {
+            ticket: grant.ticket,
+            reason: grant.reason,
+            from: grant.valid_from.timestamp(),
+            until: grant.valid_until.timestamp(),
+            now: now.timestamp(),
+        }))
+    }
+}
+
+fn action(request: &CallRequest, tool: Option<&dyn Tool>) -> Action {
+    Action::Tool {
+        tool_name: request.target.tool.clone(),
+        operation: request.target.operation.clone(),
+        risk: tool.map_or(Risk::Danger, Tool::risk),
+        registered: tool.is_some(),
+        writes: tool.and_then(Tool::writes).cloned(),
+    }
+}
+
+/// A call below a run with a case has that case, whether it names it or not.
+fn scope(request: &CallRequest, has_case: bool) -> BTreeSet<String> {
+    let mut scope = request.scope.clone();
+    if has_case {
+        scope.insert("case_id".to_owned());
+    }
+    scope
+}
+
+/// What the call would do beyond its own case.
+fn tool_flags(request: &CallRequest, case: Option<&str>, tool: Option<&dyn Tool>) -> BTreeSet<Flag> {
+    let flags = tool.into_iter().flat_map(|tool| tool.flags().iter().map(|name| Flag::new(*name)));
+    let mut flags: BTreeSet<Flag> = flags.collect();
+    // The case of a sandbox is its session; naming another one is a look into that.
+    if request.caller.session.is_some_and(|own| case != Some(own.to_string().as_str())) {
+        flags.insert(Flag::cross_case_lookup());
+    }
+    flags
+}
+
+/// A child belongs to the case of the run above it, also where it does not name it.
+fn is_of_case(request: &CallRequest, above: &Run) -> bool {
+    request.case.is_none() || above.case_id == request.case
+}

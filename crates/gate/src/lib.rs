@@ -1,0 +1,187 @@
+//! The only entry point for side effects: judge, claim, execute, record. It issues [`Permit`]s that nothing else can make.
+//!
+//! The decision, the claim and the event that records them are one durable transaction before the effect; the outcome, the
+//! result and its event are one after it. So a call is executed once, on whichever instance it arrives, and a crash between
+//! the two leaves an honest `unknown`.
+//!
+//! The crate knows neither HTTP nor sessions nor sandboxes: entry points hand in a [`CallRequest`] and render a
+//! [`CallResult`], and tools come from [`Sources`].
+
+mod administration;
+mod artifacts;
+mod audit_writer;
+mod checkpoints;
+mod existing_run;
+mod governance;
+mod judgement;
+mod lock;
+mod permit;
+mod pipeline;
+mod process;
+mod recent_results;
+mod record;
+mod refusals;
+mod request;
+mod result;
+mod rules;
+mod runs;
+mod settings;
+mod tool;
+mod upkeep;
+mod verify;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::{Clock, Rng};
+use parking_lot::Mutex;
+use proto::{OrgId, SessionId};
+use store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use audit_writer::AuditWriter;
+use checkpoints::Checkpoints;
+use lock::SafetyLockReading;
+use pipeline::InFlight;
+use process::Process;
+use recent_results::RecentResults;
+use refusals::Refusals;
+use rules::Rules;
+
+pub use administration::{AdminChange, Subject};
+pub use artifacts::{LARGEST, is_content_of, is_named_right, reference, unknown_reference};
+pub use checkpoints::{
+    CheckpointFailure, SigningKeyError, audit_public_key, read_checkpoints, sign_ledger, signs_now,
+};
+pub use governance::{Governance, GovernanceError, Grant, first_start_event};
+pub use lock::follow_lock;
+pub use permit::Permit;
+pub use refusals::CALL_RATES;
+pub use request::{
+    BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN, Target,
+    callback_run,
+};
+pub use result::{CallOutcome, CallResult};
+pub use rules::{RulesError, read_policy};
+pub use runs::{
+    ArtifactReading, Attempt, AttemptError, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, agent,
+    agent_role,
+};
+pub use settings::GateSettings;
+pub use tool::{EXPORT, Failure, Output, Outside, SourceError, Sources, Tool, Within, Work};
+pub use upkeep::keep_gate;
+pub use verify::{Difference, Verified, VerifyError, verify_database};
+
+/// An instance that was not seen for this long has died, as far as its calls are concerned. One on the same machine that has
+/// died for certain is forgotten at once ([`Process`]).
+const DEAD_AFTER: Duration = Duration::from_secs(30);
+
+/// The gate of one instance.
+pub struct Gate {
+    store: Store,
+    clock: Clock,
+    instance: String,
+    process: Option<Process>,
+    rules: Rules,
+    sources: Arc<dyn Sources>,
+    lock: SafetyLockReading,
+    audit: AuditWriter,
+    checkpoints: Checkpoints,
+    /// Calls that this instance executes now.
+    in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
+    recent_results: RecentResults,
+    refusals: Refusals,
+    /// The runs of the turns that sessions of this instance are in.
+    turns: Mutex<HashMap<SessionId, String>>,
+    /// Cancelled when the gateway stops: an outcome that cannot be recorded is not retried any more.
+    closing: CancellationToken,
+}
+
+/// The gate cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum GateError {
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    #[error(transparent)]
+    Key(#[from] SigningKeyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A gate that lacks only its tools, which need parts of the gateway that need the gate.
+pub struct OpenGate {
+    store: Store,
+    clock: Clock,
+    instance: String,
+    rules: Rules,
+    audit: AuditWriter,
+    checkpoints: Checkpoints,
+}
+
+impl OpenGate {
+    /// Reads policy and signing key.
+    pub async fn open(
+        settings: &GateSettings,
+        store: &Store,
+        clock: &Clock,
+        rng: &Rng,
+        instance: &str,
+    ) -> Result<Self, GateError> {
+        let rules = Rules::load(settings.policy_dir.as_deref()).await?;
+        let checkpoints = Checkpoints::open(settings, store, clock, rng).await?;
+        let audit = AuditWriter::new(clock.clone(), rng.clone(), checkpoints.parameters_key());
+        Ok(Self {
+            store: store.clone(),
+            clock: clock.clone(),
+            instance: instance.to_owned(),
+            rules,
+            audit,
+            checkpoints,
+        })
+    }
+
+    pub fn with_sources(self, sources: Arc<dyn Sources>, closing: CancellationToken) -> Gate {
+        Gate {
+            store: self.store,
+            instance: self.instance,
+            process: Process::own(),
+            rules: self.rules,
+            sources,
+            lock: SafetyLockReading::new(),
+            audit: self.audit,
+            checkpoints: self.checkpoints,
+            in_flight: Mutex::default(),
+            recent_results: RecentResults::new(),
+            refusals: Refusals::new(&self.clock),
+            turns: Mutex::default(),
+            closing,
+            clock: self.clock,
+        }
+    }
+}
+
+impl Gate {
+    /// Signs off this instance and writes the last checkpoint. The last thing before the database closes.
+    pub async fn close(&self) {
+        if let Err(error) = self.record_refusals(true).await {
+            tracing::error!(%error, "the number of refused calls that were not recorded is lost");
+        }
+        if let Err(error) = self.checkpoints.write().await {
+            tracing::error!(%error, "no checkpoint of the ledger could be written at the end");
+        }
+        if let Err(error) = self.store.forget_instance(&self.instance).await {
+            tracing::warn!(%error, "this instance could not be signed off; its calls count as lost in a while");
+        }
+    }
+
+    /// What the gate stands on beside the database, by name, and whether it can be read and written.
+    pub fn checks(&self) -> [(&'static str, Result<(), String>); 3] {
+        let or = |ok: bool, why: &str| if ok { Ok(()) } else { Err(why.to_owned()) };
+        let lock = self.lock.is_engaged().map(drop).map_err(|unread| unread.to_string());
+        let policy = or(self.rules.is_readable(), "PROLIFERATE_POLICY_DIR cannot be read, or hangs");
+        let checkpoints =
+            or(self.checkpoints.is_writable(), "AUDIT_CHECKPOINT_DIR cannot be written, or hangs");
+        [("safety_lock", lock), ("policy", policy), ("checkpoints", checkpoints)]
+    }
+}

@@ -1,0 +1,69 @@
+//! The global safety lock as this instance last read it. It fails closed: while it cannot be read, no call is executed.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use clock::Clock;
+use parking_lot::Mutex;
+use store::{Store, StoreError};
+use tokio::time::MissedTickBehavior;
+
+use super::Gate;
+
+/// What an operator changes counts within a second.
+const EVERY: Duration = Duration::from_millis(500);
+/// A reading older than this is worth nothing: the lock may have been engaged since.
+const OLDEST: Duration = Duration::from_secs(2);
+
+/// The last reading of the lock.
+pub(crate) struct SafetyLockReading {
+    /// The machine's, whatever clock the rest of the gate has: this is about real time.
+    clock: Clock,
+    last: Mutex<Option<Reading>>,
+}
+
+#[derive(Clone, Copy)]
+struct Reading {
+    engaged: bool,
+    /// When it was asked for, by the clock above.
+    at: Duration,
+}
+
+/// The lock could not be read for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the safety lock could not be read for 2 seconds, so no call is executed")]
+pub(crate) struct LockUnread;
+
+impl SafetyLockReading {
+    pub(crate) fn new() -> Self {
+        Self { clock: Clock::system(), last: Mutex::new(None) }
+    }
+
+    /// Whether the lock is engaged.
+    pub(crate) fn is_engaged(&self) -> Result<bool, LockUnread> {
+        let last = *self.last.lock();
+        let fresh = last.filter(|last| self.clock.elapsed().saturating_sub(last.at) <= OLDEST);
+        fresh.map(|last| last.engaged).ok_or(LockUnread)
+    }
+
+    pub(crate) async fn read(&self, store: &Store) -> Result<(), StoreError> {
+        let at = self.clock.elapsed();
+        let engaged = store.safety_lock().await?.is_some_and(|lock| lock.locked);
+        *self.last.lock() = Some(Reading { engaged, at });
+        Ok(())
+    }
+}
+
+/// Reads the lock again and again as long as there is a gate, and does nothing else: whatever hangs elsewhere must not
+/// keep it.
+pub async fn follow_lock(gate: Weak<Gate>) {
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(gate) = gate.upgrade() else { return };
+        if let Err(error) = gate.lock.read(&gate.store).await {
+            tracing::error!(%error, "the safety lock cannot be read; calls are refused while that lasts");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! One call, from the request to the result: judge, claim, execute, record.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::crash_point;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use policy::Versions;
+use proto::{OrgId, ToolErrorCode};
+use store::{GateWrite, Run, StoreError, Written};
+
+use crate::existing_run::{ExistingRun, TakeOver, stored_result};
+use crate::judgement::{JudgedCall, Judgement, Undecidable};
+use crate::record::Prepared;
+use crate::request::{CallRequest, Fingerprint};
+use crate::result::{CallResult, Refusal};
+use crate::tool::{Failure, Outside, Tool, Within, Work};
+use crate::{Gate, Permit};
+
+/// Judgements of one call. A parent run that ends between judgement and claim makes a new one necessary, and it can end
+/// only once.
+const MAX_JUDGEMENTS: u32 = 3;
+/// Attempts to take over an orphaned call, or to find out who was faster.
+const MAX_TAKE_OVERS: u32 = 3;
+/// Between two attempts to record an effect that has happened.
+const RETRY: Duration = Duration::from_millis(500);
+
+type Execution = Shared<BoxFuture<'static, CallResult>>;
+
+/// A call that this instance executes: which one, and where its result will be.
+pub(crate) struct InFlight {
+    fingerprint: Fingerprint,
+    execution: Execution,
+}
+
+/// What a claim led to.
+enum Claimed {
+    /// The call is ours to execute, or was executed in the same transaction.
+    Ours,
+    /// A run with this id exists.
+    Exists(Box<Run>),
+    /// The facts of the judgement changed before the claim.
+    Stale,
+    Failed(StoreError),
+}
+
+impl Gate {
+    /// Executes a call, or returns the result that it had before. It continues when its caller hangs up.
+    pub async fn call(self: &Arc<Self>, request: CallRequest) -> CallResult {
+        self.submit(request, None).await
+    }
+
+    /// Like [`Gate::call`], with an effect that owns what no request can hold, such as a request body. The tool that the
+    /// request names is judged and checked as always; the effect replaces only its execution, and is dropped with the
+    /// call.
+    pub async fn call_with(self: &Arc<Self>, request: CallRequest, effect: Box<dyn Outside>) -> CallResult {
+        self.submit(request, Some(effect)).await
+    }
+
+    async fn submit(self: &Arc<Self>, request: CallRequest, effect: Option<Box<dyn Outside>>) -> CallResult {
+        let (key, fingerprint) = (request.key(), request.fingerprint());
+        if let Some(result) = self.recent_results.get(&key, &fingerprint) {
+            return result;
+        }
+        let (gate, request) = (self.clone(), Arc::new(request));
+        let inside = (self.clone(), request.clone());
+        let execution = async move { perform(&inside.0, &inside.1, effect.as_deref()).await }.boxed().shared();
+        let Some(execution) = gate.join(&key, fingerprint, execution) else {
+            return gate.conflict(&request).await;
+        };
+        // A task of its own from the start: a caller that hangs up must not leave a claimed call that nobody executes.
+        let done = tokio::spawn(async move {
+            let in_flight = InFlightGuard { gate, key, execution };
+            in_flight.execution.clone().await
+        });
+        done.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown()))
+    }
+
+    /// Registers an execution, or finds the same call in flight. `None`: another call is in flight under its id.
+    fn join(
+        &self,
+        key: &(OrgId, String),
+        fingerprint: Fingerprint,
+        execution: Execution,
+    ) -> Option<Execution> {
+        let mut in_flight = self.in_flight.lock();
+        match in_flight.get(key) {
+            Some(found) if found.fingerprint != fingerprint => None,
+            Some(found) => Some(found.execution.clone()),
+            None => {
+                let new = InFlight { fingerprint, execution: execution.clone() };
+                in_flight.insert(key.clone(), new);
+                Some(execution)
+            }
+        }
+    }
+}
+
+/// A call is in flight until this is dropped, however it ends.
+struct InFlightGuard {
+    gate: Arc<Gate>,
+    key: (OrgId, String),
+    execution: Execution,
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        let mut in_flight = self.gate.in_flight.lock();
+        // Another call may have come under its id since.
+        if in_flight.get(&self.key).is_some_and(|found| found.execution.ptr_eq(&self.execution)) {
+            in_flight.remove(&self.key);
+        }
+    }
+}
+
+async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Outside>) -> CallResult {
+    for _ in 0..MAX_JUDGEMENTS {
+        let judgement = match gate.judge(request).await {
+            Ok(judgement) => judgement,
+            Err(error) => return unavailable(request, &error),
+        };
+        count(&judgement);
+        crash_point("gate-decided");
+        if let Some(result) = act(gate, &judgement, effect).await {
+            return result;
+        }
+    }
+    let changing = "the run that the call belongs to changes all the time";
+    CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, changing))
+}
+
+fn count(judgement: &Judgement) {
+    let name = match judgement.verdict.outcome {
+        policy::Outcome::Allow => "allow",
+        policy::Outcome::Deny => "deny",
+    };
+    metrics::counter!("proliferate_gate_verdicts_total", "verdict" => name).increment(1);
+}
+
+/// Does what was decided. `None`: the facts of the judgement changed in between.
+async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -> Option<CallResult> {
+    let request = &judgement.call.request;
+    let refusal = refusal(judgement);
+    let share = if refusal.is_some() { gate.take_refusal(request) } else { gate.take_allowed(request) };
+    if let Err(over) = share {
+        // A retry is not refused for its share: it has a result.
+        return Some(match gate.store.run(request.caller.org, &request.run.id).await {
+            Ok(Some(run)) => follow(gate, request, run).await,
+            _ => gate.refuse_unrecorded(request, &over),
+        });
+    }
+    match (refusal, judgement.tool.as_deref()) {
+        (Some(refusal), _) => record_ended(gate, judgement, Err(refusal)).await,
+        (None, None) => Some(CallResult::unrecorded(request, &Refusal::unknown())),
+        (None, Some(tool)) => match tool.work() {
+            Work::Within(within) => {
+                record_ended(gate, judgement, prepare(&judgement.call, tool, within).await).await
+            }
+            Work::Outside(outside) => {
+                let written = gate.store.gate_write(gate.claim(judgement)).await;
+                let outside = effect.unwrap_or(outside);
+                match claimed(written) {
+                    Claimed::Ours => {
+                        let Judgement { call, versions, .. } = judgement;
+                        Some(execute(gate, call, Execute { tool, outside, versions }).await)
+                    }
+                    other => unclaimed(gate, request, other).await,
+                }
+            }
+        },
+    }
+}
+
+/// What a tool within the database would do. It has changed nothing yet, so if it fails nothing has happened.
+async fn prepare(call: &JudgedCall, tool: &dyn Tool, within: &dyn Within) -> Prepared {
+    let preparing = AssertUnwindSafe(within.prepare(&call.request)).catch_unwind();
+    match tokio::time::timeout(tool.timeout(), preparing).await {
+        Ok(Ok(prepared)) => prepared.map_err(Refusal::from),
+        Ok(Err(_)) => Err(Refusal::new(ToolErrorCode::ToolError, "the tool panicked; nothing was done")),
+        Err(_) => Err(Failure::Timeout.into()),
+    }
+}
+
+/// Writes a call that ends with its claim, in one transaction.
+async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) -> Option<CallResult> {
+    let request = &judgement.call.request;
+    let (write, mut result) = gate.claim_ended(judgement, prepared);
+    let mut written = gate.store.gate_write(write).await;
+    if matches!(written, Ok(Written::Gone)) {
+        let gone = Refusal::new(ToolErrorCode::ToolError, "What this would change does not exist any more.");
+        let (write, refused) = gate.claim_ended(judgement, Err(gone));
+        (written, result) = (gate.store.gate_write(write).await, refused);
+    }
+    match claimed(written) {
+        Claimed::Ours => {
+            crash_point("gate-settled");
+            gate.recent_results.insert(request.key(), request.fingerprint(), &result);
+            Some(result)
+        }
+        other => unclaimed(gate, request, other).await,
+    }
+}
+
+fn claimed(written: Result<Written, StoreError>) -> Claimed {
+    match written {
+        Ok(Written::Done) => Claimed::Ours,
+        Ok(Written::Known(run)) => Claimed::Exists(run),
+        Ok(Written::ParentInactive | Written::NotYours | Written::Gone) => Claimed::Stale,
+        Err(error) => Claimed::Failed(error),
+    }
+}
+
+async fn unclaimed(gate: &Gate, request: &Arc<CallRequest>, claimed: Claimed) -> Option<CallResult> {
+    match claimed {
+        Claimed::Ours | Claimed::Stale => None,
+        Claimed::Exists(run) => Some(follow(gate, request, *run).await),
+        // No audit, no effect.
+        Claimed::Failed(error) => Some(unavailable(request, &error.into())),
+    }
+}
+
+/// The result of a call whose run exists.
+async fn follow(gate: &Gate, request: &Arc<CallRequest>, mut run: Run) -> CallResult {
+    for _ in 0..MAX_TAKE_OVERS {
+        let orphan = match gate.resolve(request, run).await {
+            Ok(ExistingRun::Conflict) => return gate.conflict(request).await,
+            Ok(ExistingRun::Answered(result)) => return result,
+            Ok(ExistingRun::Unresolved(refusal)) => return CallResult::unrecorded(request, &refusal),
+            Ok(ExistingRun::Orphaned(run)) => run,
+            Err(error) => return unavailable(request, &error),
+        };
+        match gate.take_over(request, *orphan).await {
+            Ok(TakeOver::Execute { call, tool, versions }) => {
+                let Work::Outside(outside) = tool.work() else {
+                    return CallResult::unrecorded(request, &Refusal::unknown());
+                };
+                let execute_again = Execute { tool: tool.as_ref(), outside, versions: &versions };
+                return execute(gate, &call, execute_again).await;
+            }
+            Ok(TakeOver::LookAgain) => {}
+            Err(error) => return unavailable(request, &error),
+        }
+        match gate.store.run(request.caller.org, &request.run.id).await {
+            Ok(Some(found)) => run = found,
+            Ok(None) => return CallResult::unrecorded(request, &Refusal::unknown()),
+            Err(error) => return unavailable(request, &error.into()),
+        }
+    }
+    CallResult::unrecorded(request, &Refusal::unknown())
+}
+
+/// Why a call is not executed, if it is not.
+fn refusal(judgement: &Judgement) -> Option<Refusal> {
+    if judgement.verdict.outcome != policy::Outcome::Allow {
+        return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));
+    }
+    let problem = judgement.tool.as_ref()?.check(&judgement.call.request.target.parameters).err()?;
+    Some(Refusal::new(ToolErrorCode::InvalidRequest, problem))
+}
+
+/// How a claimed call is executed.
+struct Execute<'a> {
+    tool: &'a dyn Tool,
+    outside: &'a dyn Outside,
+    versions: &'a Versions,
+}
+
+/// Executes a claimed call, and records its outcome before anybody learns it.
+async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult {
+    let Execute { tool, outside, versions } = how;
+    crash_point("gate-claimed");
+    let permit = Permit::new(call.request.caller.org, &call.request.run.id);
+    let executing = AssertUnwindSafe(outside.execute(&permit, &call.request)).catch_unwind();
+    let executed = tokio::time::timeout(tool.timeout(), executing).await;
+    drop(permit);
+    crash_point("gate-executed");
+    let outcome = match executed {
+        Ok(Ok(outcome)) => outcome.map_err(Refusal::from),
+        // It panicked, perhaps after its effect.
+        Ok(Err(_)) => Err(Refusal::unknown()),
+        Err(_) if outside.replay_safe() => Err(Failure::Timeout.into()),
+        Err(_) => Err(Failure::Late.into()),
+    };
+    let (write, result) = gate.end(call, &gate.instance, outcome, versions);
+    let result = settle(gate, call, write, result).await;
+    crash_point("gate-settled");
+    result
+}
+
+/// The effect has happened, so recording it is retried until it succeeds: a result that is not on disk is none.
+async fn settle(gate: &Gate, call: &JudgedCall, write: GateWrite, result: CallResult) -> CallResult {
+    let request = &call.request;
+    loop {
+        match gate.store.gate_write(write.clone()).await {
+            Ok(Written::Done) => {
+                gate.recent_results.insert(request.key(), request.fingerprint(), &result);
+                return result;
+            }
+            // Another instance took us for dead and recorded what it knew: that stands.
+            Ok(_) => {
+                return match gate.store.run(request.caller.org, &request.run.id).await {
+                    Ok(Some(run)) => stored_result(request, &run),
+                    _ => CallResult::unrecorded(request, &Refusal::unknown()),
+                };
+            }
+            Err(error) => {
+                tracing::error!(%error, run = %request.run.id, "an outcome could not be recorded yet");
+                if gate.closing.is_cancelled() {
+                    return CallResult::unrecorded(request, &Refusal::unknown());
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+fn unavailable(request: &CallRequest, error: &Undecidable) -> CallResult {
+    tracing::error!(%error, run = %request.run.id, "a call was not executed: it could not be decided or recorded");
+    let message = match error {
+        Undecidable::Store(_) => "the call could not be recorded, so nothing was done".to_owned(),
+        Undecidable::Lock(unread) => unread.to_string(),
+        Undecidable::Source(error) => error.to_string(),
+    };
+    CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, message))
+}

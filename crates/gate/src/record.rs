@@ -1,0 +1,220 @@
+//! What is written about a call: its run, its events, its artifacts and its result, in one transaction.
+
+use ledger::{ActionType, ArtifactRef, Artifacts};
+use policy::Versions;
+use proto::{RunKind, RunStatus, ToolErrorCode};
+use serde::Serialize;
+use store::{Called, Change, Effect, Ended, GateWrite, JsonText, NewArtifact, NewEvent, NewRun};
+
+use crate::judgement::{JudgedCall, Judgement};
+use crate::result::{CallResult, Refusal};
+use crate::tool::Output;
+use crate::{Gate, artifacts};
+
+/// What a tool within the database would output and change, or why it refuses.
+pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
+
+impl Gate {
+    /// The claim of a call with the decision about it.
+    pub(crate) fn claim(&self, judgement: &Judgement) -> GateWrite {
+        let Judgement { call, verdict, versions, .. } = judgement;
+        let input = artifacts::input(call, self.audit.now());
+        let run = self.new_run(judgement, input.as_ref(), None);
+        GateWrite {
+            change: Change::Begin(Box::new(run)),
+            effect: None,
+            artifacts: input.into_iter().collect(),
+            events: vec![self.audit.decision(call, verdict, versions)],
+        }
+    }
+
+    /// The same for a call that ends with its claim: it is refused, or its effect is in our own database.
+    pub(crate) fn claim_ended(&self, judgement: &Judgement, prepared: Prepared) -> (GateWrite, CallResult) {
+        let Judgement { call, verdict, versions, .. } = judgement;
+        let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
+        let (outcome, effect) = match prepared {
+            Ok((output, effect)) => (Ok(output), Some(effect)),
+            Err(refusal) => (Err(refusal), None),
+        };
+        let responder = if effect.is_some() { Responder::Tool } else { Responder::Gate };
+        let end = self.finish(call, outcome, responder, versions);
+        let status = if denied { RunStatus::Denied } else { end.ended.status };
+        // Refused parameters are not stored: they were never accepted.
+        let input = effect.as_ref().and_then(|_| artifacts::input(call, self.audit.now()));
+        let run = self.new_run(judgement, input.as_ref(), Some(Ended { status, ..end.ended }));
+        let mut events = vec![self.audit.decision(call, verdict, versions), end.event];
+        events.extend(end.further_events);
+        let artifacts = input.into_iter().chain(end.artifact).collect();
+        (GateWrite { change: Change::Begin(Box::new(run)), effect, artifacts, events }, end.result)
+    }
+
+    fn new_run(&self, judgement: &Judgement, input: Option<&NewArtifact>, end: Option<Ended>) -> NewRun {
+        let Judgement { call, asked, verdict, versions, .. } = judgement;
+        let request = &call.request;
+        let own_input = input.and_then(|input| artifacts::new_reference(input, &request.run.id));
+        let input_artifacts: Vec<_> = call.input_artifacts.iter().chain(own_input.as_ref()).collect();
+        let decision = Decision { request: asked, outcome: verdict.outcome, rule_id: &verdict.rule_id };
+        NewRun {
+            org_id: request.caller.org,
+            run_id: request.run.id.clone(),
+            kind: call.kind(),
+            lanes_version: versions.lanes.clone(),
+            roles_version: versions.roles.clone(),
+            parent_run_id: call.parent_run_id.clone(),
+            root_run_id: judgement.root_run_id.clone(),
+            run_name: None,
+            case_id: call.case.clone(),
+            session_id: request.caller.session,
+            correlation_id: request.run.correlation.clone(),
+            actor: JsonText::of(&request.caller.actor),
+            role_id: request.caller.role.clone(),
+            lane_id: Some(request.target.lane.clone()),
+            call: Some(Called {
+                tool: request.target.tool.clone(),
+                operation: request.target.operation.clone(),
+                request_hash: request.request_hash.to_string(),
+                decision: JsonText::of(&decision),
+                instance: self.instance.clone(),
+            }),
+            inputs: JsonText::of(&Inputs {
+                artifact_refs: &input_artifacts,
+                parameters_hash_sha256: self.audit.parameters_hash(&request.target.parameters),
+            }),
+            retry_count: judgement.retry_count,
+            retry_reason: request.run.retry_of.as_ref().map(|retry| retry.reason.clone()),
+            created_at: self.audit.now(),
+            end,
+        }
+    }
+
+    /// What is written when a claimed call has ended, and the result for its caller.
+    pub(crate) fn end(
+        &self,
+        call: &JudgedCall,
+        instance: &str,
+        outcome: Result<Output, Refusal>,
+        versions: &Versions,
+    ) -> (GateWrite, CallResult) {
+        let end = self.finish(call, outcome, Responder::Tool, versions);
+        let change = Change::End {
+            org: call.request.caller.org,
+            run_id: call.request.run.id.clone(),
+            instance: Some(instance.to_owned()),
+            ended: Box::new(end.ended),
+        };
+        let artifacts = end.artifact.into_iter().collect();
+        let events = [end.event].into_iter().chain(end.further_events).collect();
+        (GateWrite { change, effect: None, artifacts, events }, end.result)
+    }
+
+    fn finish(
+        &self,
+        call: &JudgedCall,
+        outcome: Result<Output, Refusal>,
+        responder: Responder,
+        versions: &Versions,
+    ) -> Finished {
+        let refusal = outcome.as_ref().err().cloned();
+        let mut event = self.audit.outcome(call, ActionType::ToolCall, refusal.as_ref(), versions);
+        let (status, artifact, references, mut result) = match outcome {
+            Ok(output) => {
+                let stored = artifacts::output(call, &output.content(), self.audit.now());
+                let references: Vec<ArtifactRef> =
+                    artifacts::new_reference(&stored, &call.request.run.id).into_iter().collect();
+                event.event.output_artifacts = Artifacts::try_from(references.clone()).unwrap_or_default();
+                let result = CallResult::success(&call.request, output, &references);
+                (RunStatus::Completed, Some(stored), references, result)
+            }
+            Err(refusal) => {
+                let result = CallResult::refused(&call.request, &refusal);
+                (RunStatus::Failed, None, Vec::new(), result)
+            }
+        };
+        let hash = (responder == Responder::Tool).then(|| result.seal()).flatten();
+        event.event.response_hash_sha256 = hash;
+        let ended = self.ended(status, refusal.as_ref(), &references, &result, hash);
+        let further = if responder == Responder::Tool { further_actions(call) } else { Vec::new() };
+        let record = |action| self.audit.outcome(call, action, refusal.as_ref(), versions);
+        let further_events = further.into_iter().map(record).collect();
+        Finished { ended, artifact, event, further_events, result }
+    }
+
+    fn ended(
+        &self,
+        status: RunStatus,
+        refusal: Option<&Refusal>,
+        outputs: &[ArtifactRef],
+        result: &CallResult,
+        response_hash: Option<ledger::Hash>,
+    ) -> Ended {
+        let outcome = refusal.map_or("success", |refusal| refusal.message.as_str());
+        let error = refusal.map(|refusal| {
+            let Refusal { code, message, retryable, .. } = refusal;
+            JsonText::of(&RunError { error_code: *code, message, retryable: *retryable })
+        });
+        Ended {
+            status,
+            outcome: outcome.chars().take(200).collect(),
+            error,
+            answer: Some(JsonText::of(result)),
+            response_hash: response_hash.map(|hash| hash.to_string()),
+            outputs: JsonText::of(&Outputs { artifact_refs: outputs }),
+            at: self.audit.now(),
+        }
+    }
+}
+
+/// Who responded. A refusal of the gate is not hashed as a tool's response, and is nothing but a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Responder {
+    Tool,
+    Gate,
+}
+
+/// A call that has ended: what is stored about it, and the result for its caller.
+struct Finished {
+    ended: Ended,
+    artifact: Option<NewArtifact>,
+    event: NewEvent,
+    /// Events of what it was besides a call.
+    further_events: Vec<NewEvent>,
+    result: CallResult,
+}
+
+// The JSON columns of a run, in the words of the contract.
+
+#[derive(Serialize)]
+struct Decision<'a> {
+    request: &'a policy::Request,
+    outcome: policy::Outcome,
+    rule_id: &'a str,
+}
+
+#[derive(Serialize)]
+struct Inputs<'a> {
+    artifact_refs: &'a [&'a ArtifactRef],
+    parameters_hash_sha256: Option<ledger::Hash>,
+}
+
+#[derive(Serialize)]
+struct Outputs<'a> {
+    artifact_refs: &'a [ArtifactRef],
+}
+
+#[derive(Serialize)]
+struct RunError<'a> {
+    error_code: ToolErrorCode,
+    message: &'a str,
+    retryable: bool,
+}
+
+/// What a call is besides a call of a tool.
+fn further_actions(call: &JudgedCall) -> Vec<ActionType> {
+    let kind = match call.kind() {
+        RunKind::Export => Some(ActionType::Export),
+        RunKind::DbWrite => Some(ActionType::DbWrite),
+        _ => None,
+    };
+    // Every use of the override lane is recorded as one.
+    kind.into_iter().chain(call.ticket.as_ref().map(|_| ActionType::Override)).collect()
+}

@@ -1,0 +1,166 @@
+//! The result of a call. A retry gets the same result as the first request, so it is stored with the run.
+
+use ledger::{ArtifactRef, Hash};
+use proto::http::{ToolCallError, ToolCallReply};
+use proto::{JsonObject, ToolErrorCode};
+use serde::{Deserialize, Serialize};
+use shares::OverShare;
+
+use crate::request::{CallRequest, EntryPoint};
+use crate::tool::{Failure, Output};
+
+/// The longest message that the contract allows.
+const MAX_MESSAGE: usize = 2000;
+
+/// What an entry point renders for its caller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallResult {
+    pub outcome: CallOutcome,
+    /// The reply of the contract; the ledger has its hash.
+    pub reply: ToolCallReply,
+    /// The tool's output, or what it said about its failure. Absent for [`EntryPoint::ToolCalls`], which refers to
+    /// artifacts instead.
+    pub output: Option<Output>,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallOutcome {
+    Success,
+    Failed(ToolErrorCode),
+    /// The id was used before for something else.
+    Conflict,
+    /// Nothing was recorded, and a retry helps.
+    Unavailable,
+    /// Nothing was recorded: the caller's share is used up for this many seconds.
+    OverShare {
+        retry_after: u64,
+    },
+}
+
+/// Why a call did not succeed. The message is for the caller: bounded, and without anybody's content.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) code: ToolErrorCode,
+    pub(crate) message: String,
+    pub(crate) retryable: bool,
+    /// What the tool says about its failure, for programs.
+    pub(crate) data: Option<JsonObject>,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: bounded(&message.into()), retryable: code.retryable(), data: None }
+    }
+
+    /// For an effect that may have happened: an automatic retry would be wrong.
+    pub(crate) fn unknown() -> Self {
+        let message = "the gateway stopped while the call ran: whether it took effect is unknown";
+        Self { retryable: false, ..Self::new(ToolErrorCode::ToolError, message) }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(message) => Self::new(ToolErrorCode::ToolError, message),
+            Failure::Invalid(message) => Self::new(ToolErrorCode::InvalidRequest, message),
+            Failure::Timeout => Self::new(ToolErrorCode::ToolTimeout, "the tool did not answer in time"),
+            Failure::Late => {
+                let message = "the tool did not answer in time: whether it took effect is unknown";
+                Self { retryable: false, ..Self::new(ToolErrorCode::ToolTimeout, message) }
+            }
+            Failure::Down(message) => Self::new(ToolErrorCode::DependencyDown, message),
+            Failure::Described(failure, data) => Self { data: Some(data), ..Self::from(*failure) },
+        }
+    }
+}
+
+/// As long as the contract allows, without control characters.
+fn bounded(message: &str) -> String {
+    let plain = |char: char| if char.is_control() && char != '\n' { '\u{fffd}' } else { char };
+    message.chars().take(MAX_MESSAGE).map(plain).collect()
+}
+
+impl CallResult {
+    pub(crate) fn success(request: &CallRequest, output: Output, artifacts: &[ArtifactRef]) -> Self {
+        let artifacts = artifacts.iter().filter_map(|artifact| serde_json::to_value(artifact).ok());
+        let reply = ToolCallReply { output_artifacts: artifacts.collect(), ..reply(request, "success", None) };
+        Self { outcome: CallOutcome::Success, reply, output: stored_output(request, output) }
+    }
+
+    pub(crate) fn refused(request: &CallRequest, refusal: &Refusal) -> Self {
+        let outcome = if refusal.code == ToolErrorCode::PolicyDenied { "deny" } else { "failure" };
+        let error = ToolCallError {
+            error_code: refusal.code,
+            message: refusal.message.clone(),
+            retryable: refusal.retryable,
+        };
+        let output = Output { text: refusal.message.clone(), data: refusal.data.clone() };
+        Self {
+            outcome: CallOutcome::Failed(refusal.code),
+            reply: reply(request, outcome, Some(error)),
+            output: stored_output(request, output),
+        }
+    }
+
+    /// Puts the hash of a tool's response into the reply, and returns it.
+    pub(crate) fn seal(&mut self) -> Option<Hash> {
+        let hash = self.response_hash()?;
+        if self.output.is_none() {
+            self.reply.response_hash_sha256 = Some(hash.to_string());
+        }
+        Some(hash)
+    }
+
+    /// The hash of the response: of the contract's reply, and of the output where the caller gets that.
+    pub(crate) fn response_hash(&self) -> Option<Hash> {
+        let reply = serde_json::to_value(&self.reply).ok()?;
+        let response = match &self.output {
+            None => reply,
+            Some(output) => serde_json::json!({ "output": output, "reply": reply }),
+        };
+        ledger::payload_hash(&response).ok()
+    }
+
+    /// A result that could not be recorded.
+    pub(crate) fn unrecorded(request: &CallRequest, refusal: &Refusal) -> Self {
+        let refused = Self::refused(request, refusal);
+        let outcome = if refusal.retryable { CallOutcome::Unavailable } else { refused.outcome };
+        Self { outcome, ..refused }
+    }
+
+    /// A call beyond its caller's share, which is not recorded.
+    pub(crate) fn over_share(request: &CallRequest, over: &OverShare) -> Self {
+        let refusal = Refusal::new(ToolErrorCode::DependencyDown, over.to_string());
+        let outcome = CallOutcome::OverShare { retry_after: over.retry_after_seconds() };
+        Self { outcome, ..Self::refused(request, &refusal) }
+    }
+
+    pub(crate) fn conflict(request: &CallRequest) -> Self {
+        let message = match request.entry_point {
+            EntryPoint::ToolCalls => "this run_id was used before with other content",
+            EntryPoint::Callback => "this tool_call_id was used before with other arguments",
+        };
+        let refusal = Refusal::new(ToolErrorCode::InvalidRequest, message);
+        Self { outcome: CallOutcome::Conflict, ..Self::refused(request, &refusal) }
+    }
+}
+
+fn stored_output(request: &CallRequest, output: Output) -> Option<Output> {
+    (request.entry_point == EntryPoint::Callback).then_some(output)
+}
+
+fn reply(request: &CallRequest, outcome: &str, error: Option<ToolCallError>) -> ToolCallReply {
+    ToolCallReply {
+        outcome: outcome.to_owned(),
+        tool_name: request.target.tool.clone(),
+        operation: request.target.operation.clone(),
+        run_id: Some(request.run.id.clone()),
+        correlation_id: request.run.correlation.clone(),
+        output_artifacts: Vec::new(),
+        response_hash_sha256: None,
+        error,
+    }
+}
