@@ -17,13 +17,13 @@ use crate::coord::Coord;
 use crate::data_dir::Space;
 use crate::edge::auth::LiveCredentials;
 use crate::gate::Gate;
+use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::{Llm, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::shares::Shares;
-use crate::sources::git::{PushGrants, Pushes};
 use crate::vault::Vault;
 
 /// The running gateway's parts.
@@ -53,10 +53,8 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
-    pub outbound: Outbound,
-    /// Pushes on their way through the gate, and who asked for which.
-    pub pushes: Pushes,
-    pub push_grants: PushGrants,
+    pub outbound: Arc<Outbound>,
+    pub git: Arc<GitService>,
     pub llm: Llm,
     /// What requests to the model that are under way may cost.
     pub spending: Spending,

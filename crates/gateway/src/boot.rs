@@ -18,6 +18,7 @@ use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
 use crate::gate::{Gate, GateError, follow_lock, keep_gate};
+use crate::git::{GitService, GitSettings, PushGrants, PushSlots};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
@@ -27,7 +28,6 @@ use crate::outbound::Outbound;
 use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
 use crate::server::{self, Limits};
 use crate::shares::Shares;
-use crate::sources::git::{PushGrants, Pushes};
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
@@ -104,6 +104,19 @@ impl Gateway {
         tokio::spawn(follow_lock(Arc::downgrade(&gate)));
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
+        let outbound = Arc::new(Outbound::default());
+        let git = Arc::new(GitService {
+            settings: GitSettings::new(&config),
+            store: store.clone(),
+            clock: clock.clone(),
+            rng: rng.clone(),
+            vault: vault.clone(),
+            networks: networks.clone(),
+            outbound: outbound.clone(),
+            gate: gate.clone(),
+            push_slots: PushSlots::default(),
+            push_grants: PushGrants::default(),
+        });
         let (shares, space) = (Shares::new(&config), Space::of(&config.data_dir));
         let app = App {
             config,
@@ -124,9 +137,8 @@ impl Gateway {
             sandboxes,
             networks,
             pool,
-            outbound: Outbound::default(),
-            pushes: Pushes::default(),
-            push_grants: PushGrants::default(),
+            outbound,
+            git,
             llm,
             spending: Spending::default(),
             model_work: ModelWork::default(),

@@ -16,6 +16,7 @@ pub mod hub;
 pub mod runtime;
 // The one door for side effects, and what is behind it.
 pub mod gate;
+mod git;
 mod outbound;
 mod sources;
 // The agent's model.

@@ -3,7 +3,7 @@
 
 mod credential;
 mod export;
-pub(crate) mod git;
+mod git;
 mod http_tool;
 mod platform;
 mod problems;
@@ -125,6 +125,8 @@ pub(crate) enum Failure {
     Late,
     /// Something that it needs is not there now, and nothing has happened.
     Down(String),
+    /// One of the others, with data for programs.
+    Described(Box<Self>, JsonObject),
 }
 
 /// The tool of this name and operation, if there is one.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ledger::ArtifactRef;
 use policy::{Claim, Versions, Write, full_name};
 use proto::http::{ToolCallReply, ToolCallbackReply};
-use proto::{OrgId, RunKind, SessionId, ToolErrorCode};
+use proto::{JsonObject, OrgId, RunKind, SessionId, ToolErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::SandboxSession;
@@ -102,6 +102,8 @@ pub(crate) struct Refusal {
     pub(crate) code: ToolErrorCode,
     pub(crate) message: String,
     pub(crate) retryable: bool,
+    /// What the tool says about its failure, for programs.
+    pub(crate) data: Option<JsonObject>,
 }
 
 impl Result {
@@ -115,13 +117,13 @@ impl Result {
 
 impl Refusal {
     pub(crate) fn new(code: ToolErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: line(&message.into()), retryable: code.retryable() }
+        Self { code, message: line(&message.into()), retryable: code.retryable(), data: None }
     }
 
     /// For an effect that may have happened: trying again by itself would be wrong.
     pub(crate) fn unknown() -> Self {
         let message = "the gateway stopped while the call ran: whether it took effect is unknown";
-        Self { code: ToolErrorCode::ToolError, message: message.to_owned(), retryable: false }
+        Self { code: ToolErrorCode::ToolError, message: message.to_owned(), retryable: false, data: None }
     }
 }
 
@@ -194,7 +196,7 @@ impl Call {
             Result::Refused(refusal) => {
                 let denied = refusal.code == ToolErrorCode::PolicyDenied;
                 let words = self.denial.as_ref().filter(|_| denied).unwrap_or(&refusal.message);
-                ToolCallbackReply { success: false, result: words.clone(), data: None }
+                ToolCallbackReply { success: false, result: words.clone(), data: refusal.data.clone() }
             }
         }
     }

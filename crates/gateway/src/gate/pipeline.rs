@@ -26,13 +26,23 @@ const AGAIN: Duration = Duration::from_millis(500);
 impl Gate {
     /// Does a call, or gives the answer that it was given before. It goes on when whoever asked goes away.
     pub(crate) async fn call(app: &AppState, call: Call) -> Answered {
+        Self::submit(app, call, None).await
+    }
+
+    /// Like [`Gate::call`], with an effect that owns what no call can hold, such as a request body. The tool that the call
+    /// names is decided about and checked as always; the effect replaces only its execution, and is dropped with the call.
+    pub(crate) async fn call_with(app: &AppState, call: Call, effect: Box<dyn Outside>) -> Answered {
+        Self::submit(app, call, Some(effect)).await
+    }
+
+    async fn submit(app: &AppState, call: Call, effect: Option<Box<dyn Outside>>) -> Answered {
         let gate = app.gate.clone();
         if let Some(answered) = gate.answers.find(&call.key(), &call.question()) {
             return answered;
         }
         let key = call.key();
         let (inside, asked) = (app.clone(), call.clone());
-        let work = async move { perform(&inside, asked).await }.boxed().shared();
+        let work = async move { perform(&inside, asked, effect.as_deref()).await }.boxed().shared();
         let Some(work) = gate.join(&key, &call, work) else {
             return told(&call, gate.conflict(&call).await);
         };
@@ -74,7 +84,7 @@ pub(super) struct Decided {
     tool: Option<Arc<dyn Tool>>,
 }
 
-async fn perform(app: &AppState, call: Call) -> Answered {
+async fn perform(app: &AppState, call: Call, effect: Option<&dyn Outside>) -> Answered {
     let mut call = call;
     for _ in 0..LOOKS {
         let decided = match decide_about(app, &mut call).await {
@@ -82,7 +92,7 @@ async fn perform(app: &AppState, call: Call) -> Answered {
             Err(error) => return down(&call, &error),
         };
         crash_point("gate-decided");
-        if let Some(answered) = act(app, &call, &decided).await {
+        if let Some(answered) = act(app, &call, &decided, effect).await {
             return answered;
         }
     }
@@ -91,7 +101,12 @@ async fn perform(app: &AppState, call: Call) -> Answered {
 }
 
 /// Does what was decided. `None`: what it was decided by has changed in between.
-async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered> {
+async fn act(
+    app: &AppState,
+    call: &Call,
+    decided: &Decided,
+    effect: Option<&dyn Outside>,
+) -> Option<Answered> {
     let gate = &app.gate;
     let claim = match (refused(call, decided), decided.tool.as_deref()) {
         (Some(refusal), _) => match gate.take_refusal(call) {
@@ -104,6 +119,7 @@ async fn act(app: &AppState, call: &Call, decided: &Decided) -> Option<Answered>
         (None, None) => return Some(Answered::unrecorded(call, Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
             Work::Outside(outside) => {
+                let outside = effect.unwrap_or(outside);
                 let written = gate.store.gate_write(gate.claim(call, decided)).await;
                 return match claimed(app, call, written).await {
                     Claimed::Ours => Some(execute(app, call, (tool, outside), &decided.versions).await),
@@ -266,6 +282,7 @@ fn refusal_of(failure: Failure) -> Refusal {
             Refusal { retryable: false, ..Refusal::new(ToolErrorCode::ToolTimeout, message) }
         }
         Failure::Down(message) => Refusal::new(ToolErrorCode::DependencyDown, message),
+        Failure::Described(failure, data) => Refusal { data: Some(data), ..refusal_of(*failure) },
     }
 }
 
