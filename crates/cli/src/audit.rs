@@ -7,7 +7,7 @@ mod verify;
 
 use std::path::Path;
 
-use gateway::gate::audit_public_key;
+use gate::audit_public_key;
 use ledger::{Checkpoint, CheckpointError, PublicKey};
 use serde_json::json;
 
@@ -66,7 +66,7 @@ async fn replace_lost(context: &Context, reason: &str) -> Result<(), Failure> {
 }
 
 fn our_key(context: &Context) -> Result<PublicKey, Failure> {
-    audit_public_key(&context.config)?.ok_or_else(|| {
+    audit_public_key(&context.config.gate_settings())?.ok_or_else(|| {
         let file = context.config.audit_key_file();
         Failure::missing(format!(
             "there is no key at {}: a gateway makes one when it starts first, and AUDIT_SIGNING_KEY names another file",

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
+use gate::{AdminChange, Governance};
 use gateway::config::{self, Config, Database};
-use gateway::gate::{AdminChange, Governance};
 use gateway::keyring::Keyring;
 use gateway::runtime::Insecure;
 use gateway::vault::Vault;
@@ -99,7 +99,7 @@ impl Context {
     /// What changes the rules of all gateways on this database.
     pub(crate) fn governance<'a>(&'a self, store: &'a Store) -> Governance<'a> {
         let Self { config, clock, rng, operator, .. } = self;
-        Governance { config, store, clock, rng, operator }
+        Governance { settings: config.gate_settings(), store, clock, rng, operator }
     }
 
     /// The store through which a change of administration is made, so that it is recorded.

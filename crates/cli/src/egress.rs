@@ -1,6 +1,6 @@
 //! `egress`: what sandboxes may reach, from the command line. A running gateway follows within a second.
 
-use gateway::gate::AdminChange;
+use gate::AdminChange;
 use gateway::runtime::check_rules;
 use proto::http::EgressRules;
 use proto::iso;

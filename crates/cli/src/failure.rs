@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use gate::{CheckpointFailure, GateError, GovernanceError, SigningKeyError};
 use gateway::StartError;
 use gateway::config::ConfigErrors;
-use gateway::gate::{CheckpointFailure, GateError, GovernanceError, SigningKeyError};
 use gateway::keyring::KeyringError;
 use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;

@@ -1,6 +1,6 @@
 //! `keys`: credentials that act for a member until they are revoked.
 
-use gateway::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 use gateway::identity::{Credential, CredentialKind};
 use proto::{ApiKeyId, iso, text};
 use secrecy::ExposeSecret as _;

@@ -1,6 +1,6 @@
 //! `orgs`: whose data there is.
 
-use gateway::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 use gateway::llm::dollars;
 use proto::{OrgId, iso, text};
 use serde_json::json;

@@ -7,7 +7,7 @@ mod status;
 
 use std::path::{Path, PathBuf};
 
-use gateway::gate::{RulesError, read_policy};
+use gate::{RulesError, read_policy};
 use policy::{Effect, Policy, PolicyError};
 use serde_json::json;
 

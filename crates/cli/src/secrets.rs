@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use gateway::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 use proto::{OrgId, dotenv, iso};
 use secrecy::SecretString;
 use serde_json::json;

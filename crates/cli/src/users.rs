@@ -1,6 +1,6 @@
 //! `users` and `login-link`: who may come in, and as what.
 
-use gateway::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 use gateway::identity::login_link;
 use proto::{Role, UserId, iso, text};
 use secrecy::ExposeSecret as _;

@@ -30,10 +30,7 @@ impl Drop for Busy {
 
 impl FileWork {
     /// Does the work elsewhere and gives what it returns. Work that takes too long goes on there, and its result is lost.
-    pub async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<T> {
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let late = |why: &str| io::Error::new(io::ErrorKind::TimedOut, why.to_owned());
         if self.busy.swap(true, Ordering::AcqRel) {
             return Err(late("an earlier attempt still hangs"));

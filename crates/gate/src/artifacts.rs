@@ -22,7 +22,12 @@ pub(crate) fn output(call: &JudgedCall, value: &Value, at: chrono::DateTime<chro
     json_artifact(call, "tool_output", value, at)
 }
 
-fn json_artifact(call: &JudgedCall, kind: &str, value: &Value, at: chrono::DateTime<chrono::Utc>) -> NewArtifact {
+fn json_artifact(
+    call: &JudgedCall,
+    kind: &str,
+    value: &Value,
+    at: chrono::DateTime<chrono::Utc>,
+) -> NewArtifact {
     // What a tool gives may hold numbers that have no canonical form; it is kept all the same.
     let content = ledger::canonical(value).unwrap_or_else(|_| value.to_string()).into_bytes();
     let hash = sha256(&content);

@@ -98,7 +98,13 @@ impl AuditWriter {
         new
     }
 
-    fn of_call(&self, call: &JudgedCall, action: ActionType, outcome: Outcome, versions: &Versions) -> NewEvent {
+    fn of_call(
+        &self,
+        call: &JudgedCall,
+        action: ActionType,
+        outcome: Outcome,
+        versions: &Versions,
+    ) -> NewEvent {
         let CallRequest { caller, target, run, .. } = call.request.as_ref();
         let mut new = self.event(Some(caller.org), action, outcome, &caller.actor, versions);
         let event = &mut new.event;

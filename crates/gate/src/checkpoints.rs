@@ -200,7 +200,11 @@ pub async fn signs_now(store: &Store, key: Option<&PublicKey>) -> Result<bool, S
 
 /// Signs the ledger as it is, unless its newest checkpoint says as much. False where there is no key: then only a
 /// gateway can.
-pub async fn sign_ledger(settings: &GateSettings, store: &Store, clock: &Clock) -> Result<bool, CheckpointFailure> {
+pub async fn sign_ledger(
+    settings: &GateSettings,
+    store: &Store,
+    clock: &Clock,
+) -> Result<bool, CheckpointFailure> {
     let path = settings.audit_key_file.clone();
     if !path.exists() {
         return Ok(false);
@@ -305,7 +309,11 @@ pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreErro
 
 /// Reads the seed, or makes it for a ledger that was never signed: where it was, a missing key is lost, and another one
 /// must not take its place unnoticed.
-fn read_or_make_unless_lost(settings: &GateSettings, signed: bool, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
+fn read_or_make_unless_lost(
+    settings: &GateSettings,
+    signed: bool,
+    rng: &Rng,
+) -> Result<[u8; 32], SigningKeyError> {
     let path = settings.audit_key_file.clone();
     let outside = fs::metadata(checkpoint_file(settings)).is_ok_and(|file| file.len() > 0);
     if (signed || outside) && !path.exists() {

@@ -24,7 +24,7 @@ const MARGIN: Duration = Duration::from_secs(10);
 pub(crate) enum ExistingRun {
     /// It is a run of somebody else, or of another request.
     Conflict,
-    Answered(CallResult),
+    Answered(Box<CallResult>),
     /// Nobody executes it any more.
     Orphaned(Box<Run>),
     /// It was deleted, or another instance takes too long.
@@ -41,11 +41,7 @@ pub(crate) enum TakeOver {
 
 impl Gate {
     /// Finds out what an existing run means, and waits as long as another instance executes it.
-    pub(crate) async fn resolve(
-        &self,
-        request: &CallRequest,
-        run: Run,
-    ) -> Result<ExistingRun, Undecidable> {
+    pub(crate) async fn resolve(&self, request: &CallRequest, run: Run) -> Result<ExistingRun, Undecidable> {
         if run.request_hash != Some(request.request_hash.to_string())
             || run.actor != json!(request.caller.actor)
         {
@@ -53,13 +49,11 @@ impl Gate {
         }
         let tool = self.find_tool(request).await?;
         let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
-        match tokio::time::timeout(patience, self.wait_for_end(request, run)).await {
-            Ok(existing) => existing,
-            Err(_) => {
-                let late = "the call is still in flight: try again";
-                Ok(ExistingRun::Unresolved(Refusal::new(ToolErrorCode::DependencyDown, late)))
-            }
-        }
+        let ended = tokio::time::timeout(patience, self.wait_for_end(request, run)).await;
+        ended.unwrap_or_else(|_| {
+            let late = "the call is still in flight: try again";
+            Ok(ExistingRun::Unresolved(Refusal::new(ToolErrorCode::DependencyDown, late)))
+        })
     }
 
     async fn wait_for_end(&self, request: &CallRequest, mut run: Run) -> Result<ExistingRun, Undecidable> {
@@ -67,7 +61,7 @@ impl Gate {
             if run.status.is_terminal() {
                 let result = stored_result(request, &run);
                 self.recent_results.insert(request.key(), request.fingerprint(), &result);
-                return Ok(ExistingRun::Answered(result));
+                return Ok(ExistingRun::Answered(Box::new(result)));
             }
             if self.is_orphaned(&run).await? {
                 return Ok(ExistingRun::Orphaned(Box::new(run)));
@@ -104,7 +98,8 @@ impl Gate {
         // The run that it belongs to may have died with the instance that claimed it.
         let asked = policy::Request { run: RunState::New, ..judgement.asked };
         let allowed = decide(&self.rules.policy(), &asked).outcome == policy::Outcome::Allow;
-        let replayable = |tool: &Arc<dyn Tool>| matches!(tool.work(), Work::Outside(tool) if tool.replay_safe());
+        let replayable =
+            |tool: &Arc<dyn Tool>| matches!(tool.work(), Work::Outside(tool) if tool.replay_safe());
         let Some(tool) = judgement.tool.filter(|tool| allowed && replayable(tool)) else {
             self.give_up(&run).await?;
             return Ok(TakeOver::LookAgain);

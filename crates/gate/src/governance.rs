@@ -29,7 +29,7 @@ use crate::settings::GateSettings;
 
 /// Changes what governs all instances.
 pub struct Governance<'a> {
-    pub settings: &'a GateSettings,
+    pub settings: GateSettings,
     pub store: &'a Store,
     pub clock: &'a Clock,
     pub rng: &'a Rng,
@@ -257,7 +257,7 @@ impl Governance<'_> {
     /// Records that the database was just restored: the first event after the backup's. Signed, so that a verifier who
     /// holds checkpoints of what was rolled back knows what happened to it.
     pub async fn record_restore(&self, backup: &str) -> Result<u64, GovernanceError> {
-        let newest = read_checkpoints(self.settings)?.iter().map(|checkpoint| checkpoint.size).max();
+        let newest = read_checkpoints(&self.settings)?.iter().map(|checkpoint| checkpoint.size).max();
         let mut tree = Tree::default();
         grow(self.store, &mut tree).await?;
         let mut event = self.event(ActionType::System, Restore::TARGET, TargetType::System).await?;
@@ -270,7 +270,7 @@ impl Governance<'_> {
             event.notes = Some(Text::cut(&Restore::sign(&key, tree.size(), &tree.root(), newest)));
         }
         self.write(Change::Nothing, None, event).await?;
-        sign_ledger(self.settings, self.store, self.clock).await?;
+        sign_ledger(&self.settings, self.store, self.clock).await?;
         Ok(tree.size())
     }
 

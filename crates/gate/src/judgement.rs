@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ledger::ArtifactRef;
-use policy::{Action, Flag, Grant, ModeDecision, Request, Risk, RunState, Verdict, Versions, Write, decide, resolve_mode};
+use policy::{
+    Action, Flag, Grant, ModeDecision, Request, Risk, RunState, Verdict, Versions, Write, decide,
+    resolve_mode,
+};
 use proto::{RunKind, RunStatus};
 use store::{Run, StoreError};
 
@@ -70,12 +73,7 @@ impl JudgedCall {
         let actor = serde_json::from_value(run.actor.clone()).ok()?;
         let request = CallRequest {
             entry_point: EntryPoint::ToolCalls,
-            caller: Caller {
-                org: run.org_id,
-                session: run.session_id,
-                actor,
-                role: run.role_id.clone(),
-            },
+            caller: Caller { org: run.org_id, session: run.session_id, actor, role: run.role_id.clone() },
             claimed: None,
             agent_name: None,
             target: Target {

@@ -75,7 +75,7 @@ pub use verify::{Difference, Verified, VerifyError, verify_database};
 
 /// An instance that was not seen for this long has died, as far as its calls are concerned. One on the same machine that has
 /// died for certain is forgotten at once ([`Process`]).
-const DEAD_AFTER: Duration = Duration::from_secs(30);
+pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// The gate of one instance.
 pub struct Gate {

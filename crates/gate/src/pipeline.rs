@@ -66,7 +66,8 @@ impl Gate {
         }
         let (gate, request) = (self.clone(), Arc::new(request));
         let inside = (self.clone(), request.clone());
-        let execution = async move { perform(&inside.0, &inside.1, effect.as_deref()).await }.boxed().shared();
+        let execution =
+            async move { perform(&inside.0, &inside.1, effect.as_deref()).await }.boxed().shared();
         let Some(execution) = gate.join(&key, fingerprint, execution) else {
             return gate.conflict(&request).await;
         };
@@ -226,7 +227,7 @@ async fn follow(gate: &Gate, request: &Arc<CallRequest>, mut run: Run) -> CallRe
     for _ in 0..MAX_TAKE_OVERS {
         let orphan = match gate.resolve(request, run).await {
             Ok(ExistingRun::Conflict) => return gate.conflict(request).await,
-            Ok(ExistingRun::Answered(result)) => return result,
+            Ok(ExistingRun::Answered(result)) => return *result,
             Ok(ExistingRun::Unresolved(refusal)) => return CallResult::unrecorded(request, &refusal),
             Ok(ExistingRun::Orphaned(run)) => run,
             Err(error) => return unavailable(request, &error),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clock::Clock;
 use ledger::{ActionType, Outcome, Severity, Target, TargetType, Text};
-use policy::{ActorClass, Claim};
 use parking_lot::Mutex;
+use policy::{ActorClass, Claim};
 use proto::{OrgId, SessionId, ToolErrorCode, UserId};
 use shares::{OverShare, Party, Quota, Rate, RateLimits};
 use store::{Change, GateWrite, StoreError};
@@ -177,12 +177,7 @@ impl Gate {
     }
 
     /// Takes a run that a caller starts from its share.
-    pub fn take_run(
-        &self,
-        org: OrgId,
-        session: Option<SessionId>,
-        actor: &Claim,
-    ) -> Result<(), OverShare> {
+    pub fn take_run(&self, org: OrgId, session: Option<SessionId>, actor: &Claim) -> Result<(), OverShare> {
         self.refusals.runs.take(party(Some(org), session, actor), 1)
     }
 

@@ -86,7 +86,8 @@ fn bounded(message: &str) -> String {
 impl CallResult {
     pub(crate) fn success(request: &CallRequest, output: Output, artifacts: &[ArtifactRef]) -> Self {
         let artifacts = artifacts.iter().filter_map(|artifact| serde_json::to_value(artifact).ok());
-        let reply = ToolCallReply { output_artifacts: artifacts.collect(), ..reply(request, "success", None) };
+        let reply =
+            ToolCallReply { output_artifacts: artifacts.collect(), ..reply(request, "success", None) };
         Self { outcome: CallOutcome::Success, reply, output: stored_output(request, output) }
     }
 

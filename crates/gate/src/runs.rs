@@ -117,7 +117,6 @@ impl Gate {
         }
     }
 
-    
     /// Starts a run: active at once.
     pub async fn start_run(&self, new: NewRunRequest) -> Result<Run, RunRefusal> {
         let parent = match &new.parent {
@@ -324,15 +323,12 @@ impl Gate {
     /// Records a reading before the caller gets anything.
     pub async fn record_reading(&self, reading: &ArtifactReading<'_>) -> Result<(), AttemptError> {
         let ArtifactReading { caller, artifact_id, case, found } = reading;
-        let (outcome, reason) = match found {
-            Some(_) => {
-                self.refusals.take_allowed(caller.org, caller.session, &caller.actor)?;
-                (Outcome::Success, "the content of an artifact was read")
-            }
-            None => {
-                self.refusals.take_or_count(Some(caller.org), caller.session, &caller.actor)?;
-                (Outcome::Deny, "not available in this case")
-            }
+        let (outcome, reason) = if found.is_some() {
+            self.refusals.take_allowed(caller.org, caller.session, &caller.actor)?;
+            (Outcome::Success, "the content of an artifact was read")
+        } else {
+            self.refusals.take_or_count(Some(caller.org), caller.session, &caller.actor)?;
+            (Outcome::Deny, "not available in this case")
         };
         let versions = self.rules.policy().pins().versions();
         let mut new =

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use clock::{Clock, Rng};
+use gate::Gate;
 use metrics_exporter_prometheus::PrometheusHandle;
 use secrecy::SecretString;
 use store::Store;
@@ -16,14 +17,12 @@ use crate::config::{Config, Origin};
 use crate::coord::Coord;
 use crate::data_dir::Space;
 use crate::edge::auth::LiveCredentials;
-use crate::gate::Gate;
+use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::{Llm, ModelWork, Spending};
-use crate::outbound::Outbound;
 use crate::runtime::{Networks, Pool, Sandboxes};
 use crate::shares::Shares;
-use crate::sources::git::{PushGrants, Pushes};
 use crate::vault::Vault;
 
 /// The running gateway's parts.
@@ -53,10 +52,7 @@ pub struct App {
     pub sandboxes: Sandboxes,
     pub networks: Arc<Networks>,
     pub pool: Pool,
-    pub outbound: Outbound,
-    /// Pushes on their way through the gate, and who asked for which.
-    pub pushes: Pushes,
-    pub push_grants: PushGrants,
+    pub git: Arc<GitService>,
     pub llm: Llm,
     /// What requests to the model that are under way may cost.
     pub spending: Spending,
@@ -74,9 +70,9 @@ pub struct App {
 #[derive(Clone)]
 pub struct AppState(Arc<App>);
 
-impl AppState {
-    pub fn new(app: App) -> Self {
-        Self(Arc::new(app))
+impl From<Arc<App>> for AppState {
+    fn from(app: Arc<App>) -> Self {
+        Self(app)
     }
 }
 

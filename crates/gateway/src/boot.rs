@@ -1,10 +1,14 @@
 //! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use clock::{Clock, Rng};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use gate::{GateError, OpenGate, Permit, follow_lock, keep_gate};
+use proto::SessionId;
 use secrecy::ExposeSecret as _;
 use store::{Member, Store, StoreError};
 use tokio::net::{TcpListener, TcpSocket};
@@ -17,17 +21,21 @@ use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
-use crate::gate::{Gate, GateError, follow_lock, keep_gate};
+use crate::git::{GitService, GitSettings, PushGrants, PushSlots};
 use crate::hub::Hubs;
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
-use crate::runtime::{Insecure, Networks, Pool, Sandboxes, SandboxesError, keep_pool};
+use crate::runtime::{
+    self, Insecure, Networks, Pool, Sandboxes, SandboxesError, Saved, SnapshotError, keep_pool,
+};
 use crate::server::{self, Limits};
 use crate::shares::Shares;
-use crate::sources::git::{PushGrants, Pushes};
+use crate::sources::{
+    ExportSource, GitSource, HttpNeeds, HttpTools, PlatformSource, Registry, SnapshotSaver,
+};
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
@@ -100,41 +108,54 @@ impl Gateway {
         let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
         let instance = hex::encode(rng.bytes::<8>());
-        let gate = Arc::new(Gate::open(&config, &store, &clock, &rng, &instance).await?);
-        tokio::spawn(follow_lock(Arc::downgrade(&gate)));
+        let settings = config.gate_settings();
+        let gate = OpenGate::open(&settings, &store, &clock, &rng, &instance).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
         let hubs = Hubs::new(config.max_live_sessions);
         let (shares, space) = (Shares::new(&config), Space::of(&config.data_dir));
-        let app = App {
-            config,
-            public_url,
-            origins,
+        let parts = Parts {
+            store,
             clock,
             rng,
-            store,
-            coord,
             vault,
-            issuer,
-            service_secret,
-            instance,
-            hubs,
-            space,
-            live_credentials: LiveCredentials::default(),
-            closing: CancellationToken::new(),
-            sandboxes,
             networks,
-            pool,
-            outbound: Outbound::default(),
-            pushes: Pushes::default(),
-            push_grants: PushGrants::default(),
-            llm,
-            spending: Spending::default(),
-            model_work: ModelWork::default(),
-            gate,
-            shares,
-            metrics,
+            outbound: Arc::default(),
+            closing: CancellationToken::new(),
         };
-        Ok(Self { app: AppState::new(app), first_owner, listener, _data_dir: data_dir })
+        let app = Arc::new_cyclic(|app: &Weak<App>| {
+            let git = connect(app, gate, &config, &parts);
+            let Parts { store, clock, rng, vault, networks, closing, .. } = parts;
+            App {
+                config,
+                public_url,
+                origins,
+                clock,
+                rng,
+                store,
+                coord,
+                vault,
+                issuer,
+                service_secret,
+                instance,
+                hubs,
+                space,
+                live_credentials: LiveCredentials::default(),
+                closing,
+                sandboxes,
+                networks,
+                pool,
+                llm,
+                spending: Spending::default(),
+                model_work: ModelWork::default(),
+                gate: git.gate.clone(),
+                git,
+                shares,
+                metrics,
+            }
+        });
+        app.gate.come_alive(&settings).await?;
+        tokio::spawn(follow_lock(Arc::downgrade(&app.gate)));
+        Ok(Self { app: AppState::from(app), first_owner, listener, _data_dir: data_dir })
     }
 
     /// Where it listens; tells the port when the setting left it open.
@@ -156,7 +177,7 @@ impl Gateway {
             closing.cancel();
         });
         let pool = tokio::spawn(keep_pool(self.app.clone()));
-        let gate = tokio::spawn(keep_gate(self.app.clone()));
+        let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
@@ -189,6 +210,64 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(patience, self.app.store.clone().close()).await;
         drained && answered
+    }
+}
+
+/// What several parts of a gateway need.
+struct Parts {
+    store: Store,
+    clock: Clock,
+    rng: Rng,
+    vault: Vault,
+    networks: Arc<Networks>,
+    outbound: Arc<Outbound>,
+    closing: CancellationToken,
+}
+
+/// Git and the gate with its tools. The gate calls tools, and tools call git and live sessions, which call the gate: the
+/// references back are weak.
+fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> Arc<GitService> {
+    let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
+    Arc::new_cyclic(|git| {
+        let snapshots = Arc::new(LiveSnapshots(app.clone()));
+        let (store, clock) = (store.clone(), clock.clone());
+        let http = HttpNeeds {
+            vault: Some(vault.clone()),
+            outbound: outbound.clone(),
+            allowed_hosts: config.allowed_hosts.clone(),
+        };
+        let sources = Registry::new(vec![
+            Box::new(PlatformSource { store: store.clone(), clock: clock.clone(), snapshots }),
+            Box::new(GitSource(git.clone())),
+            Box::new(ExportSource::new(store.clone())),
+            Box::new(HttpTools::new(http)),
+        ]);
+        GitService {
+            settings: GitSettings::new(config),
+            store,
+            clock,
+            rng: rng.clone(),
+            vault: vault.clone(),
+            networks: networks.clone(),
+            outbound: outbound.clone(),
+            gate: Arc::new(gate.with_sources(Arc::new(sources), closing.clone())),
+            push_slots: PushSlots::default(),
+            push_grants: PushGrants::default(),
+        }
+    })
+}
+
+/// Saves the files of live sessions for the tool `save_snapshot`.
+struct LiveSnapshots(Weak<App>);
+
+impl SnapshotSaver for LiveSnapshots {
+    fn save<'a>(&'a self, _: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
+        async move {
+            let stopping = || SnapshotError::NotRunning("the gateway is stopping".to_owned());
+            let app = AppState::from(self.0.upgrade().ok_or_else(stopping)?);
+            runtime::snapshot(&app, session).await
+        }
+        .boxed()
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use gate::GateSettings;
 use secrecy::SecretString;
 use url::Url;
 
@@ -181,6 +182,16 @@ impl Config {
     /// Where checkpoints are written beside the database.
     pub fn checkpoint_dir(&self) -> PathBuf {
         self.audit_checkpoint_dir.clone().unwrap_or_else(|| self.data_dir.join("checkpoints"))
+    }
+
+    /// What the gate is told.
+    pub fn gate_settings(&self) -> GateSettings {
+        GateSettings {
+            policy_dir: self.policy_dir.clone(),
+            audit_key_file: self.audit_key_file(),
+            checkpoint_dir: self.checkpoint_dir(),
+            single_instance: matches!(self.database, Database::Sqlite),
+        }
     }
 
     /// The SQLite database's file, whether it is used or not.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::Mutex;
 use url::Url;
 
-use crate::file_work::FileWork;
+use files::FileWork;
 
 /// The data dir, held. Another process may read and write its database, but not serve it.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use clock::Rng;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::config::{Config, ConfigErrors, Database};
-use crate::secret_file;
 use crate::vault::key_id;
+use files::secret_file;
 
 /// The signing secrets and the keys of the vault.
 #[derive(Clone, Debug)]

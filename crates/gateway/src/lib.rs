@@ -14,6 +14,7 @@ pub mod hub;
 // Where the agent runs.
 pub mod runtime;
 // The one door for side effects, and what is behind it.
+mod git;
 mod outbound;
 mod sources;
 // The agent's model.
@@ -35,3 +36,4 @@ pub mod telemetry;
 pub use app::{App, AppState};
 pub use boot::{Gateway, StartError, open_store, url_of};
 pub use data_dir::{DataDir, DataDirError};
+pub use sources::known_tool;

@@ -21,7 +21,7 @@ pub(crate) const SILENT: Duration = Duration::from_mins(2);
 
 /// The two ways out.
 #[derive(Default)]
-pub struct Outbound {
+pub(crate) struct Outbound {
     public: OnceLock<Client>,
     named: OnceLock<Client>,
 }

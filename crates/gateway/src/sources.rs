@@ -1,9 +1,9 @@
-//! What can be executed behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from
-//! a file. What is done outside of our database is done only with a [`Permit`].
+//! What can be executed behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from a
+//! file. Each source is registered at boot and holds what its tools need.
 
 mod credential;
 mod export;
-pub(crate) mod git;
+mod git;
 mod http_tool;
 mod platform;
 mod problems;
@@ -11,135 +11,101 @@ mod save_service_commands;
 mod save_snapshot;
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use policy::{ModeKey, Policy, Risk, Write, full_name};
-use proto::JsonObject;
-use serde_json::{Value, json};
-use store::Effect;
+use gate::{EXPORT, SourceError, Tool};
+use policy::{KnownTool, Policy, Risk, full_name};
+use proto::OrgId;
 
-use crate::app::AppState;
-use crate::gate::{Call, Permit};
+pub(crate) use export::ExportSource;
+pub(crate) use git::GitSource;
+pub(crate) use http_tool::{HttpNeeds, HttpTools};
+pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, offered};
+pub(crate) use save_snapshot::SnapshotSaver;
 
-pub(crate) use export::NAME as EXPORT;
-pub(crate) use platform::{PLATFORM_TOOLS, offered};
+type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
-/// One thing that can be executed.
-pub(crate) trait Tool: Send + Sync {
-    fn risk(&self) -> Risk;
-
-    fn timeout(&self) -> Duration;
-
-    /// What it does beyond its own case, by the names that lanes prohibit or permit.
-    fn flags(&self) -> &[&'static str] {
-        &[]
-    }
-
-    /// The table that it writes to, where writing is what it does.
-    fn writes(&self) -> Option<&Write> {
-        None
-    }
-
-    /// The key of its mode, where the modes of the organisation govern it as well as the lanes.
-    fn mode_key(&self) -> Option<ModeKey> {
-        None
-    }
-
-    /// The refs of a repository that a call would change.
-    fn refs(&self, _parameters: &Value) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// What is wrong with the parameters: each field and limit, in words for whoever sent them.
-    fn check(&self, parameters: &Value) -> Result<(), String>;
-
-    fn work(&self) -> Work<'_>;
+/// One place where tools come from. Asking it may take long or fail, which concerns its own tools only.
+pub(crate) trait Source: Send + Sync {
+    /// The tool that callers of an organization reach by this full name.
+    fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a>;
 }
 
-/// How a tool does what it does.
-pub(crate) enum Work<'a> {
-    Within(&'a dyn Within),
-    Outside(&'a dyn Outside),
-}
+/// All sources of a gateway. Where two have a tool of the same name, the one that was registered first counts.
+pub(crate) struct Registry(Vec<Box<dyn Source>>);
 
-impl Work<'_> {
-    /// Whether a call that was left behind may be executed again. One within is never left behind.
-    pub(crate) fn replay_safe(&self) -> bool {
-        matches!(self, Self::Outside(outside) if outside.replay_safe())
+impl Registry {
+    pub(crate) fn new(sources: Vec<Box<dyn Source>>) -> Self {
+        Self(sources)
     }
 }
 
-/// A tool whose whole effect is a change of our own database. Its claim, its effect and its outcome are one
-/// transaction, so none of them is ever there alone.
-pub(crate) trait Within: Send + Sync {
-    /// What it would give and change. Changes nothing itself.
-    fn prepare<'a>(
-        &'a self,
-        app: &'a AppState,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<(Output, Effect), Failure>>;
+impl gate::Sources for Registry {
+    fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a> {
+        async move {
+            let mut failed = None;
+            for source in &self.0 {
+                match source.find(policy, org, name).await {
+                    Ok(Some(tool)) => return Ok(Some(tool)),
+                    Ok(None) => {}
+                    Err(error) => failed = Some(error),
+                }
+            }
+            failed.map_or(Ok(None), Err)
+        }
+        .boxed()
+    }
 }
 
-/// A tool whose effect is where no transaction of ours reaches: claimed before, told of after.
-pub(crate) trait Outside: Send + Sync {
-    /// Whether executing it twice does what executing it once does. Only then is a call whose instance died in the
-    /// middle executed again.
-    fn replay_safe(&self) -> bool;
-
-    fn execute<'a>(
-        &'a self,
-        app: &'a AppState,
-        permit: &'a Permit,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Output, Failure>>;
+/// What policy has to know about a tool, without a running gateway. Names are looked up as for a call, so that a replay
+/// decides about what would be executed.
+pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownTool> {
+    let name = full_name(name, operation);
+    let plain = |risk| KnownTool { risk, writes: None, mode_key: None };
+    if platform::find(&name).is_some() {
+        return Some(plain(platform::RISK));
+    }
+    if let Some(known) = git::known(&name) {
+        return Some(known);
+    }
+    if name == EXPORT {
+        return Some(plain(Risk::Danger));
+    }
+    let tool = policy.tool(&name)?;
+    Some(KnownTool { risk: tool.risk, writes: tool.writes.clone(), mode_key: Some(tool.mode_key()) })
 }
 
-/// What a tool gave: a text for an agent, and data for programs.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Output {
-    pub(crate) text: String,
-    pub(crate) data: Option<JsonObject>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Output {
-    /// What is kept of it as an artifact.
-    pub(crate) fn content(&self) -> Value {
-        match &self.data {
-            None => json!({"result": self.text}),
-            Some(data) => json!({"result": self.text, "data": data}),
+    struct Broken;
+    struct Empty;
+
+    impl Source for Broken {
+        fn find<'a>(&'a self, _: &'a Policy, _: OrgId, _: &'a str) -> Found<'a> {
+            async { Err(SourceError { source_id: "broken", problem: "it is down".to_owned() }) }.boxed()
         }
     }
-}
 
-/// Why a tool gave nothing. The words reach the caller and the ledger, so they hold nobody's content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// It was asked and says no, or was asked and nobody knows: asking again by itself does not help, or does it twice.
-    Refused(String),
-    /// The parameters are of the right form and make no sense.
-    Invalid(String),
-    /// It did not answer in time. Nothing has happened, or what happens twice happens once.
-    Timeout,
-    /// It did not answer in time, and may have done it.
-    Late,
-    /// Something that it needs is not there now, and nothing has happened.
-    Down(String),
-}
+    impl Source for Empty {
+        fn find<'a>(&'a self, _: &'a Policy, _: OrgId, _: &'a str) -> Found<'a> {
+            async { Ok(None) }.boxed()
+        }
+    }
 
-/// The tool of this name and operation, if there is one.
-pub(crate) fn find(policy: &Policy, name: &str, operation: &str) -> Option<Arc<dyn Tool>> {
-    // A tool is known by the name that policy decides about, and by no other: `transcription.run` is asked for as such, or
-    // as `transcription` and `run`.
-    let whole = full_name(name, operation);
-    if let Some(tool) = platform::find(&whole) {
-        return Some(Arc::new(tool));
+    #[tokio::test]
+    async fn a_source_that_fails_affects_its_own_tools_only() {
+        let tools = "- {name: a.b, method: GET, url: 'http://127.0.0.1/'}\n";
+        let policy = Policy::load(policy::Files { tools: Some(tools), ..policy::Files::default() }).unwrap();
+        let org = OrgId::from(uuid::Uuid::nil());
+        let http = || Box::new(HttpTools::for_tests());
+        let registry = Registry::new(vec![Box::new(Broken), http(), Box::new(Empty)]);
+        assert!(gate::Sources::find(&registry, &policy, org, "a.b").await.unwrap().is_some());
+        let missing = gate::Sources::find(&registry, &policy, org, "a.c").await;
+        assert_eq!(missing.err().unwrap().source_id, "broken", "it may be the one that has the tool");
+        let registry = Registry::new(vec![http(), Box::new(Empty)]);
+        assert!(gate::Sources::find(&registry, &policy, org, "a.c").await.unwrap().is_none());
     }
-    if let Some(tool) = git::find(&whole) {
-        return Some(tool);
-    }
-    if whole == EXPORT {
-        return Some(Arc::new(export::Export));
-    }
-    Some(Arc::new(http_tool::HttpSource::new(policy.tool(&whole)?.clone())))
 }

@@ -10,8 +10,8 @@ use store::StoreError;
 use tokio::time::MissedTickBehavior;
 
 use crate::app::AppState;
-use crate::gate::DEAD_AFTER;
 use crate::runtime::end_left_behind;
+use gate::DEAD_AFTER;
 
 const TICK: Duration = Duration::from_secs(5);
 /// Sessions that are woken in one tick.

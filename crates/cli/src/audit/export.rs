@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use gateway::gate::{audit_public_key, read_checkpoints, sign_ledger};
+use gate::{audit_public_key, read_checkpoints, sign_ledger};
 use ledger::Checkpoint;
 use serde_json::json;
 use store::Store;
@@ -22,8 +22,8 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     fs::create_dir_all(folder).map_err(failed)?;
     let mut ledger = BufWriter::with_capacity(BUFFER, create(folder, LEDGER)?);
     // So that the export ends with a signature.
-    let signed = sign_ledger(&context.config, &store, &context.clock).await?;
-    let checkpoints = read_checkpoints(&context.config)?;
+    let signed = sign_ledger(&context.config.gate_settings(), &store, &context.clock).await?;
+    let checkpoints = read_checkpoints(&context.config.gate_settings())?;
     let newest = checkpoints.iter().map(|checkpoint| checkpoint.size).max().unwrap_or_default();
     let size = if signed { newest } else { store.ledger_size().await? };
     let spinner = context.out.spinner("exporting the ledger");
@@ -34,7 +34,7 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     ledger.flush().and_then(|()| ledger.get_ref().sync_all()).map_err(failed)?;
     let notes: Vec<_> = checkpoints.iter().map(Checkpoint::to_string).collect();
     write(folder, CHECKPOINTS, &notes.join("\n"))?;
-    if let Some(key) = audit_public_key(&context.config)? {
+    if let Some(key) = audit_public_key(&context.config.gate_settings())? {
         write(folder, KEY, &format!("{key}\n"))?;
     }
     let value =

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use gateway::gate::{read_checkpoints, sign_ledger};
+use gate::{read_checkpoints, sign_ledger};
 use ledger::{
     Checkpoint, Entry, Hash, PublicKey, prove_consistency, prove_inclusion, verify_consistency,
     verify_inclusion,
@@ -53,10 +53,10 @@ async fn inclusion(context: &Context, event: &str, size: Option<u64>) -> Result<
         };
         checkpoints.into_iter().filter(fits).min_by_key(|checkpoint| checkpoint.size)
     };
-    let mut checkpoint = covers(read_checkpoints(&context.config)?);
+    let mut checkpoint = covers(read_checkpoints(&context.config.gate_settings())?);
     if checkpoint.is_none() && size.is_none() {
-        sign_ledger(&context.config, &store, &context.clock).await?;
-        checkpoint = covers(read_checkpoints(&context.config)?);
+        sign_ledger(&context.config.gate_settings(), &store, &context.clock).await?;
+        checkpoint = covers(read_checkpoints(&context.config.gate_settings())?);
     }
     let checkpoint = checkpoint.ok_or_else(|| {
         Failure::failed(format!(
@@ -72,7 +72,7 @@ async fn inclusion(context: &Context, event: &str, size: Option<u64>) -> Result<
 
 async fn consistency(context: &Context, from: u64, to: Option<u64>) -> Result<Proof, Failure> {
     let store = context.store().await?;
-    let checkpoints = read_checkpoints(&context.config)?;
+    let checkpoints = read_checkpoints(&context.config.gate_settings())?;
     let newest = checkpoints.iter().map(|checkpoint| checkpoint.size).max().unwrap_or_default();
     let of_size = |size: u64| {
         let found = checkpoints.iter().find(|checkpoint| checkpoint.size == size);

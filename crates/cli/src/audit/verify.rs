@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use gateway::gate::{Verified, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
+use gate::{Verified, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
 use indicatif::ProgressBar;
 use ledger::{Fault, MAX_LINE, PublicKey, Report, Unproven, Verifier};
 use serde_json::json;
@@ -134,9 +134,9 @@ async fn live(
     // Before the records: what comes meanwhile is no loss.
     let checkpoints = match checkpoint {
         Some(file) => read_checkpoint_file(file)?,
-        None => read_checkpoints(&context.config)?,
+        None => read_checkpoints(&context.config.gate_settings())?,
     };
-    let own = if key.is_none() { audit_public_key(&context.config)? } else { None };
+    let own = if key.is_none() { audit_public_key(&context.config.gate_settings())? } else { None };
     let key = key.or_else(|| own.clone());
     let progress = |count: u64| spinner.set_message(format!("verifying the ledger: {count} records"));
     match verify_database(&store, checkpoints, key, &progress).await {

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
-use gateway::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 use proto::{ConfigurationId, ConnectorId, InvalidId, OrgId, RepoId, Risk, Role, UserId};
 use secrecy::SecretString;
 use serde_json::{Value, json};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use gate::CALL_RATES;
 use gateway::config::{Config, Database};
 use gateway::coord::Coord;
-use gateway::gate::CALL_RATES;
 use gateway::shares::Shares;
 use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;

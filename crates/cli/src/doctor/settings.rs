@@ -1,7 +1,7 @@
 //! What the settings point to, opened as the gateway will open it: keys, policy, checkpoints, the model's script.
 
+use gate::read_policy;
 use gateway::config::{Config, Database};
-use gateway::gate::read_policy;
 use gateway::keyring::Keyring;
 use gateway::llm::Llm;
 use rustix::fs::Access;

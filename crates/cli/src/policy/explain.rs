@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gateway::gate::known_tool;
+use gateway::known_tool;
 use policy::{
     Action, ActorClass, Claim, Explanation, Flag, Grant, ModeDecision, Outcome, Policy, Request, Risk,
     RunState, WriteMode, resolve_mode,

@@ -1,6 +1,6 @@
 //! `policy lock`, `unlock`, `override grant` and `grants revoke`: what an operator changes for all gateways, within a second.
 
-use gateway::gate::Grant;
+use gate::Grant;
 use proto::iso;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gateway::gate::known_tool;
+use gateway::known_tool;
 use policy::{Flip, Outcome, Policy, Recorded};
 use proto::OrgId;
 use serde_json::json;

@@ -299,6 +299,21 @@ pub(crate) fn outcome(frames: &[Value]) -> &str {
     frames.last().unwrap()["payload"]["outcome"].as_str().unwrap()
 }
 
+/// The code of a failed commit comes from the state of the repository: another process has the index, or there are conflicts.
+fn failed_commits_have_codes(real: &Real, git: &mut impl FnMut(Value) -> Value) {
+    let code = |result: Value| result["code"].as_str().unwrap().to_owned();
+    real.shell(&real.session, "touch .git/index.lock");
+    assert_eq!(code(git(json!({"type": "git_commit", "message": "m"}))), "REPO_BUSY");
+    real.shell(&real.session, "rm .git/index.lock && echo ours > 'a file' && git commit -qam ours");
+    let theirs = "git checkout -q -b theirs main && echo theirs > 'a file' && git commit -qam theirs";
+    real.shell(&real.session, theirs);
+    real.shell(&real.session, "! git merge -q work");
+    assert_eq!(code(git(json!({"type": "git_commit", "message": "m", "files": ["b"]}))), "MERGE_CONFLICT");
+    let back =
+        "git rm -q --cached b && git merge --abort && git checkout -q work && git reset -q --hard HEAD~1";
+    real.shell(&real.session, back);
+}
+
 #[test]
 fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     let mut real = Real::start();
@@ -307,6 +322,9 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     socket.say(&json!({"type": "get_git_status"}));
     let none = socket.until_type("git_status").pop().unwrap();
     assert_eq!(none["payload"]["branch"], "", "a workspace without a repository has an empty state");
+    socket.say(&json!({"type": "git_commit", "message": "m"}));
+    let nowhere = socket.until_type("git_result").pop().unwrap();
+    assert_eq!(nowhere["payload"]["code"], "NOT_A_REPO", "{nowhere}");
     let set_up =
         "git init -q -b main && git init -q --bare ../remote.git && echo one > 'a file' && echo two > b";
     assert_eq!(real.machine.run(&["sandbox", "exec", &real.session, "--", "sh", "-c", set_up]).code, 0);
@@ -320,6 +338,7 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "--orphan"}))), "UNKNOWN_ERROR");
     assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "work"}))), "SUCCESS");
     assert_eq!(code(&git(json!({"type": "git_create_branch", "branchName": "main"}))), "BRANCH_EXISTS");
+    failed_commits_have_codes(&real, &mut git);
     assert_eq!(code(&git(json!({"type": "git_push"}))), "NO_REMOTE");
     let remote = ["sandbox", "exec", &real.session, "--", "git", "remote", "add", "origin", "../remote.git"];
     assert_eq!(real.machine.run(&remote).code, 0);
@@ -354,7 +373,7 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     let broken = &broken.last().unwrap()["payload"];
     assert_eq!(
         (&broken["action"], &broken["code"], &broken["message"]),
-        (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was ended by signal 9"))
+        (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was killed by signal 9"))
     );
     // A client that asks and asks is told to wait.
     for _ in 0..100 {

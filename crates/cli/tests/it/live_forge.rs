@@ -217,7 +217,7 @@ fn a_pull_request_may_have_been_made(stage: &Stage, socket: &mut Watching) {
     assert_eq!(run["error"]["error_code"], "TOOL_TIMEOUT", "{run}");
     stage.forge.answer_pulls(StatusCode::UNPROCESSABLE_ENTITY, &format!("no, Bearer {}!", Forge::TOKEN));
     let said = pull("told");
-    assert!(said.contains("GitHub did not make it: no, ") && !said.contains(Forge::TOKEN), "{said}");
+    assert!(said.contains("GitHub refused the pull request: no, ") && !said.contains(Forge::TOKEN), "{said}");
 }
 
 #[test]

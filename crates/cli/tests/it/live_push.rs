@@ -91,6 +91,7 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
         let kept = events[1]["output_artifacts"][0]["artifact_id"].as_str().unwrap();
         let path = format!("/v1/artifacts/{kept}/content?case_id={}", stage.real.session);
         let data = stage.real.get(&path)["data"].clone();
+        assert_eq!(data["outcome"], "updated");
         assert_eq!(data["repository"], format!("{}/ada/app", stage.forge.url()));
         let update = &data["updates"][0];
         assert_eq!((&update["ref"], &update["new"]), (&json!("refs/heads/main"), &json!(commit)));
@@ -106,8 +107,12 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
     assert!(said.contains("remote: this branch is closed") && said.contains("FAILED"), "{said}");
     let call = stage.calls().pop().unwrap();
     let told = (call["status"].as_str().unwrap(), call["error"]["message"].as_str().unwrap());
-    assert_eq!(told, ("failed", "the forge took 1 of 2 refs"));
+    assert_eq!(told, ("failed", "the forge updated 1 of 2 refs"));
     assert_eq!(stage.pushed("open"), "large");
+    stage.shell("git branch closed");
+    let refused = ask(&mut socket, &json!({"type": "git_push", "branchName": "closed"}));
+    let told = (&refused["code"], &refused["message"]);
+    assert_eq!(told, (&json!("UNKNOWN_ERROR"), &json!("this branch is closed")), "{refused}");
     stage.commit("with options");
     let said = stage.push("-o merge_request.create");
     assert!(said.contains("remote: Push options are not supported"), "{said}");
@@ -201,7 +206,7 @@ fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
     assert_eq!(kinds(&stage.events(&calls[2])), [("authz_decision", "allow"), ("tool_call", "success")]);
     assert_eq!(calls[2]["correlation_id"], "work");
 
-    // A word that lets a person push is no help for anything else, and cannot be had in another lane.
+    // The sandbox's own token opens no pull request, in whatever lane.
     let token = stage.shell("echo $SANDBOX_MCP_AUTH_TOKEN");
     let call = |tool: &str, lane: &str| {
         json!({

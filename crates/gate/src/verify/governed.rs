@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::VerifyError;
 use super::difference::{Place, readable};
-use crate::governance::GRANT;
 use crate::audit_writer;
+use crate::governance::GRANT;
 
 /// What the events say is in force.
 #[derive(Default)]

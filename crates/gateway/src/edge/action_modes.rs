@@ -7,7 +7,7 @@ use store::OrgActionMode;
 use super::auth::User;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::{Governance, GovernanceError};
+use gate::{Governance, GovernanceError};
 
 /// The modes that were set, by key.
 #[utoipa::path(get, path = "/v1/action-modes", tag = "contract",
@@ -34,8 +34,13 @@ pub(super) async fn set_mode(
     let key =
         key.parse().map_err(|error: policy::ModeKeyError| ApiError::bad_request(format!("key: {error}")))?;
     let operator = "gateway";
-    let governance =
-        Governance { config: &app.config, store: &app.store, clock: &app.clock, rng: &app.rng, operator };
+    let governance = Governance {
+        settings: app.config.gate_settings(),
+        store: &app.store,
+        clock: &app.clock,
+        rng: &app.rng,
+        operator,
+    };
     match governance.set_mode(admin.org, Some(admin.id), &key, mode).await {
         Ok(()) => Ok(Json(OkReply::OK)),
         Err(GovernanceError::Store(error)) => Err(error.into()),

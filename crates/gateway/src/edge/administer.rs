@@ -5,7 +5,7 @@ use store::{NewEvent, Store};
 
 use super::auth::User;
 use crate::app::AppState;
-use crate::gate::{AdminChange, Subject};
+use gate::{AdminChange, Subject};
 
 /// The store through which `user` makes a change.
 pub(super) fn administer(

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use chrono::{DateTime, Datelike as _, SecondsFormat, Utc};
+use gate::{ArtifactReading, Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, TURN_RUN};
 use policy::{ActorClass, Claim};
 use proto::http::{
     ArtifactQuery, AuditEvents, AuditQuery, ErrorBody, FinishRun, PolicyVersionsBody, RunList, RunQuery,
@@ -18,7 +19,6 @@ use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::{self, Attempt, NewRunRequest, OPERATOR, ORG_ADMIN, RunRefusal, SERVICE, TURN};
 
 const RUNS: u32 = 50;
 const MOST_RUNS: u32 = 200;
@@ -43,16 +43,26 @@ impl Identity {
     }
 }
 
-impl Attempt {
-    /// What is known before anything was read.
-    pub(super) fn of(identity: &Identity) -> Self {
-        Self { role: Some(identity.role), case: identity.case(), ..Self::default() }
+impl Identity {
+    /// What is known of an attempt before anything was read.
+    pub(super) fn attempt(&self) -> Attempt {
+        Attempt {
+            org: self.org,
+            session: self.session,
+            actor: self.actor.clone(),
+            role: self.role,
+            lane: None,
+            tool: None,
+            operation: None,
+            run_id: None,
+            case: self.case(),
+            correlation: None,
+            request_hash: None,
+        }
     }
-}
 
-impl From<Identity> for (Option<OrgId>, Option<SessionId>, Claim) {
-    fn from(identity: Identity) -> Self {
-        (identity.org, identity.session, identity.actor)
+    pub(super) fn caller(self, org: OrgId) -> gate::Caller {
+        gate::Caller { org, session: self.session, actor: self.actor, role: self.role.to_owned() }
     }
 }
 
@@ -184,7 +194,7 @@ pub(super) async fn finish_run(
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_run(&app, &identity, org, &id).await?;
     // The gateway makes the run of a turn in the agent's name; it ends it too.
-    let owns = found.actor == json!(identity.actor) && !found.run_id.starts_with(TURN);
+    let owns = found.actor == json!(identity.actor) && !found.run_id.starts_with(TURN_RUN);
     caller.must(Act::FinishRun, owns)?;
     let outcome = request.outcome.unwrap_or_else(|| request.status.as_str().to_owned());
     if !is_name(&outcome) {
@@ -313,9 +323,13 @@ pub(super) async fn artifact_content(
     check_names([&query.case_id])?;
     let case = identity.case().or(query.case_id);
     let found = visible_artifact(&app, &identity, org, &id, case.as_deref()).await;
-    let reader = (org, identity.session, identity.actor.clone());
-    let reading = (identity.role, id.clone(), case);
-    app.gate.record_reading(reader, reading, found.as_ref().ok()).await?;
+    let reading = ArtifactReading {
+        caller: identity.caller(org),
+        artifact_id: &id,
+        case: case.as_deref(),
+        found: found.as_ref().ok(),
+    };
+    app.gate.record_reading(&reading).await?;
     let found = found?;
     let content = app.store.artifact_content(org, &id).await?;
     let content = content.ok_or_else(|| ApiError::not_found("This artifact does not exist"))?;

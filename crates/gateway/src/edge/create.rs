@@ -20,9 +20,9 @@ use super::idempotent::Keyed;
 use super::{ApiError, Body, idempotent, steer};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::{AdminChange, Subject};
 use crate::hub::{Hub, HubError};
 use crate::llm::org_budget_spent;
+use gate::{AdminChange, Subject};
 
 const ROUTE: &str = "POST /proliferate/sessions";
 /// The longest prompt of a new session, name of a directory, and hash of its path.

@@ -10,8 +10,8 @@ use super::auth::User;
 use super::params::Query;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::AdminChange;
 use crate::runtime::check_rules;
+use gate::AdminChange;
 
 /// Entries of one list; each is looked at for every request of a sandbox.
 const MOST: usize = 1000;

@@ -12,10 +12,10 @@ use proto::{BillingCode, ErrorCode, iso};
 use serde_json::json;
 use store::StoreError;
 
-use crate::gate::AttemptError;
 use crate::hub::HubError;
-use shares::{OverShare, ShareOwner};
 use crate::vault::VaultError;
+use gate::AttemptError;
+use shares::{OverShare, ShareOwner};
 
 /// An answer that is not a success.
 #[derive(Debug)]

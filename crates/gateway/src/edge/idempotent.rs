@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 use super::ApiError;
 use crate::app::AppState;
 use clock::crash_point;
-use crate::gate::DEAD_AFTER;
+use gate::DEAD_AFTER;
 
 const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;

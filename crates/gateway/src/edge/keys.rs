@@ -13,8 +13,8 @@ use super::params::Path;
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::Subject;
 use crate::identity::{Credential, CredentialKind};
+use gate::Subject;
 
 /// All keys for an admin, one's own for a member.
 #[utoipa::path(get, path = "/v1/keys", tag = "identity", responses((status = 200, body = ApiKeyList)))]

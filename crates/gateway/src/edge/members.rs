@@ -12,7 +12,7 @@ use super::params::Path;
 use super::{ApiError, Body};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::Subject;
+use gate::Subject;
 
 #[utoipa::path(get, path = "/v1/members", tag = "identity", responses((status = 200, body = MemberList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, ApiError> {

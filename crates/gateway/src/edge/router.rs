@@ -17,8 +17,8 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, body, contract, cors, create, egress, git_proxy, health, keys, login, me, members,
-    messages, model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    action_modes, body, contract, cors, create, egress, git, health, keys, login, me, members, messages,
+    model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -141,8 +141,8 @@ async fn describe() -> Response {
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = routes().route("/openapi.json", routing::get(describe));
     // Git's own protocol, for sandboxes: nothing that a description of ours could say better.
-    let git = routing::get(git_proxy::git).post(git_proxy::git).route_layer(Extension(GIT));
-    let router = router.route("/git/{*rest}", git);
+    let proxy = routing::get(git::git).post(git::git).route_layer(Extension(GIT));
+    let router = router.route("/git/{*rest}", proxy);
     let slash = routing::get(socket::session_with_slash).route_layer(Extension(Act::Watch));
     let router = router.route("/proliferate/{id}/", slash);
     #[cfg(feature = "ui")]

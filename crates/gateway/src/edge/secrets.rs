@@ -12,8 +12,8 @@ use super::auth::User;
 use super::params::{Path, Query};
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::AdminChange;
 use crate::vault::is_name;
+use gate::AdminChange;
 
 #[utoipa::path(get, path = "/v1/secrets", tag = "vault", responses((status = 200, body = SecretList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, ApiError> {

@@ -6,6 +6,10 @@ use axum::Json;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use gate::{
+    Attempt, AttemptError, BreakGlass, CALLBACK_RUN, CallOutcome, CallRequest, CallResult, EntryPoint, Retry,
+    RunRequest, TURN_RUN, Target,
+};
 use ledger::Outcome::Failure;
 use ledger::{ArtifactRef, Hash, MAX_ARTIFACTS, payload_hash};
 use policy::{ActorClass, Claim, Versions};
@@ -18,7 +22,6 @@ use super::body::explain;
 use super::contract::{Identity, identity, is_name};
 use super::{ApiError, body};
 use crate::app::AppState;
-use crate::gate::{self, Answered, Attempt, AttemptError, CALLBACK, Call, Door, Gate, Outcome, TURN};
 
 /// A body that was read to its end, or the refusal to read it.
 pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
@@ -40,7 +43,7 @@ impl FromRequest<AppState> for Raw {
         (status = 502, body = ToolCallReply), (status = 503, body = ToolCallReply),
         (status = 504, body = ToolCallReply)))]
 pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Result<Response, ApiError> {
-    let mut attempt = Attempt::of(&identity(&caller));
+    let mut attempt = identity(&caller).attempt();
     let read = match content {
         Ok(bytes) => {
             read(&app, &caller, &bytes, &mut attempt).await?.map_err(|it| (StatusCode::BAD_REQUEST, it))
@@ -49,25 +52,25 @@ pub(super) async fn call(app: AppState, caller: Caller, Raw(content): Raw) -> Re
         Err(status) => Err((status, "the body did not arrive whole".to_owned())),
     };
     match read {
-        Ok(call) => Ok(answer(Gate::call(&app, call).await)),
-        Err((status, problem)) => Ok(unreadable(&app, &caller, attempt, status, &problem).await),
+        Ok(call) => Ok(answer(app.gate.call(call).await)),
+        Err((status, problem)) => Ok(unreadable(&app, attempt, status, &problem).await),
     }
 }
 
-fn answer(answered: Answered) -> Response {
-    let status = match answered.outcome {
-        Outcome::Success => StatusCode::OK,
-        Outcome::Conflict => StatusCode::CONFLICT,
-        Outcome::Failed(ToolErrorCode::PolicyDenied) => StatusCode::FORBIDDEN,
-        Outcome::Failed(ToolErrorCode::InvalidRequest) => StatusCode::BAD_REQUEST,
-        Outcome::Failed(ToolErrorCode::ToolError) => StatusCode::BAD_GATEWAY,
-        Outcome::Failed(ToolErrorCode::ToolTimeout) => StatusCode::GATEWAY_TIMEOUT,
-        Outcome::Failed(ToolErrorCode::DependencyDown) | Outcome::Unavailable => {
+fn answer(result: CallResult) -> Response {
+    let status = match result.outcome {
+        CallOutcome::Success => StatusCode::OK,
+        CallOutcome::Conflict => StatusCode::CONFLICT,
+        CallOutcome::Failed(ToolErrorCode::PolicyDenied) => StatusCode::FORBIDDEN,
+        CallOutcome::Failed(ToolErrorCode::InvalidRequest) => StatusCode::BAD_REQUEST,
+        CallOutcome::Failed(ToolErrorCode::ToolError) => StatusCode::BAD_GATEWAY,
+        CallOutcome::Failed(ToolErrorCode::ToolTimeout) => StatusCode::GATEWAY_TIMEOUT,
+        CallOutcome::Failed(ToolErrorCode::DependencyDown) | CallOutcome::Unavailable => {
             StatusCode::SERVICE_UNAVAILABLE
         }
-        Outcome::OverShare { retry_after } => return too_many(retry_after, answered.body),
+        CallOutcome::OverShare { retry_after } => return too_many(retry_after, result.reply),
     };
-    (status, Json(answered.body)).into_response()
+    (status, Json(result.reply)).into_response()
 }
 
 fn too_many(retry_after: u64, body: impl serde::Serialize) -> Response {
@@ -76,14 +79,8 @@ fn too_many(retry_after: u64, body: impl serde::Serialize) -> Response {
 }
 
 /// A body that is no call is refused, and the refusal is recorded with whatever it says of itself. It makes no run.
-async fn unreadable(
-    app: &AppState,
-    caller: &Caller,
-    attempt: Attempt,
-    status: StatusCode,
-    problem: &str,
-) -> Response {
-    let refused = app.gate.refuse_unreadable(identity(caller).into(), &attempt, Failure, problem).await;
+async fn unreadable(app: &AppState, attempt: Attempt, status: StatusCode, problem: &str) -> Response {
+    let refused = app.gate.record_attempt(&attempt, Failure, problem).await;
     let (code, message) = match &refused {
         Ok(()) => (ToolErrorCode::InvalidRequest, problem.to_owned()),
         Err(AttemptError::Store(_)) => (ToolErrorCode::DependencyDown, problem.to_owned()),
@@ -113,7 +110,7 @@ async fn read(
     caller: &Caller,
     bytes: &[u8],
     attempt: &mut Attempt,
-) -> Result<Result<Call, String>, ApiError> {
+) -> Result<Result<CallRequest, String>, ApiError> {
     let payload = match ledger::parse(bytes) {
         Ok(payload) => payload,
         Err(error) => return Ok(Err(format!("the body is {error}"))),
@@ -156,7 +153,7 @@ fn describe(attempt: &mut Attempt, payload: &Value) {
 
 /// Whether a run of this id is one that we make ourselves.
 fn is_ours(run_id: &str) -> bool {
-    run_id.starts_with(CALLBACK) || run_id.starts_with(TURN)
+    run_id.starts_with(CALLBACK_RUN) || run_id.starts_with(TURN_RUN)
 }
 
 /// So many characters, and all of them of the kind that a line has.
@@ -226,7 +223,7 @@ fn named(given: Value) -> Option<ArtifactRef> {
     is_name(given.artifact_id.as_str()).then(|| gate::unknown_reference(given.artifact_id, given.hash_sha256))
 }
 
-fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Result<Call, String> {
+fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Result<CallRequest, String> {
     let class = match request.actor.actor_type.as_str() {
         "agent" => ActorClass::Agent,
         "human" => ActorClass::Human,
@@ -251,33 +248,31 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
     if case.is_some() {
         scope.insert("case_id".to_owned());
     }
-    let (ticket, override_reason) = (said("override_ticket_id"), said("override_reason"));
-    Ok(Call {
-        door: Door::ToolCalls,
-        org,
-        session: identity.session,
-        sandbox: None,
-        actor: identity.actor,
+    let break_glass = BreakGlass { ticket: said("override_ticket_id"), reason: said("override_reason") };
+    Ok(CallRequest {
+        entry_point: EntryPoint::ToolCalls,
+        caller: identity.caller(org),
         claimed: Some(Claim { actor_type: class, actor_id: request.actor.actor_id }),
         agent_name: request.actor.agent_name,
-        role: identity.role,
-        lane: request.lane_id,
-        tool: request.tool_name,
-        operation: request.operation,
+        target: Target {
+            lane: request.lane_id,
+            tool: request.tool_name,
+            operation: request.operation,
+            parameters: Value::Object(request.parameters),
+            input_artifacts: artifacts,
+        },
+        run: RunRequest {
+            id: request.run_id,
+            parent: request.parent_run_id,
+            retry_of: request
+                .retry_of
+                .map(|run_id| Retry { run_id, reason: request.retry_reason.unwrap_or_default() }),
+            correlation: request.correlation_id,
+        },
         case,
-        run_id: request.run_id,
-        parent: request.parent_run_id,
-        above: None,
-        retry_of: request.retry_of.map(|run| (run, request.retry_reason.unwrap_or_default())),
-        correlation: request.correlation_id,
         scope,
-        ticket,
-        override_reason,
+        break_glass,
         demanded: request.policy_versions.map(|pins| Versions { lanes: pins.lanes, roles: pins.roles }),
-        writes: None,
-        denial: None,
-        input_artifacts: artifacts,
-        parameters: Value::Object(request.parameters),
         request_hash: hash,
     })
 }

@@ -6,9 +6,10 @@ use axum::Json;
 use axum::extract::{FromRequest as _, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use gate::{Attempt, BreakGlass, CallOutcome, CallRequest, CallResult, EntryPoint, RunRequest, Target};
 use ledger::payload_hash;
-use proto::SessionId;
 use proto::http::{ErrorBody, ToolCallback, ToolCallbackReply};
+use proto::{SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::SandboxSession;
 
@@ -17,7 +18,6 @@ use super::contract::{identity, is_name};
 use super::params::Path;
 use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::gate::{self, Attempt, Call, Door, Gate, Outcome};
 use crate::sources::{PLATFORM_TOOLS, offered};
 
 /// The longest id of a call.
@@ -36,33 +36,44 @@ pub(super) async fn callback(
 ) -> Result<Response, ApiError> {
     let SessionAttempt { caller, session } = attempt;
     let asked = path.as_ref().ok().map(|Path((_, tool))| tool.clone()).filter(|tool| is_name(tool));
-    let call = match read(&app, session, path, request).await {
+    let (call, denial) = match read(&app, session, path, request).await {
         Ok(call) => call,
         Err(refusal) => return Err(record(&app, &caller, asked, refusal).await),
     };
-    let answered = Gate::call(&app, call).await;
-    match answered.outcome {
-        Outcome::Conflict => Err(ApiError::conflict(
+    let result = app.gate.call(call).await;
+    match result.outcome {
+        CallOutcome::Conflict => Err(ApiError::conflict(
             "This tool_call_id was used before with other arguments; nothing was done",
         )),
-        Outcome::OverShare { .. } => {
-            Err(ApiError::too_many(answered.body["result"].as_str().unwrap_or("Too many refused calls")))
+        CallOutcome::OverShare { .. } => {
+            let message = result.reply.error.map(|error| error.message);
+            Err(ApiError::too_many(message.as_deref().unwrap_or("Too many calls")))
         }
-        // Nothing was done and trying again helps: the tool inside does that on its own.
-        Outcome::Unavailable => {
+        // Nothing was done and a retry helps: the tool inside retries on its own.
+        CallOutcome::Unavailable => {
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
-        _ => Ok((StatusCode::OK, Json(answered.body)).into_response()),
+        CallOutcome::Success | CallOutcome::Failed(_) => {
+            Ok((StatusCode::OK, Json(reply(result, denial))).into_response())
+        }
     }
 }
 
-/// From a request to a call.
+/// The reply for the tool inside. `denial` replaces policy's words about a tool that the mode does not have.
+fn reply(result: CallResult, denial: Option<String>) -> ToolCallbackReply {
+    let denied = result.outcome == CallOutcome::Failed(ToolErrorCode::PolicyDenied);
+    let (text, data) = result.output.map(|output| (output.text, output.data)).unwrap_or_default();
+    let text = denial.filter(|_| denied).unwrap_or(text);
+    ToolCallbackReply { success: result.outcome == CallOutcome::Success, result: text, data }
+}
+
+/// From an HTTP request to a call, and what is said if policy denies it.
 async fn read(
     app: &AppState,
     session: Result<Option<SandboxSession>, ApiError>,
     path: Result<Path<(String, String)>, ApiError>,
     request: Request,
-) -> Result<Call, ApiError> {
+) -> Result<(CallRequest, Option<String>), ApiError> {
     let session = session?;
     let Path((_, tool)) = path?;
     let Body(request) = Body::<ToolCallback>::from_request(request, app).await?;
@@ -88,8 +99,8 @@ async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: 
     let denied = status == StatusCode::FORBIDDEN;
     let came_to = if denied { ledger::Outcome::Deny } else { ledger::Outcome::Failure };
     let identity = identity(caller);
-    let attempt = Attempt { operation: tool.clone(), tool, ..Attempt::of(&identity) };
-    match app.gate.refuse_unreadable(identity.into(), &attempt, came_to, problem).await {
+    let attempt = Attempt { operation: tool.clone(), tool, ..identity.attempt() };
+    match app.gate.record_attempt(&attempt, came_to, problem).await {
         Ok(()) => refusal,
         Err(error) => error.into(),
     }
@@ -100,37 +111,42 @@ fn to_call(
     session: &SandboxSession,
     tool: &str,
     request: ToolCallback,
-) -> Result<Call, ApiError> {
+) -> Result<(CallRequest, Option<String>), ApiError> {
     let (role, lane) = gate::agent_role(session.session_type, session.automation_id.is_some());
     let payload = json!({"tool": tool, "tool_call_id": request.tool_call_id, "args": request.args});
-    let hash = payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
+    let request_hash =
+        payload_hash(&payload).map_err(|error| ApiError::bad_request(format!("args: {error}")))?;
     let of_this_mode = offered(session.session_type).any(|known| known.name == tool);
-    Ok(Call {
-        door: Door::Callback,
+    let denial = (!of_this_mode).then(|| format!("{tool} is only available in setup sessions."));
+    let caller = gate::Caller {
         org: session.org_id,
         session: Some(session.id),
-        sandbox: Some(*session),
         actor: gate::agent(session.id),
+        role: role.to_owned(),
+    };
+    let call = CallRequest {
+        entry_point: EntryPoint::Callback,
+        caller,
         claimed: None,
         agent_name: Some("opencode".to_owned()),
-        role,
-        lane: lane.to_owned(),
-        tool: tool.to_owned(),
-        operation: tool.to_owned(),
+        target: Target {
+            lane: lane.to_owned(),
+            tool: tool.to_owned(),
+            operation: tool.to_owned(),
+            parameters: Value::Object(request.args),
+            input_artifacts: Vec::new(),
+        },
+        run: RunRequest {
+            id: gate::callback_run(session.id, tool, &request.tool_call_id),
+            parent: app.gate.turn_of(session.id),
+            retry_of: None,
+            correlation: Some(request.tool_call_id.chars().take(120).collect()),
+        },
         case: Some(session.id.to_string()),
-        run_id: gate::callback_run(session.id, tool, &request.tool_call_id),
-        parent: app.gate.turn_of(session.id),
-        above: None,
-        retry_of: None,
-        correlation: Some(request.tool_call_id.chars().take(120).collect()),
         scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
-        ticket: None,
-        override_reason: None,
+        break_glass: BreakGlass::default(),
         demanded: None,
-        writes: None,
-        denial: (!of_this_mode).then(|| format!("{tool} is only available in setup sessions.")),
-        input_artifacts: Vec::new(),
-        parameters: Value::Object(request.args),
-        request_hash: hash,
-    })
+        request_hash,
+    };
+    Ok((call, denial))
 }

@@ -16,8 +16,7 @@ use super::params::{Path, Query};
 use super::{ApiError, Body, contract};
 use crate::access::Act;
 use crate::app::AppState;
-use crate::gate::Subject;
-use crate::runtime::local_repo;
+use gate::Subject;
 
 const MAX_NAME: usize = 100;
 const MAX_URL: usize = 500;
@@ -200,8 +199,7 @@ fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
 
 /// A folder of this machine that the operator lets sessions have. Others answer alike, whether they are there or not.
 fn local_url(app: &AppState, url: &Url) -> Result<Url, ApiError> {
-    let folder = url.to_file_path().ok().and_then(|path| local_repo::allowed(&app.config.local_roots, &path));
-    let url = folder.and_then(|folder| Url::from_file_path(folder).ok());
+    let url = app.git.local_folder(url).and_then(|folder| Url::from_file_path(folder).ok());
     url.ok_or_else(|| ApiError::bad_request("This is no folder below the operator's WORKSPACE_LOCAL_ROOTS"))
 }
 

@@ -9,7 +9,7 @@ use store::{FirstOwner, Member, NewLoginCode, NewOrg, Store, StoreError};
 use url::Url;
 
 use super::{Credential, CredentialKind};
-use crate::gate::first_start_event;
+use gate::first_start_event;
 
 /// Long enough to find the terminal again, short enough that a forgotten scroll-back is harmless.
 pub const LOGIN_LINK_LIFETIME: Duration = Duration::from_mins(15);

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::HeaderName;
 use chrono::{DateTime, Utc};
+use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Place as AgentPlace};
 use opencode::files::{Instructions, Tool};
 use proto::{ModelId, SessionType};
@@ -18,11 +19,10 @@ use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHa
 use tokio::sync::mpsc;
 
 use super::agent::{Agent, Door};
-use super::checkout;
-use super::git::Git;
 use super::network::Network;
 use super::pool::Warm;
 use super::prepare::{self, Occupant, Places};
+use super::repositories::{Checkout, Repositories};
 use super::room::{Room, Wanted};
 use crate::app::AppState;
 use crate::config::Engine;
@@ -65,6 +65,7 @@ pub enum LaunchError {
 /// What to launch.
 pub struct Launch {
     app: AppState,
+    repositories: Arc<dyn Repositories>,
     owner: Owner,
     record: SessionRecord,
     /// Told the name of each stage as it begins.
@@ -74,13 +75,14 @@ pub struct Launch {
 }
 
 impl Launch {
-    pub fn new(
+    pub(crate) fn new(
         app: AppState,
+        repositories: Arc<dyn Repositories>,
         owner: Owner,
         record: SessionRecord,
         stages: mpsc::Sender<&'static str>,
     ) -> Self {
-        Self { app, owner, record, stages, running: Mutex::default() }
+        Self { app, repositories, owner, record, stages, running: Mutex::default() }
     }
 
     pub async fn run(self) -> Result<Agent, LaunchError> {
@@ -271,42 +273,23 @@ impl Launch {
     /// Brings what the agent works on, and says what it is told. `elses`: what is there is a copy of another session's
     /// work, and may be old.
     async fn occupant(&self, room: &Room, token: SecretString, elses: bool) -> Result<Occupant, LaunchError> {
-        let repos = self.app.store.session_repos(self.record.id).await?;
-        prepare::lead_git(&self.app, &self.record, room, &token, &repos).await?;
-        let (missing, there) = checkout::sorted(&room.inside, &repos).await?;
-        if elses && !there.is_empty() {
-            self.stage("Updating").await;
-            checkout::update(&room.inside, &there).await;
-        }
-        if !missing.is_empty() {
-            self.stage("Cloning").await;
-            checkout::clone(&self.app, &room.inside, &missing).await?;
-        }
-        if let (None, Some(first)) = (&self.record.branch_name, repos.first()) {
-            self.note_branch(room, &first.workspace_path).await?;
-        }
+        let stage = |name| self.stage(name).boxed();
+        let checkout = Checkout {
+            sandbox: room.held_by(self.owner).enter(&self.app.sandboxes).await?,
+            session: &self.record,
+            token: &token,
+            is_copy: elses,
+            stage: &stage,
+        };
+        let has_repos = self.repositories.check_out(checkout).await?;
         let config = self.record.agent_config.as_ref();
         Ok(Occupant {
             token,
             session: Some(self.record.id.to_string()),
             model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
-            instructions: if repos.is_empty() { Instructions::Scratch } else { Instructions::Coding },
+            instructions: if has_repos { Instructions::Coding } else { Instructions::Scratch },
             tools: tools_of(self.record.session_type),
         })
-    }
-
-    /// Notes where the work begins. A repository that cannot say so is the agent's to mend.
-    async fn note_branch(&self, room: &Room, path: &str) -> Result<(), LaunchError> {
-        let inside = room.held_by(self.owner).enter(&self.app.sandboxes).await?;
-        let Some(git) = Git::at(inside, Some(path)) else { return Ok(()) };
-        match git.beginning().await {
-            Ok(Some((branch, commit))) => {
-                self.app.store.set_branch(&self.owner, &branch, commit.as_deref()).await?;
-            }
-            Ok(None) => {}
-            Err(error) => tracing::info!(session = %self.record.id, %error, "no branch was found"),
-        }
-        Ok(())
     }
 
     /// When the time of the sandbox is over. One that ran before keeps the time it had.

@@ -80,7 +80,7 @@ impl Networks {
     }
 
     /// Whether sandboxes of an organisation might go there, by its rules alone.
-    pub(super) async fn decide(&self, org: OrgId, target: &Target) -> Result<Result<(), Denial>, StoreError> {
+    pub(crate) async fn decide(&self, org: OrgId, target: &Target) -> Result<Result<(), Denial>, StoreError> {
         let rules = self.follow(org).await?.borrow().clone();
         Ok(rules.decide(target).map(drop))
     }

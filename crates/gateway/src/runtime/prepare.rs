@@ -8,13 +8,10 @@ use proto::ModelId;
 use sandboxd::Sandboxd;
 use sandboxd::protocol::{Ended, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use secrecy::{ExposeSecret as _, SecretString};
-use store::{PlacedRepo, SessionRecord};
 
-use super::git_config;
 use super::launch::LaunchError;
-use super::room::{AGENT, GIT_CONFIG, GIT_IDENTITY, Room};
+use super::room::{AGENT, Room};
 use super::sandboxes::Sandboxes;
-use crate::app::App;
 
 /// Our files inside, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
@@ -121,26 +118,4 @@ pub(super) async fn falls_over(inside: &Sandboxd) -> String {
 /// One word for a shell, whatever is in it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// Tells git whose repositories and whose commits these are.
-pub(super) async fn lead_git(
-    app: &App,
-    record: &SessionRecord,
-    room: &Room,
-    token: &SecretString,
-    repos: &[PlacedRepo],
-) -> Result<(), LaunchError> {
-    let creator = match record.created_by {
-        Some(user) => app.store.member(record.org_id, user).await?,
-        None => None,
-    };
-    let files = [
-        (GIT_CONFIG, git_config::routes(&room.gateway_url, token, repos)),
-        (GIT_IDENTITY, git_config::identity(creator.as_ref())),
-    ];
-    for (path, text) in files {
-        room.inside.write_file(Place::home(path), text, Some(0o600)).await?;
-    }
-    Ok(())
 }

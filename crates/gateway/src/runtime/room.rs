@@ -41,13 +41,11 @@ const LATER: Duration = Duration::from_millis(50);
 const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
 /// The folder of our own files in the home, which no snapshot has.
-pub(super) const OURS: &str = ".proliferate";
+pub(crate) const OURS: &str = ".proliferate";
 /// Settings of git that are ours, in the home.
-pub(super) const GIT_CONFIG: &str = ".proliferate/git.config";
+pub(crate) const GIT_CONFIG: &str = ".proliferate/git.config";
 /// Whose commits git makes, which anybody's own settings outweigh.
-pub(super) const GIT_IDENTITY: &str = ".proliferate/git.identity";
-/// The header of a push grant; see [`PushGrants`](crate::sources::git::PushGrants).
-pub(crate) const PUSH_GRANT: &str = "x-proliferate-push";
+pub(crate) const GIT_IDENTITY: &str = ".proliferate/git.identity";
 /// Connections of one sandbox that are served at a time; more of them wait. The proxy has a smaller limit of its own.
 const SERVED: usize = 256;
 

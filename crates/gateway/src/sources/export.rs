@@ -1,27 +1,44 @@
 //! `export.bundle`: the list of a case's artifacts, to be handed to someone outside. The lane decides who may; reading
 //! what the list names is recorded like any reading.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use policy::Risk;
-use proto::JsonObject;
+use gate::{CallRequest, EXPORT, Failure, Output, Outside, Permit, Tool, Work, reference};
+use policy::{Policy, Risk};
+use proto::{JsonObject, OrgId};
 use serde_json::{Value, json};
+use store::Store;
 
 use super::save_service_commands::store_failure;
-use super::{Failure, Output, Outside, Tool, Work};
-use crate::app::AppState;
-use crate::gate::{Call, Permit, reference};
+use super::{Found, Source};
 
-pub(crate) const NAME: &str = "export.bundle";
 /// A bundle is one artifact and names at most so many. It has everything or is refused: whoever is handed it must not take
 /// a part for the whole.
 const MOST: usize = 10_000;
 
-pub(super) struct Export;
+/// The one tool of this source.
+#[derive(Clone)]
+pub(crate) struct ExportSource {
+    store: Store,
+}
 
-impl Tool for Export {
+impl ExportSource {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store }
+    }
+}
+
+impl Source for ExportSource {
+    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+        let tool = (name == EXPORT).then(|| Arc::new(self.clone()) as Arc<dyn Tool>);
+        async { Ok(tool) }.boxed()
+    }
+}
+
+impl Tool for ExportSource {
     fn risk(&self) -> Risk {
         Risk::Danger
     }
@@ -46,22 +63,21 @@ impl Tool for Export {
     }
 }
 
-impl Outside for Export {
+impl Outside for ExportSource {
     fn replay_safe(&self) -> bool {
         true
     }
 
     fn execute<'a>(
         &'a self,
-        app: &'a AppState,
         permit: &'a Permit,
-        call: &'a Call,
+        call: &'a CallRequest,
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
             let case =
                 call.case.as_deref().ok_or_else(|| Failure::Invalid("case_id is needed".to_owned()))?;
             let limit = i64::try_from(MOST + 1).unwrap_or(i64::MAX);
-            let found = app.store.artifacts(permit.org(), case, limit).await;
+            let found = self.store.artifacts(permit.org(), case, limit).await;
             let found = found.map_err(|error| store_failure(&error))?;
             if found.len() > MOST {
                 let many =

@@ -1,111 +1,153 @@
-//! What leaves a session's repositories for their forge: pushes and pull requests. Both are calls of the one lane that
-//! is theirs, whoever starts them.
+//! The tools behind which pushes and pull requests happen. `git` does the work; what is here connects it to the gate.
 
-mod grants;
-mod operation;
-mod pull_request;
-mod push;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
+use policy::{KnownTool, ModeKey, Policy, Risk};
+use proto::OrgId;
+use serde_json::Value;
 
-use ledger::payload_hash;
-use policy::{ActorClass, Claim};
-use proto::{OrgId, Role, SessionId, UserId};
-use serde_json::{Value, json};
-use store::StoreError;
+use super::platform::session_of;
+use super::save_service_commands::store_failure;
+use super::{Found, Source};
+use crate::git::{
+    CREATE_PULL_REQUEST, GitService, Operation, PullError, PullRequestOutcome, object, open_pull_request,
+    parameter_problem,
+};
 
-use super::Tool;
-use crate::app::AppState;
-use crate::gate::{self, CALLBACK, Call, Door, OPERATOR, ORG_ADMIN};
+/// A push of a large repository takes long.
+const PUSH_TIMEOUT: Duration = Duration::from_mins(30);
+const PULL_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-pub(crate) use grants::PushGrants;
-pub(crate) use operation::{Operation, classify};
-pub(crate) use pull_request::{PULL_REQUEST, PullRequest, problem as pull_request_problem};
-pub(crate) use push::{Arriving, Push, Pushes, perform};
+/// Pushes and pull requests. Git calls the gate, which calls this: the reference back must not keep it alive.
+pub(crate) struct GitSource(pub(crate) Weak<GitService>);
 
-const LANE: &str = "git.publish";
-
-/// Who starts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// Whatever runs in the sandbox on its own.
-    Agent,
-    /// Somebody who asked for exactly this.
-    Person(UserId),
-}
-
-/// The tool of this whole name.
-pub(super) fn find(name: &str) -> Option<Arc<dyn Tool>> {
-    if name == PULL_REQUEST {
-        return Some(Arc::new(PullRequest));
+impl Source for GitSource {
+    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+        let tool: Option<Arc<dyn Tool>> = if name == CREATE_PULL_REQUEST {
+            Some(Arc::new(PullRequestTool(self.0.clone())))
+        } else {
+            operation(name).map(|operation| Arc::new(PushTool(operation)) as Arc<dyn Tool>)
+        };
+        async { Ok(tool) }.boxed()
     }
-    let operation = Operation::ALL.into_iter().find(|operation| operation.tool() == name)?;
-    Some(Arc::new(push::PushTool(operation)))
 }
 
-/// One call for a session. `about` is what people look for in the ledger.
-pub(crate) async fn to_call(
-    app: &AppState,
-    (org, session, by): (OrgId, SessionId, By),
-    tool: &str,
-    about: &str,
-    parameters: Value,
-) -> Result<Call, StoreError> {
-    let (actor, role, parent) = match by {
-        By::Agent => {
-            let record = app.store.session(org, session).await?.ok_or(StoreError::Missing("the session"))?;
-            let (role, _) = gate::agent_role(record.session_type, record.automation_id.is_some());
-            (gate::agent(session), role, app.gate.turn_of(session))
+fn operation(name: &str) -> Option<Operation> {
+    Operation::ALL.into_iter().find(|operation| operation.tool() == name)
+}
+
+/// What policy has to know about a tool of this source.
+pub(super) fn known(name: &str) -> Option<KnownTool> {
+    if name == CREATE_PULL_REQUEST {
+        return Some(KnownTool { risk: Risk::Write, writes: None, mode_key: None });
+    }
+    let tool = PushTool(operation(name)?);
+    Some(KnownTool { risk: tool.risk(), writes: None, mode_key: tool.mode_key() })
+}
+
+struct PushTool(Operation);
+
+impl Tool for PushTool {
+    fn risk(&self) -> Risk {
+        if self.0 == Operation::Push { Risk::Write } else { Risk::Danger }
+    }
+
+    fn mode_key(&self) -> Option<ModeKey> {
+        self.0.mode_key()
+    }
+
+    fn refs(&self, parameters: &Value) -> Vec<String> {
+        let updates = parameters["updates"].as_array().into_iter().flatten();
+        updates.filter_map(|update| update["ref"].as_str()).map(str::to_owned).collect()
+    }
+
+    fn timeout(&self) -> Duration {
+        PUSH_TIMEOUT
+    }
+
+    /// An action mode allows one operation, so a push must not combine it with another one.
+    fn check(&self, parameters: &Value) -> Result<(), String> {
+        let mut updates = parameters["updates"].as_array().into_iter().flatten();
+        if updates.all(|update| update["operation"] == self.0.tool()) {
+            return Ok(());
         }
-        By::Person(user) => {
-            let member = app.store.member(org, user).await?.ok_or(StoreError::Missing("the membership"))?;
-            let role = if member.role >= Role::Admin { ORG_ADMIN } else { OPERATOR };
-            (Claim { actor_type: ActorClass::Human, actor_id: user.to_string() }, role, None)
+        Err("push deletions, forced updates, tags and ordinary updates separately".to_owned())
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work::Outside(self)
+    }
+}
+
+/// A push without a body, which somebody asked for over the API.
+impl Outside for PushTool {
+    fn replay_safe(&self) -> bool {
+        false
+    }
+
+    fn execute<'a>(&'a self, _: &'a Permit, _: &'a CallRequest) -> BoxFuture<'a, Result<Output, Failure>> {
+        let problem = "run `git push` in the session's sandbox: a push cannot be started over the API";
+        async move { Err(Failure::Invalid(problem.to_owned())) }.boxed()
+    }
+}
+
+struct PullRequestTool(Weak<GitService>);
+
+impl Tool for PullRequestTool {
+    fn risk(&self) -> Risk {
+        Risk::Write
+    }
+
+    fn timeout(&self) -> Duration {
+        PULL_REQUEST_TIMEOUT
+    }
+
+    fn check(&self, parameters: &Value) -> Result<(), String> {
+        parameter_problem(parameters).map_or(Ok(()), |problem| Err(problem.to_owned()))
+    }
+
+    fn work(&self) -> Work<'_> {
+        Work::Outside(self)
+    }
+}
+
+impl Outside for PullRequestTool {
+    /// GitHub would refuse a second one, and nobody would learn that the first exists.
+    fn replay_safe(&self) -> bool {
+        false
+    }
+
+    fn execute<'a>(
+        &'a self,
+        permit: &'a Permit,
+        call: &'a CallRequest,
+    ) -> BoxFuture<'a, Result<Output, Failure>> {
+        async move {
+            let stopping = || Failure::Down("the gateway is stopping".to_owned());
+            let git = self.0.upgrade().ok_or_else(stopping)?;
+            let session = session_of(&git.store, call).await?;
+            let repos = git.store.session_repos(session.id).await.map_err(|error| store_failure(&error))?;
+            let opened = open_pull_request(&git, permit, &repos, &call.target.parameters).await;
+            let foreign = || Failure::Refused("this repository does not belong to the session".to_owned());
+            let url = opened.ok_or_else(foreign)?.map_err(|error| pull_request_failure(&error))?;
+            let text = format!("Pull request created: {url}");
+            Ok(Output { text, data: Some(object(&PullRequestOutcome::Created { url })) })
         }
+        .boxed()
+    }
+}
+
+/// GitHub's own message stays with the run, for whoever asked: the operator chose which GitHub it is.
+fn pull_request_failure(error: &PullError) -> Failure {
+    let failure = match error {
+        PullError::Refused(_) => Failure::Invalid(error.to_string()),
+        PullError::Unreachable => Failure::Down(error.to_string()),
+        PullError::Unknown => Failure::Late,
+        other => Failure::Refused(other.to_string()),
     };
-    let run_id = format!("{CALLBACK}{}", app.rng.uuid(app.clock.now()).simple());
-    let payload = json!({"tool": tool, "case": session, "parameters": parameters});
-    // Made of texts alone, so it has a canonical form.
-    let request_hash =
-        payload_hash(&payload).unwrap_or_else(|_| ledger::sha256(payload.to_string().as_bytes()));
-    Ok(Call {
-        door: Door::Callback,
-        org,
-        session: Some(session),
-        sandbox: None,
-        actor,
-        claimed: None,
-        agent_name: (by == By::Agent).then(|| "opencode".to_owned()),
-        role,
-        lane: LANE.to_owned(),
-        tool: tool.to_owned(),
-        operation: tool.to_owned(),
-        case: Some(session.to_string()),
-        run_id,
-        parent,
-        above: None,
-        retry_of: None,
-        correlation: Some(about.chars().take(120).collect()),
-        scope: BTreeSet::from(["case_id".to_owned(), "run_id".to_owned()]),
-        ticket: None,
-        override_reason: None,
-        demanded: None,
-        writes: None,
-        denial: None,
-        input_artifacts: Vec::new(),
-        parameters,
-        request_hash,
-    })
-}
-
-impl Push {
-    /// The call that a push is, decided about for whoever started it.
-    pub(crate) async fn call(&self, app: &AppState, session: SessionId, by: By) -> Result<Call, StoreError> {
-        let about = self.wanted.updates.first().map_or("", |update| &update.name);
-        let repository = crate::runtime::place(&self.repo).map(String::from).unwrap_or_default();
-        let parameters = json!({"repository": repository, "updates": self.updates()});
-        let tool = Operation::of_all(&self.operations).tool();
-        to_call(app, (self.repo.org_id, session, by), tool, about, parameters).await
-    }
+    Failure::Described(Box::new(failure), object(&PullRequestOutcome::of_error(error)))
 }

@@ -1,14 +1,16 @@
 //! Tools that a team describes in `tools.yaml`: a URL, a credential from the vault, a schema. No code.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{AddressClass, classify};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, LARGEST, Output, Outside, Permit, Tool, Work};
 use ledger::Redactor;
-use policy::{Auth, HttpTool, Method, ModeKey, Risk, Write};
-use proto::JsonObject;
+use policy::{Auth, HttpTool, Method, ModeKey, Policy, Risk, Write};
+use proto::{JsonObject, OrgId};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 use store::Scope;
@@ -16,18 +18,18 @@ use url::{Host, Url};
 
 use super::credential::Credential;
 use super::problems::{few, place};
-use super::{Failure, Output, Outside, Tool, Work};
-use crate::app::AppState;
-use crate::gate::{Call, LARGEST, Permit};
+use super::{Found, Source};
+use crate::outbound::Outbound;
+use crate::vault::Vault;
 
 /// What tells the other side that a second request is the first one again.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// The client that may go to this URL. Private addresses are gone to only where the operator named them.
-fn way<'a>(app: &'a AppState, url: &Url) -> Option<reqwest::Result<&'a reqwest::Client>> {
-    match reach(&app.config.allowed_hosts, url)? {
-        Reach::Public => Some(app.outbound.public()),
-        Reach::Named => Some(app.outbound.named()),
+fn client<'a>(needs: &'a HttpNeeds, url: &Url) -> Option<reqwest::Result<&'a reqwest::Client>> {
+    match reach(&needs.allowed_hosts, url)? {
+        Reach::Public => Some(needs.outbound.public()),
+        Reach::Named => Some(needs.outbound.named()),
     }
 }
 
@@ -50,23 +52,50 @@ fn reach(allowed: &[String], url: &Url) -> Option<Reach> {
     literal.is_none_or(|address| classify(address) == AddressClass::Public).then_some(Reach::Public)
 }
 
-/// One tool of the file.
-pub(super) struct HttpSource {
-    tool: HttpTool,
+/// What requests to tools need.
+pub(crate) struct HttpNeeds {
+    pub(crate) vault: Option<Vault>,
+    pub(crate) outbound: Arc<Outbound>,
+    /// `host:port` of tools with a private address.
+    pub(crate) allowed_hosts: Vec<String>,
 }
 
-impl HttpSource {
-    pub(super) fn new(tool: HttpTool) -> Self {
-        Self { tool }
+/// The tools of `tools.yaml`, as the policy in force has them.
+pub(crate) struct HttpTools(Arc<HttpNeeds>);
+
+impl HttpTools {
+    pub(crate) fn new(needs: HttpNeeds) -> Self {
+        Self(Arc::new(needs))
     }
 
-    async fn send(&self, app: &AppState, permit: &Permit, call: &Call) -> Result<Output, Failure> {
-        let credential = self.credential(app, permit).await?;
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self::new(HttpNeeds { vault: None, outbound: Arc::default(), allowed_hosts: Vec::new() })
+    }
+}
+
+impl Source for HttpTools {
+    fn find<'a>(&'a self, policy: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+        let bind = |tool: &HttpTool| Arc::new(BoundTool { tool: tool.clone(), needs: self.0.clone() });
+        let tool = policy.tool(name).map(|tool| bind(tool) as Arc<dyn Tool>);
+        async { Ok(tool) }.boxed()
+    }
+}
+
+/// One tool of the file.
+struct BoundTool {
+    tool: HttpTool,
+    needs: Arc<HttpNeeds>,
+}
+
+impl BoundTool {
+    async fn send(&self, permit: &Permit, call: &CallRequest) -> Result<Output, Failure> {
+        let credential = self.credential(permit).await?;
         let redactor = Redactor::new(credential.as_ref().map(Credential::spellings).unwrap_or_default());
         // Before it is sent: what could not be taken out of the answer again does not go out.
         let redactor =
             redactor.map_err(|_| Failure::Down("the tool's credential is too large".to_owned()))?;
-        let mut request = self.request(app, permit, call)?;
+        let mut request = self.request(permit, call)?;
         if let Some(credential) = credential {
             request = request.header(credential.header, credential.value);
         }
@@ -76,24 +105,31 @@ impl HttpSource {
     }
 
     /// What proves who we are, as it is sent.
-    async fn credential(&self, app: &AppState, permit: &Permit) -> Result<Option<Credential>, Failure> {
+    async fn credential(&self, permit: &Permit) -> Result<Option<Credential>, Failure> {
         Ok(match &self.tool.auth {
             Auth::None => None,
-            Auth::Bearer { key } => Some(Credential::bearer(&secret(app, permit, key).await?)),
-            Auth::Header { name, key } => Some(Credential::new(name, secret(app, permit, key).await?)),
+            Auth::Bearer { key } => Some(Credential::bearer(&self.secret(permit, key).await?)),
+            Auth::Header { name, key } => Some(Credential::new(name, self.secret(permit, key).await?)),
         })
     }
 
-    fn request(
-        &self,
-        app: &AppState,
-        permit: &Permit,
-        call: &Call,
-    ) -> Result<reqwest::RequestBuilder, Failure> {
+    async fn secret(&self, permit: &Permit, key: &str) -> Result<String, Failure> {
+        let unopened = || Failure::Down("the tool's credential cannot be opened".to_owned());
+        let vault = self.needs.vault.as_ref().ok_or_else(unopened)?;
+        let found = vault.open(permit.org(), Scope::Org, key).await;
+        let found = found.map_err(|error| {
+            tracing::error!(%error, key, "the credential of a tool cannot be opened");
+            unopened()
+        })?;
+        let found = found.ok_or_else(|| Failure::Down(format!("the secret {key} is not set")))?;
+        Ok(found.expose_secret().to_owned())
+    }
+
+    fn request(&self, permit: &Permit, call: &CallRequest) -> Result<reqwest::RequestBuilder, Failure> {
         let mut url =
             Url::parse(&self.tool.url).map_err(|_| Failure::Down("the tool's URL is none".to_owned()))?;
         let private = || "the tool's address is private: name it in CONNECTOR_ALLOWED_HOSTS".to_owned();
-        let client = way(app, &url).ok_or_else(|| Failure::Down(private()))?;
+        let client = client(&self.needs, &url).ok_or_else(|| Failure::Down(private()))?;
         let client = client.map_err(|error| self.failure(&error))?;
         let method = match self.tool.method {
             Method::Get => reqwest::Method::GET,
@@ -104,10 +140,10 @@ impl HttpSource {
         };
         let asks = method == reqwest::Method::GET;
         if asks {
-            url.query_pairs_mut().extend_pairs(queries(&call.parameters));
+            url.query_pairs_mut().extend_pairs(queries(&call.target.parameters));
         }
         let request = client.request(method, url).header(IDEMPOTENCY_KEY, permit.run_id());
-        Ok(if asks { request } else { request.json(&call.parameters) })
+        Ok(if asks { request } else { request.json(&call.target.parameters) })
     }
 
     /// The text of an answer, up to its limit. What a failing tool says is its own business and may hold anything.
@@ -177,17 +213,7 @@ fn queries(parameters: &Value) -> Vec<(String, String)> {
     object.into_iter().flatten().map(|(name, value)| (name.clone(), text(value))).collect()
 }
 
-async fn secret(app: &AppState, permit: &Permit, key: &str) -> Result<String, Failure> {
-    let found = app.vault.open(permit.org(), Scope::Org, key).await;
-    let found = found.map_err(|error| {
-        tracing::error!(%error, key, "the credential of a tool cannot be opened");
-        Failure::Down("the tool's credential cannot be opened".to_owned())
-    })?;
-    let found = found.ok_or_else(|| Failure::Down(format!("the secret {key} is not set")))?;
-    Ok(found.expose_secret().to_owned())
-}
-
-impl Tool for HttpSource {
+impl Tool for BoundTool {
     fn risk(&self) -> Risk {
         self.tool.risk
     }
@@ -221,7 +247,7 @@ impl Tool for HttpSource {
     }
 }
 
-impl Outside for HttpSource {
+impl Outside for BoundTool {
     /// A GET asks and changes nothing; what another request does a second time nobody knows.
     fn replay_safe(&self) -> bool {
         self.tool.method == Method::Get
@@ -229,11 +255,10 @@ impl Outside for HttpSource {
 
     fn execute<'a>(
         &'a self,
-        app: &'a AppState,
         permit: &'a Permit,
-        call: &'a Call,
+        call: &'a CallRequest,
     ) -> BoxFuture<'a, Result<Output, Failure>> {
-        self.send(app, permit, call).boxed()
+        self.send(permit, call).boxed()
     }
 }
 
@@ -267,11 +292,11 @@ mod tests {
         }
     }
 
-    fn source(method: &str) -> HttpSource {
+    fn tool(method: &str) -> BoundTool {
         let tools = format!("- {{name: a.b, method: {method}, url: 'http://127.0.0.1/'}}\n");
         let files = policy::Files { tools: Some(&tools), ..policy::Files::default() };
-        let policy = policy::Policy::load(files).unwrap();
-        HttpSource::new(policy.tool("a.b").unwrap().clone())
+        let policy = Policy::load(files).unwrap();
+        BoundTool { tool: policy.tool("a.b").unwrap().clone(), needs: HttpTools::for_tests().0 }
     }
 
     #[tokio::test]
@@ -280,9 +305,9 @@ mod tests {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let url = format!("http://{}/", socket.local_addr().unwrap());
-        let out = crate::outbound::Outbound::default();
+        let out = Outbound::default();
         let error = out.named().unwrap().post(url).send().await.unwrap_err();
         let down = Failure::Down("the tool cannot be reached".to_owned());
-        assert_eq!((source("POST").failure(&error), source("GET").failure(&error)), (down.clone(), down));
+        assert_eq!((tool("POST").failure(&error), tool("GET").failure(&error)), (down.clone(), down));
     }
 }

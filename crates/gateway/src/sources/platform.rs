@@ -1,18 +1,23 @@
 //! The platform's own tools: one table that the callback route, the agent's files and the API's description are made of.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use policy::Risk;
-use proto::SessionType;
+use clock::Clock;
+use futures_util::FutureExt as _;
+use gate::{CallRequest, Failure, Outside, Tool, Within, Work};
+use policy::{Policy, Risk};
+use proto::{OrgId, SessionType};
 use serde_json::Value;
-use store::SandboxSession;
+use store::{SandboxSession, Store};
 
-use super::{Failure, Tool, Work, save_service_commands, save_snapshot};
-use crate::app::AppState;
-use crate::gate::Call;
+use super::save_snapshot::SnapshotSaver;
+use super::{Found, Source, save_service_commands, save_snapshot};
+
+/// The risk of each of them.
+pub(super) const RISK: Risk = Risk::Write;
 
 /// One tool of ours: what the agent is told, what is checked and what is done. All there is to know about it.
-#[derive(Clone, Copy)]
 pub(crate) struct PlatformTool {
     pub(crate) name: &'static str,
     /// What the model reads.
@@ -22,14 +27,20 @@ pub(crate) struct PlatformTool {
     pub(crate) only_setup: bool,
     pub(crate) timeout: Duration,
     pub(crate) check: fn(&Value) -> Result<(), String>,
-    pub(super) work: fn() -> Work<'static>,
+    pub(super) implement: fn(&PlatformSource) -> Implementation,
+}
+
+/// How a platform tool does its work.
+pub(super) enum Implementation {
+    Within(Box<dyn Within>),
+    Outside(Box<dyn Outside>),
 }
 
 /// All of them. A new tool is an entry here.
 pub(crate) static PLATFORM_TOOLS: [PlatformTool; 2] = [save_snapshot::TOOL, save_service_commands::TOOL];
 
-pub(crate) fn find(name: &str) -> Option<PlatformTool> {
-    PLATFORM_TOOLS.iter().find(|tool| tool.name == name).copied()
+pub(super) fn find(name: &str) -> Option<&'static PlatformTool> {
+    PLATFORM_TOOLS.iter().find(|tool| tool.name == name)
 }
 
 /// Those that a session of this kind has.
@@ -37,33 +48,56 @@ pub(crate) fn offered(kind: SessionType) -> impl Iterator<Item = &'static Platfo
     PLATFORM_TOOLS.iter().filter(move |tool| !tool.only_setup || kind == SessionType::Setup)
 }
 
-impl Tool for PlatformTool {
+/// What the platform's tools need.
+pub(crate) struct PlatformSource {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) snapshots: Arc<dyn SnapshotSaver>,
+}
+
+impl Source for PlatformSource {
+    fn find<'a>(&'a self, _: &'a Policy, _: OrgId, name: &'a str) -> Found<'a> {
+        let bind = |tool: &'static PlatformTool| {
+            Arc::new(BoundTool { tool, implementation: (tool.implement)(self) }) as Arc<dyn Tool>
+        };
+        let tool = find(name).map(bind);
+        async { Ok(tool) }.boxed()
+    }
+}
+
+/// A tool of the table with what it needs.
+struct BoundTool {
+    tool: &'static PlatformTool,
+    implementation: Implementation,
+}
+
+impl Tool for BoundTool {
     fn risk(&self) -> Risk {
-        Risk::Write
+        RISK
     }
 
     fn timeout(&self) -> Duration {
-        self.timeout
+        self.tool.timeout
     }
 
     fn check(&self, parameters: &Value) -> Result<(), String> {
-        (self.check)(parameters)
+        (self.tool.check)(parameters)
     }
 
     fn work(&self) -> Work<'_> {
-        (self.work)()
+        match &self.implementation {
+            Implementation::Within(within) => Work::Within(within.as_ref()),
+            Implementation::Outside(outside) => Work::Outside(outside.as_ref()),
+        }
     }
 }
 
 /// The session that a call is about: the caller's own, or the one that is the case.
-pub(super) async fn session_of(app: &AppState, call: &Call) -> Result<SandboxSession, Failure> {
-    if let Some(session) = call.sandbox {
-        return Ok(session);
-    }
+pub(super) async fn session_of(store: &Store, call: &CallRequest) -> Result<SandboxSession, Failure> {
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
     let gone = || Failure::Refused("There is no such session, or it has ended.".to_owned());
-    let id = call.session.or_else(named).ok_or_else(gone)?;
-    let found = app.store.sandbox_session(id).await;
+    let id = call.caller.session.or_else(named).ok_or_else(gone)?;
+    let found = store.sandbox_session(id).await;
     let found = found.map_err(|error| save_service_commands::store_failure(&error))?;
-    found.filter(|session| session.org_id == call.org).ok_or_else(gone)
+    found.filter(|session| session.org_id == call.caller.org).ok_or_else(gone)
 }

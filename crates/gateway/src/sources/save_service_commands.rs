@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
+use clock::Clock;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use gate::{CallRequest, Failure, Output, Within};
 use proto::{ConfigurationId, JsonObject, SessionType};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use store::{Effect, JsonText, StoreError};
+use store::{Effect, JsonText, Store, StoreError};
 
-use super::platform::{PlatformTool, session_of};
+use super::platform::{Implementation, PlatformTool, session_of};
 use super::problems::few;
-use super::{Failure, Output, Within, Work};
-use crate::app::AppState;
-use crate::gate::Call;
 
 const NAME: &str = "save_service_commands";
 const MOST: usize = 10;
@@ -27,10 +26,16 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
     only_setup: true,
     timeout: Duration::from_secs(30),
     check,
-    work: || Work::Within(&Save),
+    implement: |platform| {
+        let (store, clock) = (platform.store.clone(), platform.clock.clone());
+        Implementation::Within(Box::new(SaveServiceCommands { store, clock }))
+    },
 };
 
-struct Save;
+struct SaveServiceCommands {
+    store: Store,
+    clock: Clock,
+}
 
 /// One command, as it is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -120,14 +125,10 @@ fn problems(command: &Value) -> Vec<String> {
     problems
 }
 
-impl Within for Save {
-    fn prepare<'a>(
-        &'a self,
-        app: &'a AppState,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<(Output, Effect), Failure>> {
+impl Within for SaveServiceCommands {
+    fn prepare<'a>(&'a self, call: &'a CallRequest) -> BoxFuture<'a, Result<(Output, Effect), Failure>> {
         async move {
-            let session = session_of(app, call).await?;
+            let session = session_of(&self.store, call).await?;
             if session.session_type != SessionType::Setup {
                 return Err(Failure::Refused(format!("{NAME} is only available in setup sessions.")));
             }
@@ -137,13 +138,13 @@ impl Within for Save {
             };
             let invalid =
                 |_| Failure::Invalid("Invalid arguments: commands are not of the expected form".to_owned());
-            let Arguments { commands } = Arguments::deserialize(&call.parameters).map_err(invalid)?;
+            let Arguments { commands } = Arguments::deserialize(&call.target.parameters).map_err(invalid)?;
             let effect = Effect::SaveServiceCommands {
-                org: call.org,
+                org: call.caller.org,
                 configuration,
                 commands: JsonText::of(&commands),
                 by: session.created_by.map_or_else(|| "agent".to_owned(), |user| user.to_string()),
-                at: app.clock.now(),
+                at: self.clock.now(),
             };
             Ok((told(configuration, &commands), effect))
         }

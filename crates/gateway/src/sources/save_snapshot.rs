@@ -1,18 +1,18 @@
 //! `save_snapshot`: the agent keeps the state of its sandbox. In a setup session it becomes what the configuration's
 //! sessions start from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use proto::JsonObject;
+use gate::{CallRequest, Failure, Output, Outside, Permit};
+use proto::{JsonObject, SessionId};
 use serde_json::{Value, json};
+use store::Store;
 
-use super::platform::{PlatformTool, session_of};
-use super::{Failure, Output, Outside, Work};
-use crate::app::AppState;
-use crate::gate::{Call, Permit};
-use crate::runtime::{self, SnapshotError};
+use super::platform::{Implementation, PlatformTool, session_of};
+use crate::runtime::{Saved, SnapshotError};
 
 const LONGEST: usize = 1000;
 
@@ -24,10 +24,25 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
     only_setup: false,
     timeout: Duration::from_secs(110),
     check,
-    work: || Work::Outside(&Save),
+    implement: |platform| {
+        let (store, snapshots) = (platform.store.clone(), platform.snapshots.clone());
+        Implementation::Outside(Box::new(SaveSnapshot { store, snapshots }))
+    },
 };
 
-struct Save;
+/// Saves the files of a live session. The live session is in a layer above this one.
+pub(crate) trait SnapshotSaver: Send + Sync {
+    fn save<'a>(
+        &'a self,
+        permit: &'a Permit,
+        session: SessionId,
+    ) -> BoxFuture<'a, Result<Saved, SnapshotError>>;
+}
+
+struct SaveSnapshot {
+    store: Store,
+    snapshots: Arc<dyn SnapshotSaver>,
+}
 
 fn schema() -> Value {
     json!({
@@ -53,7 +68,7 @@ fn check(parameters: &Value) -> Result<(), String> {
     }
 }
 
-impl Outside for Save {
+impl Outside for SaveSnapshot {
     /// A second copy is a second snapshot, and nobody would know the first.
     fn replay_safe(&self) -> bool {
         false
@@ -61,13 +76,12 @@ impl Outside for Save {
 
     fn execute<'a>(
         &'a self,
-        app: &'a AppState,
-        _: &'a Permit,
-        call: &'a Call,
+        permit: &'a Permit,
+        call: &'a CallRequest,
     ) -> BoxFuture<'a, Result<Output, Failure>> {
         async move {
-            let session = session_of(app, call).await?;
-            let saved = runtime::snapshot(app, session.id).await.map_err(|error| failed(&error))?;
+            let session = session_of(&self.store, call).await?;
+            let saved = self.snapshots.save(permit, session.id).await.map_err(|error| failed(&error))?;
             let target = saved.target.as_str();
             let mut data = JsonObject::new();
             data.insert("snapshotId".to_owned(), json!(saved.id.to_string()));

@@ -43,7 +43,7 @@ async fn git_prints_why_it_was_refused() {
     let live = Live::start(On::Sqlite).await;
     let token = session_on(&live, &["http://127.0.0.1/ada/app", "https://example.com:8443/app"]).await;
     for (repository, reason) in [
-        ("http/127.0.0.1/ada/other", "remote: This is no repository of this session"),
+        ("http/127.0.0.1/ada/other", "remote: This repository does not belong to the session"),
         ("http/127.0.0.1/ada/app", "private address"),
         ("https/example.com:8443/app", "port 8443"),
     ] {
@@ -64,7 +64,7 @@ async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
     let elsewhere = org(&live.app).await;
     let stranger = Live { ada: person(&live.app, elsewhere, Role::Member).await, ..live };
     let foreign = session_on(&stranger, &["https://example.com/x"]).await;
-    let not_ours = (403, "This is no repository of this session".to_owned());
+    let not_ours = (403, "This repository does not belong to the session".to_owned());
     assert_eq!(refs(&stranger, Some(&foreign), repository).await, not_ours);
     for other in [
         "http/127.0.0.1/ada/app2",

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use gateway::gate::Governance;
+use gate::Governance;
 use serde_json::{Value, json};
 
 use crate::harness::{Running, Setup, client, within};
@@ -58,7 +58,7 @@ impl Served {
         let config = self.running.setup.config();
         let (clock, rng) = (clock::Clock::system(), clock::Rng::system());
         let governance = Governance {
-            config: &config,
+            settings: config.gate_settings(),
             store: &self.store,
             clock: &clock,
             rng: &rng,

@@ -1,6 +1,6 @@
 //! A gateway whose tools count what they do, and what is asked of it.
 
-use gateway::gate::Governance;
+use gate::Governance;
 use proto::Role;
 use serde_json::{Value, json};
 use testkit::EffectRecorder;
@@ -76,7 +76,7 @@ impl World {
         let Self { effects, gateway, team, token } = self;
         let (app, config) = (&gateway.app, gateway.setup.config());
         let governance = Governance {
-            config: &config,
+            settings: config.gate_settings(),
             store: &app.store,
             clock: &app.clock,
             rng: &app.rng,

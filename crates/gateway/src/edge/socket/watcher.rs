@@ -25,8 +25,8 @@ use tokio::time::{interval, timeout};
 use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::edge::auth::LiveCredential;
+use crate::git::failed as git_failed;
 use crate::hub::{After, Asked, Hub, HubError, Joined, Listener, Prompted, to_one};
-use crate::runtime::git_failed;
 use crate::server::Inbound;
 
 /// How long a client may take nothing of what it is sent.
@@ -342,7 +342,7 @@ impl Watcher {
         if !self.may(act(&message)).await? {
             return Ok(());
         }
-        if let Some(action) = git::kind(&message) {
+        if let Some(action) = git::action(&message) {
             return self.git(action, message).await;
         }
         match message {
@@ -407,10 +407,14 @@ impl Watcher {
         }
     }
 
-    /// Git runs beside the stream, one after the other for each client, and few wait.
+    /// Runs git actions beside the stream, one after the other for each client; only a few may wait.
     async fn git(&mut self, action: GitAction, message: ClientMessage) -> Result<(), End> {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
-            let busy = git_failed(action, GitCode::RepoBusy, "Git still works on what was asked before");
+            let busy = git_failed(
+                action,
+                GitCode::RepoBusy,
+                "An earlier git action of this connection is still running: try again later",
+            );
             return self.tell(&ServerMessage::GitResult(busy)).await;
         };
         let (app, hub, user) = (self.app.clone(), self.hub.clone(), self.visitor.user);
@@ -421,7 +425,7 @@ impl Watcher {
             if !credential.holds(&app).await {
                 return;
             }
-            for answer in git::answer(&app, &hub, user, action, message).await {
+            for answer in git::run(&app, &hub, user, action, message).await {
                 // A client that is gone needs no answer.
                 if answers.send(to_one(&answer)).await.is_err() {
                     return;

@@ -80,7 +80,8 @@ impl Session {
 
     pub(super) fn launch(&mut self, pause: Duration) {
         let (tell, stages) = mpsc::channel(STAGES);
-        let launch = Launch::new(self.app.clone(), self.owner, self.record.clone(), tell);
+        let launch =
+            Launch::new(self.app.clone(), self.app.git.clone(), self.owner, self.record.clone(), tell);
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             launch.run().await

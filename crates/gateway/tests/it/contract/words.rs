@@ -1,6 +1,6 @@
 //! What a caller says of itself is not what counts: names, cases, pins and references are ours, or they are refused.
 
-use gateway::gate::{Governance, Grant};
+use gate::{Governance, Grant};
 use proto::Role;
 use serde_json::{Value, json};
 
@@ -131,7 +131,7 @@ pub(super) async fn a_broken_glass_is_told_with_ticket_and_reason(world: World) 
     let (app, owner) = (&world.gateway.app, world.team.person(Role::Owner));
     let config = world.gateway.setup.config();
     let governance = Governance {
-        config: &config,
+        settings: config.gate_settings(),
         store: &app.store,
         clock: &app.clock,
         rng: &app.rng,

@@ -1,14 +1,14 @@
-//! Git for a client: done beside the stream, and answered to the one who asked.
+//! Git actions of a client over the WebSocket. Only the client that asked gets the result.
 
 use proto::UserId;
 use proto::socket::{ClientMessage, GitAction, GitCode, GitResult, ServerMessage};
 
 use crate::app::AppState;
+use crate::git::{self, GitError, NewPullRequest, WorkspaceRepo, create_pull_request};
 use crate::hub::Hub;
-use crate::runtime::{Git, GitError, Pull, create_pull, git_failed};
 
-/// What a message asks of git, if it is about git.
-pub(super) fn kind(message: &ClientMessage) -> Option<GitAction> {
+/// The git action that a message asks for, if any.
+pub(super) fn action(message: &ClientMessage) -> Option<GitAction> {
     match message {
         ClientMessage::GetGitStatus { .. } => Some(GitAction::GetStatus),
         ClientMessage::GitCreateBranch { .. } => Some(GitAction::CreateBranch),
@@ -19,51 +19,51 @@ pub(super) fn kind(message: &ClientMessage) -> Option<GitAction> {
     }
 }
 
-/// What the client is told: the result, and after a success the new state.
-pub(super) async fn answer(
+/// Does the action. Returns the result, and after a success also the new state.
+pub(super) async fn run(
     app: &AppState,
     hub: &Hub,
     user: Option<UserId>,
     action: GitAction,
     message: ClientMessage,
 ) -> Vec<ServerMessage> {
-    let inside = match hub.inside().await {
-        Ok(Ok(inside)) => inside,
-        Ok(Err(reason)) => return vec![result(git_failed(action, GitCode::UnknownError, &reason))],
-        Err(error) => return vec![result(git_failed(action, GitCode::UnknownError, &error.to_string()))],
+    let sandbox = match hub.inside().await {
+        Ok(Ok(sandbox)) => sandbox,
+        Ok(Err(reason)) => return vec![result(git::failed(action, GitCode::UnknownError, &reason))],
+        Err(error) => return vec![result(git::failed(action, GitCode::UnknownError, &error.to_string()))],
     };
-    let Some(git) = Git::at(inside, path(&message)) else {
-        return vec![result(git_failed(action, GitCode::UnknownError, "Invalid workspace path"))];
+    let Some(repo) = WorkspaceRepo::at(sandbox, path(&message)) else {
+        return vec![result(git::failed(action, GitCode::UnknownError, "Invalid workspace path"))];
     };
     let done = match (message, user) {
-        (ClientMessage::GitCreateBranch { branch_name, .. }, _) => git.create_branch(&branch_name).await,
+        (ClientMessage::GitCreateBranch { branch_name, .. }, _) => repo.create_branch(&branch_name).await,
         (ClientMessage::GitCommit { message, include_untracked, files, .. }, _) => {
-            git.commit(&message, include_untracked, &files.unwrap_or_default()).await
+            repo.commit(&message, include_untracked, &files.unwrap_or_default()).await
         }
         (ClientMessage::GitPush { branch_name, .. }, Some(user)) => {
-            git.push(app, user, branch_name.as_deref()).await
+            repo.push(&app.git, user, branch_name.as_deref()).await
         }
         (ClientMessage::GitCreatePr { title, body, base_branch, .. }, Some(user)) => {
-            let pull = Pull { title, body: body.unwrap_or_default(), base: base_branch };
-            create_pull(app, user, &git, &pull).await
+            let new = NewPullRequest { title, body: body.unwrap_or_default(), base: base_branch };
+            create_pull_request(&app.git, user, &repo, &new).await
         }
         (ClientMessage::GitPush { .. } | ClientMessage::GitCreatePr { .. }, None) => {
-            Ok(git_failed(action, GitCode::AuthFailed, "Unauthorized"))
+            Ok(git::failed(action, GitCode::AuthFailed, "Unauthorized"))
         }
-        _ => return vec![status(app, &git).await],
+        _ => return vec![status(app, &repo).await],
     };
     match done {
-        Ok(done) if done.success => vec![result(done), status(app, &git).await],
+        Ok(done) if done.success => vec![result(done), status(app, &repo).await],
         Ok(done) => vec![result(done)],
         Err(error) => vec![result(broken(action, &error))],
     }
 }
 
-async fn status(app: &AppState, git: &Git) -> ServerMessage {
-    match git.status().await {
+async fn status(app: &AppState, repo: &WorkspaceRepo) -> ServerMessage {
+    match repo.status().await {
         Ok(state) => {
-            if let Err(error) = git.note_branch(app, &state).await {
-                tracing::warn!(%error, "the branch of a session was not noted");
+            if let Err(error) = repo.record_branch(&app.git, &state).await {
+                tracing::warn!(%error, "the branch of a session was not stored");
             }
             ServerMessage::GitStatus(state)
         }
@@ -76,7 +76,7 @@ fn result(result: GitResult) -> ServerMessage {
 }
 
 fn broken(action: GitAction, error: &GitError) -> GitResult {
-    git_failed(action, GitCode::UnknownError, &error.to_string())
+    git::failed(action, GitCode::UnknownError, &error.to_string())
 }
 
 fn path(message: &ClientMessage) -> Option<&str> {

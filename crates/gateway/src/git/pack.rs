@@ -1,59 +1,62 @@
-//! The commits at the start of a pack, with their parents. Git writes commits before trees and files, so whether an
-//! update is a fast-forward shows before most of a push has arrived. Ids are computed here and never taken from the
-//! sender: a parent is believed because it is in the hashed content.
+//! The commits at the start of a pack, with their parents. Git writes commits before trees and blobs, so we can tell
+//! whether an update is a fast-forward before most of a push has arrived. Object ids are computed here and never taken
+//! from the sender: a parent is trusted because it is part of the hashed content.
+
+mod inflate;
 
 use std::collections::{HashMap, HashSet};
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
-use super::inflate::{InflateError, inflate};
-use super::updates::is_id;
+use self::inflate::{InflateError, inflate};
+use super::push::is_object_id;
 
-/// The most of a pack that is read for its commits.
-pub(crate) const MOST_BYTES: usize = 4 * 1024 * 1024;
-/// The most that is inflated for one pack, retries of objects that were cut off included.
-const MOST_INFLATED: usize = 64 * 1024 * 1024;
-/// The content that is kept, as later commits may be deltas of it.
-const MOST_KEPT: usize = 4 * 1024 * 1024;
-const LARGEST_COMMIT: usize = 256 * 1024;
+/// The most bytes of a pack that are searched for commits.
+pub(super) const MAX_SCANNED: usize = 4 * 1024 * 1024;
+/// The most bytes that are inflated for one pack, including retries of objects that were incomplete.
+const MAX_INFLATED: usize = 64 * 1024 * 1024;
+/// The most bytes of commits that are kept as bases of later deltas.
+const MAX_KEPT: usize = 4 * 1024 * 1024;
+const MAX_COMMIT: usize = 256 * 1024;
 const HEADER: usize = 12;
 
-/// Whether more of the pack can say more.
+/// Whether more bytes of the pack can reveal more commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scan {
+pub(super) enum Scan {
     NeedsMore,
     Done,
 }
 
-/// Reads the commits of one pack.
-pub(crate) struct CommitScan {
-    /// How long an id is in hexadecimal: 40 or 64.
+/// An incremental scan of one pack for commits.
+pub(super) struct CommitScan {
+    /// Hexadecimal digits of an object id: 40 or 64.
     id_length: usize,
-    /// How much of the pack is understood, and how many objects follow.
-    read: usize,
-    objects: Option<u32>,
+    /// Bytes of the pack that are parsed.
+    position: usize,
+    /// Objects that follow; `None` before the header is parsed.
+    remaining: Option<u32>,
     parents: HashMap<String, Vec<String>>,
-    /// Contents by their place in the pack, and places by id, for deltas.
+    /// Contents by offset in the pack, and offsets by id, for deltas.
     contents: HashMap<usize, Vec<u8>>,
-    places: HashMap<String, usize>,
+    offsets: HashMap<String, usize>,
     inflated: usize,
     kept: usize,
     done: bool,
 }
 
-/// What an object's header says.
+/// The kind of an object, from its header.
 enum Object {
     Commit,
-    /// An annotated tag stands among the commits and has no parents.
+    /// An annotated tag: it comes among the commits and has no parents.
     Tag,
-    /// A delta of the object at this place of the pack.
+    /// A delta of the object at this offset.
     Delta(usize),
-    /// A tree or a file, or a delta of something that is no commit of this pack.
+    /// A tree or a blob, or a delta of an object that is not a commit of this pack.
     Other,
 }
 
-/// Why scanning stops.
+/// Why the scan stops.
 enum Stop {
     Incomplete,
     End,
@@ -66,67 +69,69 @@ impl From<InflateError> for Stop {
 }
 
 impl CommitScan {
-    pub(crate) fn new(id_length: usize) -> Self {
+    pub(super) fn new(id_length: usize) -> Self {
         Self {
             id_length,
-            read: 0,
-            objects: None,
+            position: 0,
+            remaining: None,
             parents: HashMap::new(),
             contents: HashMap::new(),
-            places: HashMap::new(),
+            offsets: HashMap::new(),
             inflated: 0,
             kept: 0,
             done: false,
         }
     }
 
-    /// Goes on with the pack, of which this is all that has arrived. A pack that makes no sense ends the scan: what was
-    /// found before stays true.
-    pub(crate) fn advance(&mut self, pack: &[u8]) -> Scan {
+    /// Continues the scan. `pack` has all bytes that have arrived so far. A malformed pack ends the scan; the commits found
+    /// before remain valid.
+    pub(super) fn advance(&mut self, pack: &[u8]) -> Scan {
         while !self.done {
-            match self.next(pack) {
+            match self.scan_next(pack) {
                 Ok(()) => {}
-                Err(Stop::Incomplete) if pack.len() < MOST_BYTES => return Scan::NeedsMore,
+                Err(Stop::Incomplete) if pack.len() < MAX_SCANNED => return Scan::NeedsMore,
                 Err(_) => self.done = true,
             }
         }
         Scan::Done
     }
 
-    /// Looks for an ancestor of `tip` among the commits found so far.
-    pub(crate) fn search(&self, tip: &str, ancestor: &str) -> Search {
-        let (mut seen, mut open) = (HashSet::from([tip]), vec![tip]);
+    /// Searches for an ancestor of `tip` among the commits found so far.
+    pub(super) fn search(&self, tip: &str, ancestor: &str) -> Search {
+        let (mut seen, mut queue) = (HashSet::from([tip]), vec![tip]);
         let mut missing = Vec::new();
-        while let Some(id) = open.pop() {
+        while let Some(id) = queue.pop() {
             if id == ancestor {
                 return Search::Found;
             }
             match self.parents.get(id) {
                 None => missing.push(id.to_owned()),
-                Some(parents) => open.extend(parents.iter().map(String::as_str).filter(|id| seen.insert(id))),
+                Some(parents) => {
+                    queue.extend(parents.iter().map(String::as_str).filter(|id| seen.insert(id)));
+                }
             }
         }
         Search::Missing(missing)
     }
 
-    /// Whether any commit of the pack has this parent.
-    pub(crate) fn has_child_of(&self, parent: &str) -> bool {
+    /// Whether a commit of the pack has this parent.
+    pub(super) fn has_child_of(&self, parent: &str) -> bool {
         self.parents.values().flatten().any(|id| id == parent)
     }
 
-    fn next(&mut self, pack: &[u8]) -> Result<(), Stop> {
-        let Some(objects) = self.objects else { return self.header(pack) };
-        if objects == 0 {
+    fn scan_next(&mut self, pack: &[u8]) -> Result<(), Stop> {
+        let Some(remaining) = self.remaining else { return self.parse_header(pack) };
+        if remaining == 0 {
             return Err(Stop::End);
         }
-        let place = self.read;
-        let rest = pack.get(place..).unwrap_or_default();
-        let (object, size, header) = self.object(rest, place)?;
-        if size > LARGEST_COMMIT || matches!(object, Object::Other) {
+        let offset = self.position;
+        let rest = pack.get(offset..).unwrap_or_default();
+        let (object, size, header) = self.parse_object_header(rest, offset)?;
+        if size > MAX_COMMIT || matches!(object, Object::Other) {
             return Err(Stop::End);
         }
         self.inflated += size;
-        if self.inflated > MOST_INFLATED {
+        if self.inflated > MAX_INFLATED {
             return Err(Stop::End);
         }
         let (content, length) = inflate(rest.get(header..).unwrap_or_default(), size)?;
@@ -134,19 +139,19 @@ impl CommitScan {
             return Err(Stop::End);
         }
         match object {
-            Object::Commit => self.commit(place, content)?,
+            Object::Commit => self.add_commit(offset, content)?,
             Object::Delta(base) => {
                 let base = self.contents.get(&base).ok_or(Stop::End)?;
-                self.commit(place, patched(base, &content).ok_or(Stop::End)?)?;
+                self.add_commit(offset, apply_delta(base, &content).ok_or(Stop::End)?)?;
             }
             Object::Tag | Object::Other => {}
         }
-        self.read = place + header + length;
-        self.objects = Some(objects - 1);
+        self.position = offset + header + length;
+        self.remaining = Some(remaining - 1);
         Ok(())
     }
 
-    fn header(&mut self, pack: &[u8]) -> Result<(), Stop> {
+    fn parse_header(&mut self, pack: &[u8]) -> Result<(), Stop> {
         let header = pack.get(..HEADER).ok_or(Stop::Incomplete)?;
         let number = |at: usize| {
             let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
@@ -155,13 +160,13 @@ impl CommitScan {
         if !header.starts_with(b"PACK") || !matches!(number(4)?, 2 | 3) {
             return Err(Stop::End);
         }
-        self.objects = Some(number(8)?);
-        self.read = HEADER;
+        self.remaining = Some(number(8)?);
+        self.position = HEADER;
         Ok(())
     }
 
-    /// The object that starts here: what it is, its inflated size, and the length of its header.
-    fn object(&self, bytes: &[u8], place: usize) -> Result<(Object, usize, usize), Stop> {
+    /// The kind of the object at `offset`, its inflated size, and the length of its header.
+    fn parse_object_header(&self, bytes: &[u8], offset: usize) -> Result<(Object, usize, usize), Stop> {
         let mut at = 0;
         let mut byte = || {
             let byte = bytes.get(at).copied().ok_or(Stop::Incomplete);
@@ -187,23 +192,23 @@ impl CommitScan {
                     back = back.checked_add(1).and_then(|back| back.checked_mul(128)).ok_or(Stop::End)?;
                     back += usize::from(next & 0x7f);
                 }
-                self.base(place.checked_sub(back))
+                self.delta_of(offset.checked_sub(back))
             }
             7 => {
                 let id = bytes.get(at..at + self.id_length / 2).ok_or(Stop::Incomplete)?;
                 at += id.len();
-                self.base(self.places.get(&hex::encode(id)).copied())
+                self.delta_of(self.offsets.get(&hex::encode(id)).copied())
             }
             _ => Object::Other,
         };
         Ok((object, size, at))
     }
 
-    fn base(&self, place: Option<usize>) -> Object {
-        place.filter(|place| self.contents.contains_key(place)).map_or(Object::Other, Object::Delta)
+    fn delta_of(&self, base: Option<usize>) -> Object {
+        base.filter(|base| self.contents.contains_key(base)).map_or(Object::Other, Object::Delta)
     }
 
-    fn commit(&mut self, place: usize, content: Vec<u8>) -> Result<(), Stop> {
+    fn add_commit(&mut self, offset: usize, content: Vec<u8>) -> Result<(), Stop> {
         let header = format!("commit {}\0", content.len());
         let id = if self.id_length == 40 {
             hex::encode(Sha1::new().chain_update(header).chain_update(&content).finalize())
@@ -212,34 +217,35 @@ impl CommitScan {
         };
         let lines =
             content.split(|byte| *byte == b'\n').skip(1).map_while(|line| line.strip_prefix(b"parent "));
-        let parent = |id| std::str::from_utf8(id).ok().filter(|id| is_id(id) && id.len() == self.id_length);
+        let parent =
+            |id| std::str::from_utf8(id).ok().filter(|id| is_object_id(id) && id.len() == self.id_length);
         let parents: Option<_> = lines.map(|id| parent(id).map(str::to_owned)).collect();
         self.parents.insert(id.clone(), parents.ok_or(Stop::End)?);
         self.kept += content.len();
-        if self.kept > MOST_KEPT {
+        if self.kept > MAX_KEPT {
             return Err(Stop::End);
         }
-        self.places.insert(id, place);
-        self.contents.insert(place, content);
+        self.offsets.insert(id, offset);
+        self.contents.insert(offset, content);
         Ok(())
     }
 }
 
-/// Where a search for an ancestor ended.
+/// The result of a search for an ancestor.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Search {
+pub(super) enum Search {
     Found,
-    /// Not among the commits of the pack; these are named and not in it.
+    /// Not found in the pack, which refers to these commits without containing them.
     Missing(Vec<String>),
 }
 
-/// What a delta makes of its base.
-fn patched(base: &[u8], delta: &[u8]) -> Option<Vec<u8>> {
+/// Applies a delta to its base.
+fn apply_delta(base: &[u8], delta: &[u8]) -> Option<Vec<u8>> {
     let mut rest = delta.iter().copied();
-    if size(&mut rest)? != base.len() {
+    if variable_length_size(&mut rest)? != base.len() {
         return None;
     }
-    let wanted = size(&mut rest).filter(|size| *size <= LARGEST_COMMIT)?;
+    let expected = variable_length_size(&mut rest).filter(|size| *size <= MAX_COMMIT)?;
     let mut out = Vec::new();
     while let Some(op) = rest.next() {
         if op & 0x80 == 0 {
@@ -262,14 +268,14 @@ fn patched(base: &[u8], delta: &[u8]) -> Option<Vec<u8>> {
             let length = if length == 0 { 0x10000 } else { length };
             out.extend_from_slice(base.get(from..from.checked_add(length)?)?);
         }
-        if out.len() > wanted {
+        if out.len() > expected {
             return None;
         }
     }
-    (out.len() == wanted).then_some(out)
+    (out.len() == expected).then_some(out)
 }
 
-fn size(bytes: &mut impl Iterator<Item = u8>) -> Option<usize> {
+fn variable_length_size(bytes: &mut impl Iterator<Item = u8>) -> Option<usize> {
     let (mut size, mut shift) = (0_usize, 0);
     loop {
         let byte = bytes.next()?;

@@ -1,5 +1,5 @@
-//! What git is told inside a sandbox, whoever runs it: to ask us for the session's repositories, because we have their
-//! credentials and nobody inside does, and whose commits it makes.
+//! Git's configuration inside a sandbox: it fetches the session's repositories from the gateway, which has their
+//! credentials, and commits as the session's creator.
 
 use std::fmt::Write as _;
 
@@ -7,64 +7,64 @@ use secrecy::{ExposeSecret as _, SecretString};
 use store::{Member, PlacedRepo};
 use url::Url;
 
-use super::forge::place;
+use super::forge::canonical_url;
 
-/// What names of repositories are made of in a URL.
-const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+%";
-/// Whose commits are nobody's.
+/// The characters of a repository's name in a URL.
+const NAME_CHARACTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+%";
+/// Name and email of commits in a session without a creator.
 const NOBODY: [&str; 2] = ["proliferate agent", "noreply@proliferate.invalid"];
 
-/// Leads git to us for these repositories, with the sandbox's token.
-pub(super) fn routes(gateway_url: &str, token: &SecretString, repos: &[PlacedRepo]) -> String {
+/// Makes git fetch these repositories from the gateway, with the sandbox's token.
+pub(super) fn gateway_routes(gateway_url: &str, token: &SecretString, repos: &[PlacedRepo]) -> String {
     let gateway = format!("{gateway_url}/git/");
     let mut text = format!(
         "[http \"{gateway}\"]\n\textraHeader = Authorization: Bearer {}\n\tfollowRedirects = false\n",
         token.expose_secret()
     );
-    let urls: Vec<Url> = repos.iter().filter_map(|placed| place(&placed.repo)).collect();
+    let urls: Vec<Url> = repos.iter().filter_map(|placed| canonical_url(&placed.repo)).collect();
     for url in &urls {
         for end in ["", ".git"] {
             rewrite(&mut text, &format!("{}{end}", route(gateway_url, url)), &format!("{url}{end}"));
         }
     }
-    // Git compares beginnings, the longest wins, and of two that are alike the first: so whatever only begins like a
-    // repository of the session, and is none itself, is rewritten to what it is.
+    // `insteadOf` matches prefixes: the longest wins, and the first of equal length. A URL that merely begins like a
+    // repository of the session must stay as it is, so every possible next character is rewritten to itself.
     for url in &urls {
         for end in ["", ".git"] {
-            for letter in LETTERS.chars() {
-                let other = format!("{url}{end}{letter}");
-                rewrite(&mut text, &other, &other);
+            for character in NAME_CHARACTERS.chars() {
+                let longer = format!("{url}{end}{character}");
+                rewrite(&mut text, &longer, &longer);
             }
         }
     }
     text
 }
 
-/// Where the gateway serves a repository to programs inside.
+/// The gateway's URL of a repository, for programs inside.
 pub(super) fn route(gateway_url: &str, url: &Url) -> String {
     let rest = url.as_str().split_once("://").map_or("", |(_, rest)| rest);
     format!("{gateway_url}/git/{}/{rest}", url.scheme())
 }
 
-/// A URL of ours has no quote, backslash or newline: the parser encodes them.
+/// The URLs need no quoting: the URL parser has encoded quotes, backslashes and newlines.
 fn rewrite(text: &mut String, to: &str, from: &str) {
     let _ = write!(text, "[url \"{to}\"]\n\tinsteadOf = \"{from}\"\n");
 }
 
-/// Whose commits git makes, where neither the repository nor the user's own settings say so. It takes the place of the
-/// machine's settings, and so brings them along.
-pub(super) fn identity(creator: Option<&Member>) -> String {
-    let who: [&str; 2] = match creator {
-        // Git refuses a name in which there is nothing to read.
+/// The author of commits, unless the repository or the user's own configuration sets one. It replaces the machine's
+/// configuration, and therefore includes it.
+pub(super) fn author(creator: Option<&Member>) -> String {
+    let author: [&str; 2] = match creator {
+        // Git rejects a name without any letter or digit.
         Some(member) if member.name.contains(char::is_alphanumeric) => [&member.name, &member.email],
         Some(member) => [&member.email, &member.email],
         None => NOBODY,
     };
-    let [name, email] = who.map(quoted);
+    let [name, email] = author.map(quoted);
     format!("[include]\n\tpath = /etc/gitconfig\n[user]\n\tname = {name}\n\temail = {email}\n")
 }
 
-/// One value of a setting, whatever is in it.
+/// A configuration value in quotes, whatever it contains.
 fn quoted(text: &str) -> String {
     let plain: String = text.chars().filter(|c| !c.is_control()).collect();
     format!("\"{}\"", plain.replace('\\', r"\\").replace('"', "\\\""))
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn git_asks_us_for_a_sessions_repositories_and_for_none_that_is_only_called_alike() {
+    fn git_fetches_a_sessions_repositories_from_the_gateway_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let urls = ["https://h/o/app.git", "https://h/o/appx", "https://h/o/app-ui", "file:///srv/a"];
-        let text = routes("http://g", &"t".to_owned().into(), &urls.map(placed));
+        let text = gateway_routes("http://g", &"t".to_owned().into(), &urls.map(placed));
         std::fs::write(folder.path().join("git.config"), text).unwrap();
-        let led = |url: &str| git(folder.path(), &["ls-remote", "--get-url", url]);
+        let fetched_from = |url: &str| git(folder.path(), &["ls-remote", "--get-url", url]);
         for (url, to) in [
             ("https://h/o/app", "http://g/git/https/h/o/app"),
             ("https://h/o/app/", "http://g/git/https/h/o/app/"),
@@ -115,23 +115,23 @@ mod tests {
             ("https://h/o/app-ui.git", "http://g/git/https/h/o/app-ui.git"),
             ("file:///srv/a", "http://g/git/file//srv/a"),
         ] {
-            assert_eq!(led(url), to);
+            assert_eq!(fetched_from(url), to);
         }
         for other in
             ["app-utils", "app-u", "app2", "apple.git", "app.github.io", "app.gi", "App", "appxy", "ap"]
         {
             let url = format!("https://h/o/{other}");
-            assert_eq!(led(&url), url);
+            assert_eq!(fetched_from(&url), url);
         }
     }
 
     #[test]
-    fn a_commit_is_its_creators_whatever_they_are_called_and_the_repository_has_the_last_word() {
+    fn commits_have_the_creators_name_unless_the_repository_sets_another() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         git(folder, &["init", "-q"]);
-        let author = |creator: Option<Member>| {
-            std::fs::write(folder.join("git.identity"), identity(creator.as_ref())).unwrap();
+        let commit_author = |creator: Option<Member>| {
+            std::fs::write(folder.join("git.identity"), author(creator.as_ref())).unwrap();
             git(folder, &["commit", "-q", "--allow-empty", "-m", "m"]);
             git(folder, &["log", "-1", "--format=%an|%ae|%cn|%ce"])
         };
@@ -151,13 +151,13 @@ mod tests {
             ("Ädä", "Ädä"),
         ] {
             assert_eq!(
-                author(Some(member(name))),
+                commit_author(Some(member(name))),
                 format!("{shown}|ada@example.com|{shown}|ada@example.com")
             );
         }
         let [name, email] = NOBODY;
-        assert_eq!(author(None), format!("{name}|{email}|{name}|{email}"));
+        assert_eq!(commit_author(None), format!("{name}|{email}|{name}|{email}"));
         git(folder, &["config", "user.name", "Bob"]);
-        assert!(author(None).starts_with("Bob|"));
+        assert!(commit_author(None).starts_with("Bob|"));
     }
 }

@@ -1,18 +1,18 @@
-//! What git prints for programs, read: `status --porcelain=v2 --branch -z` and a log with separators.
+//! Parsers of git's machine-readable output: `status --porcelain=v2 --branch -z`, and a log with separators.
 
 use proto::socket::{GitChange, GitCommit, GitState};
 
-/// The state that a status tells; what is not understood is left out.
-pub(super) fn parse(output: &[u8]) -> GitState {
+/// Parses a status. Unknown entries are ignored.
+pub(super) fn parse_status(output: &[u8]) -> GitState {
     let mut state = GitState { ahead: None, behind: None, ..GitState::default() };
     let mut entries =
         output.split(|byte| *byte == 0).map(|entry| String::from_utf8_lossy(entry).into_owned());
     while let Some(entry) = entries.next() {
         match entry.split_once(' ') {
-            Some(("#", rest)) => header(&mut state, rest),
-            Some(("1", rest)) => changed(&mut state, rest, 7, None),
-            // The old name of a rename is an entry of its own.
-            Some(("2", rest)) => changed(&mut state, rest, 8, entries.next()),
+            Some(("#", rest)) => parse_header(&mut state, rest),
+            Some(("1", rest)) => add_change(&mut state, rest, 7, None),
+            // The old name of a rename is a separate entry.
+            Some(("2", rest)) => add_change(&mut state, rest, 8, entries.next()),
             Some(("u", rest)) => state.conflicted_files.extend(field(rest, 9)),
             Some(("?", path)) => state.untracked_files.push(path.to_owned()),
             _ => {}
@@ -21,7 +21,7 @@ pub(super) fn parse(output: &[u8]) -> GitState {
     state
 }
 
-fn header(state: &mut GitState, text: &str) {
+fn parse_header(state: &mut GitState, text: &str) {
     match text.split_once(' ') {
         Some(("branch.head", "(detached)")) => {
             "HEAD (detached)".clone_into(&mut state.branch);
@@ -37,10 +37,11 @@ fn header(state: &mut GitState, text: &str) {
     }
 }
 
-/// An entry with a pair of states, some fields, and the path at the end.
-fn changed(state: &mut GitState, rest: &str, at: usize, old: Option<String>) {
+/// Adds an entry with two states, some fields, and the path at the end.
+fn add_change(state: &mut GitState, rest: &str, path_field: usize, old: Option<String>) {
     let mut letters = rest.chars();
-    let (Some(index), Some(worktree), Some(path)) = (letters.next(), letters.next(), field(rest, at)) else {
+    let (Some(index), Some(worktree), Some(path)) = (letters.next(), letters.next(), field(rest, path_field))
+    else {
         return;
     };
     let path = old.map_or_else(|| path.clone(), |old| format!("{old} -> {path}"));
@@ -57,13 +58,13 @@ fn changed(state: &mut GitState, rest: &str, at: usize, old: Option<String>) {
     }
 }
 
-/// Everything from the field with this place on: only the last one may hold spaces.
-fn field(text: &str, at: usize) -> Option<String> {
-    text.splitn(at + 1, ' ').nth(at).map(str::to_owned)
+/// Everything from the field with this index on: only the last one may contain spaces.
+fn field(text: &str, index: usize) -> Option<String> {
+    text.splitn(index + 1, ' ').nth(index).map(str::to_owned)
 }
 
-/// The commits of a log whose fields end with 0x1f and whose records end with 0x1e.
-pub(super) fn commits(output: &[u8]) -> Vec<GitCommit> {
+/// Parses a log whose fields end with 0x1f and whose records end with 0x1e.
+pub(super) fn parse_log(output: &[u8]) -> Vec<GitCommit> {
     let text = String::from_utf8_lossy(output);
     let records = text.split('\u{1e}').map(str::trim_start).filter(|record| !record.is_empty());
     records
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_entry_is_read() {
+    fn every_kind_of_entry_is_parsed() {
         let text = "# branch.oid abc\0# branch.head feature/x\0# branch.upstream origin/x\0# branch.ab +2 -1\0\
             1 M. N... 100644 100644 100644 aa bb staged file.txt\0\
             1 .M N... 100644 100644 100644 aa bb worktree\0\
@@ -92,7 +93,7 @@ mod tests {
             2 R. N... 100644 100644 100644 aa bb R100 new name\0old name\0\
             u UU N... 100644 100644 100644 100644 aa bb cc conflict\0\
             ? new file\0! ignored\0";
-        let state = parse(text.as_bytes());
+        let state = parse_status(text.as_bytes());
         assert_eq!((state.branch.as_str(), state.ahead, state.behind), ("feature/x", Some(2), Some(1)));
         let paths =
             |changes: &[GitChange]| changes.iter().map(|change| change.path.clone()).collect::<Vec<_>>();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_state_and_no_panic() {
+    fn garbage_is_ignored_without_a_panic() {
         for garbage in [
             "",
             "1",
@@ -120,18 +121,18 @@ mod tests {
             "1 M. a b",
             "# branch.ab + -",
         ] {
-            let state = parse(garbage.as_bytes());
+            let state = parse_status(garbage.as_bytes());
             assert!(state.staged_changes.is_empty(), "{garbage:?}");
         }
-        assert!(commits(b"\x1e\x1f\x1e").is_empty());
+        assert!(parse_log(b"\x1e\x1f\x1e").is_empty());
     }
 
     #[test]
-    fn a_detached_head_says_so_and_a_log_is_read() {
-        assert_eq!(parse(b"# branch.head (detached)\0").branch, "HEAD (detached)");
+    fn a_detached_head_and_a_log_are_parsed() {
+        assert_eq!(parse_status(b"# branch.head (detached)\0").branch, "HEAD (detached)");
         let log =
             "a\u{1f}first: x\u{1f}Ada\u{1f}2026-01-01T00:00:00+00:00\u{1e}\nb\u{1f}s\u{1f}B\u{1f}d\u{1e}\n";
-        let commits = commits(log.as_bytes());
+        let commits = parse_log(log.as_bytes());
         assert_eq!(
             (commits.len(), commits[1].sha.as_str(), commits[0].message.as_str()),
             (2, "b", "first: x")

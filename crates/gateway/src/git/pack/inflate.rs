@@ -1,19 +1,19 @@
-//! Inflates one zlib stream out of a pack. A sandbox chose the bytes, so output is limited before it is allocated; and a
-//! pack does not say how long a stream is, so the caller learns where it ended.
+//! Inflates one zlib stream of a pack. The bytes are hostile, so the output is limited before it is allocated. A pack
+//! does not store the compressed length of an object, so the caller learns where the stream ended.
 
-/// Why nothing came of it.
+/// Why a stream could not be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InflateError {
-    /// The stream goes on after these bytes.
+    /// The stream continues after these bytes.
     Incomplete,
     Malformed,
-    /// It holds more than the limit, or is longer than that takes.
+    /// The output exceeds the limit, or the stream is longer than a stream of that size needs to be.
     TooLarge,
 }
 
 type Inflated<T> = Result<T, InflateError>;
 
-/// What follows the deflate stream: a checksum. An object's id is a hash of its content, which says more.
+/// The length of the Adler-32 checksum after the deflate stream. We skip it: an object's id is a stronger hash.
 const TRAILER: usize = 4;
 const LONGEST_CODE: usize = 15;
 const END_OF_BLOCK: usize = 256;
@@ -29,25 +29,25 @@ const DISTANCE_BASE: [u16; 30] = [
 ];
 const DISTANCE_EXTRA: [u8; 30] =
     [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13];
-/// The order in which the lengths of the code-length codes are written.
+/// The order in which a dynamic block stores the lengths of its code-length codes (RFC 1951, 3.2.7).
 const CODE_ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// How long the stream of a content of `size` bytes may be: what an honest packer writes is hardly longer than the content.
-/// Blocks that hold nothing would make it as long as its sender likes.
-const fn longest(size: usize) -> usize {
+/// The longest accepted stream for `size` bytes of output. An honest encoder barely exceeds the size of its input; without
+/// this limit, empty blocks could make a stream arbitrarily long.
+const fn max_stream_length(size: usize) -> usize {
     size + size / 8 + 1024
 }
 
-/// What the zlib stream at the start of `input` holds, and its own length.
+/// Inflates the zlib stream at the start of `input`. Returns its output and its compressed length.
 pub(super) fn inflate(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
-    let longest = longest(limit);
-    match inflate_all(input.get(..longest).unwrap_or(input), limit) {
-        Err(InflateError::Incomplete) if input.len() >= longest => Err(InflateError::TooLarge),
+    let max_length = max_stream_length(limit);
+    match inflate_stream(input.get(..max_length).unwrap_or(input), limit) {
+        Err(InflateError::Incomplete) if input.len() >= max_length => Err(InflateError::TooLarge),
         inflated => inflated,
     }
 }
 
-fn inflate_all(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
+fn inflate_stream(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
     let [method, flags, deflated @ ..] = input else { return Err(InflateError::Incomplete) };
     let check = u16::from_be_bytes([*method, *flags]);
     if method & 0x0f != 8 || flags & 0x20 != 0 || check % 31 != 0 {
@@ -77,7 +77,7 @@ fn inflate_all(input: &[u8], limit: usize) -> Inflated<(Vec<u8>, usize)> {
     if length > input.len() { Err(InflateError::Incomplete) } else { Ok((out, length)) }
 }
 
-/// Bits in deflate's order, the lowest of each byte first. Never holds a whole unread byte between two takes.
+/// Reads bits in deflate's order, the lowest of each byte first. Holds less than one unread byte between two reads.
 struct Bits<'a> {
     input: &'a [u8],
     at: usize,
@@ -86,14 +86,14 @@ struct Bits<'a> {
 }
 
 impl Bits<'_> {
-    fn take(&mut self, wanted: u32) -> Inflated<usize> {
-        while self.count < wanted {
+    fn take(&mut self, width: u32) -> Inflated<usize> {
+        while self.count < width {
             self.held |= u32::from(self.byte()?) << self.count;
             self.count += 8;
         }
-        let taken = self.held & ((1 << wanted) - 1);
-        self.held >>= wanted;
-        self.count -= wanted;
+        let taken = self.held & ((1 << width) - 1);
+        self.held >>= width;
+        self.count -= width;
         usize::try_from(taken).map_err(|_| InflateError::Malformed)
     }
 
@@ -104,7 +104,7 @@ impl Bits<'_> {
     }
 }
 
-/// A canonical Huffman code: how many codes there are of each length, and their symbols in order.
+/// A canonical Huffman code: the number of codes of each length, and their symbols in order.
 struct Code {
     counts: [usize; LONGEST_CODE + 1],
     symbols: Vec<usize>,

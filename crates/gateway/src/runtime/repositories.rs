@@ -1,0 +1,26 @@
+//! What a launch needs of git. `git` implements it: that module is a layer above this one.
+
+use futures_util::future::BoxFuture;
+use secrecy::SecretString;
+use store::SessionRecord;
+
+use super::launch::LaunchError;
+use super::room::Inside;
+
+/// Puts a session's repositories into its sandbox.
+pub(crate) trait Repositories: Send + Sync {
+    /// Configures git in the sandbox, and clones or updates the session's repositories. `true` if the session has any.
+    fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<bool, LaunchError>>;
+}
+
+/// Where to check out what.
+pub(crate) struct Checkout<'a> {
+    pub(crate) sandbox: Inside,
+    pub(crate) session: &'a SessionRecord,
+    /// The sandbox's own token, with which git inside authenticates to the gateway.
+    pub(crate) token: &'a SecretString,
+    /// The files are a copy of another session's, and may be outdated.
+    pub(crate) is_copy: bool,
+    /// Reports the stage that begins.
+    pub(crate) stage: &'a (dyn Fn(&'static str) -> BoxFuture<'a, ()> + Sync),
+}
