@@ -1,5 +1,4 @@
-//! A forge: git's own HTTP backend behind a password, and the part of GitHub's API that makes pull requests, as its
-//! published description says.
+//! A forge: `git http-backend` behind a password, and the part of GitHub's published API that opens pull requests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,14 +32,14 @@ struct Shared {
     root: PathBuf,
     pulls: Mutex<Vec<Value>>,
     posted: Mutex<Vec<String>>,
-    /// What is answered about pull requests whatever becomes of them.
+    /// The response to every request for a pull request, whether it is created or not.
     answer: Mutex<Option<(StatusCode, String)>>,
 }
 
 impl Forge {
-    /// What opens it.
+    /// The token that it accepts.
     pub const TOKEN: &str = "forge-secret-0123456789";
-    /// The same with the user name that GitHub wants, as git sends it.
+    /// The same token with GitHub's user name, in the form of HTTP basic authentication.
     pub const BASIC: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
 
     pub async fn start(root: &Path) -> io::Result<Self> {
@@ -63,18 +62,18 @@ impl Forge {
         self.server.url()
     }
 
-    /// The paths of everything that was sent here to change something, also of what was refused.
+    /// The paths of all requests that would change something, including refused ones.
     pub fn posted(&self) -> Vec<String> {
         self.state.posted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on pull requests are made as before and answered so, as by a gateway that lost the answer.
+    /// From now on pull requests are created as before, but answered like this, as by a proxy that lost the response.
     pub fn answer_pulls(&self, status: StatusCode, message: &str) {
         *self.state.answer.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((status, message.to_owned()));
     }
 
-    /// The pull requests that were made.
+    /// The pull requests that were created.
     pub fn pulls(&self) -> Vec<Value> {
         self.state.pulls().clone()
     }
@@ -98,7 +97,7 @@ fn authorization(headers: &HeaderMap) -> &str {
     headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Git's backend, as a web server calls it.
+/// Runs `git http-backend` over CGI.
 async fn git(State(state): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     if authorization(&parts.headers) != format!("Basic {}", Forge::BASIC) {
@@ -132,7 +131,7 @@ async fn run(mut command: Command, input: &[u8]) -> io::Result<Vec<u8>> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let feeding = async {
-        // It may have read enough.
+        // The child may stop reading early.
         let _ = stdin.write_all(input).await;
         drop(stdin);
     };
@@ -140,7 +139,7 @@ async fn run(mut command: Command, input: &[u8]) -> io::Result<Vec<u8>> {
     Ok(output?.stdout)
 }
 
-/// What a program says to a web server: headers, an empty line, a body.
+/// Parses a CGI response: headers, an empty line, a body.
 fn reply(said: &[u8]) -> Response<Body> {
     let end = said.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(said.len());
     let mut response = Response::builder();
@@ -155,7 +154,7 @@ fn reply(said: &[u8]) -> Response<Body> {
     response.body(Body::from(body)).unwrap_or_else(|_| StatusCode::BAD_GATEWAY.into_response())
 }
 
-/// `POST /repos/{owner}/{repo}/pulls`: a title, a head and a base; the head must be there and have no pull request yet.
+/// `POST /repos/{owner}/{repo}/pulls`: needs a title, a head and a base. The head must exist and have no pull request yet.
 async fn pull(
     State(state): State<Arc<Shared>>,
     UrlPath((owner, name)): UrlPath<(String, String)>,

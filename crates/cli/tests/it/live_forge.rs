@@ -1,5 +1,4 @@
-//! Private repositories from inside a real sandbox: cloned, pushed and given pull requests with a credential that is
-//! never there.
+//! Private repositories in a real sandbox: clones, pushes and pull requests with a credential that never enters it.
 
 use std::path::Path;
 use std::process::Command;
@@ -46,7 +45,7 @@ impl Stage {
         Self::with(&[])
     }
 
-    /// A stage with more settings; without a pool if they do not name one.
+    /// A stage with additional settings; without a pool unless they set one.
     pub(crate) fn with(more: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         repository(folder.path(), "app", "main");
@@ -109,7 +108,7 @@ pub(crate) fn ask(socket: &mut Watching, message: &Value) -> Value {
 }
 
 #[test]
-fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_inside() {
+fn a_private_repository_is_cloned_and_pushed_and_its_credential_never_enters_the_sandbox() {
     let mut stage = Stage::new();
     stage.set_token(Forge::TOKEN);
     let mut socket = stage.work();
@@ -120,12 +119,12 @@ fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_insid
     let pushed = ask(&mut socket, &json!({"type": "git_push"}));
     assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
     assert_eq!(stage.pushed("main"), "second");
-    // The agent's own shell has the same way.
+    // It works from the agent's own shell as well.
     stage.shell("git commit -q --allow-empty -m third && git push -q && git fetch -q");
     assert_eq!(stage.pushed("main"), "third");
     assert_eq!(stage.shell("git config remote.origin.url"), format!("{}/ada/app.git", stage.forge.url()));
 
-    // Far more than a cut-off list would hold.
+    // Far more than a truncated list would contain.
     stage.shell("for i in $(seq 1000); do : > $(printf 'f%0100d' $i); done");
     socket.say(&json!({"type": "get_git_status"}));
     let full =
@@ -156,7 +155,7 @@ fn a_private_repository_is_cloned_and_pushed_and_its_credential_is_nowhere_insid
 }
 
 #[test]
-fn pull_requests_are_made_by_the_gateway_and_remembered() {
+fn the_gateway_opens_pull_requests_and_lists_them_with_the_session() {
     let mut stage = Stage::new();
     stage.set_token(Forge::TOKEN);
     let mut socket = stage.work();
@@ -188,7 +187,7 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     assert_eq!(again["code"], "UNKNOWN_ERROR");
     assert!(again["message"].as_str().unwrap().contains("already exists for ada:work"), "{again}");
 
-    a_pull_request_may_have_been_made(&stage, &mut socket);
+    a_lost_response_leaves_a_pull_request_unknown(&stage, &mut socket);
     stage.set_token("another-secret");
     let refused = ask(&mut socket, &json!({"type": "git_create_pr", "title": "A change"}));
     assert_eq!(
@@ -201,8 +200,8 @@ fn pull_requests_are_made_by_the_gateway_and_remembered() {
     assert_eq!(foreign["code"], "NOT_GITHUB_REMOTE", "{foreign}");
 }
 
-/// What the forge's own gateway says of it is not that it was not made, and what is said has no credential in it.
-fn a_pull_request_may_have_been_made(stage: &Stage, socket: &mut Watching) {
+/// An error of a proxy in front of the forge does not prove that nothing was created, and its message contains no credential.
+fn a_lost_response_leaves_a_pull_request_unknown(stage: &Stage, socket: &mut Watching) {
     let mut pull = |branch: &str| {
         ask(socket, &json!({"type": "git_create_branch", "branchName": branch}));
         let refused = ask(socket, &json!({"type": "git_create_pr", "title": "A change"}));
@@ -221,7 +220,7 @@ fn a_pull_request_may_have_been_made(stage: &Stage, socket: &mut Watching) {
 }
 
 #[test]
-fn a_repository_is_cloned_as_it_calls_its_own_branch_and_pull_requests_go_there() {
+fn a_repository_is_cloned_at_its_default_branch_and_pull_requests_target_it() {
     let mut stage = Stage::new();
     repository(stage.folder.path(), "old", "trunk");
     stage.set_token(Forge::TOKEN);
@@ -239,7 +238,7 @@ fn a_repository_is_cloned_as_it_calls_its_own_branch_and_pull_requests_go_there(
     assert_eq!(made["code"], "SUCCESS", "{made}");
     assert_eq!(stage.forge.pulls()[0]["base"], "trunk");
 
-    // The branch that it was is no more, and nobody has to be told.
+    // The default branch was renamed at the forge; the next clone follows without anybody's help.
     git(&stage.folder.path().join("ada/old.git"), &["branch", "-m", "trunk", "main"]);
     stage.real.new_session(&json!({"configurationId": session["configurationId"]}));
     let mut socket = stage.real.watch("");
@@ -254,13 +253,13 @@ fn a_repository_is_cloned_as_it_calls_its_own_branch_and_pull_requests_go_there(
 }
 
 #[test]
-fn what_comes_from_a_snapshot_is_brought_up_to_date_and_ones_own_work_is_not() {
+fn repositories_from_another_sessions_snapshot_are_updated_and_own_files_are_kept() {
     let mut stage = Stage::new();
     stage.set_token(Forge::TOKEN);
     let mut socket = stage.work();
     socket.say(&json!({"type": "save_snapshot"}));
     let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"]["snapshotId"].clone();
-    // The first session goes on, and what it pushes is what a later one wants.
+    // The first session continues, and a later one wants what it pushes.
     stage.shell("git commit -q --allow-empty -m second && git push -q");
     let configuration = stage.real.get("/proliferate/sessions")["sessions"][0]["configurationId"].clone();
     let first = stage.real.session.clone();
@@ -270,7 +269,7 @@ fn what_comes_from_a_snapshot_is_brought_up_to_date_and_ones_own_work_is_not() {
     assert!(frames.iter().any(|frame| frame["payload"]["message"] == "Updating"), "{frames:?}");
     assert_eq!(stage.shell("git log -1 --format=%s"), "second");
 
-    // Whoever comes back to its own files finds them as they were.
+    // A session that resumes its own sandbox finds its files unchanged.
     stage.real.post(&format!("/proliferate/{first}/stop"), &json!({}));
     stage.real.session = first;
     let mut socket = stage.real.watch("");
@@ -280,7 +279,7 @@ fn what_comes_from_a_snapshot_is_brought_up_to_date_and_ones_own_work_is_not() {
 }
 
 #[test]
-fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
+fn a_local_folder_can_be_cloned_but_not_pushed_to() {
     let mut stage = Stage::new();
     let root = stage.folder.path().to_owned();
     for outside in ["", "/ada/..", "/ada/../..", "/nowhere"] {
@@ -297,13 +296,13 @@ fn a_folder_of_this_machine_is_cloned_and_stays_as_it_is() {
 }
 
 #[test]
-fn an_agent_of_the_pool_gets_the_repository_its_way_out_and_its_instructions() {
+fn a_pooled_agent_gets_its_repository_network_and_instructions() {
     let mut stage = Stage::with(&[("WARM_POOL_SIZE", "1")]);
     stage.set_token(Forge::TOKEN);
     let sandbox = waiting(&stage.real);
     let alone =
         stage.real.shell(&sandbox, "curl -sm 5 -o /dev/null -w '%{http_code}' http://example.com; true");
-    assert_eq!(alone, "403", "a sandbox that waits has a way out");
+    assert_eq!(alone, "403", "a pooled sandbox has network access");
     let mut socket = stage.work();
     let info = stage.real.get(&format!("/proliferate/{}", stage.real.session));
     assert_eq!(info["sandboxId"], json!(sandbox));
@@ -314,7 +313,7 @@ fn an_agent_of_the_pool_gets_the_repository_its_way_out_and_its_instructions() {
     assert_eq!(json!(stage.real.shell(&sandbox, "git log -1 --format=%ae")), email);
     socket.prompt("what were you told?");
     assert_eq!(tokens(&socket.until_type("turn_complete")), "There is a repository.");
-    // It stays the session's when it was stopped, and the session has its own then.
+    // Stopping the session ends the pooled sandbox.
     stage.real.post(&format!("/proliferate/{}/stop", stage.real.session), &json!({}));
     assert!(!stage.real.sandboxes().contains(&sandbox), "a stopped session keeps its sandbox");
 }

@@ -1,5 +1,5 @@
-//! Pushes and pull requests are calls of the gate, whoever starts them: decided before the forge hears of them, recorded
-//! with what became of them, and refused so that git itself says why.
+//! Pushes and pull requests are calls of the gate, whoever starts them: decided about before anything reaches the forge,
+//! recorded with their outcome, and refused in a way that makes git print the reason.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -36,12 +36,12 @@ impl Stage {
         self.real.get(&path)["events"].as_array().unwrap().clone()
     }
 
-    /// What a push from the agent's shell prints, however it ends.
+    /// The output of a push from the agent's shell, whether it succeeds or not.
     pub(crate) fn push(&self, arguments: &str) -> String {
         self.shell(&format!("git push {arguments} 2>&1 || echo FAILED"))
     }
 
-    /// The forge takes nothing for this branch.
+    /// Makes the forge refuse updates of this branch.
     fn close_branch(&self, name: &str) {
         let hook = self.folder.path().join("ada/app.git/hooks/update");
         let text =
@@ -66,7 +66,7 @@ fn kinds(events: &[Value]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge() {
+fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     let (stage, mut socket) = at_work(&[]);
     stage.commit("second");
     assert_eq!(ask(&mut socket, &json!({"type": "git_push"}))["code"], "SUCCESS");
@@ -87,7 +87,7 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
         let events = stage.events(call);
         assert_eq!(kinds(&events), [("authz_decision", "allow"), ("tool_call", "success")]);
         assert!(events.iter().all(|event| event["correlation_id"] == "refs/heads/main"), "{events:?}");
-        // Which ref of which repository was what and became what is kept with the case.
+        // The repository and its ref updates are stored as an artifact of the case.
         let kept = events[1]["output_artifacts"][0]["artifact_id"].as_str().unwrap();
         let path = format!("/v1/artifacts/{kept}/content?case_id={}", stage.real.session);
         let data = stage.real.get(&path)["data"].clone();
@@ -96,12 +96,12 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
         let update = &data["updates"][0];
         assert_eq!((&update["ref"], &update["new"]), (&json!("refs/heads/main"), &json!(commit)));
     }
-    // More than git sends at once: it asks first, and then sends without a length.
+    // Larger than git's post buffer: git sends a probe first, and then a body without a length.
     stage.shell("head -c 3000000 /dev/urandom > large && git add large && git commit -qm large");
     assert!(!stage.push("").contains("FAILED"));
     assert_eq!((stage.pushed("main").as_str(), stage.calls().len()), ("large", 3));
 
-    // What the forge itself refuses reaches whoever pushed, and the record.
+    // A refusal by the forge reaches the user of git, the person who asked for the push, and the run.
     stage.close_branch("closed");
     let said = stage.push("origin HEAD:refs/heads/closed HEAD:refs/heads/open");
     assert!(said.contains("remote: this branch is closed") && said.contains("FAILED"), "{said}");
@@ -125,14 +125,14 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
         stage.commit(&format!("late {number}"));
         stage.push("").contains(LOCKED)
     });
-    assert!(locked, "a lock does not count");
+    assert!(locked, "the safety lock has no effect");
     let (posted, before) = (stage.forge.posted(), stage.pushed("main"));
     stage.shell("head -c 3000000 /dev/urandom > large && git add large && git commit -qm larger");
     let said = stage.push("");
     assert!(said.contains(&format!("remote: {LOCKED}")) && said.contains("[remote rejected]"), "{said}");
     let denied = ask(&mut socket, &json!({"type": "git_push"}));
     assert_eq!((&denied["code"], &denied["message"]), (&json!("AUTH_FAILED"), &json!(LOCKED)), "{denied}");
-    assert_eq!((stage.forge.posted(), stage.pushed("main")), (posted, before), "the forge heard of it");
+    assert_eq!((stage.forge.posted(), stage.pushed("main")), (posted, before), "something reached the forge");
     let calls = stage.calls();
     for call in &calls[calls.len() - 2..] {
         assert_eq!(call["status"], "denied", "{call}");
@@ -142,11 +142,12 @@ fn a_push_is_one_call_of_whoever_started_it_and_a_lock_stops_it_before_the_forge
     assert_eq!(machine.json(&["policy", "unlock", "--reason", "over"])["locked"], false);
     assert!((0..100).any(|_| !stage.push("").contains("FAILED")), "it stays locked");
     assert_eq!(stage.pushed("main"), "larger");
-    nothing_is_pushed_unrecorded(&stage);
+    a_push_that_cannot_be_recorded_is_not_forwarded(&stage);
+    a_shallow_push_has_its_own_code(&stage, &mut socket);
     stage.verify();
 }
 
-/// There is nothing to push for it, so it is refused for itself.
+/// The branch is at the forge already, so this is the refusal of the pull request and not of a push.
 fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     let posted = stage.forge.posted();
     stage.shell("git fetch -q origin topic && git checkout -q -b topic FETCH_HEAD");
@@ -161,7 +162,19 @@ fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     stage.shell("git checkout -q main");
 }
 
-fn nothing_is_pushed_unrecorded(stage: &Stage) {
+/// A branch of a shallow history that the forge does not have, and that a deeper clone does not complete.
+fn a_shallow_push_has_its_own_code(stage: &Stage, socket: &mut Watching) {
+    stage.shell("git init -q /tmp/old && cd /tmp/old && git commit -q --allow-empty -m a");
+    stage.shell("cd /tmp/old && git commit -q --allow-empty -m b");
+    stage.shell("git fetch -q --depth 1 file:///tmp/old HEAD:refs/heads/shallow");
+    let refused = ask(socket, &json!({"type": "git_push", "branchName": "shallow"}));
+    assert_eq!(refused["code"], "SHALLOW_PUSH_FAILED", "{refused}");
+    // git's own report to the agent is the same one.
+    let printed = stage.push("origin shallow");
+    assert!(printed.contains("shallow update not allowed"), "{printed}");
+}
+
+fn a_push_that_cannot_be_recorded_is_not_forwarded(stage: &Stage) {
     stage
         .real
         .sql("CREATE TRIGGER deaf BEFORE INSERT ON ledger_events BEGIN SELECT RAISE(ABORT, 'deaf'); END");
@@ -227,7 +240,7 @@ fn a_lane_that_is_closed_to_agents_lets_people_push_and_open_pull_requests() {
 }
 
 #[test]
-fn a_push_that_the_gateway_died_in_is_unknown_and_is_not_done_again() {
+fn a_push_interrupted_by_a_gateway_crash_is_unknown_and_not_retried() {
     let (mut stage, socket) = at_work(&[]);
     drop(socket);
     for (point, reached) in [("gate-claimed", false), ("gate-executed", true)] {

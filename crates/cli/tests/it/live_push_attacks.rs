@@ -1,5 +1,5 @@
-//! Pushes that want more than somebody allowed: a repository that turns a person's push into another one, and agents that
-//! overwrite, delete, tag, or push to refs that are none of theirs. Git and the forge are real.
+//! Pushes that exceed what somebody allowed: a repository that redirects a person's push, and agents that overwrite, delete,
+//! tag, or push to refs that they may not update. Git and the forge are real.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ impl Stage {
         git(&self.folder.path().join("ada/app.git"), &["for-each-ref", "--format=%(objectname) %(refname)"])
     }
 
-    /// Tool, status and kind of actor of the last call.
+    /// Tool and status of the last call, and the type of its actor.
     fn last(&self) -> (String, String) {
         let call = self.calls().pop().unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-/// Every way that we know in which a repository makes git run a program, go elsewhere, or push something else.
+/// Every way known to us to make git run a program, connect elsewhere, or push something else, by means of a repository.
 const TRAPS: &str = r#"
 mkdir -p /tmp/traps .git/hooks && cat > /tmp/traps/trap <<'TRAP'
 #!/bin/sh
@@ -82,7 +82,7 @@ git config url.ext::/tmp/traps/trap.insteadOf "$PROLIFERATE_GATEWAY_URL"
 "#;
 
 #[test]
-fn a_repository_cannot_turn_a_persons_push_into_another_one() {
+fn a_repository_cannot_redirect_a_persons_push() {
     let (stage, mut socket) = at_work(&[]);
     let main = stage.id("main");
     stage.shell("git checkout -q -b evil && git commit -q --amend --allow-empty -m evil");
@@ -96,7 +96,7 @@ fn a_repository_cannot_turn_a_persons_push_into_another_one() {
     assert_eq!(stage.last(), ("git.push completed".to_owned(), "human".to_owned()));
     assert_eq!(stage.calls().len(), 1);
 
-    // The branch is the one that was asked for, whatever is checked out by then.
+    // The named branch is pushed, whatever is checked out.
     stage.shell("git -c core.fsmonitor=false checkout -q evil 2>/dev/null; rm -f /tmp/traps/ran; true");
     let pushed = ask(&mut socket, &json!({"type": "git_push", "branchName": "work"}));
     assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
@@ -105,7 +105,7 @@ fn a_repository_cannot_turn_a_persons_push_into_another_one() {
         let refused = ask(&mut socket, &json!({"type": "git_push", "branchName": wrong}));
         assert_eq!(refused["code"], "UNKNOWN_ERROR", "{wrong}: {refused}");
     }
-    // A person's push never overwrites: what is at the forge has to be pulled first.
+    // A person's push never overwrites: the commits at the forge have to be pulled first.
     stage.shell("git update-ref refs/heads/work refs/heads/evil 2>/dev/null; rm -f /tmp/traps/ran; true");
     let before = stage.refs();
     let behind = ask(&mut socket, &json!({"type": "git_push", "branchName": "work"}));
@@ -117,16 +117,16 @@ fn a_repository_cannot_turn_a_persons_push_into_another_one() {
 }
 
 #[test]
-fn agents_move_branches_forward_and_need_a_mode_for_anything_else() {
+fn agents_may_fast_forward_branches_and_need_an_action_mode_for_other_updates() {
     let (stage, _socket) = at_work(&[]);
     stage.shell("git checkout -q -b work && git commit -q --allow-empty -m one");
     stage.accepted("origin work");
     stage.commit("two");
     stage.accepted("origin work");
-    // The commits are at the forge already, so the push itself brings none.
+    // The commits are at the forge already, so the pack contains none.
     stage.accepted("origin work:main");
     assert_eq!(stage.id("main"), stage.id("work"));
-    // What was merged came from the forge.
+    // A merge with a branch that is at the forge.
     stage.shell(
         "git checkout -q -b other main && git commit -q --allow-empty -m other && git push -q origin other",
     );
@@ -146,7 +146,7 @@ fn agents_move_branches_forward_and_need_a_mode_for_anything_else() {
     stage.refused("origin v2", "git.push_tag denied");
     stage.refused("origin HEAD:refs/for/main", "git.push denied");
     stage.refused("origin HEAD:refs/meta/config", "git.push denied");
-    // One that is allowed does not carry another with it.
+    // An allowed update does not smuggle in a forbidden one.
     stage.refused("-f origin HEAD:refs/heads/new work", FORCED);
 
     let machine = &stage.real.machine;
@@ -154,7 +154,7 @@ fn agents_move_branches_forward_and_need_a_mode_for_anything_else() {
         assert_eq!(machine.run(&["actions", "modes", "set", operation, "allow"]).code, 0, "{operation}");
     }
     let allowed = (0..100).any(|_| !stage.push("-f origin work").contains("FAILED"));
-    assert!(allowed, "a mode does not count");
+    assert!(allowed, "the action mode has no effect");
     assert_eq!(stage.last(), ("git.force_push completed".to_owned(), "agent".to_owned()));
     stage.accepted("origin v1");
     stage.accepted("origin :other");

@@ -1,4 +1,4 @@
-//! Git from inside a sandbox: who may ask, for what, and where the gateway goes with a credential.
+//! The git proxy for sandboxes: who may use it, for which repositories, and where the gateway connects to.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::harness::within;
 use crate::live::{Live, On, id};
 use crate::people::{org, person, sandbox_token};
 
-/// A session that works on these repositories, and its sandbox's token.
+/// Creates a session with these repositories, and returns its sandbox's token.
 async fn session_on(live: &Live, urls: &[&str]) -> String {
     let mut places = Vec::new();
     for (number, url) in urls.iter().enumerate() {
@@ -28,7 +28,7 @@ async fn refs(live: &Live, token: Option<&str>, repository: &str) -> (u16, Strin
     (status, within(answer.text()).await.unwrap().trim_end().to_owned())
 }
 
-/// What real git prints about a repository.
+/// The error that real git prints about a repository.
 async fn git_says(live: &Live, token: &str, repository: &str) -> String {
     let mut git = tokio::process::Command::new("git");
     git.args(["-c", &format!("http.extraHeader=Authorization: Bearer {token}"), "ls-remote"]);
@@ -91,13 +91,13 @@ async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
 }
 
 #[tokio::test]
-async fn the_gateway_goes_only_where_the_organisations_sandboxes_may() {
+async fn the_gateway_connects_only_where_the_organisations_sandboxes_may() {
     let live = Live::start(On::Sqlite).await;
     let urls = ["http://127.0.0.1/ada/app", "http://localhost/ada/app", "https://example.com:8443/app"];
     let token = session_on(&live, &urls).await;
     let (status, why) = refs(&live, Some(&token), "http/127.0.0.1/ada/app").await;
     assert!(status == 403 && why.contains("private address"), "{status} {why}");
-    // The name is public until somebody asks where it leads.
+    // The name passes the rules; the address that it resolves to does not.
     assert_eq!(refs(&live, Some(&token), "http/localhost/ada/app").await.0, 503);
     let (status, why) = refs(&live, Some(&token), "https/example.com:8443/app").await;
     assert!(status == 403 && why.contains("port 8443"), "{status} {why}");
@@ -108,7 +108,7 @@ async fn the_gateway_goes_only_where_the_organisations_sandboxes_may() {
     let mut tries = 0;
     while !refs(&live, Some(&token), "http/127.0.0.1/ada/app").await.1.contains("offline") {
         tries += 1;
-        assert!(tries < 200, "a changed rule does not count");
+        assert!(tries < 200, "a changed rule has no effect");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
