@@ -2,8 +2,7 @@
 //!
 //! 1. Each sends a greeting: magic, role, supported versions, its limit on streams, 32 random bytes.
 //! 2. The caller proves that it knows the key, and only then the callee does. Somebody who merely reaches the
-//! callee's port
-//! learns nothing that was derived from the key.
+//!    callee's port learns nothing that was derived from the key.
 //!
 //! A proof is an HMAC-SHA-256 over a fixed text, the prover's role and both greetings, each prefixed with its
 //! length. A replayed proof fails because both sides contribute fresh random bytes, a reflected one because it

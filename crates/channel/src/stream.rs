@@ -1,13 +1,11 @@
 //! A stream of a channel, in three parts that different tasks may own.
 //!
 //! - **Exec**: the request names the program. The callee sends stdout and stderr on separate lanes
-//! ([`Sender::send`]) and
-//! the exit code with [`Sender::finish`]. It reads the input with [`Receiver::recv`] and, concurrently, signals and
-//! terminal sizes with [`Controls::recv`], which also reports when the caller has gone away. Input that the program
-//! does not read does not delay control messages.
+//!   ([`Sender::send`]) and the exit code with [`Sender::finish`]. It reads the input with [`Receiver::recv`] and,
+//!   concurrently, signals and terminal sizes with [`Controls::recv`], which also reports when the caller has gone
+//!   away. Input that the program does not read does not delay control messages.
 //! - **Files**: a [`Stream`] implements `AsyncRead` and `AsyncWrite` on the main lane, so `tokio::io::copy` works.
-//! The
-//! reader must wait for [`Receiver::outcome`], which alone confirms that everything was sent.
+//!   The reader must wait for [`Receiver::outcome`], which alone confirms that everything was sent.
 //! - **Port forwarding**: `tokio::io::copy_bidirectional` between a [`Stream`] and a socket; a shutdown sends End.
 //!
 //! A part that is dropped before it was ended resets the stream, so that truncated data never looks complete.

@@ -1,6 +1,6 @@
-//! Those who really go through it: curl, git, pip, npm and cargo, each against a server on loopback.
+//! Real clients through the proxy: curl, git, pip, npm and cargo, each against a server on loopback.
 //!
-//! A client that is not installed is named in the output; git and curl are needed to build at all, so they must be.
+//! A client that is not installed is skipped and reported; git and curl are required to build, so they must exist.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use bytes::Bytes;
-use egress::{Ended, Kind, Record};
+use egress::{Kind, Record, RequestEnd};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -20,10 +20,10 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::{PATIENCE, PUBLIC, World};
+use crate::harness::{PUBLIC, TEST_TIMEOUT, World};
 use crate::origin::{HELLO, Origin};
 
-/// A folder served over HTTP: files as they are, and below `/git/` by git's own server.
+/// A directory served over HTTP: static files, and `/git/` through git's own HTTP backend.
 struct Site {
     folder: tempfile::TempDir,
     address: SocketAddr,
@@ -75,7 +75,7 @@ async fn answer(root: PathBuf, request: Request<Incoming>) -> Result<Response<Fu
     })
 }
 
-/// Git's server speaks CGI: the request in variables and on its input, the response on its output.
+/// `git http-backend` is a CGI program: the request arrives in variables and on stdin, the response on stdout.
 async fn git_backend(root: &Path, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
     let mut command = Command::new("git");
@@ -108,7 +108,7 @@ async fn git_backend(root: &Path, request: Request<Incoming>) -> Response<Full<B
     response.body(Bytes::copy_from_slice(&output[split + 4..]).into()).unwrap()
 }
 
-/// A command that knows the proxy by the usual variables and nothing else of this machine's settings.
+/// A command that uses the proxy through the usual variables, isolated from this machine's settings.
 fn through(world: &World, program: &str, folder: &Path) -> Command {
     let proxy = format!("http://{}", world.address);
     let mut command = Command::new(program);
@@ -126,7 +126,7 @@ fn through(world: &World, program: &str, folder: &Path) -> Command {
 }
 
 async fn run(mut command: Command) -> Output {
-    timeout(PATIENCE, command.output()).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, command.output()).await.unwrap().unwrap()
 }
 
 async fn must(command: Command) -> String {
@@ -140,12 +140,12 @@ async fn is_installed(program: &str) -> bool {
     let version = Command::new(program).arg("--version").output().await;
     let installed = version.is_ok_and(|output| output.status.success());
     if !installed {
-        println!("{program} is not installed, so it was not tried");
+        println!("{program} is not installed: skipped");
     }
     installed
 }
 
-/// Runs a command in a folder, outside of the proxy; for making what is then fetched.
+/// Runs a command in a folder without the proxy, to prepare what is then fetched.
 async fn local(folder: &Path, line: &[&str]) {
     let mut command = Command::new(line[0]);
     command.args(&line[1..]).current_dir(folder);
@@ -155,12 +155,12 @@ async fn local(folder: &Path, line: &[&str]) {
 
 async fn only_plain_requests(world: &mut World) {
     let Record { kind, ended, bytes_up, bytes_down, .. } = world.record().await;
-    assert_eq!((kind, ended), (Kind::Http, Ended::Complete));
+    assert_eq!((kind, ended), (Kind::Http, RequestEnd::Complete));
     assert!(bytes_up > 0 && bytes_down > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_asks_plainly_and_through_a_tunnel_and_is_told_why_not() {
+async fn curl_works_plain_and_tunnelled_and_shows_refusals() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let here = Path::new(".");
@@ -174,7 +174,7 @@ async fn curl_asks_plainly_and_through_a_tunnel_and_is_told_why_not() {
     let mut upload = through(&world, "curl", here);
     upload.args(["-s", "-H", "Transfer-Encoding: chunked", "-d", "some data", &url]);
     assert_eq!(must(upload).await, "hello");
-    assert!(site.asked().last().unwrap().ends_with("9\r\nsome data\r\n0\r\n\r\n"));
+    assert!(site.requests().last().unwrap().ends_with("9\r\nsome data\r\n0\r\n\r\n"));
 
     let mut refused = through(&world, "curl", here);
     refused.args(["-s", "-L", "http://169.254.169.254/latest/"]);

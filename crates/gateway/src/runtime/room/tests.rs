@@ -69,8 +69,8 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     reached.read_exact(&mut [0; 5]).await.unwrap();
     way_out.close().await;
     let recorded = futures_util::FutureExt::now_or_never(records.next()).flatten();
-    let Some(egress::News::Record(record)) = recorded else { panic!("{recorded:?}") };
-    assert_eq!((record.ended, record.bytes_up), (egress::Ended::Cancelled, 5));
+    let Some(egress::RecordItem::Record(record)) = recorded else { panic!("{recorded:?}") };
+    assert_eq!((record.ended, record.bytes_up), (egress::RequestEnd::Cancelled, 5));
     serving.abort();
 }
 
