@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
-use sandboxd::protocol::{Code, Ended, Exec, Place};
+use sandboxd::protocol::{Code, Exec, ExitReason, Place};
 use sandboxd::{ClientError, Sandboxd};
 use store::{PlacedRepo, Repo};
 
@@ -101,7 +101,7 @@ async fn git(
     };
     let ran = inside.run(exec, "", OUTPUT).await?;
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-    if ran.done.ended == Ended::Exit(0) {
+    if ran.done.ended == ExitReason::Exit(0) {
         return Ok(Ok(said));
     }
     let reason = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason was given");

@@ -13,7 +13,7 @@ use channel::Limits as ChannelLimits;
 use egress::Proxy;
 use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
-use sandboxd::inside::{Options, startup};
+use sandboxd::server::{Options, startup};
 use store::Owner;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -222,7 +222,7 @@ impl Sandboxes {
     fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
         let home = self.home(&wanted.id);
         let program = self.place_of(OURSELVES, &self.program);
-        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::inside::WORD.to_owned()]);
+        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::server::SUBCOMMAND.to_owned()]);
         if self.has_own_network() {
             spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
             spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));

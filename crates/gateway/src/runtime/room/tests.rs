@@ -8,8 +8,8 @@ use channel::Key;
 use clock::{Clock, Rng};
 use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
 use sandbox::{Capabilities, Ensured, ExpiryOwner, Isolation, Listed, Provider};
-use sandboxd::inside::Worker;
-use sandboxd::protocol::{Ended, Exec};
+use sandboxd::protocol::{Exec, ExitReason};
+use sandboxd::server::Worker;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::network::{Counted, proxy_of};
@@ -200,7 +200,7 @@ async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
     for _ in 0..2 {
         let inside = line.reach(&sandboxes, &id).await.unwrap();
         let exec = Exec { argv: vec!["/bin/true".to_owned()], timeout_ms: Some(20_000), ..Exec::default() };
-        assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, Ended::Exit(0));
+        assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, ExitReason::Exit(0));
     }
     assert_eq!(fake.dialled.load(Ordering::SeqCst), 1);
 }
