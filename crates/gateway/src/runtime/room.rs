@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use channel::Limits as ChannelLimits;
 use egress::Proxy;
-use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
+use sandbox::{ByteStream, InjectedConnection, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
 use sandboxd::server::{Options, startup};
 use store::Owner;
@@ -284,9 +284,9 @@ impl Sandboxes {
 }
 
 /// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
-async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<Arc<Servers>>) {
+async fn serve(mut injected: mpsc::Receiver<InjectedConnection>, servers: watch::Receiver<Arc<Servers>>) {
     let mut served = JoinSet::new();
-    while let Some(Injected { port, stream }) = injected.recv().await {
+    while let Some(InjectedConnection { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
         if served.len() >= SERVED {
             served.join_next().await;

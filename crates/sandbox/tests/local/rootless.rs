@@ -1,13 +1,13 @@
-//! The same tests again as an ordinary user, when they are run as root.
+//! Repeats the tests as an unprivileged user, when they are run as root.
 
 use std::process::Command;
 
 const USER: &str = "61234";
 
 #[test]
-fn all_holds_for_an_ordinary_user_too() {
+fn all_tests_pass_for_an_unprivileged_user() {
     if !rustix::process::geteuid().is_root() {
-        println!("these tests run as an ordinary user already");
+        println!("these tests already run as an unprivileged user");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
