@@ -15,7 +15,7 @@ type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUND_TRIPS: usize = 20_000;
 const TRANSFER: usize = 1 << 30;
-const PIECE: usize = 64 * 1024;
+const CHUNK: usize = 64 * 1024;
 
 #[tokio::main]
 async fn main() -> Outcome {
@@ -65,9 +65,9 @@ async fn serve(mut incoming: Incoming) {
 }
 
 async fn serve_download(mut stream: Stream) -> Outcome {
-    let piece = Bytes::from(vec![0x5a; PIECE]);
-    for _ in 0..TRANSFER / PIECE {
-        stream.sender.send(Lane::Main, piece.clone()).await?;
+    let chunk = Bytes::from(vec![0x5a; CHUNK]);
+    for _ in 0..TRANSFER / CHUNK {
+        stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     Ok(stream.finish("")?)
 }
@@ -106,9 +106,9 @@ async fn download(caller: &Caller, clock: &Clock) -> Outcome<f64> {
 async fn upload(caller: &Caller, clock: &Clock) -> Outcome<f64> {
     let begun = clock.elapsed();
     let mut stream = caller.open("upload").await?;
-    let piece = Bytes::from(vec![0x5a; PIECE]);
-    for _ in 0..TRANSFER / PIECE {
-        stream.sender.send(Lane::Main, piece.clone()).await?;
+    let chunk = Bytes::from(vec![0x5a; CHUNK]);
+    for _ in 0..TRANSFER / CHUNK {
+        stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     stream.sender.end();
     stream.receiver.outcome().await?;

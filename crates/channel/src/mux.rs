@@ -111,7 +111,7 @@ impl Mux {
         while let Some(id) = self.schedule.turns.pop_front() {
             let Some(entry) = self.streams.get_mut(&id) else { continue };
             let frame = entry.next_frame(id);
-            if entry.is_over() {
+            if entry.is_closed() {
                 self.streams.remove(&id);
             } else if frame.is_some() {
                 self.schedule.turns.push_back(id);
@@ -194,7 +194,7 @@ impl Mux {
     fn receive_final(&mut self, id: StreamId, last: Final) -> Result<(), Violation> {
         let entry = self.stream_for_peer(id)?;
         entry.receive_final(last);
-        if entry.is_over() {
+        if entry.is_closed() {
             self.streams.remove(&id);
             // A side that shuts down may have waited for this last stream.
             wake(&mut self.schedule.writer);
@@ -206,7 +206,7 @@ impl Mux {
     fn stream_for_peer(&mut self, id: StreamId) -> Result<&mut Entry, Violation> {
         match self.streams.get_mut(&id) {
             Some(entry) if entry.request.is_some() => Err(Violation::UnknownStream(id)),
-            Some(entry) if entry.theirs.is_some() => Err(Violation::FrameAfterFinal(id)),
+            Some(entry) if entry.their_final.is_some() => Err(Violation::FrameAfterFinal(id)),
             Some(entry) => Ok(entry),
             None => Err(Violation::UnknownStream(id)),
         }

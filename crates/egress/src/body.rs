@@ -126,7 +126,7 @@ impl<R: AsyncBufRead + Unpin, W: AsyncWrite + Unpin> Relay<'_, R, W> {
     }
 }
 
-/// Writes and flushes: a TLS stream may buffer, and a client that waits for a server-sent event must get it now.
+/// Writes and flushes: the stream may buffer, and a client that waits for a server-sent event must get it now.
 async fn write(to: &mut (impl AsyncWrite + Unpin), data: &[u8]) -> io::Result<()> {
     to.write_all(data).await?;
     to.flush().await
@@ -140,7 +140,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// Reads relay_exactly one head. Returns `None` when the stream ends before its first byte.
+/// Reads exactly one head. Returns `None` when the stream ends before its first byte.
 pub(crate) async fn read_head(
     from: &mut (impl AsyncBufRead + Unpin),
     most: usize,

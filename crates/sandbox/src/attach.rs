@@ -22,7 +22,7 @@ use crate::provider::{
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use tls::Tls;
 
-const PLACE: &str = "{sessionId}";
+const ID_PLACEHOLDER: &str = "{sessionId}";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Plain HTTP over a network exposes every secret, so it must be allowed explicitly.
@@ -42,7 +42,7 @@ pub struct AttachProvider {
 impl AttachProvider {
     /// Accepts a URL with `{sessionId}` in its path, or without it for a single sandbox.
     pub fn new(template: &str, plain: PlainHttp) -> Result<Self, SandboxError> {
-        let url = Url::parse(&template.replace(PLACE, "x"))
+        let url = Url::parse(&template.replace(ID_PLACEHOLDER, "x"))
             .map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
         let loopback = match url.host() {
             Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -51,7 +51,7 @@ impl AttachProvider {
             None => return Err(SandboxError::BadSpec("the attach URL has no host")),
         };
         // A sandbox id in the host would let the id choose where we connect to.
-        let elsewhere = Url::parse(&template.replace(PLACE, "y")).ok();
+        let elsewhere = Url::parse(&template.replace(ID_PLACEHOLDER, "y")).ok();
         if elsewhere.as_ref().map(Url::authority) != Some(url.authority()) {
             return Err(SandboxError::BadSpec("`{sessionId}` must be in the path of the attach URL"));
         }
@@ -73,7 +73,7 @@ impl AttachProvider {
 
     /// The URL of the sandbox with this id.
     pub fn url(&self, id: &SandboxId) -> Result<Url, SandboxError> {
-        Url::parse(&self.template.replace(PLACE, id.as_str()))
+        Url::parse(&self.template.replace(ID_PLACEHOLDER, id.as_str()))
             .map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))
     }
 

@@ -94,7 +94,7 @@ impl LocalProvider {
     /// The resources that all running sandboxes use together, as of the last check.
     pub fn usage(&self) -> Usage {
         let watches = self.0.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = watches.values().filter(|watch| !watch.is_over()).map(watch::Watch::last_usage);
+        let running = watches.values().filter(|watch| !watch.has_exited()).map(watch::Watch::last_usage);
         running.fold(Usage::default(), |sum, (memory, disk)| Usage {
             sandboxes: sum.sandboxes + 1,
             memory_bytes: sum.memory_bytes.saturating_add(memory),

@@ -40,7 +40,7 @@ impl Final {
 
 /// Whether this side still sends bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(crate) enum SendState {
     Open,
     EndQueued,
     EndSent,
@@ -55,10 +55,10 @@ pub(crate) struct Entry {
     pub(crate) control_out: Outbox,
     /// The other side has sent End.
     pub(crate) ended_in: bool,
-    pub(crate) sending: Sending,
-    pub(crate) ours: Option<Final>,
-    ours_sent: bool,
-    pub(crate) theirs: Option<Final>,
+    pub(crate) send_state: SendState,
+    pub(crate) our_final: Option<Final>,
+    our_final_sent: bool,
+    pub(crate) their_final: Option<Final>,
     /// Whether the stream is queued for writing.
     pub(crate) scheduled: bool,
     /// Releases the permit when the stream is forgotten.
@@ -74,18 +74,18 @@ impl Entry {
             data_out: Outbox::new(WINDOW),
             control_out: Outbox::new(CONTROL_WINDOW),
             ended_in: false,
-            sending: Sending::Open,
-            ours: None,
-            ours_sent: false,
-            theirs: None,
+            send_state: SendState::Open,
+            our_final: None,
+            our_final_sent: false,
+            their_final: None,
             scheduled: false,
             _permit: permit,
         }
     }
 
-    /// Both sides have said their last word.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ours_sent && self.theirs.is_some()
+    /// Whether both sides have sent their final frames.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.our_final_sent && self.their_final.is_some()
     }
 
     pub(crate) fn receive_data(&mut self, id: StreamId, lane: Lane, bytes: Bytes) -> Result<(), Violation> {
@@ -118,45 +118,46 @@ impl Entry {
     }
 
     pub(crate) fn receive_final(&mut self, last: Final) {
-        self.theirs = Some(last);
+        self.their_final = Some(last);
         self.data_out.clear();
         self.control_out.clear();
         wake(&mut self.data_in.reader);
         wake(&mut self.control_in.reader);
     }
 
-    /// Says this side's last word, unless it was said. Unread bytes are dropped, and unwritten ones if they are given up
-    /// halfway; what was ended is a whole and is still written.
+    /// Closes this side with a final frame, unless it is already closed. Unread bytes are dropped. A reset also
+    /// drops unwritten bytes, unless this side has already ended its data, which is then complete and still
+    /// written.
     pub(crate) fn finish(&mut self, last: Final) {
-        if self.ours.is_some() {
+        if self.our_final.is_some() {
             return;
         }
-        if matches!(last, Final::Reset(_)) && self.sending == Sending::Open {
+        if matches!(last, Final::Reset(_)) && self.send_state == SendState::Open {
             self.data_out.clear();
             self.control_out.clear();
         }
-        self.ours = Some(last);
+        self.our_final = Some(last);
         self.data_in.close();
         self.control_in.close();
         wake(&mut self.data_out.sender);
         wake(&mut self.control_out.sender);
     }
 
-    /// The next frame to write. Control overtakes data, and the last word comes last.
+    /// The next frame to write. Control messages overtake data, and the final frame comes last.
     pub(crate) fn next_frame(&mut self, id: StreamId) -> Option<Frame> {
         if let Some(request) = self.request.take() {
             return Some(Frame::Open(id, request));
         }
-        if self.ours_sent {
+        if self.our_final_sent {
             return None;
         }
-        if self.theirs.is_none()
+        if self.their_final.is_none()
             && let Some(frame) = self.next_stream_frame(id)
         {
             return Some(frame);
         }
-        let last = self.ours.clone()?;
-        self.ours_sent = true;
+        let last = self.our_final.clone()?;
+        self.our_final_sent = true;
         Some(match last {
             Final::Done(result) => Frame::Done(id, result),
             Final::Reset(reason) => Frame::Reset(id, reason),
@@ -176,8 +177,8 @@ impl Entry {
         if let Some(chunk) = self.data_out.pop() {
             return Some(Frame::Data(id, chunk.lane, chunk.bytes));
         }
-        if self.sending == Sending::EndQueued {
-            self.sending = Sending::EndSent;
+        if self.send_state == SendState::EndQueued {
+            self.send_state = SendState::EndSent;
             return Some(Frame::End(id));
         }
         None

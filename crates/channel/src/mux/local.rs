@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Mux;
-use super::entry::{Entry, Final, Sending};
+use super::entry::{Entry, Final, SendState};
 use crate::error::{ChannelError, StreamError};
 use crate::frame::{Lane, MAX_PAYLOAD, StreamId};
 use crate::window::{Chunk, wake};
@@ -63,7 +63,7 @@ impl Mux {
             }
             return Poll::Ready(Ok(Some(chunk)));
         }
-        if entry.ended_in && entry.ours.is_none() {
+        if entry.ended_in && entry.our_final.is_none() {
             return Poll::Ready(Ok(None));
         }
         if let Some(end_of_stream) = end_of_stream(entry, self.closed.as_ref()) {
@@ -126,7 +126,7 @@ impl Mux {
             Ok(entry) => entry,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if entry.sending != Sending::Open {
+        if entry.send_state != SendState::Open {
             return Poll::Ready(Err(StreamError::Ended));
         }
         let fits = length.min(entry.data_out.room()).min(MAX_PAYLOAD);
@@ -162,9 +162,9 @@ impl Mux {
     /// Ends this side's bytes; what was queued is still written.
     pub(crate) fn end(&mut self, id: StreamId) {
         if let Some(entry) = self.streams.get_mut(&id)
-            && entry.sending == Sending::Open
+            && entry.send_state == SendState::Open
         {
-            entry.sending = Sending::EndQueued;
+            entry.send_state = SendState::EndQueued;
             self.schedule.add(id, entry);
         }
     }
@@ -180,7 +180,7 @@ impl Mux {
     /// Resets the stream if its sender is dropped without an end: the other side must not mistake a part for the
     /// whole.
     pub(crate) fn sender_dropped(&mut self, id: StreamId) {
-        let unfinished = |entry: &Entry| entry.sending == Sending::Open && entry.theirs.is_none();
+        let unfinished = |entry: &Entry| entry.send_state == SendState::Open && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
             self.finish(id, Final::dropped());
         }
@@ -189,7 +189,7 @@ impl Mux {
     /// Resets the stream if its receiver is dropped early: the other side would otherwise spend its credit and
     /// hang.
     pub(crate) fn receiver_dropped(&mut self, id: StreamId) {
-        let unfinished = |entry: &Entry| !entry.ended_in && entry.theirs.is_none();
+        let unfinished = |entry: &Entry| !entry.ended_in && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
             self.finish(id, Final::dropped());
         }
@@ -198,11 +198,11 @@ impl Mux {
 
 /// Why no more data will arrive, or `None` if it still may.
 fn end_of_stream(entry: &Entry, closed: Option<&ChannelError>) -> Option<Result<Bytes, StreamError>> {
-    if entry.ours.is_some() {
+    if entry.our_final.is_some() {
         return Some(Err(StreamError::Ended));
     }
-    let theirs = entry.theirs.as_ref().map(Final::result);
-    theirs.or_else(|| closed.map(|reason| Err(StreamError::Channel(reason.clone()))))
+    let their_final = entry.their_final.as_ref().map(Final::result);
+    their_final.or_else(|| closed.map(|reason| Err(StreamError::Channel(reason.clone()))))
 }
 
 /// Returns the stream if this side may still send on it.

@@ -3,7 +3,7 @@
 use crate::error::{ChannelError, Violation};
 use crate::frame::Frame;
 
-/// What we know about the peer since the last_sent check.
+/// What we know about the peer since the last check.
 #[derive(Default)]
 pub(crate) struct Pings {
     /// The pong we owe. One is enough: a second ping before the pong was written is a flood.
@@ -30,7 +30,7 @@ impl Pings {
         self.heard = true;
     }
 
-    /// Records that a batch was started, or that the last_sent one was written.
+    /// Records that a batch was started, or that the last one was written.
     pub(crate) fn set_writing(&mut self, begun: bool) {
         self.writing = begun;
         self.stuck_checks = 0;

@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use testkit::fuzz::Dice;
 
-/// A generous limit in in_simulated_time time, but below the idle limit, so that a hang is not mistaken for a clean end.
-const HANG: Duration = Duration::from_secs(20);
+/// A generous limit in simulated time, but below the idle limit, so that a hang is not mistaken for a clean end.
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause between two memory checks, and between two parts of the input.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -60,11 +60,11 @@ pub(crate) fn key() -> Key {
     Key::new([0x42; 32])
 }
 
-/// Runs `work` in in_simulated_time time; a hang is a finding.
+/// Runs `work` in simulated time; a hang is a finding.
 fn in_simulated_time(work: impl Future<Output = Result<String, String>>) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(async { timeout(HANG, work).await.unwrap_or(Err("the peer hangs".to_owned())) })
+    runtime.block_on(async { timeout(HANG_TIMEOUT, work).await.unwrap_or(Err("the peer hangs".to_owned())) })
 }
 
 async fn attacker(mut io: DuplexStream, role: Role) -> DuplexStream {

@@ -36,29 +36,29 @@ async fn error_after(role: Role, bytes: &[u8]) -> HandshakeError {
     as_role(ours, role, key(), 1).await.unwrap_err()
 }
 
-/// A relay relay_handshake two peers that records what each sends and may change it.
+/// A relay between two peers that records what each sends and may change it.
 async fn relay_handshake(change: impl Fn(Role, &mut [u8])) -> (Outcome, Outcome, [Vec<u8>; 2]) {
     let ((near, mut near_end), (far, mut far_end)) = (duplex(4096), duplex(4096));
     let relay = async move {
         let mut sent = [Vec::new(), Vec::new()];
-        let (mut from_caller, mut from_callee) = ([0; 500], [0; 500]);
+        let (mut near_buffer, mut far_buffer) = ([0; 500], [0; 500]);
         loop {
             tokio::select! {
-                Ok(length) = near_end.read(&mut from_caller) => {
+                Ok(length) = near_end.read(&mut near_buffer) => {
                     if length == 0 {
                         return sent;
                     }
-                    change(Role::Caller, &mut from_caller[..length]);
-                    sent[0].extend_from_slice(&from_caller[..length]);
-                    let _ = far_end.write_all(&from_caller[..length]).await;
+                    change(Role::Caller, &mut near_buffer[..length]);
+                    sent[0].extend_from_slice(&near_buffer[..length]);
+                    let _ = far_end.write_all(&near_buffer[..length]).await;
                 }
-                Ok(length) = far_end.read(&mut from_callee) => {
+                Ok(length) = far_end.read(&mut far_buffer) => {
                     if length == 0 {
                         return sent;
                     }
-                    change(Role::Callee, &mut from_callee[..length]);
-                    sent[1].extend_from_slice(&from_callee[..length]);
-                    let _ = near_end.write_all(&from_callee[..length]).await;
+                    change(Role::Callee, &mut far_buffer[..length]);
+                    sent[1].extend_from_slice(&far_buffer[..length]);
+                    let _ = near_end.write_all(&far_buffer[..length]).await;
                 }
             }
         }

@@ -55,11 +55,11 @@ async fn send_pieces(sender: &mut Sender, part: &Part) -> Result<(), StreamError
 }
 
 async fn receive_pieces(receiver: &mut Receiver) -> Result<Vec<(Lane, Vec<u8>)>, StreamError> {
-    let mut received = Vec::new();
+    let mut pieces = Vec::new();
     while let Some(chunk) = receiver.recv().await? {
-        join(&mut received, chunk);
+        join(&mut pieces, chunk);
     }
-    Ok(received)
+    Ok(pieces)
 }
 
 /// Sends and receives in turn: at most eight messages each way fit into the windows, so neither side blocks.
@@ -78,9 +78,9 @@ async fn exchange(controls: &mut Controls, ours: &Part, theirs: &Part) -> Result
 
 async fn play(stream: &mut Stream, ours: &Part, theirs: &Part) -> Result<Received, StreamError> {
     let Stream { sender, receiver, controls } = stream;
-    let (expected_from, pieces, messages) =
+    let (sent, pieces, messages) =
         tokio::join!(send_pieces(sender, ours), receive_pieces(receiver), exchange(controls, ours, theirs));
-    expected_from?;
+    sent?;
     Ok((pieces?, messages?))
 }
 

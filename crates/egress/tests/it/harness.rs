@@ -97,7 +97,7 @@ impl World {
     pub(crate) async fn request(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut wire = self.connect().await;
         wire.send(bytes).await;
-        wire.rest().await
+        wire.read_rest().await
     }
 
     pub(crate) async fn get(&self, url: &str) -> String {
@@ -135,7 +135,7 @@ impl Wire {
     }
 
     /// Reads until the connection ends; a reset counts as an end.
-    pub(crate) async fn rest(&mut self) -> String {
+    pub(crate) async fn read_rest(&mut self) -> String {
         let mut all = Vec::new();
         let _ = timeout(TEST_TIMEOUT, self.0.read_to_end(&mut all)).await.unwrap();
         String::from_utf8_lossy(&all).into_owned()
@@ -143,14 +143,14 @@ impl Wire {
 
     /// Reads one response: its head, and its body by `Content-Length`.
     pub(crate) async fn response(&mut self) -> (String, String) {
-        let head = self.until("\r\n\r\n").await;
+        let head = self.read_until("\r\n\r\n").await;
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         timeout(TEST_TIMEOUT, self.0.read_exact(&mut body)).await.unwrap().unwrap();
         (head, String::from_utf8(body).unwrap())
     }
 
-    pub(crate) async fn until(&mut self, end: &str) -> String {
+    pub(crate) async fn read_until(&mut self, end: &str) -> String {
         let mut found = Vec::new();
         while !found.ends_with(end.as_bytes()) {
             found.push(timeout(TEST_TIMEOUT, self.0.read_u8()).await.unwrap().unwrap());
@@ -187,7 +187,7 @@ impl Wire {
     /// Opens a tunnel, which must succeed.
     pub(crate) async fn tunnel(&mut self, target: &str) {
         self.send(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")).await;
-        let head = self.until("\r\n\r\n").await;
+        let head = self.read_until("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     }
 }

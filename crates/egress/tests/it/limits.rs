@@ -30,7 +30,7 @@ async fn slow_headers_are_cut_off_after_ten_seconds() {
         let mut wire = world.connect().await;
         wire.send(part).await;
         wire.expect_quiet_for(Duration::from_secs(10)).await;
-        assert!(wire.rest().await.starts_with("HTTP/1.1 408 "), "{part:?}");
+        assert!(wire.read_rest().await.starts_with("HTTP/1.1 408 "), "{part:?}");
         assert_eq!(malformed(&mut world).await, HeadError::TooSlow);
         tokio::time::resume();
     }
@@ -44,7 +44,7 @@ async fn idle_keep_alive_connection_is_closed() {
     wire.send(format!("GET http://site.test:{}/ HTTP/1.1\r\n\r\n", site.port())).await;
     wire.response().await;
     wire.expect_quiet_for(Limits::default().keep_alive).await;
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(wire.read_rest().await, "");
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn endless_body_is_cut_off_and_not_buffered() {
             break;
         }
     }
-    assert!(wire.rest().await.starts_with("HTTP/1.1 413 "));
+    assert!(wire.read_rest().await.starts_with("HTTP/1.1 413 "));
     let record = world.record().await;
     assert_eq!(record.ended, RequestEnd::Failed(Failure::BodyTooLong));
     assert!((900_000..1_100_000).contains(&record.bytes_up), "{}", record.bytes_up);
@@ -128,7 +128,7 @@ async fn stalled_bodies_and_responses_time_out() {
         wire.send(request).await;
         let _target = listener.accept().await.unwrap();
         wire.expect_quiet_for(Limits::default().exchange_idle).await;
-        assert!(wire.rest().await.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert!(wire.read_rest().await.starts_with(&format!("HTTP/1.1 {status} ")));
         assert_eq!(world.record().await.ended, RequestEnd::Failed(failure));
         tokio::time::resume();
     }
@@ -200,7 +200,7 @@ async fn requests_above_the_rate_wait_and_are_recorded() {
     let mut malformed = world.connect().await;
     malformed.send("?\r\n\r\n").await;
     malformed.expect_quiet_for(Duration::from_secs(1)).await;
-    assert!(malformed.rest().await.starts_with("HTTP/1.1 400 "));
+    assert!(malformed.read_rest().await.starts_with("HTTP/1.1 400 "));
     tokio::time::resume();
     drop(malformed);
     let has = async |connections| {
@@ -214,7 +214,7 @@ async fn requests_above_the_rate_wait_and_are_recorded() {
     let mut third = world.connect().await;
     third.send(refused).await;
     third.expect_quiet_for(Duration::from_secs(2)).await;
-    assert!(third.rest().await.starts_with("HTTP/1.1 503 "));
+    assert!(third.read_rest().await.starts_with("HTTP/1.1 503 "));
     tokio::time::resume();
     for _ in 0..5 {
         assert!(matches!(world.record().await.verdict, Verdict::Refused(_)));

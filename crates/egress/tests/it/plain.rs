@@ -31,7 +31,7 @@ async fn both_body_framings_pass_and_the_connection_is_reused() {
     let url = format!("http://site.test:{}/", site.port());
     let mut wire = world.connect().await;
     wire.send(format!("POST {url} HTTP/1.1\r\nContent-Length: 4\r\n\r\nfour")).await;
-    let got = wire.until("0\r\n\r\n").await;
+    let got = wire.read_until("0\r\n\r\n").await;
     assert!(
         got.contains("Transfer-Encoding: chunked\r\n") && !got.contains("x=y") && !got.contains("T: 1"),
         "{got}"
@@ -41,7 +41,7 @@ async fn both_body_framings_pass_and_the_connection_is_reused() {
         "PUT {url} HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n2;a\r\nab\r\n3\r\ncde\r\n0\r\nX: y\r\n\r\n"
     ))
     .await;
-    wire.until("0\r\n\r\n").await;
+    wire.read_until("0\r\n\r\n").await;
     let requests = site.requests();
     assert!(requests[0].ends_with("Content-Length: 4\r\nConnection: close\r\n\r\nfour"), "{}", requests[0]);
     assert!(
@@ -69,7 +69,7 @@ async fn http_1_1_client_gets_interim_responses_and_chunks_for_until_close_bodie
     let url = format!("http://site.test:{}/", site.port());
     let mut wire = world.connect().await;
     wire.send(format!("POST {url} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx")).await;
-    let got = wire.until("0\r\n\r\n").await;
+    let got = wire.read_until("0\r\n\r\n").await;
     assert_eq!(
         got,
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 Fine\r\nX: y\r\nTransfer-Encoding: chunked\r\nConnection: \
@@ -84,14 +84,14 @@ async fn bodiless_responses_keep_the_connection_in_sync() {
     let world = World::new().await;
     let mut wire = world.connect().await;
     wire.send(format!("HEAD http://site.test:{}/ HTTP/1.1\r\n\r\n", site.port())).await;
-    let head = wire.until("\r\n\r\n").await;
+    let head = wire.read_until("\r\n\r\n").await;
     assert!(head.contains("Content-Length: 5\r\n"), "{head}");
     // A refusal is sent without a body in response to HEAD.
     wire.send(
         "HEAD http://10.0.0.1/ HTTP/1.1\r\n\r\nHEAD http://10.0.0.2/ HTTP/1.1\r\nConnection: close\r\n\r\n",
     )
     .await;
-    let rest = wire.rest().await;
+    let rest = wire.read_rest().await;
     assert_eq!(rest.matches("HTTP/1.1 403 ").count(), 2, "{rest}");
     assert!(!rest.contains('{'), "{rest}");
 }
@@ -113,7 +113,7 @@ async fn early_response_of_the_target_is_relayed() {
         .await;
     let (head, body) = wire.response().await;
     assert!(head.starts_with("HTTP/1.1 413 ") && body == "no", "{head}");
-    assert_eq!(wire.rest().await, "", "a connection with an incomplete body must not be reused");
+    assert_eq!(wire.read_rest().await, "", "a connection with an incomplete body must not be reused");
     drop(server.await.unwrap());
 }
 

@@ -47,14 +47,14 @@ async fn each_side_may_continue_after_the_other_half_closed() {
     assert_eq!(target.read(&mut [0; 9]).await.unwrap(), 0, "the client's half-close must reach the target");
     target.write_all(b"still here").await.unwrap();
     drop(target);
-    assert_eq!(wire.rest().await, "still here");
+    assert_eq!(wire.read_rest().await, "still here");
     assert_eq!(world.record().await.ended, RequestEnd::Complete);
 
     let mut wire = world.connect().await;
     wire.tunnel(&format!("site.test:{port}")).await;
     let (mut target, _) = listener.accept().await.unwrap();
     target.shutdown().await.unwrap();
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(wire.read_rest().await, "");
     wire.send("me too").await;
     wire.0.shutdown().await.unwrap();
     let mut got = String::new();
@@ -90,7 +90,7 @@ async fn a_reset_of_the_target_ends_the_tunnel() {
     let mut pong = [0; 4];
     wire.0.read_exact(&mut pong).await.unwrap();
     fault.reset_now();
-    wire.rest().await;
+    wire.read_rest().await;
     let record = world.record().await;
     assert_eq!(record.ended, RequestEnd::Failed(Failure::TargetGone));
     assert_eq!((record.bytes_up, record.bytes_down), (4, 4));
@@ -104,7 +104,7 @@ async fn stopping_the_proxy_closes_and_records_tunnels() {
     let mut wire = world.connect().await;
     wire.tunnel(&format!("site.test:{}", site.port())).await;
     world.stop();
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(wire.read_rest().await, "");
     assert_eq!(world.record().await.ended, RequestEnd::Cancelled);
 }
 
@@ -125,9 +125,9 @@ async fn tunnel_ends_only_when_changed_rules_refuse_it() {
         wire.tunnel(&host).await;
         world.change_rules(open().deny("other.test").unwrap());
         wire.send("ping").await;
-        wire.until("ping").await;
+        wire.read_until("ping").await;
         world.change_rules(rules);
-        assert_eq!(wire.rest().await, "");
+        assert_eq!(wire.read_rest().await, "");
         let record = world.record().await;
         assert_eq!((record.ended, record.bytes_up), (RequestEnd::Failed(Failure::RefusedSince), 4));
         assert!(matches!(record.verdict, Verdict::Allowed(_)));
@@ -143,8 +143,8 @@ async fn in_flight_request_ends_when_changed_rules_refuse_it() {
     wire.send(format!("GET http://site.test:{port}/ HTTP/1.1\r\n\r\n")).await;
     let (mut target, _) = listener.accept().await.unwrap();
     target.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome").await.unwrap();
-    wire.until("some").await;
+    wire.read_until("some").await;
     world.change_rules(Rules::new(Mode::Offline));
-    assert_eq!(wire.rest().await, "");
+    assert_eq!(wire.read_rest().await, "");
     assert_eq!(world.record().await.ended, RequestEnd::Failed(Failure::RefusedSince));
 }

@@ -128,7 +128,7 @@ pub(crate) fn all_pids() -> Vec<i32> {
 }
 
 /// All processes in a pid namespace.
-pub(crate) fn inside(namespace: u64) -> Vec<i32> {
+pub(crate) fn pids_in_namespace(namespace: u64) -> Vec<i32> {
     let is_inside =
         |pid: &i32| fs::metadata(proc(*pid).join("ns/pid")).is_ok_and(|found| found.ino() == namespace);
     all_pids().into_iter().filter(is_inside).collect()

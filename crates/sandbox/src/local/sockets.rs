@@ -1,4 +1,4 @@
-//! Measures the memory of a sandbox's sockets by asking the kernel (sock_diag) in its network namespace. A socket
+//! Measures the memory of a sandbox's sockets by asking the kernel (`sock_diag`) in its network namespace. A socket
 //! may be in flight between processes and have no descriptor, so looking at processes would not find all of them.
 
 use std::fs;

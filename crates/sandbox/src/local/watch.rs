@@ -52,7 +52,7 @@ impl Watch {
         (self.watched.memory.load(Ordering::Relaxed), self.watched.disk.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         identity::has_exited(&self.watched.handle)
     }
 }
@@ -225,7 +225,7 @@ impl WatchedSandbox {
             return None;
         }
         let identity = self.record.identity?;
-        let inside = identity::inside(identity.pid_namespace);
+        let inside = identity::pids_in_namespace(identity.pid_namespace);
         let (memory, pids) = usage(&inside);
         let memory =
             memory.saturating_add(self.shared(&inside)).saturating_add(open_files::tmpfs(identity.pid));
@@ -238,10 +238,10 @@ impl WatchedSandbox {
         (!group.has(Controller::Pids) && pids > limits.pids).then_some("processes")
     }
 
-    /// Its files, also those that have no name any more.
+    /// Scans its files, including deleted ones that are still open.
     fn check_files(&self) -> Result<Option<DiskScan>, Reason> {
         let (home, most) = (self.folder.home(), self.record.limits.disk_bytes);
-        // First of all: what comes while this looks is then seen twice, and not never.
+        // Taken before the scan: growth during the scan is then counted twice rather than missed.
         let used = FilesystemUsage::of(&home);
         let size = match tree::measure(&home, most) {
             Ok(size) => size,
@@ -283,7 +283,8 @@ impl WatchedSandbox {
     }
 
     fn pids(&self) -> Vec<i32> {
-        let inside = || self.record.identity.map(|identity| identity::inside(identity.pid_namespace));
+        let inside =
+            || self.record.identity.map(|identity| identity::pids_in_namespace(identity.pid_namespace));
         self.record.group.pids().or_else(inside).unwrap_or_default()
     }
 }

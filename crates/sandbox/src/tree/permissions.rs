@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{TreeError, kind, none_if_gone, open_folder, open_top};
 
-/// Opens a handle (O_PATH) for which no permissions on the file itself are needed.
+/// Flags for a handle (`O_PATH`), which needs no permissions on the file itself.
 pub(super) const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The size of the buffer for directory entries in bytes.

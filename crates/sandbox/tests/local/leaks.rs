@@ -145,9 +145,9 @@ async fn failed_starts_leak_nothing() {
     check_failed_start(
         "a host without namespaces",
         |config| {
-            let said =
+            let output =
                 "bwrap: No permissions to create new namespace, likely because the kernel does not allow";
-            config.bwrap = script(config, &format!("echo '{said}' >&2; exit 1"));
+            config.bwrap = script(config, &format!("echo '{output}' >&2; exit 1"));
         },
         |_| {},
         |error| matches!(error, SandboxError::NamespacesForbidden),
@@ -239,8 +239,8 @@ fn full_disk_is_reported_and_nothing_leaks() {
         .arg(std::env::current_exe().unwrap())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success() && said.contains("it was reported"), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && output.contains("it was reported"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

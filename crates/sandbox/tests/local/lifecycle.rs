@@ -77,7 +77,7 @@ async fn leftover_sandbox_is_watched_before_it_is_used() {
     drop(first);
     let bed = TestBed { provider: LocalProvider::open(config).unwrap(), folder };
     std::fs::write(bed.folder.path().join("data/sandboxes/left/home/go"), "").unwrap();
-    assert!(super::limits::ends(&bed, &wanted.id, 30).await, "the sandbox is not watched");
+    assert!(super::limits::dies_within(&bed, &wanted.id, 30).await, "the sandbox is not watched");
 }
 
 /// Simulates a gateway that was absent for a moment.
@@ -127,15 +127,15 @@ async fn missing_or_replaced_workspace_is_recreated() {
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
-        assert!(super::limits::ends(&bed, &wanted.id, 30).await);
+        assert!(super::limits::dies_within(&bed, &wanted.id, 30).await);
         assert!(!bed.provider.ensure(&wanted).await.unwrap().recovered, "{script}");
         assert_eq!(
             bed.run(&wanted.id, "touch it && pwd -P; rm it").await,
             "/home/user/workspace\n",
             "{script}"
         );
-        let said = bed.run(&wanted.id, "ls /home/user | grep aside | tail -1").await;
-        assert_eq!(said.trim(), aside, "{script}");
+        let output = bed.run(&wanted.id, "ls /home/user | grep aside | tail -1").await;
+        assert_eq!(output.trim(), aside, "{script}");
     }
     bed.provider.terminate(&wanted.id).await.unwrap();
 }
@@ -196,11 +196,11 @@ async fn injected_ports_are_bound_before_any_program_runs() {
     })
     .await;
     let path = bed.folder.path().join("data/sandboxes/eager/home/first");
-    let said = || std::fs::read_to_string(&path).unwrap_or_default();
-    while said().is_empty() {
+    let output = || std::fs::read_to_string(&path).unwrap_or_default();
+    while output().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(said(), "served");
+    assert_eq!(output(), "served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,19 +217,19 @@ async fn pause_keeps_memory_and_freezes_processes() {
     bed.run(&sandbox, "(while :; do echo x >> /home/user/ticks; sleep 0.02; done) >/dev/null 2>&1 &").await;
     let ticks = bed.folder.path().join("data/sandboxes/pause/home/ticks");
     let count = || std::fs::metadata(&ticks).map_or(0, |m| m.len());
-    let goes_on = async |from| {
+    let wait_for_progress = async |from| {
         while count() == from {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    goes_on(0).await;
+    wait_for_progress(0).await;
     bed.provider.pause(&sandbox).await.unwrap();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Paused);
     let before = count();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(count(), before);
     bed.provider.resume(&sandbox).await.unwrap();
-    goes_on(before).await;
+    wait_for_progress(before).await;
     // A paused sandbox can also be terminated.
     bed.provider.pause(&sandbox).await.unwrap();
     bed.provider.terminate(&sandbox).await.unwrap();
@@ -250,9 +250,9 @@ async fn snapshot_outlives_its_sandbox_and_starts_others() {
     bed.provider.terminate(&sandbox).await.unwrap();
     for name in ["fork-1", "fork-2"] {
         let fork = bed.start_with(name, |spec| spec.snapshot = Some(snapshot.clone())).await;
-        let said =
+        let output =
             bed.run(&fork, "cat file; readlink link; stat -c '%a %u' a/b/c; echo y >> file && echo ok").await;
-        assert_eq!(said, "first\n/etc/shadow\n755 1000\nok\n");
+        assert_eq!(output, "first\n/etc/shadow\n755 1000\nok\n");
         bed.provider.terminate(&fork).await.unwrap();
     }
     bed.provider.remove_snapshot(&snapshot).await.unwrap();
@@ -362,9 +362,9 @@ async fn rootfs_of_the_operator_replaces_the_hosts() {
         std::os::unix::fs::symlink(target, rootfs.join(name)).unwrap();
     }
     let sandbox = bed.start_with("rootfs", |spec| spec.rootfs = Some(rootfs.clone())).await;
-    let said = bed.run(&sandbox, "cat /etc/mime.types; ls /etc/ssl 2>&1; touch /etc/mime.types 2>&1").await;
-    assert!(said.contains("of the operator") && said.contains("No such file"), "{said}");
-    assert!(said.contains("Read-only") || said.contains("denied"), "{said}");
+    let output = bed.run(&sandbox, "cat /etc/mime.types; ls /etc/ssl 2>&1; touch /etc/mime.types 2>&1").await;
+    assert!(output.contains("of the operator") && output.contains("No such file"), "{output}");
+    assert!(output.contains("Read-only") || output.contains("denied"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,9 +375,9 @@ async fn given_program_is_inside_and_read_only() {
     let sandbox = bed
         .start_with("program", |spec| spec.programs = [("proliferate".to_owned(), program.clone())].into())
         .await;
-    let said =
+    let output =
         bed.run(&sandbox, "/opt/proliferate -c 'echo runs'; echo x > /opt/proliferate && echo CHANGED").await;
-    assert!(said.contains("runs") && !said.contains("CHANGED"), "{said}");
+    assert!(output.contains("runs") && !output.contains("CHANGED"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

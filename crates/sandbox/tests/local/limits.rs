@@ -10,7 +10,7 @@ use super::support::{TestBed, host_allows_cgroups};
 
 const MIB: u64 = 1024 * 1024;
 
-pub(crate) async fn ends(bed: &TestBed, id: &SandboxId, seconds: u32) -> bool {
+pub(crate) async fn dies_within(bed: &TestBed, id: &SandboxId, seconds: u32) -> bool {
     for _ in 0..seconds * 20 {
         let list = bed.provider.list().await.unwrap();
         if list.iter().any(|listed| listed.id == *id && listed.state == SandboxState::Dead) {
@@ -30,14 +30,14 @@ async fn tmp_open_files_and_file_sizes_are_limited() {
             spec.limits.files = 64;
         })
         .await;
-    let said = bed.run(&sandbox, "dd if=/dev/zero of=/tmp/x bs=1M count=64 2>&1; stat -c %s /tmp/x").await;
-    assert!(said.contains("No space left") && said.trim().ends_with(&(8 * MIB).to_string()), "{said}");
-    let said = bed.run(&sandbox, "rm /tmp/x; dd if=/dev/zero of=/dev/shm/x bs=1M count=128 2>&1").await;
-    assert!(said.contains("No space left"), "{said}");
+    let output = bed.run(&sandbox, "dd if=/dev/zero of=/tmp/x bs=1M count=64 2>&1; stat -c %s /tmp/x").await;
+    assert!(output.contains("No space left") && output.trim().ends_with(&(8 * MIB).to_string()), "{output}");
+    let output = bed.run(&sandbox, "rm /tmp/x; dd if=/dev/zero of=/dev/shm/x bs=1M count=128 2>&1").await;
+    assert!(output.contains("No space left"), "{output}");
     let open = "perl -e 'while (open(my $f, q(<), q(/dev/null))) { push @f, $f } print scalar(@f), qq( $!)'";
-    let said = bed.run(&sandbox, open).await;
-    let count: u32 = said.split(' ').next().unwrap().parse().unwrap();
-    assert!(count < 64 && said.contains("Too many open files"), "{said}");
+    let output = bed.run(&sandbox, open).await;
+    let count: u32 = output.split(' ').next().unwrap().parse().unwrap();
+    assert!(count < 64 && output.contains("Too many open files"), "{output}");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -51,10 +51,10 @@ async fn fork_bomb_stays_inside() {
 async fn fork_bomb(bed: &TestBed) {
     let sandbox = bed.start_with("forks", |spec| spec.limits.pids = 64).await;
     let script = "perl -e '$n = 0; while (defined($p = fork)) { if (!$p) { sleep 30; exit } $n++ } print qq($n $!)'; kill -9 -1";
-    let said = bed.run(&sandbox, script).await;
-    let count: u32 = said.split(' ').next().unwrap().parse().unwrap();
-    assert!((30..64).contains(&count) && said.contains("temporarily unavailable"), "{said}");
-    println!("fork bomb: {said}");
+    let output = bed.run(&sandbox, script).await;
+    let count: u32 = output.split(' ').next().unwrap().parse().unwrap();
+    assert!((30..64).contains(&count) && output.contains("temporarily unavailable"), "{output}");
+    println!("fork bomb: {output}");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -64,13 +64,13 @@ async fn memory_hog_is_killed() {
     let hard = bed.provider.limits_report().memory == Strength::Hard;
     let sandbox = bed.start_with("memory", |spec| spec.limits.memory_bytes = 128 * MIB).await;
     let hog = "perl -e '$x = q(x) x 300_000_000; sleep 20; print q(SURVIVED)'; echo $?";
-    let said = super::support::run(&bed.provider, &sandbox, hog).await.unwrap_or_default();
-    assert!(!said.contains("SURVIVED"), "{said}");
+    let output = super::support::run(&bed.provider, &sandbox, hog).await.unwrap_or_default();
+    assert!(!output.contains("SURVIVED"), "{output}");
     if hard {
-        assert!(said.contains("137"), "{said}");
+        assert!(output.contains("137"), "{output}");
     } else {
         println!("soft limit: the watcher stopped the sandbox");
-        assert!(ends(&bed, &sandbox, 5).await);
+        assert!(dies_within(&bed, &sandbox, 5).await);
     }
     bed.provider.terminate(&sandbox).await.unwrap();
 }
@@ -99,10 +99,11 @@ async fn watcher_kills_a_sandbox_that_fills_the_disk() {
     let bed = TestBed::new();
     let sandbox = bed.start_with("disk", |spec| spec.limits.disk_bytes = 16 * MIB).await;
     // The kernel limits the size of one file, the watcher the total.
-    let said = bed.run(&sandbox, "dd if=/dev/zero of=one bs=1M count=32 2>&1; stat -c %s one; rm one").await;
-    assert!(said.contains(&(16 * MIB).to_string()), "{said}");
+    let output =
+        bed.run(&sandbox, "dd if=/dev/zero of=one bs=1M count=32 2>&1; stat -c %s one; rm one").await;
+    assert!(output.contains(&(16 * MIB).to_string()), "{output}");
     bed.run(&sandbox, "for i in 1 2 3 4; do dd if=/dev/zero of=f$i bs=1M count=8 2>/dev/null; done").await;
-    assert!(ends(&bed, &sandbox, 10).await, "the sandbox still runs with 32 MiB");
+    assert!(dies_within(&bed, &sandbox, 10).await, "the sandbox still runs with 32 MiB");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -114,7 +115,7 @@ async fn watcher_counts_without_control_groups() {
     fork_bomb(&bed).await;
     let hog = bed.start_with("soft-memory", |spec| spec.limits.memory_bytes = 64 * MIB).await;
     bed.run(&hog, "perl -e '$x = q(x) x 150_000_000; sleep 60' >/dev/null 2>&1 &").await;
-    assert!(ends(&bed, &hog, 10).await, "the sandbox still runs with 150 MB");
+    assert!(dies_within(&bed, &hog, 10).await, "the sandbox still runs with 150 MB");
     bed.provider.terminate(&hog).await.unwrap();
 }
 
@@ -125,7 +126,7 @@ async fn deleted_open_files_count_as_disk_usage() {
     let script = "for i in 1 2 3; do perl -e '$n = q(f) . $$; open(F, q(+>), $n) or die; unlink $n; \
         print F q(x) x 25_000_000; F->flush; sleep 600' >/dev/null 2>&1 & done; true";
     bed.run(&sandbox, script).await;
-    assert!(ends(&bed, &sandbox, 30).await, "the sandbox still runs with 75 MB");
+    assert!(dies_within(&bed, &sandbox, 30).await, "the sandbox still runs with 75 MB");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -139,7 +140,7 @@ async fn deleted_mapped_files_count_as_disk_usage() {
         >/dev/null 2>&1 & until [ -d /tmp/$i ]; do sleep 0.1; done; done";
     // The sandbox may be stopped before all three exist.
     let _ = super::support::run(&bed.provider, &sandbox, script).await;
-    assert!(ends(&bed, &sandbox, 30).await, "the sandbox still runs with 75 MB");
+    assert!(dies_within(&bed, &sandbox, 30).await, "the sandbox still runs with 75 MB");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -149,7 +150,7 @@ async fn sandbox_cannot_take_all_terminals_of_the_host() {
     let sandbox = bed.start("terminals").await;
     let script = "perl -e 'for (1..200) { open($f[$_], q(+<), q(/dev/ptmx)) or last } sleep 600' >/dev/null 2>&1 & true";
     bed.run(&sandbox, script).await;
-    assert!(ends(&bed, &sandbox, 30).await, "the sandbox still runs with 200 terminals");
+    assert!(dies_within(&bed, &sandbox, 30).await, "the sandbox still runs with 200 terminals");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
@@ -165,7 +166,7 @@ async fn unmapped_memory_counts_without_control_groups() {
         open(F, qq(>&=$f)) or die; print F q(x) x 1_000_000 for 1..120; F->flush; sleep 600' >/dev/null 2>&1 & true";
     bed.run(&memfd, script).await;
     for sandbox in [tmp, memfd] {
-        assert!(ends(&bed, &sandbox, 30).await, "{sandbox} still runs with more than 96 MiB");
+        assert!(dies_within(&bed, &sandbox, 30).await, "{sandbox} still runs with more than 96 MiB");
         bed.provider.terminate(&sandbox).await.unwrap();
     }
 }
@@ -193,7 +194,7 @@ async fn socket_and_pipe_buffers_count_without_control_groups() {
     let pipes = start("in-pipes").await;
     bed.run(&pipes, &fill("pipe($a = undef, $b = undef)")).await;
     for sandbox in [sockets, pipes] {
-        assert!(ends(&bed, &sandbox, 30).await, "{sandbox} still runs with more than 96 MiB");
+        assert!(dies_within(&bed, &sandbox, 30).await, "{sandbox} still runs with more than 96 MiB");
         bed.provider.terminate(&sandbox).await.unwrap();
     }
     assert_eq!(bed.run(&honest, "pgrep -c perl >/dev/null && echo on").await, "on\n");
@@ -205,13 +206,13 @@ async fn log_size_is_bounded() {
     let sandbox = bed.start("log").await;
     bed.run(&sandbox, "dd if=/dev/zero bs=1M count=8 2>/dev/null >> /proc/1/fd/1 || true; true").await;
     let mut spec = super::support::spec("chatty");
-    spec.init = ["/bin/sh", "-c", "head -c 20000000 /dev/zero; touch /home/user/said; sleep 600"]
+    spec.init = ["/bin/sh", "-c", "head -c 20000000 /dev/zero; touch /home/user/output; sleep 600"]
         .map(String::from)
         .into();
     bed.provider.ensure(&spec).await.unwrap();
     let folder = bed.folder.path().join("data/sandboxes/chatty");
     let size = || std::fs::metadata(folder.join("log")).unwrap().len();
-    while !folder.join("home/said").exists() {
+    while !folder.join("home/output").exists() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for _ in 0..500 {

@@ -20,7 +20,7 @@ fn all_tests_pass_for_an_unprivileged_user() {
         .env("TMPDIR", folder.path())
         .output()
         .unwrap();
-    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    println!("as user {USER}:\n{said}");
-    assert!(ran.status.success(), "{said}");
+    let output = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    println!("as user {USER}:\n{output}");
+    assert!(ran.status.success(), "{output}");
 }

@@ -125,7 +125,7 @@ async fn supervise(
         tokio::select! {
             status = child.wait() => {
                 let status = status.map_err(|error| Some(io_refusal(&error)))?;
-                return Ok(if timed_out { ExitReason::TimedOut } else { ended(status) });
+                return Ok(if timed_out { ExitReason::TimedOut } else { exit_reason(status) });
             }
             () = &mut deadline, if !timed_out => {
                 timed_out = true;
@@ -158,7 +158,7 @@ async fn handle_control(
     Ok(())
 }
 
-pub(super) fn ended(status: ExitStatus) -> ExitReason {
+pub(super) fn exit_reason(status: ExitStatus) -> ExitReason {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitReason::Exit(code),
         (None, Some(signal)) => ExitReason::Signal(signal),

@@ -17,7 +17,7 @@ use crate::protocol::Kind;
 pub(super) const RING_SIZE: usize = 256 * 1024;
 /// The file is rotated at this size; only one rotated file is kept.
 const MAX_FILE_SIZE: u64 = 1024 * 1024;
-const PIECE: usize = 32 * 1024;
+const MAX_PART: usize = 32 * 1024;
 
 pub(super) struct Log {
     ring: Mutex<Ring>,
@@ -63,12 +63,12 @@ impl Log {
         self.end.subscribe()
     }
 
-    pub(super) fn after(&self, from: u64) -> LogPart {
+    pub(super) fn read_from(&self, from: u64) -> LogPart {
         let ring = self.ring();
         let oldest = ring.end - ring.bytes.len() as u64;
         let start = from.max(oldest);
         let at = usize::try_from(start - oldest).unwrap_or(usize::MAX);
-        let bytes: Vec<u8> = ring.bytes.iter().skip(at).take(PIECE).copied().collect();
+        let bytes: Vec<u8> = ring.bytes.iter().skip(at).take(MAX_PART).copied().collect();
         let next = start + bytes.len() as u64;
         LogPart { bytes, skipped: start - from, next }
     }
@@ -120,16 +120,16 @@ mod tests {
         for number in 0..400_000_u32 {
             log.append(format!("{number:09}\n").as_bytes());
         }
-        let first = log.after(0);
+        let first = log.read_from(0);
         assert_eq!(first.skipped, 4_000_000 - RING_SIZE as u64);
         let (mut from, mut all) = (0, Vec::new());
         loop {
-            let piece = log.after(from);
-            if piece.bytes.is_empty() {
+            let part = log.read_from(from);
+            if part.bytes.is_empty() {
                 break;
             }
-            all.extend(piece.bytes);
-            from = piece.next;
+            all.extend(part.bytes);
+            from = part.next;
         }
         assert_eq!((all.len(), from), (RING_SIZE, 4_000_000));
         assert!(all.ends_with(b"000399999\n"));
@@ -150,6 +150,6 @@ mod tests {
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let log = Log::new(path);
         log.append(b"hello");
-        assert_eq!(log.after(0).bytes, b"hello");
+        assert_eq!(log.read_from(0).bytes, b"hello");
     }
 }

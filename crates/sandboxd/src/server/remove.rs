@@ -31,7 +31,7 @@ fn open(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Refu
 
 fn empty(folder: &OwnedFd, depth_left: usize) -> Result<(), Refusal> {
     if depth_left == 0 {
-        return Err(Refusal::new(Code::Limit, format!("nested depth_left than {MAX_DEPTH}")));
+        return Err(Refusal::new(Code::Limit, format!("folders are nested more than {MAX_DEPTH} deep")));
     }
     for entry in Dir::read_from(folder).map_err(refusal)? {
         let entry = entry.map_err(refusal)?;

@@ -102,17 +102,17 @@ impl Services {
 
 /// Sends the existing log and, with `follow`, new output until the service ends or the caller goes away.
 async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Result<u64, StreamError> {
-    let (mut grown, mut over) = (service.log.watch(), service.over());
+    let (mut grown, mut done) = (service.log.watch(), service.done());
     // Bytes that were dropped before this request do not count as skipped.
-    let (mut at, mut skipped) = (service.log.after(0).skipped, 0);
+    let (mut at, mut skipped) = (service.log.read_from(0).skipped, 0);
     loop {
-        let finished = *over.borrow_and_update();
+        let finished = *done.borrow_and_update();
         grown.borrow_and_update();
-        let piece = service.log.after(at);
-        skipped += piece.skipped;
-        at = piece.next;
-        if !piece.bytes.is_empty() {
-            stream.sender.send(Lane::Main, piece.bytes).await?;
+        let part = service.log.read_from(at);
+        skipped += part.skipped;
+        at = part.next;
+        if !part.bytes.is_empty() {
+            stream.sender.send(Lane::Main, part.bytes).await?;
             continue;
         }
         if !follow || finished {
@@ -120,7 +120,7 @@ async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Resul
         }
         tokio::select! {
             _ = grown.changed() => {}
-            _ = over.changed() => {}
+            _ = done.changed() => {}
             said = stream.controls.recv() => if said?.is_none() { return Err(StreamError::Finished) },
         }
     }

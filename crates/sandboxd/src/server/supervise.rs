@@ -10,7 +10,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::exec::ended;
+use super::exec::exit_reason;
 use super::launch::{Launcher, RunningProgram, StandardStreams};
 use super::log::Log;
 use super::roots::io_refusal;
@@ -47,7 +47,7 @@ pub(super) struct Service {
     pub(super) log: Log,
     run_state: Mutex<RunState>,
     stop: watch::Sender<bool>,
-    over: watch::Sender<bool>,
+    done: watch::Sender<bool>,
 }
 
 struct RunState {
@@ -67,8 +67,8 @@ impl Service {
             last_exit: None,
             started_at: None,
         };
-        let (stop, over) = (watch::Sender::new(false), watch::Sender::new(false));
-        Self { spec, log, run_state: Mutex::new(run_state), stop, over }
+        let (stop, done) = (watch::Sender::new(false), watch::Sender::new(false));
+        Self { spec, log, run_state: Mutex::new(run_state), stop, done }
     }
 
     fn run_state(&self) -> MutexGuard<'_, RunState> {
@@ -91,11 +91,11 @@ impl Service {
     /// Stops the service and waits until none of its processes runs.
     pub(super) async fn stop(&self) {
         self.stop.send_replace(true);
-        wait_until_set(&mut self.over.subscribe()).await;
+        wait_until_set(&mut self.done.subscribe()).await;
     }
 
-    pub(super) fn over(&self) -> watch::Receiver<bool> {
-        self.over.subscribe()
+    pub(super) fn done(&self) -> watch::Receiver<bool> {
+        self.done.subscribe()
     }
 
     /// Runs until the service is stopped, or has exited and is not to be restarted.
@@ -123,7 +123,7 @@ impl Service {
         if *self.stop.borrow() {
             self.run_state().state = ServiceState::Stopped;
         }
-        self.over.send_replace(true);
+        self.done.send_replace(true);
     }
 
     async fn stopped_within(&self, pause: Duration) -> bool {
@@ -162,8 +162,8 @@ impl Service {
             self.log.append(&buffer[..length]);
         }
         // A process that it left behind would hold its port when it is restarted.
-        tree.kill_rest().await;
-        status.map(ended).map_err(|error| io_refusal(&error))
+        tree.kill_leftovers().await;
+        status.map(exit_reason).map_err(|error| io_refusal(&error))
     }
 
     fn start(&self, launcher: &Launcher) -> Result<(RunningProgram, pipe::Receiver), Refusal> {

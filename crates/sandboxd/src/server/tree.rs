@@ -86,7 +86,7 @@ impl ProcessTree {
 
     /// Kills the processes left behind by a leader that was already reaped. Its pid may have been reused, so only
     /// the mark counts.
-    pub(super) async fn kill_rest(&self) {
+    pub(super) async fn kill_leftovers(&self) {
         for _ in 0..ROUNDS {
             let rest = self.members(MemberFilter::Marked);
             if rest.is_empty() {

@@ -68,7 +68,7 @@ pub(crate) fn code<T>(result: Result<T, ClientError>) -> Code {
 }
 
 /// Waits until the condition holds, at most ten seconds.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     for _ in 0..500 {
         if so() {
             return;

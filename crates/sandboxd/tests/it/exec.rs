@@ -6,7 +6,7 @@ use channel::Lane;
 use clock::Clock;
 use sandboxd::protocol::{Code, Exec, ExitReason, Place};
 
-use crate::common::{code, connect, is_running, sh, shell, start, until};
+use crate::common::{code, connect, is_running, sh, shell, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exit_codes_signals_and_lanes_are_reported() {
@@ -81,7 +81,7 @@ async fn time_limit_kills_stubborn_and_detached_processes() {
     assert_eq!(done.done.ended, ExitReason::TimedOut);
     for name in ["ignores", "leaves", "orphan"] {
         let pid = std::fs::read_to_string(sandbox.workspace().join(name)).unwrap();
-        assert!(!is_running(&pid), "{name} is_running");
+        assert!(!is_running(&pid), "{name} still runs");
     }
 }
 
@@ -113,12 +113,12 @@ async fn dropping_the_handle_or_channel_kills_the_program() {
     let mut handle = sandbox.client.exec(shell("echo $$ > one; echo; exec sleep 100")).await.unwrap();
     handle.output.next().await.unwrap();
     drop(handle);
-    until("the program ends when its handle is dropped", || !is_running(&pid_in("one"))).await;
+    wait_until("the program ends when its handle is dropped", || !is_running(&pid_in("one"))).await;
     let other = connect(sandbox.port).await;
     let mut handle = other.exec(shell("echo $$ > two; echo; exec sleep 100")).await.unwrap();
     handle.output.next().await.unwrap();
     drop((handle, other));
-    until("the program ends when its channel is closed", || !is_running(&pid_in("two"))).await;
+    wait_until("the program ends when its channel is closed", || !is_running(&pid_in("two"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,7 +141,7 @@ async fn slow_reader_blocks_the_writer_and_can_still_kill_it() {
     };
     // The writer fills the channel's window and then blocks, however often we check.
     let (mut before, mut same) = (0, 0);
-    until("the writer blocks", || {
+    wait_until("the writer blocks", || {
         let now = written();
         same = if now == before { same + 1 } else { 0 };
         before = now;

@@ -196,6 +196,6 @@ async fn huge_file_is_read_in_parts_and_failed_write_leaves_nothing() {
         std::fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
     crate::hostile::write_and_disconnect(sandbox.port, "kept", || names().len() == 2).await;
-    crate::common::until("the temporary file is removed", || names() == ["kept"]).await;
+    crate::common::wait_until("the temporary file is removed", || names() == ["kept"]).await;
     assert_eq!(std::fs::read(workspace.join("kept")).unwrap(), b"new");
 }

@@ -39,7 +39,7 @@ pub(crate) async fn write_and_disconnect(port: u16, path: &str, begun: impl FnMu
     let request = format!(r#"{{"op":"write","place":{{"root":"workspace","path":"{path}"}}}}"#);
     let mut stream = caller.open(request).await.unwrap();
     stream.sender.send(Lane::Main, vec![1; 1000]).await.unwrap();
-    crate::common::until("the temporary file exists", begun).await;
+    crate::common::wait_until("the temporary file exists", begun).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

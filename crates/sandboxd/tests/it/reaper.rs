@@ -12,7 +12,7 @@ use sandboxd::protocol::{Restart, ServiceSpec};
 use sandboxd::server::startup;
 use tokio::net::TcpStream;
 
-use crate::common::{KEY, connect, is_running, options, sh, until};
+use crate::common::{KEY, connect, is_running, options, sh, wait_until};
 
 struct Process {
     child: Running,
@@ -31,7 +31,7 @@ impl Drop for Running {
 }
 
 /// The uid to use if root runs the tests, because root could inspect any process.
-const ORDINARY: u32 = 12_345;
+const UNPRIVILEGED_UID: u32 = 12_345;
 
 async fn launch() -> Process {
     let folder = tempfile::tempdir().unwrap();
@@ -48,9 +48,9 @@ async fn launch() -> Process {
     command.arg(sandboxd::server::SUBCOMMAND);
     if getuid().is_root() {
         for path in ["", "home", "home/workspace"] {
-            chown(folder.path().join(path), Some(ORDINARY), Some(ORDINARY)).unwrap();
+            chown(folder.path().join(path), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         }
-        command.uid(ORDINARY).gid(ORDINARY);
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
     let mut child = Running(command.stdin(Stdio::piped()).spawn().unwrap());
     child.0.stdin.take().unwrap().write_all(&startup(&KEY, &options).unwrap()).unwrap();
@@ -87,7 +87,7 @@ async fn orphans_are_reaped_and_pid_1_ends_with_the_worker() {
     for _ in 0..20 {
         sh(&process.client, "(sleep 0.2 >/dev/null 2>&1 &); (true &); exit 0").await;
     }
-    until("only the worker is left", || children_of(init).len() == 1).await;
+    wait_until("only the worker is left", || children_of(init).len() == 1).await;
     let [(worker, _)] = children_of(init)[..] else { panic!("{:?}", children_of(init)) };
     assert_eq!(children_of(worker), [], "the worker must reap its own children");
     let memory = process.client.status().await.unwrap().memory_bytes;
@@ -142,7 +142,7 @@ async fn sigterm_stops_the_services_first() {
     process.client.service_start(spec).await.unwrap();
     let workspace = process.folder.path().join("home/workspace");
     let pid = || std::fs::read_to_string(workspace.join("pid")).unwrap_or_default();
-    until("the service runs", || pid().ends_with('\n')).await;
+    wait_until("the service runs", || pid().ends_with('\n')).await;
     let pid = pid();
     kill_process(Pid::from_child(&process.child.0), Signal::TERM).unwrap();
     assert_eq!(process.child.0.wait().unwrap().code(), Some(0));
@@ -155,5 +155,5 @@ async fn the_worker_does_not_outlive_its_parent() {
     let process = launch().await;
     let [(worker, _)] = children_of(process.child.0.id())[..] else { panic!("expected exactly one worker") };
     drop(process);
-    until("the worker is gone", || !is_running(&worker.to_string())).await;
+    wait_until("the worker is gone", || !is_running(&worker.to_string())).await;
 }

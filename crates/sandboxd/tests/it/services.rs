@@ -59,7 +59,7 @@ async fn service_is_stopped_replaced_and_restarted_with_its_children() {
     let command = "(setsid sh -c 'echo $$ > child; exec sleep 100' &); exec sleep 100";
     client.service_start(spec("tree", command, Restart::Always)).await.unwrap();
     let child = || std::fs::read_to_string(sandbox.workspace().join("child")).unwrap_or_default();
-    crate::common::until("it has a child", || is_running(&child()) && child().ends_with('\n')).await;
+    crate::common::wait_until("it has a child", || is_running(&child()) && child().ends_with('\n')).await;
     let first = wait_for(client, "tree", |info| info.pid.is_some()).await.pid.unwrap();
     let old_child = child();
     client.service_restart("tree").await.unwrap();

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::common::{shell, start};
 
 /// Reads until the output contains `wanted`.
-async fn see(handle: &mut ExecHandle, wanted: &str) -> String {
+async fn read_until(handle: &mut ExecHandle, wanted: &str) -> String {
     let mut seen = String::new();
     let reading = async {
         while !seen.contains(wanted) {
@@ -32,10 +32,10 @@ async fn terminal_reports_its_size_and_resizes() {
     let script =
         "stty size; trap 'stty size; exit 5' WINCH; tty > /dev/null && echo tty; while :; do sleep 0.1; done";
     let mut handle = sandbox.client.exec(terminal(script)).await.unwrap();
-    let seen = see(&mut handle, "tty").await;
+    let seen = read_until(&mut handle, "tty").await;
     assert!(seen.starts_with("25 81\r\n"), "{seen:?}");
     handle.control.resize(132, 50).await.unwrap();
-    see(&mut handle, "50 132").await;
+    read_until(&mut handle, "50 132").await;
     assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(5));
 }
 
@@ -47,12 +47,12 @@ async fn control_c_interrupts_the_foreground_job_and_the_shell_survives() {
     let mut handle = sandbox.client.exec(Exec { argv, env: prompt, ..terminal("") }).await.unwrap();
     // The job prints this itself, so it is in the foreground by then.
     handle.stdin.write("sh -c \"echo re''ady; exec sleep 1000\"\n").await.unwrap();
-    see(&mut handle, "ready\r\n").await;
+    read_until(&mut handle, "ready\r\n").await;
     handle.stdin.write("\u{3}").await.unwrap();
     // A signal discards typed-ahead input, so wait for the next prompt.
-    see(&mut handle, "$ ").await;
+    read_until(&mut handle, "$ ").await;
     handle.stdin.write("echo status $?\n").await.unwrap();
-    let seen = see(&mut handle, "status 130").await;
+    let seen = read_until(&mut handle, "status 130").await;
     assert!(!seen.contains("no job control"), "{seen:?}");
     handle.stdin.write("exit 9\n").await.unwrap();
     assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(9));
@@ -64,13 +64,13 @@ async fn end_of_input_ends_a_reader_and_dropping_ends_the_program() {
     let mut handle = sandbox.client.exec(terminal("cat; echo over")).await.unwrap();
     handle.stdin.write("line\n").await.unwrap();
     handle.stdin.close();
-    see(&mut handle, "over").await;
+    read_until(&mut handle, "over").await;
     assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(0));
     let mut handle = sandbox.client.exec(terminal("echo $$ > pid; echo up; sleep 100")).await.unwrap();
-    see(&mut handle, "up").await;
+    read_until(&mut handle, "up").await;
     drop(handle);
     let pid = std::fs::read_to_string(sandbox.workspace().join("pid")).unwrap();
-    crate::common::until("the terminal's program ends", || !crate::common::is_running(&pid)).await;
+    crate::common::wait_until("the terminal's program ends", || !crate::common::is_running(&pid)).await;
 }
 
 /// A program started by `nohup … &` ignores these signals, and its children would inherit that.
