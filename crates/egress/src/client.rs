@@ -39,12 +39,12 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
     /// Writes a response of our own. If the client does not read it, [`Client::close`] handles that.
     pub(crate) async fn respond(
         &mut self,
-        answer: &ErrorResponse,
+        response: &ErrorResponse,
         keep_alive: bool,
         with_body: bool,
         limits: &Limits,
     ) {
-        let bytes = answer.to_bytes(keep_alive, with_body);
+        let bytes = response.to_bytes(keep_alive, with_body);
         let writing = async {
             self.writer.write_all(&bytes).await?;
             self.writer.flush().await

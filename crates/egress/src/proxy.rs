@@ -117,9 +117,9 @@ impl Shared {
                     () = refused => RequestEnd::Failed(Failure::RefusedSince),
                 });
             }
-            Err(answer) => {
+            Err(response) => {
                 drop(entry);
-                client.respond(&answer, false, true, &self.limits).await;
+                client.respond(&response, false, true, &self.limits).await;
                 client.close(&self.limits).await;
             }
         }
@@ -135,11 +135,11 @@ impl Shared {
         let with_body = !matches!(&head.request, Request::Http { method, .. } if method == "HEAD");
         let stream = match reached {
             Ok(stream) => stream,
-            Err(answer) => {
+            Err(response) => {
                 // An unwanted body would have to be read before the next request.
                 let keep_alive = head.keep_alive && head.body == Framing::None;
                 drop(entry);
-                client.respond(&answer, keep_alive, with_body, &self.limits).await;
+                client.respond(&response, keep_alive, with_body, &self.limits).await;
                 return keep_alive;
             }
         };
@@ -173,8 +173,8 @@ impl Shared {
             Ok(grounds) => grounds,
             Err(denial) => {
                 let refusal = Refusal::Rule(denial);
-                let answer = ErrorResponse::from(&refusal);
-                return (self.log.open(kind, target, Verdict::Refused(refusal)), Err(answer));
+                let response = ErrorResponse::from(&refusal);
+                return (self.log.open(kind, target, Verdict::Refused(refusal)), Err(response));
             }
         };
         let mut entry = self.log.open(kind, target, Verdict::Allowed(grounds.clone()));
@@ -204,9 +204,9 @@ impl Shared {
                 return Err(failure.into());
             }
         };
-        let answer = ErrorResponse::from(&refusal);
+        let response = ErrorResponse::from(&refusal);
         entry.refuse(refusal);
-        Err(answer)
+        Err(response)
     }
 
     /// Resolves when a change of the rules forbids what was connected to.
@@ -233,9 +233,9 @@ impl Shared {
         error: HeadError,
     ) {
         let refusal = Refusal::Malformed(error);
-        let answer = ErrorResponse::from(&refusal);
+        let response = ErrorResponse::from(&refusal);
         drop(self.log.open(Kind::Unknown, None, Verdict::Refused(refusal)));
-        client.respond(&answer, false, true, &self.limits).await;
+        client.respond(&response, false, true, &self.limits).await;
     }
 
     /// Reads the request anyway, so that the record contains its target.
@@ -247,10 +247,10 @@ impl Shared {
             _ => (Kind::Unknown, None),
         };
         let refusal = Refusal::TooManyConnections(self.limits.connections);
-        let answer = ErrorResponse::from(&refusal);
+        let response = ErrorResponse::from(&refusal);
         self.rate_limit.acquire().await;
         drop(self.log.open(kind, target, Verdict::Refused(refusal)));
-        client.respond(&answer, false, true, &self.limits).await;
+        client.respond(&response, false, true, &self.limits).await;
         client.close(&self.limits).await;
     }
 }

@@ -33,8 +33,8 @@ impl Mux {
         if self.closed.is_some() {
             return Poll::Ready(None);
         }
-        if let Some(pending_opens) = self.pending_opens.pop_front() {
-            return Poll::Ready(Some(pending_opens));
+        if let Some(open) = self.pending_opens.pop_front() {
+            return Poll::Ready(Some(open));
         }
         self.acceptor = Some(cx.waker().clone());
         Poll::Pending

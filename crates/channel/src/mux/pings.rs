@@ -10,7 +10,7 @@ pub(crate) struct Pings {
     pong_owed: Option<u32>,
     last_sent: u32,
     state: PingState,
-    heard: bool,
+    frame_seen: bool,
     quiet_checks: u8,
     writing: bool,
     stuck_checks: u8,
@@ -27,12 +27,12 @@ enum PingState {
 impl Pings {
     /// A complete frame has arrived; parts of a frame prove nothing.
     pub(crate) fn frame_received(&mut self) {
-        self.heard = true;
+        self.frame_seen = true;
     }
 
     /// Records that a batch was started, or that the last one was written.
-    pub(crate) fn set_writing(&mut self, begun: bool) {
-        self.writing = begun;
+    pub(crate) fn set_writing(&mut self, writing: bool) {
+        self.writing = writing;
         self.stuck_checks = 0;
     }
 
@@ -66,7 +66,7 @@ impl Pings {
     /// Called twice per idle limit: the first check without a frame sends a ping, the second gives up. A batch may
     /// have started just before its first check, so a write is allowed one more.
     pub(crate) fn check(&mut self) -> Result<(), ChannelError> {
-        self.quiet_checks = if std::mem::take(&mut self.heard) { 0 } else { self.quiet_checks + 1 };
+        self.quiet_checks = if std::mem::take(&mut self.frame_seen) { 0 } else { self.quiet_checks + 1 };
         self.stuck_checks = if self.writing { self.stuck_checks + 1 } else { 0 };
         if self.quiet_checks >= 2 {
             return Err(ChannelError::Silent);

@@ -72,7 +72,7 @@ fn fuzzer_finds_a_wait_one_byte_too_short() {
 #[test]
 fn fuzzer_finds_a_bound_one_too_high() {
     let run = &|input: &[u8], dice: &_| decoder(broken::<1, 0>, input, dice);
-    finds(Target { run, ..DECODER }, "it waits for a frame of 65537 bytes");
+    finds(Target { run, ..DECODER }, "the decoder waits for a frame of 65537 bytes");
 }
 
 #[test]

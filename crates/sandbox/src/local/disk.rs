@@ -58,7 +58,7 @@ pub(super) struct DiskScan {
 /// The last scan, the growth since then, and the pause that is due.
 #[derive(Default)]
 pub(super) struct ScanSchedule {
-    seen: Option<DiskScan>,
+    scan: Option<DiskScan>,
     /// The usage of the file system at the last check.
     used: Option<FilesystemUsage>,
     grown: Size,
@@ -79,23 +79,23 @@ impl ScanSchedule {
             self.grown.names = self.grown.names.saturating_add(names);
         }
         self.used = used;
-        let Some(seen) = self.seen else { return true };
+        let Some(scan) = self.scan else { return true };
         let rested = now.saturating_sub(self.ended);
-        let reports_growth = used.is_some_and(|used| used.prompt) && seen.used.is_some();
-        let quiet = reports_growth && !seen.incomplete && self.grown.bytes < NEGLIGIBLE_GROWTH;
-        let over = seen.size.bytes.saturating_add(self.grown.bytes) > most
-            || seen.size.names.saturating_add(self.grown.names) > MAX_ENTRIES;
+        let reports_growth = used.is_some_and(|used| used.prompt) && scan.used.is_some();
+        let quiet = reports_growth && !scan.incomplete && self.grown.bytes < NEGLIGIBLE_GROWTH;
+        let over = scan.size.bytes.saturating_add(self.grown.bytes) > most
+            || scan.size.names.saturating_add(self.grown.names) > MAX_ENTRIES;
         rested >= self.took * if quiet { QUIET_PAUSE_FACTOR } else { PAUSE_FACTOR }
             || (over && rested >= self.skipped_pause)
     }
 
     /// Records a scan. A scan without a result only updates the pause.
-    pub(super) fn record_scan(&mut self, seen: Option<DiskScan>, began: Duration, ended: Duration) {
+    pub(super) fn record_scan(&mut self, scan: Option<DiskScan>, began: Duration, ended: Duration) {
         let rested = began.saturating_sub(self.ended);
         self.skipped_pause = (self.skipped_pause + self.took * PAUSE_FACTOR).saturating_sub(rested);
         (self.ended, self.took) = (ended, ended.saturating_sub(began));
-        if let Some(seen) = seen {
-            (self.seen, self.used, self.grown) = (Some(seen), seen.used, Size::default());
+        if let Some(scan) = scan {
+            (self.scan, self.used, self.grown) = (Some(scan), scan.used, Size::default());
         }
     }
 }

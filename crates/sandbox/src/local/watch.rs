@@ -109,10 +109,10 @@ async fn watch_files(watched: Arc<WatchedSandbox>, scan_permits: Arc<Semaphore>,
         if !disk.is_due(used, most, clock.elapsed()) {
             continue;
         }
-        let Ok(_turn) = scan_permits.acquire().await else { return };
+        let Ok(_permit) = scan_permits.acquire().await else { return };
         let began = clock.elapsed();
-        let Some(seen) = check_on_thread(&watched, check).await else { return };
-        disk.record_scan(seen, began, clock.elapsed());
+        let Some(scan) = check_on_thread(&watched, check).await else { return };
+        disk.record_scan(scan, began, clock.elapsed());
     }
 }
 
@@ -187,8 +187,8 @@ impl WatchedSandbox {
     /// maximum), and pipes as if they were full.
     fn shared(&self, inside: &[i32]) -> u64 {
         let open_files::SharedMemory { bytes, pipes, sockets } = open_files::shared(inside);
-        let told = self.diag_socket.get().and_then(|diag_socket| sockets::memory(diag_socket).ok());
-        let waiting = told.unwrap_or(sockets * sockets::MAX_IN_FLIGHT);
+        let measured = self.diag_socket.get().and_then(|diag_socket| sockets::memory(diag_socket).ok());
+        let waiting = measured.unwrap_or(sockets * sockets::MAX_IN_FLIGHT);
         bytes.saturating_add(waiting).saturating_add(pipes * PIPE_CAPACITY)
     }
 

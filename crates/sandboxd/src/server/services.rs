@@ -121,7 +121,7 @@ async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Resul
         tokio::select! {
             _ = grown.changed() => {}
             _ = done.changed() => {}
-            said = stream.controls.recv() => if said?.is_none() { return Err(StreamError::Finished) },
+            message = stream.controls.recv() => if message?.is_none() { return Err(StreamError::Finished) },
         }
     }
 }
