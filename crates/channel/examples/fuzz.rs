@@ -1,7 +1,7 @@
-//! Fuzzes for as many seconds as it is told: `cargo run --release -p channel --example fuzz 3600`, or with a second
-//! number, the seed. `… fuzz record` writes new recordings into the corpus.
+//! Fuzzes for the given number of seconds: `cargo run --release -p channel --example fuzz 3600`; an optional second
+//! number is the seed. `… fuzz record` writes new recordings into the corpus.
 
-#![expect(clippy::unwrap_used, reason = "a tool for developers fails by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "a developer tool may panic, like the tests")]
 
 #[path = "../tests/fuzz/live.rs"]
 mod live;

@@ -1,6 +1,7 @@
-//! Prints how fast the channel is over a TCP loopback pair: `cargo run --release -p channel --example speed`.
+//! Measures the channel's latency and throughput over TCP loopback: `cargo run --release -p channel --example
+//! speed`.
 
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+#![expect(clippy::print_stdout, reason = "printing the results is its purpose")]
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,14 +15,14 @@ type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const ROUND_TRIPS: usize = 20_000;
 const TRANSFER: usize = 1 << 30;
-const PIECE: usize = 64 * 1024;
+const CHUNK: usize = 64 * 1024;
 
 #[tokio::main]
 async fn main() -> Outcome {
     let (caller, incoming) = channel_over_tcp().await?;
     tokio::spawn(serve(incoming));
     let clock = Clock::system();
-    report("round trip, quiet", &round_trips(&caller, &clock).await?);
+    report("round trip, idle channel", &round_trips(&caller, &clock).await?);
     println!("callee to caller: {:.0} MB/s", download(&caller, &clock).await?);
     println!("caller to callee: {:.0} MB/s", upload(&caller, &clock).await?);
     let busy = caller.clone();
@@ -29,7 +30,7 @@ async fn main() -> Outcome {
         let clock = Clock::system();
         while download(&busy, &clock).await.is_ok() {}
     });
-    report("round trip, beside a download", &round_trips(&caller, &clock).await?);
+    report("round trip, during a download", &round_trips(&caller, &clock).await?);
     load.abort();
     Ok(())
 }
@@ -55,23 +56,23 @@ async fn serve(mut incoming: Incoming) {
     while let Some((request, stream)) = incoming.next().await {
         tokio::spawn(async move {
             match request.as_ref() {
-                b"download" => give(stream).await,
-                b"upload" => take(stream).await,
+                b"download" => serve_download(stream).await,
+                b"upload" => serve_upload(stream).await,
                 _ => stream.finish(request).map_err(Into::into),
             }
         });
     }
 }
 
-async fn give(mut stream: Stream) -> Outcome {
-    let piece = Bytes::from(vec![0x5a; PIECE]);
-    for _ in 0..TRANSFER / PIECE {
-        stream.sender.send(Lane::Main, piece.clone()).await?;
+async fn serve_download(mut stream: Stream) -> Outcome {
+    let chunk = Bytes::from(vec![0x5a; CHUNK]);
+    for _ in 0..TRANSFER / CHUNK {
+        stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     Ok(stream.finish("")?)
 }
 
-async fn take(mut stream: Stream) -> Outcome {
+async fn serve_upload(mut stream: Stream) -> Outcome {
     while stream.receiver.recv().await?.is_some() {}
     Ok(stream.finish("")?)
 }
@@ -105,9 +106,9 @@ async fn download(caller: &Caller, clock: &Clock) -> Outcome<f64> {
 async fn upload(caller: &Caller, clock: &Clock) -> Outcome<f64> {
     let begun = clock.elapsed();
     let mut stream = caller.open("upload").await?;
-    let piece = Bytes::from(vec![0x5a; PIECE]);
-    for _ in 0..TRANSFER / PIECE {
-        stream.sender.send(Lane::Main, piece.clone()).await?;
+    let chunk = Bytes::from(vec![0x5a; CHUNK]);
+    for _ in 0..TRANSFER / CHUNK {
+        stream.sender.send(Lane::Main, chunk.clone()).await?;
     }
     stream.sender.end();
     stream.receiver.outcome().await?;

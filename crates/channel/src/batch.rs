@@ -1,4 +1,4 @@
-//! What goes into one write: several frames, where large payloads are referred to and not copied.
+//! Collects several frames for one vectored write; large payloads are shared, not copied.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,13 +7,13 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use crate::frame::Frame;
 
-/// From here on a payload is a piece of its own; below, a copy is cheaper than one more piece.
-const LARGE: usize = 4 * 1024;
+/// Payloads of at least this size become a chunk of their own; below it, a copy is cheaper than another chunk.
+const MIN_SHARED_PAYLOAD: usize = 4 * 1024;
 
 #[derive(Default)]
 pub(crate) struct Batch {
-    pieces: VecDeque<Bytes>,
-    /// Heads and small payloads, until a large payload follows them.
+    chunks: VecDeque<Bytes>,
+    /// Frame heads and small payloads, collected until a large payload follows.
     small: BytesMut,
     length: usize,
 }
@@ -23,18 +23,18 @@ impl Batch {
         let before = self.small.len();
         let payload = frame.encode_head(&mut self.small);
         self.length += self.small.len() - before + payload.len();
-        if payload.len() < LARGE {
+        if payload.len() < MIN_SHARED_PAYLOAD {
             self.small.extend_from_slice(&payload);
         } else {
             self.seal();
-            self.pieces.push_back(payload);
+            self.chunks.push_back(payload);
         }
     }
 
-    /// Must come before reading: what is small becomes a piece.
+    /// Moves the collected small bytes into `chunks`; must be called before the batch is read as a `Buf`.
     pub(crate) fn seal(&mut self) {
         if !self.small.is_empty() {
-            self.pieces.push_back(self.small.split().freeze());
+            self.chunks.push_back(self.small.split().freeze());
         }
     }
 
@@ -49,22 +49,22 @@ impl Buf for Batch {
     }
 
     fn chunk(&self) -> &[u8] {
-        self.pieces.front().map_or(&[], Bytes::as_ref)
+        self.chunks.front().map_or(&[], Bytes::as_ref)
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let pairs = slices.iter_mut().zip(&self.pieces);
-        pairs.map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
+        let pairs = slices.iter_mut().zip(&self.chunks);
+        pairs.map(|(slice, chunk)| *slice = IoSlice::new(chunk)).count()
     }
 
     fn advance(&mut self, mut count: usize) {
         self.length -= count;
-        while let Some(piece) = self.pieces.front_mut() {
-            if count < piece.len() {
-                return piece.advance(count);
+        while let Some(chunk) = self.chunks.front_mut() {
+            if count < chunk.len() {
+                return chunk.advance(count);
             }
-            count -= piece.len();
-            self.pieces.pop_front();
+            count -= chunk.len();
+            self.chunks.pop_front();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Moves a channel's bytes: whoever makes a channel runs its [`Driver`] in a task.
+//! Reads and writes a channel's bytes: whoever creates a channel runs its [`Driver`] in a task.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -14,62 +14,63 @@ use crate::frame::Frame;
 use crate::limits::{BATCH, MAX_FRAME};
 use crate::mux::Mux;
 
-/// The running of one channel. Nothing moves unless [`Driver::run`] is polled; when it ends or is dropped, all
-/// conversations end with its reason.
-#[must_use = "a channel stands still unless its driver runs"]
+/// Performs the I/O of one channel. Nothing moves unless [`Driver::run`] is polled; when it returns or is dropped,
+/// every stream fails with its error.
+#[must_use = "a channel does nothing unless its driver runs"]
 pub struct Driver<Io> {
     io: Io,
     buffer: BytesMut,
     idle: Duration,
-    link: Link,
+    closer: CloseOnDrop,
 }
 
 impl<Io: AsyncRead + AsyncWrite> Driver<Io> {
     pub(crate) fn new(io: Io, buffer: BytesMut, idle: Duration, shared: Arc<Shared>) -> Self {
-        Self { io, buffer, idle, link: Link(shared) }
+        Self { io, buffer, idle, closer: CloseOnDrop(shared) }
     }
 
-    /// Runs the channel until it ends. It ends well when nobody on this side goes on and all was written, or when
-    /// the other side leaves while no conversation is open.
+    /// Runs the channel until it ends. It returns `Ok` when this side dropped its handles and everything was
+    /// written, or when the other side disconnects while no stream is open.
     pub async fn run(self) -> Result<(), ChannelError> {
-        let Self { io, buffer, idle, link } = self;
+        let Self { io, buffer, idle, closer } = self;
         let (reader, writer) = tokio::io::split(io);
-        // In this order, what was heard is answered in the same turn; none can starve another, all are polled.
+        // Reading is polled first so that replies to received frames go out in the same turn. All branches are
+        // polled every time, so none can starve another.
         let ended = tokio::select! {
             biased;
-            ended = read(reader, buffer, &link.0) => ended,
-            ended = write(writer, &link.0) => ended,
-            dead = watch(idle, &link.0) => Err(dead),
+            ended = read(reader, buffer, &closer.0) => ended,
+            ended = write(writer, &closer.0) => ended,
+            dead = detect_dead_peer(idle, &closer.0) => Err(dead),
         };
-        link.0.close(ended.clone().err().unwrap_or(ChannelError::Closed));
+        closer.0.close(ended.clone().err().unwrap_or(ChannelError::Closed));
         ended
     }
 }
 
-/// What the driver and all handles of a channel have in common.
+/// The state that the driver and all handles of a channel share.
 pub(crate) struct Shared {
     mux: Mutex<Mux>,
-    /// Places for conversations; the caller waits here.
-    pub(crate) places: Arc<Semaphore>,
+    /// One permit per stream; [`crate::Caller::open`] waits here.
+    pub(crate) permits: Arc<Semaphore>,
 }
 
 impl Shared {
-    pub(crate) fn new(mux: Mux, places: u16) -> Arc<Self> {
-        Arc::new(Self { mux: Mutex::new(mux), places: Arc::new(Semaphore::new(usize::from(places))) })
+    pub(crate) fn new(mux: Mux, permits: u16) -> Arc<Self> {
+        Arc::new(Self { mux: Mutex::new(mux), permits: Arc::new(Semaphore::new(usize::from(permits))) })
     }
 
-    /// No code panics while it holds the lock, so a poisoned one still guards a whole machine.
+    /// No code panics while it holds the lock, so the state behind a poisoned lock is still consistent.
     pub(crate) fn mux(&self) -> MutexGuard<'_, Mux> {
         self.mux.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self, reason: ChannelError) {
         self.mux().close(reason);
-        self.places.close();
+        self.permits.close();
     }
 
-    /// False when there is nothing more to write for ever.
-    fn poll_fill(&self, cx: &Context<'_>, batch: &mut Batch) -> Poll<bool> {
+    /// Resolves to false when nothing will ever be written again.
+    fn poll_fill_batch(&self, cx: &Context<'_>, batch: &mut Batch) -> Poll<bool> {
         let mut mux = self.mux();
         let mut next = match mux.poll_next(cx) {
             Poll::Pending => return Poll::Pending,
@@ -85,9 +86,9 @@ impl Shared {
 }
 
 /// Closes the channel when the driver is dropped, whether it ran or not.
-struct Link(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Link {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close(ChannelError::Dropped);
     }
@@ -99,7 +100,7 @@ async fn read<Io: AsyncRead>(
     shared: &Shared,
 ) -> Result<(), ChannelError> {
     loop {
-        take_frames(&mut buffer, shared)?;
+        decode_frames(&mut buffer, shared)?;
         buffer.reserve(MAX_FRAME - buffer.len().min(MAX_FRAME));
         if io.read_buf(&mut buffer).await? > 0 {
             continue;
@@ -112,7 +113,7 @@ async fn read<Io: AsyncRead>(
     }
 }
 
-fn take_frames(buffer: &mut BytesMut, shared: &Shared) -> Result<(), ChannelError> {
+fn decode_frames(buffer: &mut BytesMut, shared: &Shared) -> Result<(), ChannelError> {
     let mut mux = shared.mux();
     while let Some(frame) = Frame::decode(buffer)? {
         mux.receive(frame)?;
@@ -122,17 +123,17 @@ fn take_frames(buffer: &mut BytesMut, shared: &Shared) -> Result<(), ChannelErro
 
 async fn write<Io: AsyncWrite>(mut io: WriteHalf<Io>, shared: &Shared) -> Result<(), ChannelError> {
     let mut batch = Batch::default();
-    while std::future::poll_fn(|cx| shared.poll_fill(cx, &mut batch)).await {
+    while std::future::poll_fn(|cx| shared.poll_fill_batch(cx, &mut batch)).await {
         io.write_all_buf(&mut batch).await?;
         io.flush().await?;
     }
     Ok(io.shutdown().await?)
 }
 
-async fn watch(idle: Duration, shared: &Shared) -> ChannelError {
+async fn detect_dead_peer(idle: Duration, shared: &Shared) -> ChannelError {
     loop {
         tokio::time::sleep(idle / 2).await;
-        if let Err(dead) = shared.mux().look() {
+        if let Err(dead) = shared.mux().check_liveness() {
             return dead;
         }
     }

@@ -1,8 +1,8 @@
-//! One frame of the channel: a kind, a stream, and at most 64 KiB.
+//! The frame codec: each frame has a kind, a stream number and at most 64 KiB of payload.
 //!
-//! The other side may be hostile: a frame that is too long, of an unknown kind or not what its kind promises ends
-//! the channel with a typed error, as soon as its head is there. There is exactly one way to write a frame, so
-//! nothing can be hidden in one.
+//! The other side may be hostile. A frame that is too long, of an unknown kind or malformed for its kind ends the
+//! channel with a typed error as soon as its head has arrived. Each frame has exactly one encoding, so nothing can
+//! be hidden in one.
 //!
 //! On the wire: payload length (4 bytes, big endian), kind (1), stream (4), payload.
 
@@ -12,36 +12,36 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 /// The longest payload. Larger data is sent in several frames.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
-/// Length, kind, stream.
+/// The size of a frame's head: length, kind, stream.
 pub const HEADER: usize = 4 + 1 + 4;
 
-/// Names one of the many conversations that share a channel. 0 is the channel itself.
+/// Identifies one of the streams that share a channel. 0 is the channel itself.
 pub type StreamId = u32;
 
-/// A message on the channel. Its `Debug` tells sizes and never contents: secrets pass here.
+/// A message on the channel. Its `Debug` output shows sizes and never contents, because frames carry secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Greeting and proof; only before anything else.
+    /// A greeting or a proof of the key; valid only during the handshake.
     Hello(Bytes),
-    /// Begins a conversation with a request.
+    /// Opens a stream with a request.
     Open(StreamId, Bytes),
-    /// Bytes of a conversation.
+    /// Bytes of a stream.
     Data(StreamId, Lane, Bytes),
-    /// Something said beside the bytes: a new terminal size, a signal.
+    /// An out-of-band message, such as a new terminal size or a signal.
     Control(StreamId, Bytes),
-    /// The sender has no more bytes in this conversation.
+    /// The sender sends no more bytes on this stream.
     End(StreamId),
-    /// The sender has finished the conversation, with a result; it sends nothing more in it.
+    /// The sender finishes the stream with a result and sends nothing more on it.
     Done(StreamId, Bytes),
-    /// The sender has given the conversation up, with a reason; it sends nothing more in it.
+    /// The sender aborts the stream with a reason and sends nothing more on it.
     Reset(StreamId, Bytes),
-    /// The other side may send so much more.
+    /// Allows the other side to send this many more bytes.
     Credit(StreamId, Flow, u32),
     Ping(u32),
     Pong(u32),
 }
 
-/// Which of a conversation's byte streams.
+/// Selects one of a stream's two byte sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Input, standard output, a file's content, a connection's bytes.
@@ -50,24 +50,24 @@ pub enum Lane {
     Errors,
 }
 
-/// What a credit is for. Control messages have a window of their own, so that a signal reaches a program that does
-/// not read its input.
+/// Which window a credit belongs to. Control messages have their own window, so that a signal reaches a program
+/// that does not read its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Data,
     Control,
 }
 
-/// Why a byte sequence is no frame.
+/// Why a byte sequence is not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    #[error("a frame of {length} bytes is longer than {most}")]
+    #[error("a frame of {length} bytes exceeds the limit of {most}")]
     TooLong { length: usize, most: usize },
-    #[error("there is no frame of kind {0}")]
+    #[error("unknown frame kind {0}")]
     UnknownKind(u8),
     #[error("a frame of kind {kind} cannot have {length} bytes")]
     WrongLength { kind: u8, length: usize },
-    #[error("a frame of kind {kind} cannot be about stream {stream}")]
+    #[error("a frame of kind {kind} cannot belong to stream {stream}")]
     WrongStream { kind: u8, stream: StreamId },
 }
 
@@ -85,14 +85,14 @@ const PING: u8 = 11;
 const PONG: u8 = 12;
 
 impl Frame {
-    /// Takes the next whole frame from `buffer`, if it is there.
+    /// Removes the next complete frame from `buffer`, or returns `None` if it has not arrived yet.
     pub fn decode(buffer: &mut BytesMut) -> Result<Option<Self>, FrameError> {
         Self::decode_at_most(buffer, MAX_PAYLOAD)
     }
 
-    /// As [`Frame::decode`], with a narrower bound for those who have not proved who they are.
+    /// Like [`Frame::decode`], with a tighter limit for peers that have not authenticated yet.
     ///
-    /// The payload is copied into memory of its own: as a slice of `buffer`, one kept byte would keep all of it.
+    /// The payload is copied into its own allocation: a slice of `buffer` would keep the entire buffer alive.
     pub fn decode_at_most(buffer: &mut BytesMut, most: usize) -> Result<Option<Self>, FrameError> {
         let Some(mut head) = buffer.get(..HEADER) else { return Ok(None) };
         let (length, kind, stream) = (head.get_u32() as usize, head.get_u8(), head.get_u32());
@@ -126,14 +126,14 @@ impl Frame {
         })
     }
 
-    /// Appends the whole frame to `out`.
+    /// Appends the encoded frame to `out`.
     pub fn encode(&self, out: &mut BytesMut) {
         let payload = self.encode_head(out);
         out.put_slice(&payload);
     }
 
-    /// Appends the head to `out` and gives the payload that must follow it, so that large ones need no copy.
-    /// The payload must be within [`MAX_PAYLOAD`]: whoever makes a frame cuts its data, the other side hangs up.
+    /// Appends the head to `out` and returns the payload that must follow it, so that large payloads need no copy.
+    /// The payload must not exceed [`MAX_PAYLOAD`], or the other side ends the channel; callers split their data.
     pub(crate) fn encode_head(&self, out: &mut BytesMut) -> Bytes {
         let number = |n: &u32| Bytes::copy_from_slice(&n.to_be_bytes());
         let (kind, stream, payload) = match self {
@@ -150,7 +150,7 @@ impl Frame {
             Self::Ping(n) => (PING, 0, number(n)),
             Self::Pong(n) => (PONG, 0, number(n)),
         };
-        debug_assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes was made here", payload.len());
+        debug_assert!(payload.len() <= MAX_PAYLOAD, "this side built a frame of {} bytes", payload.len());
         out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
         out.put_u8(kind);
         out.put_u32(stream);
@@ -158,7 +158,7 @@ impl Frame {
     }
 }
 
-/// Everything that can be told from the head alone, so that nobody is waited for who has already failed.
+/// Checks everything that the head alone reveals, so that an invalid frame fails before its payload arrives.
 fn check_head(kind: u8, stream: StreamId, length: usize, most: usize) -> Result<(), FrameError> {
     if !(HELLO..=PONG).contains(&kind) {
         return Err(FrameError::UnknownKind(kind));

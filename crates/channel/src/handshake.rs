@@ -1,15 +1,15 @@
-//! Both sides prove that they know the same key before either believes anything the other says.
+//! The handshake: both sides prove that they know the same key before either trusts the other's frames.
 //!
-//! 1. Each sends a greeting: magic, role, the versions it speaks, how many streams it allows, 32 random bytes.
-//! 2. The caller proves itself; only then does the callee. Whoever merely reaches the callee's port learns nothing
-//!    that was made with the key.
+//! 1. Each sends a greeting: magic, role, supported versions, its limit on streams, 32 random bytes.
+//! 2. The caller proves that it knows the key, and only then the callee does. Somebody who merely reaches the
+//!    callee's port learns nothing that was derived from the key.
 //!
-//! A proof is HMAC-SHA-256 over a fixed text, the prover's role and both greetings, each with its length before it. An
-//! old proof fails because both sides give fresh random bytes, a reflected one because of the role, and a changed
-//! version or limit because the greetings are part of it.
+//! A proof is an HMAC-SHA-256 over a fixed text, the prover's role and both greetings, each prefixed with its
+//! length. A replayed proof fails because both sides contribute fresh random bytes, a reflected one because it
+//! includes the role, and a tampered version or limit because the greetings are part of it.
 //!
-//! It authenticates the two ends and does not encrypt or sign what follows: whoever controls the connection itself
-//! can still change bytes. The provider must hand out connections that nobody in between controls.
+//! The handshake authenticates the two ends but does not encrypt or sign what follows: an attacker on the
+//! connection can still change bytes. The provider must supply connections that nobody in between controls.
 
 use std::fmt;
 use std::io;
@@ -24,9 +24,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use crate::frame::{Frame, FrameError};
 use crate::limits::{Limits, READ_BUFFER};
 
-/// The versions of the protocol that this side speaks.
+/// The protocol versions that this side supports.
 pub const VERSIONS: RangeInclusive<u16> = 1..=1;
-/// The longest greeting that is read. Version 1 needs less; later ones may append.
+/// The longest greeting that is accepted. Version 1 needs less; later versions may append fields.
 pub const MAX_GREETING: usize = 256;
 
 /// Magic, role, oldest and newest version, streams, random bytes.
@@ -34,7 +34,7 @@ const GREETING: usize = 8 + 1 + 2 + 2 + 2 + 32;
 const MAGIC: &[u8; 8] = b"plfchan\0";
 const DOMAIN: &[u8] = b"proliferate channel, proof of the shared key";
 
-/// The secret that both sides of one channel were given. Make a new one for every sandbox.
+/// The secret that both ends of one channel share. Generate a new one for every sandbox.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -50,23 +50,23 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The caller opens streams, the callee answers.
+/// The caller opens streams; the callee answers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Caller,
     Callee,
 }
 
-/// What both sides agreed on.
+/// The parameters that both sides agreed on.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct Agreement {
     pub version: u16,
     pub streams: u16,
-    /// What was read behind the handshake already; frames begin with it.
+    /// Bytes that were read beyond the handshake; the first frames start here.
     pub rest: BytesMut,
 }
 
-/// Why the other side is not one to talk to.
+/// Why the handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     #[error("the other side did not prove itself in time")]
@@ -75,14 +75,14 @@ pub enum HandshakeError {
     Closed,
     #[error("the connection failed: {0}")]
     Io(io::ErrorKind),
-    #[error("the other side sent garbage: {0}")]
+    #[error("the other side sent an invalid frame: {0}")]
     Frame(#[from] FrameError),
-    #[error("the other side sent something else than a greeting")]
+    #[error("the other side did not send a valid greeting")]
     NotAGreeting,
-    #[error("the other side plays the same role, {0:?}")]
+    #[error("both sides have the same role, {0:?}")]
     SameRole(Role),
     #[error(
-        "this side speaks versions {} to {} of the channel, the other {} to {}: update the older",
+        "this side supports channel versions {} to {}, the other side {} to {}: update the older one",
         ours.start(), ours.end(), theirs.start(), theirs.end()
     )]
     Version { ours: RangeInclusive<u16>, theirs: RangeInclusive<u16> },
@@ -90,25 +90,25 @@ pub enum HandshakeError {
     WrongProof,
 }
 
-/// Greets and proves, within the time limit. Afterwards `io` carries frames.
-pub async fn shake<Io: AsyncRead + AsyncWrite + Unpin>(
+/// Exchanges greetings and proofs within the time limit. Afterwards `io` carries frames.
+pub async fn perform_handshake<Io: AsyncRead + AsyncWrite + Unpin>(
     io: &mut Io,
     role: Role,
     key: &Key,
     limits: &Limits,
     rng: &Rng,
-) -> Result<Agreed, HandshakeError> {
-    let work = unhurried(io, role, key, limits, rng);
+) -> Result<Agreement, HandshakeError> {
+    let work = perform_without_timeout(io, role, key, limits, rng);
     tokio::time::timeout(limits.handshake, work).await.unwrap_or(Err(HandshakeError::Timeout))
 }
 
-async fn unhurried<Io: AsyncRead + AsyncWrite + Unpin>(
+async fn perform_without_timeout<Io: AsyncRead + AsyncWrite + Unpin>(
     io: &mut Io,
     role: Role,
     key: &Key,
     limits: &Limits,
     rng: &Rng,
-) -> Result<Agreed, HandshakeError> {
+) -> Result<Agreement, HandshakeError> {
     let mut buffer = BytesMut::with_capacity(READ_BUFFER);
     let ours = greeting(role, limits.streams, &rng.bytes());
     send(io, ours.clone()).await?;
@@ -121,13 +121,13 @@ async fn unhurried<Io: AsyncRead + AsyncWrite + Unpin>(
     if role == Role::Caller {
         send(io, tag(proof(Role::Caller))).await?;
     }
-    let shown = receive(io, &mut buffer).await?;
+    let their_proof = receive(io, &mut buffer).await?;
     let prover = if role == Role::Caller { Role::Callee } else { Role::Caller };
-    proof(prover).verify_slice(&shown).map_err(|_| HandshakeError::WrongProof)?;
+    proof(prover).verify_slice(&their_proof).map_err(|_| HandshakeError::WrongProof)?;
     if role == Role::Callee {
         send(io, tag(proof(Role::Callee))).await?;
     }
-    Ok(Agreed { version, streams: streams.min(limits.streams), rest: buffer })
+    Ok(Agreement { version, streams: streams.min(limits.streams), rest: buffer })
 }
 
 fn greeting(role: Role, streams: u16, nonce: &[u8; 32]) -> Bytes {
@@ -141,7 +141,7 @@ fn greeting(role: Role, streams: u16, nonce: &[u8; 32]) -> Bytes {
     out.freeze()
 }
 
-/// The version to speak and the streams that the other side allows.
+/// Returns the version to use and the number of streams that the other side allows.
 fn read_greeting(greeting: &[u8], role: Role) -> Result<(u16, u16), HandshakeError> {
     let Some(mut rest) = greeting.strip_prefix(MAGIC).filter(|_| greeting.len() >= GREETING) else {
         return Err(HandshakeError::NotAGreeting);
@@ -150,18 +150,18 @@ fn read_greeting(greeting: &[u8], role: Role) -> Result<(u16, u16), HandshakeErr
         return Err(HandshakeError::SameRole(role));
     }
     let theirs = rest.get_u16()..=rest.get_u16();
-    let Some(version) = agree(&VERSIONS, &theirs) else {
+    let Some(version) = newest_common_version(&VERSIONS, &theirs) else {
         return Err(HandshakeError::Version { ours: VERSIONS, theirs });
     };
-    // A side that allows nothing has nothing to talk about, and whoever opens a stream would wait for ever.
+    // With a limit of zero, opening a stream would wait for ever.
     match rest.get_u16() {
         0 => Err(HandshakeError::NotAGreeting),
         streams => Ok((version, streams)),
     }
 }
 
-/// The newest version that both speak.
-fn agree(ours: &RangeInclusive<u16>, theirs: &RangeInclusive<u16>) -> Option<u16> {
+/// The newest version that both sides support.
+fn newest_common_version(ours: &RangeInclusive<u16>, theirs: &RangeInclusive<u16>) -> Option<u16> {
     let newest = *ours.end().min(theirs.end());
     (ours.contains(&newest) && theirs.contains(&newest)).then_some(newest)
 }
@@ -173,9 +173,9 @@ fn role_byte(role: Role) -> u8 {
     }
 }
 
-/// The caller's greeting comes first, whoever proves.
+/// The caller's greeting always comes first, whichever side is the prover.
 fn mac(key: &Key, prover: Role, greetings: [&[u8]; 2]) -> Hmac<Sha256> {
-    // HMAC pads a short key with zeros to the block of the hash; done here, it cannot fail.
+    // HMAC pads a short key with zeros to the hash's block size; padding it here makes the constructor infallible.
     let mut block = [0; 64];
     block[..32].copy_from_slice(&key.0);
     let mut mac = Hmac::<Sha256>::new(&block.into());

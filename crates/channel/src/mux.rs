@@ -1,8 +1,8 @@
-//! All conversations of a channel as a machine without input or output: frames go in, frames come out.
+//! The state machine of a channel's streams. It does no I/O: frames go in, frames come out.
 //!
-//! It sits behind one lock that is never held across an await. Whatever the other side may repeat is bounded by
-//! something: opening by the places, bytes and control messages by credit, returning credit by what was written, last
-//! words by the conversations, pings by their answers. What is beyond is a [`Violation`] and ends the channel.
+//! One lock guards it, which is never held across an await. Everything that the other side can repeat is bounded:
+//! opens by the stream limit, data and control messages by credit, returned credit by what was written, final
+//! frames by the open streams, pings by our answers. Exceeding a bound is a [`Violation`] and ends the channel.
 
 mod entry;
 mod local;
@@ -22,34 +22,35 @@ use crate::frame::{Frame, StreamId};
 use crate::handshake::Role;
 use crate::window::wake;
 
-/// What a channel holds in memory at this moment.
+/// A snapshot of what a channel holds in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub streams: usize,
-    /// Bytes that have come and were not read, with what each piece costs.
+    /// Received but unread bytes, including the overhead of each chunk.
     pub incoming: usize,
-    /// The same of the conversation that holds most.
+    /// `incoming` of the stream that holds most.
     pub fullest: usize,
-    /// Bytes that were sent here and not yet written, with what each piece costs.
+    /// Bytes that were sent here but not yet written, including the overhead of each chunk.
     pub outgoing: usize,
 }
 
 pub(crate) struct Mux {
     role: Role,
-    places: u16,
+    max_streams: u16,
     streams: HashMap<StreamId, Entry>,
     last_opened: StreamId,
-    /// Opened by the other side, and not yet taken by ours.
-    arrived: VecDeque<(StreamId, Bytes)>,
+    /// Streams that the other side opened and this side has not accepted yet.
+    pending_opens: VecDeque<(StreamId, Bytes)>,
     pub(crate) acceptor: Option<Waker>,
     schedule: Schedule,
     pings: Pings,
     pub(crate) closed: Option<ChannelError>,
-    /// Nobody here opens or takes conversations any more.
-    leaving: bool,
+    /// This side opens or accepts no more streams.
+    shutting_down: bool,
 }
 
-/// Who writes next: one frame each, in turn, so that a large transfer does not hold a small request up.
+/// Schedules the writing: round robin with one frame per stream, so that a large transfer does not delay a small
+/// request.
 #[derive(Default)]
 struct Schedule {
     turns: VecDeque<StreamId>,
@@ -67,33 +68,33 @@ impl Schedule {
 }
 
 impl Mux {
-    pub(crate) fn new(role: Role, places: u16) -> Self {
+    pub(crate) fn new(role: Role, max_streams: u16) -> Self {
         Self {
             role,
-            places,
+            max_streams,
             streams: HashMap::new(),
             last_opened: 0,
-            arrived: VecDeque::new(),
+            pending_opens: VecDeque::new(),
             acceptor: None,
             schedule: Schedule::default(),
             pings: Pings::default(),
             closed: None,
-            leaving: false,
+            shutting_down: false,
         }
     }
 
-    /// Takes in a frame of the other side.
+    /// Processes a frame from the other side.
     pub(crate) fn receive(&mut self, frame: Frame) -> Result<(), Violation> {
-        self.pings.heard();
+        self.pings.frame_received();
         match frame {
             Frame::Hello(_) => Err(Violation::LateHello),
             Frame::Open(id, request) => self.receive_open(id, request),
-            Frame::Data(id, lane, bytes) => self.known(id)?.receive_data(id, lane, bytes),
-            Frame::Control(id, bytes) => self.known(id)?.receive_control(id, bytes),
-            Frame::End(id) => self.known(id)?.receive_end(id),
+            Frame::Data(id, lane, bytes) => self.stream_for_peer(id)?.receive_data(id, lane, bytes),
+            Frame::Control(id, bytes) => self.stream_for_peer(id)?.receive_control(id, bytes),
+            Frame::End(id) => self.stream_for_peer(id)?.receive_end(id),
             Frame::Done(id, result) => self.receive_final(id, Final::Done(result)),
             Frame::Reset(id, reason) => self.receive_final(id, Final::Reset(reason)),
-            Frame::Credit(id, flow, amount) => self.known(id)?.receive_credit(id, flow, amount),
+            Frame::Credit(id, flow, amount) => self.stream_for_peer(id)?.receive_credit(id, flow, amount),
             Frame::Ping(number) => {
                 wake(&mut self.schedule.writer);
                 self.pings.receive_ping(number)
@@ -102,7 +103,7 @@ impl Mux {
         }
     }
 
-    /// The next frame to write: what keeps the channel alive first, then the conversations in turn.
+    /// The next frame to write: pings and pongs first, then the streams in turn.
     pub(crate) fn next_frame(&mut self) -> Option<Frame> {
         if let Some(frame) = self.pings.next_frame() {
             return Some(frame);
@@ -110,7 +111,7 @@ impl Mux {
         while let Some(id) = self.schedule.turns.pop_front() {
             let Some(entry) = self.streams.get_mut(&id) else { continue };
             let frame = entry.next_frame(id);
-            if entry.is_over() {
+            if entry.is_closed() {
                 self.streams.remove(&id);
             } else if frame.is_some() {
                 self.schedule.turns.push_back(id);
@@ -124,27 +125,27 @@ impl Mux {
         None
     }
 
-    /// Waits for something to write. Nothing comes when everything was said and nobody here goes on.
+    /// Waits for a frame to write. Resolves to `None` when everything was written and this side has shut down.
     pub(crate) fn poll_next(&mut self, cx: &Context<'_>) -> Poll<Option<Frame>> {
         let next = self.next_frame();
-        self.pings.writing(next.is_some());
+        self.pings.set_writing(next.is_some());
         if let Some(frame) = next {
             return Poll::Ready(Some(frame));
         }
-        if self.leaving && self.streams.is_empty() {
+        if self.shutting_down && self.streams.is_empty() {
             return Poll::Ready(None);
         }
         self.schedule.writer = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// A look at the clock, twice per idle limit.
-    pub(crate) fn look(&mut self) -> Result<(), ChannelError> {
+    /// Checks for a dead peer; called twice per idle limit.
+    pub(crate) fn check_liveness(&mut self) -> Result<(), ChannelError> {
         wake(&mut self.schedule.writer);
-        self.pings.look()
+        self.pings.check()
     }
 
-    /// Ends everything. The first reason stays.
+    /// Ends all streams. The first reason is kept.
     pub(crate) fn close(&mut self, reason: ChannelError) {
         self.closed.get_or_insert(reason);
         self.streams.values_mut().for_each(Entry::wake_all);
@@ -175,37 +176,37 @@ impl Mux {
         if id != wanted {
             return Err(Violation::StreamReused { got: id, wanted });
         }
-        if self.streams.len() >= usize::from(self.places) {
-            return Err(Violation::TooManyStreams(self.places));
+        if self.streams.len() >= usize::from(self.max_streams) {
+            return Err(Violation::TooManyStreams(self.max_streams));
         }
         self.last_opened = id;
         let entry = self.streams.entry(id).or_insert_with(|| Entry::new(None, None));
-        if self.leaving {
+        if self.shutting_down {
             entry.finish(Final::refusal());
             self.schedule.add(id, entry);
         } else {
-            self.arrived.push_back((id, request));
+            self.pending_opens.push_back((id, request));
             wake(&mut self.acceptor);
         }
         Ok(())
     }
 
     fn receive_final(&mut self, id: StreamId, last: Final) -> Result<(), Violation> {
-        let entry = self.known(id)?;
+        let entry = self.stream_for_peer(id)?;
         entry.receive_final(last);
-        if entry.is_over() {
+        if entry.is_closed() {
             self.streams.remove(&id);
-            // Whoever leaves may have waited for just this one.
+            // A side that shuts down may have waited for this last stream.
             wake(&mut self.schedule.writer);
         }
         Ok(())
     }
 
-    /// The conversation, if the other side may still speak in it.
-    fn known(&mut self, id: StreamId) -> Result<&mut Entry, Violation> {
+    /// Returns the stream if the other side may still send frames on it.
+    fn stream_for_peer(&mut self, id: StreamId) -> Result<&mut Entry, Violation> {
         match self.streams.get_mut(&id) {
             Some(entry) if entry.request.is_some() => Err(Violation::UnknownStream(id)),
-            Some(entry) if entry.theirs.is_some() => Err(Violation::SpokeAfterFinal(id)),
+            Some(entry) if entry.their_final.is_some() => Err(Violation::FrameAfterFinal(id)),
             Some(entry) => Ok(entry),
             None => Err(Violation::UnknownStream(id)),
         }

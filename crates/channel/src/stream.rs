@@ -1,14 +1,14 @@
-//! A conversation, in three parts that different tasks may hold.
+//! A stream of a channel, in three parts that different tasks may own.
 //!
-//! - **Exec**: the request names the program. The callee sends output and errors by lane ([`Sender::send`]) and the
-//!   exit code by [`Sender::finish`]; it reads the input with [`Receiver::recv`] and, at the same time, signals and
-//!   terminal sizes with [`Controls::recv`], which also tells it when the caller has lost interest. Control messages
-//!   are not held up by input that the program does not read.
-//! - **Files**: a [`Stream`] is `AsyncRead` and `AsyncWrite` on the main lane, so `tokio::io::copy` does it. The
-//!   reader must wait for [`Receiver::outcome`]: only that says that the whole was sent.
-//! - **Port forwarding**: `tokio::io::copy_bidirectional` between a [`Stream`] and a socket; shutting down is End.
+//! - **Exec**: the request names the program. The callee sends stdout and stderr on separate lanes
+//!   ([`Sender::send`]) and the exit code with [`Sender::finish`]. It reads the input with [`Receiver::recv`] and,
+//!   concurrently, signals and terminal sizes with [`Controls::recv`], which also reports when the caller has gone
+//!   away. Input that the program does not read does not delay control messages.
+//! - **Files**: a [`Stream`] implements `AsyncRead` and `AsyncWrite` on the main lane, so `tokio::io::copy` works.
+//!   The reader must wait for [`Receiver::outcome`], which alone confirms that everything was sent.
+//! - **Port forwarding**: `tokio::io::copy_bidirectional` between a [`Stream`] and a socket; a shutdown sends End.
 //!
-//! Whatever is dropped before it was ended resets the conversation, so that a broken part never looks like a whole.
+//! A part that is dropped before it was ended resets the stream, so that truncated data never looks complete.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,7 +26,7 @@ use crate::limits::MAX_CONTROL;
 use crate::mux::Final;
 use crate::window::Chunk;
 
-/// One conversation. Take it apart to use its parts from several tasks.
+/// One stream. Destructure it to use its parts from several tasks.
 pub struct Stream {
     pub sender: Sender,
     pub receiver: Receiver,
@@ -54,12 +54,12 @@ impl Stream {
     }
 }
 
-/// The bytes that this side sends.
+/// The sending half of a stream.
 pub struct Sender(Arc<Handle>);
 
 impl Sender {
-    /// Sends all of `bytes`, in several frames if need be. Returns when the last is queued and has credit; it waits
-    /// while the other side does not read. If it is abandoned halfway, a beginning of `bytes` was sent.
+    /// Sends all of `bytes`, split into frames. Returns when the last frame is queued and has credit; waits while
+    /// the other side does not read. If the future is dropped, a prefix of `bytes` may have been sent.
     pub async fn send(&mut self, lane: Lane, bytes: impl Into<Bytes>) -> Result<(), StreamError> {
         let mut bytes = bytes.into();
         while !bytes.is_empty() {
@@ -73,13 +73,13 @@ impl Sender {
         Ok(())
     }
 
-    /// Says that no more bytes come. The conversation goes on: the other side may send, and finish.
+    /// Signals the end of this side's bytes. The stream stays open: the other side may still send, and finish.
     pub fn end(&mut self) {
         self.0.shared.mux().end(self.0.id);
     }
 
-    /// Ends this side's part with a result of at most [`MAX_PAYLOAD`] bytes, behind all that was sent. What the
-    /// other side still sends is dropped.
+    /// Closes this side of the stream with a result of at most [`MAX_PAYLOAD`] bytes, after all data that was sent.
+    /// Data that the other side still sends is dropped.
     pub fn finish(self, result: impl Into<Bytes>) -> Result<(), StreamError> {
         let result = result.into();
         if result.len() > MAX_PAYLOAD {
@@ -89,7 +89,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Gives the conversation up; what was not yet written is dropped, unless it was ended. A long reason is cut.
+    /// Aborts the stream. Unwritten data is dropped, unless [`Sender::end`] was called. A long reason is truncated.
     pub fn reset(self, reason: &str) {
         let reason = &reason.as_bytes()[..reason.floor_char_boundary(MAX_CONTROL)];
         self.0.shared.mux().finish(self.0.id, Final::Reset(Bytes::copy_from_slice(reason)));
@@ -102,16 +102,16 @@ impl Drop for Sender {
     }
 }
 
-/// The bytes that the other side sends.
+/// The receiving half of a stream.
 pub struct Receiver {
     handle: Arc<Handle>,
-    /// What `AsyncRead` has not yet given out of a chunk.
+    /// The part of a chunk that `AsyncRead` has not returned yet.
     rest: Bytes,
 }
 
 impl Receiver {
-    /// The next bytes; nothing when the other side has ended or finished. Reading returns credit. After a reset,
-    /// what had come before it is still read.
+    /// The next chunk; `None` when the other side has ended or finished. Reading returns credit. After a reset,
+    /// chunks that arrived before it can still be read.
     pub async fn recv(&mut self) -> Result<Option<Chunk>, StreamError> {
         if !self.rest.is_empty() {
             return Ok(Some(Chunk { lane: Lane::Main, bytes: std::mem::take(&mut self.rest) }));
@@ -119,7 +119,7 @@ impl Receiver {
         poll_fn(|cx| self.handle.shared.mux().poll_data(self.handle.id, cx)).await
     }
 
-    /// Waits for the other side's result and drops the bytes that come before it.
+    /// Waits for the other side's result and drops any bytes that arrive before it.
     pub async fn outcome(&mut self) -> Result<Bytes, StreamError> {
         poll_fn(|cx| self.handle.shared.mux().poll_outcome(self.handle.id, cx)).await
     }
@@ -131,7 +131,7 @@ impl Drop for Receiver {
     }
 }
 
-/// What both sides say beside the bytes, with a window of its own.
+/// Out-of-band messages in both directions, with their own flow control window.
 pub struct Controls(Arc<Handle>);
 
 impl Controls {
@@ -144,13 +144,14 @@ impl Controls {
         poll_fn(|cx| self.0.shared.mux().poll_send_control(self.0.id, cx, &message)).await
     }
 
-    /// The next message; nothing when the other side has finished, an error when it has reset.
+    /// The next message; `None` when the other side has finished, an error when it has reset the stream.
     pub async fn recv(&mut self) -> Result<Option<Bytes>, StreamError> {
         poll_fn(|cx| self.0.shared.mux().poll_control(self.0.id, cx)).await
     }
 }
 
-/// That some part of the conversation is still held. The last one to go says the last word, if nobody has.
+/// Shared by the parts of a stream. When the last part is dropped, it resets the stream unless that is already
+/// closed.
 struct Handle {
     shared: Arc<Shared>,
     id: StreamId,
@@ -163,7 +164,7 @@ impl Drop for Handle {
 }
 
 impl AsyncRead for Receiver {
-    /// Errors have no place among the bytes: a chunk of that lane is `InvalidData`.
+    /// Stderr cannot be mixed into the bytes: a chunk of that lane is an `InvalidData` error.
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.rest.is_empty() {
@@ -191,7 +192,7 @@ impl AsyncWrite for Sender {
         Poll::Ready(Ok(sent))
     }
 
-    /// The driver writes by itself and at once.
+    /// The driver writes without a flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,8 +1,8 @@
-//! Credit: each side may send only as much as the other has said it will hold.
+//! Credit-based flow control: each side may send only as much as the other has agreed to buffer.
 //!
-//! A window belongs to one direction of one conversation. What is sent spends it, what the reader takes is returned
-//! in portions of half a window. So a reader that stalls costs its window and never more, and a sender that is
-//! refused credit costs the same on its side, because nothing is queued that has none.
+//! A window belongs to one direction of one stream. Sending spends credit, and the reader returns it in portions of
+//! half a window. A stalled reader therefore costs at most its window, and a sender without credit costs the same
+//! on its side, because only data that has credit is queued.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,9 +11,9 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::frame::Lane;
-use crate::limits::PIECE_COST;
+use crate::limits::CHUNK_OVERHEAD;
 
-/// Bytes as they came in one frame. Its `Debug` tells the size and never the contents.
+/// The bytes of one frame. Its `Debug` output shows the size and never the contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chunk {
     pub lane: Lane,
@@ -22,7 +22,7 @@ pub struct Chunk {
 
 impl Chunk {
     fn cost(&self) -> usize {
-        self.bytes.len() + PIECE_COST
+        self.bytes.len() + CHUNK_OVERHEAD
     }
 }
 
@@ -32,28 +32,28 @@ impl fmt::Debug for Chunk {
     }
 }
 
-/// What has come and was not read yet.
+/// Received chunks that were not read yet.
 pub(crate) struct Inbox {
     window: usize,
-    /// What the other side may still send.
+    /// How much the other side may still send.
     available: usize,
-    /// What was read and not yet given back.
+    /// Credit for chunks that were read, not yet returned to the other side.
     unreturned: usize,
     queue: VecDeque<Chunk>,
-    wanted: bool,
+    open: bool,
     pub(crate) reader: Option<Waker>,
 }
 
 impl Inbox {
     pub(crate) fn new(window: usize) -> Self {
-        Self { window, available: window, unreturned: 0, queue: VecDeque::new(), wanted: true, reader: None }
+        Self { window, available: window, unreturned: 0, queue: VecDeque::new(), open: true, reader: None }
     }
 
-    /// False when the other side had no credit for this.
+    /// Returns false when the other side had no credit for this chunk.
     pub(crate) fn push(&mut self, chunk: Chunk) -> bool {
         let Some(left) = self.available.checked_sub(chunk.cost()) else { return false };
         self.available = left;
-        if self.wanted {
+        if self.open {
             self.queue.push_back(chunk);
             wake(&mut self.reader);
         }
@@ -66,9 +66,9 @@ impl Inbox {
         Some(chunk)
     }
 
-    /// Nobody reads any more. What still comes is dropped and its credit is kept: it ends by itself.
+    /// Drops everything that is received from now on, without returning its credit, so the other side soon stops.
     pub(crate) fn close(&mut self) {
-        self.wanted = false;
+        self.open = false;
         self.queue = VecDeque::new();
         self.unreturned = 0;
         wake(&mut self.reader);
@@ -91,7 +91,7 @@ impl Inbox {
     }
 }
 
-/// What waits to be written; all of it has credit.
+/// Chunks that wait to be written; all of them have credit.
 pub(crate) struct Outbox {
     window: usize,
     credit: usize,
@@ -105,17 +105,17 @@ impl Outbox {
         Self { window, credit: window, held: 0, queue: VecDeque::new(), sender: None }
     }
 
-    /// How long a piece may be now.
+    /// The longest chunk that currently has credit.
     pub(crate) fn room(&self) -> usize {
-        self.credit.saturating_sub(PIECE_COST)
+        self.credit.saturating_sub(CHUNK_OVERHEAD)
     }
 
-    /// True if a piece of this length must wait; also an empty one costs.
-    pub(crate) fn credit_lacks_for(&self, length: usize) -> bool {
-        self.credit < length + PIECE_COST
+    /// Whether a chunk of this length must wait for credit; an empty one also has a cost.
+    pub(crate) fn lacks_credit_for(&self, length: usize) -> bool {
+        self.credit < length + CHUNK_OVERHEAD
     }
 
-    /// The piece must fit into [`Outbox::room`].
+    /// The chunk must fit into [`Outbox::room`].
     pub(crate) fn push(&mut self, chunk: Chunk) {
         self.credit = self.credit.saturating_sub(chunk.cost());
         self.held += chunk.cost();
@@ -128,8 +128,8 @@ impl Outbox {
         Some(chunk)
     }
 
-    /// False when the other side returns nothing, or what it cannot have got. What is still held here counts: whoever
-    /// could return credit for it would make this side hold more and more.
+    /// Returns false when the other side returns no credit, or more than it can have received. Chunks that are
+    /// still queued here count as not received: otherwise the other side could make this queue grow without limit.
     pub(crate) fn grant(&mut self, amount: u32) -> bool {
         let credit = self.credit + amount as usize;
         if amount == 0 || credit + self.held > self.window {
@@ -140,7 +140,7 @@ impl Outbox {
         true
     }
 
-    /// The other side wants nothing more.
+    /// Drops the queue, because the other side accepts nothing more.
     pub(crate) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.held = 0;

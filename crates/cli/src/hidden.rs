@@ -6,5 +6,5 @@ use std::process::ExitCode;
 /// The exit code of a hidden part, if this process was started as one.
 pub(crate) fn run() -> Option<ExitCode> {
     let word = std::env::args_os().nth(1)?;
-    sandbox::local::hidden_main(&word).or_else(|| sandboxd::inside::hidden_main(&word))
+    sandbox::local::hidden_main(&word).or_else(|| sandboxd::server::hidden_main(&word))
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use egress::{Mode, Recorder, RuleError, Rules};
 use gateway::runtime::{Room, Sandboxes, Wanted, proxy_of};
-use sandbox::{Isolation, Listed, SandboxId, SandboxState};
+use sandbox::{Isolation, SandboxId, SandboxInfo, SandboxState};
 use serde_json::json;
 
 use self::reached::Reached;
@@ -94,7 +94,7 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
         SandboxState::Running => "running",
         SandboxState::Paused => "paused",
         SandboxState::Dead => "dead",
-        SandboxState::Unmade => "unmade",
+        SandboxState::Incomplete => "unmade",
         SandboxState::Unknown => "unknown",
     };
     let rows: Vec<_> =
@@ -108,7 +108,7 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
 async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
     let ids = find_all(sandboxes, &ids).await?;
     let there = sandboxes.provider.list().await?;
-    let wanted = |listed: &&Listed| {
+    let wanted = |listed: &&SandboxInfo| {
         let runs = matches!(listed.state, SandboxState::Running | SandboxState::Paused);
         if ids.is_empty() { runs } else { ids.contains(&listed.id) }
     };
@@ -125,7 +125,7 @@ async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Res
 
 /// Sandboxes that no data directory leads to, found by their processes.
 fn leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
-    let found = sandbox::local::leaked();
+    let found = sandbox::local::find_leaked_sandboxes();
     if end {
         for leaked in &found {
             leaked.end()?;

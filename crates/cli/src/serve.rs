@@ -10,7 +10,7 @@ use gateway::llm::Llm;
 use gateway::runtime::Sandboxes;
 use gateway::{Gateway, telemetry};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sandbox::{Listed, SandboxState};
+use sandbox::{SandboxInfo, SandboxState};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use store::Member;
@@ -109,7 +109,7 @@ async fn leave_agents(sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> 
     if !sandboxes.provider.capabilities().owns_processes {
         return Ok(());
     }
-    let runs = |listed: &Listed| matches!(listed.state, SandboxState::Running | SandboxState::Paused);
+    let runs = |listed: &SandboxInfo| matches!(listed.state, SandboxState::Running | SandboxState::Paused);
     let running: Vec<_> = sandboxes.provider.list().await?.into_iter().filter(runs).collect();
     if running.is_empty() {
         return Ok(());

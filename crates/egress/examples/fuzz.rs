@@ -1,5 +1,5 @@
-//! Fuzzes the request-head parser for longer than a test may: `cargo run --release -p egress --example fuzz -- 3600`.
-//! A second argument is the seed. What it finds is printed in the form in which the corpus is kept.
+//! Fuzzes the request-head parser for the given seconds: `cargo run --release -p egress --example fuzz -- 3600`. A
+//! second argument is the seed. Findings are printed in the format of the corpus files.
 
 #[path = "../tests/fuzz/targets.rs"]
 mod targets;

@@ -1,21 +1,21 @@
-//! Which addresses are no part of the public internet. A name is judged by what it resolves to, so this is the
-//! check that keeps a sandbox away from the host, its network and the cloud's metadata.
+//! Classifies addresses that are not part of the public internet. The proxy checks the addresses a name resolves
+//! to, so this check keeps a sandbox away from the host, its network and the cloud's metadata service.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What an address is for.
+/// The purpose of an address, after the IANA registries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AddressClass {
     Public,
     Unspecified,
     Loopback,
     Private,
-    /// Behind a carrier's address translation, and inside of many clouds.
+    /// Carrier-grade NAT (RFC 6598); many clouds also use it internally.
     Shared,
     LinkLocal,
-    /// Where a cloud hands out credentials to whoever asks.
+    /// The metadata service of a cloud, which hands out credentials to any caller.
     Metadata,
     Multicast,
     Broadcast,
@@ -24,9 +24,9 @@ pub enum AddressClass {
     Reserved,
     UniqueLocal,
     SiteLocal,
-    /// Carried inside of IPv4 by a mechanism that nobody serves from any more.
+    /// IPv6 tunnelled in IPv4 by a mechanism that no public service uses any more.
     Tunnelled,
-    /// One of this machine's own: services that a firewall hides from outside answer there.
+    /// An address of the gateway's own machine, where services hidden by a firewall may answer.
     Own,
 }
 
@@ -37,19 +37,19 @@ pub struct AddressPolicy {
 }
 
 impl AddressPolicy {
-    /// The rule for production: nothing but the public internet.
+    /// The policy for production: only the public internet counts as public.
     pub fn strict() -> Self {
         Self::default()
     }
 
-    /// For tests, where loopback has to stand in for public hosts.
+    /// For tests, in which loopback addresses stand in for public hosts.
     #[must_use]
     pub fn with_stand_in(mut self, address: impl Into<IpAddr>) -> Self {
         self.stand_ins.insert(address.into());
         self
     }
 
-    /// What the address is for; the tests' stand-ins are public.
+    /// Classifies the address; the stand-ins of tests are public.
     pub fn classify(&self, address: IpAddr) -> AddressClass {
         if self.is_stand_in(address) { AddressClass::Public } else { classify(address) }
     }
@@ -59,7 +59,7 @@ impl AddressPolicy {
     }
 }
 
-/// What the address is for, looking inside of addresses that carry an IPv4 address.
+/// Classifies the address, including IPv6 addresses that embed an IPv4 address.
 pub fn classify(address: IpAddr) -> AddressClass {
     match address {
         IpAddr::V4(address) => classify_v4(address),
@@ -67,7 +67,7 @@ pub fn classify(address: IpAddr) -> AddressClass {
     }
 }
 
-/// Azure's is an ordinary public address and Oracle's a reserved one, so ranges alone do not find them.
+/// Azure uses an ordinary public address and Oracle a reserved one, so ranges alone do not cover them.
 const METADATA_V4: [Ipv4Addr; 8] = [
     Ipv4Addr::new(169, 254, 169, 254),
     Ipv4Addr::new(169, 254, 169, 253),
@@ -101,13 +101,13 @@ fn classify_v4(address: Ipv4Addr) -> AddressClass {
         [255, 255, 255, 255] => Class::Broadcast,
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Class::Documentation,
         [198, 18..=19, ..] => Class::Benchmarking,
-        // "This network", protocol assignments, the anycast of 6to4, and what was never given out.
+        // "This network", protocol assignments, 6to4 relay anycast, and unallocated ranges.
         [0 | 240..=255, ..] | [192, 0, 0, _] | [192, 88, 99, _] => Class::Reserved,
         _ => Class::Public,
     }
 }
 
-/// Only `2000::/3` was ever given out, so everything else is refused without having to be known.
+/// Only `2000::/3` was ever allocated, so everything else is refused without a list.
 fn classify_v6(address: Ipv6Addr) -> AddressClass {
     use AddressClass as Class;
     if METADATA_V6.contains(&address) {
@@ -116,16 +116,16 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Class::Unspecified,
         [0, 0, 0, 0, 0, 0, 0, 1] => Class::Loopback,
-        // Mapped, and the well-known prefix that IPv6-only hosts reach IPv4 through: they are that address.
+        // IPv4-mapped addresses, and the NAT64 prefix through which IPv6-only hosts reach IPv4.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            classify_v4(joined(high, low))
+            classify_v4(ipv4_from(high, low))
         }
-        // Compatible, translated, 6to4.
-        [0, 0, 0, 0, 0 | 0xffff, 0, high, low] | [0x2002, high, low, ..] => inside(joined(high, low)),
-        // Teredo: the server in the clear, the client with its bits turned over.
+        // IPv4-compatible, IPv4-translated, 6to4.
+        [0, 0, 0, 0, 0 | 0xffff, 0, high, low] | [0x2002, high, low, ..] => embedded(ipv4_from(high, low)),
+        // Teredo: the server's address in the clear, the client's with inverted bits.
         [0x2001, 0, server_high, server_low, _, _, high, low] => {
-            match inside(joined(server_high, server_low)) {
-                Class::Tunnelled => inside(joined(!high, !low)),
+            match embedded(ipv4_from(server_high, server_low)) {
+                Class::Tunnelled => embedded(ipv4_from(!high, !low)),
                 found => found,
             }
         }
@@ -141,12 +141,12 @@ fn classify_v6(address: Ipv6Addr) -> AddressClass {
     }
 }
 
-fn joined(high: u16, low: u16) -> Ipv4Addr {
+fn ipv4_from(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
 }
 
-/// Names the trouble with what is inside; without any, the wrapping is trouble enough.
-fn inside(address: Ipv4Addr) -> AddressClass {
+/// The class of the embedded address if that is not public; otherwise the tunnel itself is the reason to refuse.
+fn embedded(address: Ipv4Addr) -> AddressClass {
     match classify_v4(address) {
         AddressClass::Public => AddressClass::Tunnelled,
         found => found,

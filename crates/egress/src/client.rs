@@ -1,5 +1,5 @@
-//! The sandbox's end of a connection: heads come out of it within limits, answers go in, and it is closed so that
-//! the last answer arrives.
+//! The sandbox's side of a connection: reads request heads within limits, writes our responses, and closes so that
+//! the last response arrives.
 
 use tokio::io::{
     AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf, WriteHalf, copy_buf, sink,
@@ -7,8 +7,8 @@ use tokio::io::{
 };
 use tokio::time::timeout;
 
-use crate::answer::Answer;
 use crate::body::read_head;
+use crate::error_response::ErrorResponse;
 use crate::fields::HeadError;
 use crate::limits::Limits;
 
@@ -23,7 +23,7 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         Self { reader: BufReader::new(reader), writer }
     }
 
-    /// The next head; `None` when the client has no more to ask.
+    /// The next head; `None` when the client sends no further request.
     pub(crate) async fn next_head(
         &mut self,
         limits: &Limits,
@@ -36,29 +36,29 @@ impl<S: AsyncRead + AsyncWrite> Client<S> {
         timeout(limits.head, head).await.unwrap_or(Err(HeadError::TooSlow))
     }
 
-    /// Says something of our own. A client that does not take it is left to [`Client::close`].
-    pub(crate) async fn answer(
+    /// Writes a response of our own. If the client does not read it, [`Client::close`] handles that.
+    pub(crate) async fn respond(
         &mut self,
-        answer: &Answer,
+        response: &ErrorResponse,
         keep_alive: bool,
         with_body: bool,
         limits: &Limits,
     ) {
-        let bytes = answer.to_bytes(keep_alive, with_body);
+        let bytes = response.to_bytes(keep_alive, with_body);
         let writing = async {
             self.writer.write_all(&bytes).await?;
             self.writer.flush().await
         };
-        let _ = timeout(limits.farewell, writing).await;
+        let _ = timeout(limits.close, writing).await;
     }
 
-    /// Ends the connection. A socket that is closed while unread bytes wait is reset, and the reset overtakes the
-    /// answer; so what the client still sends is taken and thrown away for a moment.
+    /// Closes the connection. The kernel resets a socket that is closed with unread bytes, and the reset can
+    /// overtake the response; so for a moment we read and discard what the client still sends.
     pub(crate) async fn close(mut self, limits: &Limits) {
-        let leaving = async {
+        let closing = async {
             self.writer.shutdown().await?;
             copy_buf(&mut self.reader, &mut sink()).await
         };
-        let _ = timeout(limits.farewell, leaving).await;
+        let _ = timeout(limits.close, closing).await;
     }
 }

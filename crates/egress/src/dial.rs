@@ -1,5 +1,5 @@
-//! From an allowed target to a connection: resolve once, check every answer, connect only to what was checked.
-//! There is no second lookup, so a name that changes its answer in between (DNS rebinding) gains nothing.
+//! Connects to an allowed target: resolve once, check every address, connect only to a checked one. There is no
+//! second lookup, so DNS rebinding (a name that changes its address in between) gains nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::record::Failure;
 use crate::resolve::Resolve;
 use crate::rules::{Denial, Grounds, Rules};
 
-/// More answers than this are not tried.
+/// At most this many addresses of a name are tried.
 const MAX_ADDRESSES: usize = 8;
 
-/// How targets are reached.
+/// Resolves and connects to targets.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(crate) resolver: Arc<dyn Resolve>,
@@ -28,7 +28,7 @@ pub(crate) struct Dialer {
 #[derive(Debug)]
 pub(crate) enum DialError {
     Denied(Denial),
-    /// One of the answers is no address for a sandbox.
+    /// One of the resolved addresses is not allowed for sandboxes.
     Address(IpAddr, AddressClass),
     Failed(Failure),
 }
@@ -40,12 +40,12 @@ impl Dialer {
         target: &Target,
         grounds: &Grounds,
     ) -> Result<(TcpStream, SocketAddr), DialError> {
-        let found = self.lookup(&target.host).await?;
-        // One bad answer spoils the name: a name that is public and private at once is an attack or a mistake.
-        for address in &found {
+        let addresses = self.lookup(&target.host).await?;
+        // One bad address refuses the name: a name with public and private addresses is an attack or a mistake.
+        for address in &addresses {
             self.check(rules, target, grounds, *address)?;
         }
-        let connecting = self.connect(&found, target.port);
+        let connecting = self.connect(&addresses, target.port);
         timeout(self.limits.connect, connecting).await.map_err(|_| DialError::Failed(Failure::TimedOut))?
     }
 
@@ -55,15 +55,15 @@ impl Dialer {
             Host::Name(name) => name,
         };
         let lookup = timeout(self.limits.lookup, self.resolver.lookup(name));
-        let found = match lookup.await {
-            Ok(Ok(found)) if !found.is_empty() => found,
+        let addresses = match lookup.await {
+            Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
             Ok(_) => return Err(DialError::Failed(Failure::NotFound)),
             Err(_) => return Err(DialError::Failed(Failure::TimedOut)),
         };
-        Ok(found.into_iter().map(|address| address.to_canonical()).collect())
+        Ok(addresses.into_iter().map(|address| address.to_canonical()).collect())
     }
 
-    /// Whether an address may be connected to for a target.
+    /// Checks whether the sandbox may connect to this address on behalf of the target.
     pub(crate) fn check(
         &self,
         rules: &Rules,
@@ -81,16 +81,16 @@ impl Dialer {
         if grounds.reach(class) { Ok(()) } else { Err(DialError::Address(address, class)) }
     }
 
-    /// One after the other, each with its share of the time.
-    async fn connect(&self, found: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), DialError> {
-        let tried = found.len().min(MAX_ADDRESSES);
+    /// Tries the addresses in order, each with an equal share of the time.
+    async fn connect(&self, addresses: &[IpAddr], port: u16) -> Result<(TcpStream, SocketAddr), DialError> {
+        let tried = addresses.len().min(MAX_ADDRESSES);
         let share = self.limits.connect / u32::try_from(tried).unwrap_or(1).max(1);
         let mut last = Failure::Unreachable;
-        for address in &found[..tried] {
+        for address in &addresses[..tried] {
             let address = SocketAddr::new(*address, port);
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    // Small writes of an interactive tunnel must not wait for each other; without it they do.
+                    // Without TCP_NODELAY, small writes of an interactive tunnel would be delayed.
                     let _ = stream.set_nodelay(true);
                     return Ok((stream, address));
                 }
@@ -102,18 +102,18 @@ impl Dialer {
     }
 }
 
-/// Whether this machine would talk to itself: an address can be bound only where it is at home. On hosts that let
-/// any address be bound (`ip_nonlocal_bind`) the routing table is asked instead, which knows the main addresses:
-/// it gives our own address as the source towards itself. Neither sends anything.
+/// Whether the address belongs to this machine. Only a local address can be bound. On hosts that allow binding any
+/// address (`ip_nonlocal_bind`) we consult the routing table instead, which knows the primary addresses: it selects
+/// our own address as the source for itself. Neither method sends a packet.
 fn is_own(address: IpAddr) -> bool {
-    let (any, nobodys): (IpAddr, IpAddr) = match address {
+    let (any, unassigned): (IpAddr, IpAddr) = match address {
         IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         IpAddr::V6(_) => {
             (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
         }
     };
     let bound = |address: IpAddr| UdpSocket::bind((address, 0));
-    if bound(nobodys).is_err() {
+    if bound(unassigned).is_err() {
         return bound(address).is_ok();
     }
     let source = bound(any).and_then(|socket| {
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_knows_its_own_addresses() {
+    fn is_own_recognises_local_addresses() {
         assert!(is_own(Ipv4Addr::LOCALHOST.into()));
         assert!(is_own(Ipv4Addr::new(127, 9, 9, 9).into()));
         assert!(!is_own(Ipv4Addr::new(192, 0, 2, 1).into()));

@@ -1,5 +1,5 @@
-//! The head of a request from a sandbox, read strictly: what is not certainly well-formed is refused, and what is
-//! passed on is written anew from what was understood.
+//! Parses the head of a request from a sandbox strictly: anything ambiguous is refused, and the head that is sent
+//! on is written from the parsed values.
 
 use crate::fields::{Fields, Framing, HeadError, is_token, lines};
 use crate::host::Target;
@@ -9,20 +9,20 @@ const MAX_METHOD: usize = 32;
 const MAX_FIELDS: usize = 100;
 const HTTP_PORT: u16 = 80;
 
-/// A request that is certainly well-formed.
+/// A request that was accepted as well-formed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHead {
     pub request: Request,
     pub target: Target,
     pub body: Framing,
-    /// The client speaks HTTP/1.1: it understands chunks and `100 Continue`.
+    /// The client uses HTTP/1.1, so it understands chunks and `100 Continue`.
     pub modern: bool,
-    /// The client means to ask again on this connection.
+    /// The client may send another request on this connection.
     pub keep_alive: bool,
     fields: Fields,
 }
 
-/// What is asked of the target.
+/// The kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     Connect,
@@ -30,7 +30,7 @@ pub enum Request {
 }
 
 impl RequestHead {
-    /// Reads all bytes up to and with the empty line.
+    /// Parses a head up to and including the empty line.
     pub fn parse(head: &[u8]) -> Result<Self, HeadError> {
         let mut lines = lines(head)?;
         let first = lines.next().ok_or(HeadError::FirstLine)?;
@@ -49,12 +49,12 @@ impl RequestHead {
             let (target, path) = absolute(uri)?;
             (Request::Http { method: method.to_owned(), path }, target)
         };
-        let keep_alive = modern && !fields.connection_says("close");
+        let keep_alive = modern && !fields.connection_lists("close");
         Ok(Self { request, target, body, modern, keep_alive, fields })
     }
 
-    /// The head that the target gets: its own name as the host, one framing, and one request per connection, so
-    /// that no second request can ride along.
+    /// The head for the target: the target's own name as the host, a single framing, and `Connection: close`, so
+    /// that no second request can be smuggled in.
     pub fn for_target(&self) -> Vec<u8> {
         let Request::Http { method, path } = &self.request else { return Vec::new() };
         let mut out = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.host_header()).into_bytes();
@@ -70,7 +70,7 @@ impl RequestHead {
     }
 }
 
-/// The one field that says where the body ends, if any has to.
+/// Writes the one field that determines where the body ends, if one is needed.
 pub(crate) fn write_framing(framing: Framing, out: &mut Vec<u8>) {
     match framing {
         Framing::None | Framing::UntilClose => {}
@@ -80,7 +80,7 @@ pub(crate) fn write_framing(framing: Framing, out: &mut Vec<u8>) {
 }
 
 fn first_line(line: &[u8]) -> Option<(&str, &str, bool)> {
-    // Visible ASCII alone; every other byte is one that some program takes for a blank or an end.
+    // Only visible ASCII: some implementations treat other bytes as a space or a line end.
     if !line.iter().all(|byte| matches!(byte, b' '..=b'~')) {
         return None;
     }
@@ -91,11 +91,11 @@ fn first_line(line: &[u8]) -> Option<(&str, &str, bool)> {
         "HTTP/1.0" => false,
         _ => return None,
     };
-    let fine = words.next().is_none() && !uri.is_empty() && method.len() <= MAX_METHOD;
-    (fine && is_token(method.as_bytes())).then_some((method, uri, modern))
+    let valid = words.next().is_none() && !uri.is_empty() && method.len() <= MAX_METHOD;
+    (valid && is_token(method.as_bytes())).then_some((method, uri, modern))
 }
 
-/// Takes `http://host:port/path?query` apart.
+/// Splits `http://host:port/path?query`.
 fn absolute(uri: &str) -> Result<(Target, String), HeadError> {
     if uri.starts_with('/') || uri == "*" {
         return Err(HeadError::NotAbsolute);

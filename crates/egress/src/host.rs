@@ -1,20 +1,20 @@
-//! Where a client wants to go, read by the one parser whose result is both checked and used: a second reader
-//! with another opinion about `0x7f.1` or `a.com\@b.com` is how filters are walked around.
+//! Parses where a client wants to connect. The same parsed value is both checked and used: filters are bypassed
+//! when a second parser reads `0x7f.1` or `a.com\@b.com` differently.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// The longest name that the domain name system carries.
+/// The longest name in the DNS.
 const MAX_NAME: usize = 253;
-/// The longest part of a name.
+/// The longest label of a name.
 const MAX_LABEL: usize = 63;
 
-/// A host in its one normal form: every spelling that means the same compares equal.
+/// A host in normal form: all spellings of the same host compare equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// Lower case, punycode, without the dot at the end.
+    /// Lower case, punycode, without a trailing dot.
     Name(String),
-    /// Also what was written as `0x7f.1`, `2130706433` or `[::ffff:127.0.0.1]`.
+    /// Includes spellings such as `0x7f.1`, `2130706433` or `[::ffff:127.0.0.1]`.
     Address(IpAddr),
 }
 
@@ -25,7 +25,7 @@ pub struct Target {
     pub port: u16,
 }
 
-/// Why a host or port cannot be read. Says nothing of the bytes, which are not safe to show.
+/// Why a host or port cannot be parsed. The error does not contain the bytes, which are not safe to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TargetError {
     #[error("the host is not a valid name or address")]
@@ -35,7 +35,7 @@ pub enum TargetError {
 }
 
 impl Host {
-    /// Reads a name (of any script), an IPv4 address in any spelling, or an IPv6 address in brackets.
+    /// Parses a name (in any script), an IPv4 address in any spelling, or an IPv6 address in brackets.
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         match url::Host::parse(text).map_err(|_| TargetError::Host)? {
             url::Host::Ipv4(address) => Ok(Self::Address(address.into())),
@@ -49,7 +49,7 @@ impl Host {
 }
 
 impl Target {
-    /// Reads `host:port`, or `host` where a default port is given.
+    /// Parses `host:port`, or `host` if there is a default port.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, TargetError> {
         let (host, port) = split_port(text);
         let port = match port {
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-/// Cuts `:port` off; the colons inside of `[::1]` are no cut.
+/// Splits `:port` off; colons within `[::1]` do not count.
 pub(crate) fn split_port(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -68,7 +68,7 @@ pub(crate) fn split_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Digits alone: `+80`, ` 80` and `080` are read differently by different programs.
+/// Accepts only digits: implementations disagree about `+80`, ` 80` and `080`.
 pub(crate) fn parse_port(text: &str) -> Result<u16, TargetError> {
     if text.starts_with('0') || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(TargetError::Port);
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_an_address_is_that_address() {
+    fn all_spellings_of_an_address_are_equal() {
         let spellings = [
             "127.0.0.1",
             "127.0.0.1.",
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_name_is_that_name() {
+    fn all_spellings_of_a_name_are_equal() {
         for spelling in [
             "example.com",
             "EXAMPLE.com",
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_hosts_are_refused() {
         let long_label = format!("{}.com", "a".repeat(64));
         let long_name = ["a"; 200].join(".");
         let refused = [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_digits_alone() {
+    fn ports_are_decimal_digits_only() {
         for text in
             ["a", "a:", "a:0", "a:+80", "a: 80", "a:080", "a:65536", "a:8e1", "a:-1", "[::1]", "a:８０"]
         {

@@ -1,5 +1,5 @@
-//! One plain HTTP request and its answer. The target gets a connection of its own for each request, so whatever a
-//! client manages to hide in one, it is not read as a second request by somebody else's server.
+//! One plain HTTP request and its response. Each request uses its own connection to the target, so bytes smuggled
+//! into one are never read as a second request by another server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,16 +14,16 @@ use crate::meter::{Meter, Metered};
 use crate::record::Failure;
 use crate::response::ResponseHead;
 
-/// How an exchange went, and what may follow it.
+/// How an exchange went, and whether the connection can be reused.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Whether the client can ask again: it was told so, and its body was read to the end.
+    /// Whether the client can send another request: the response allowed it, and its body was read completely.
     pub(crate) result: Result<bool, Failure>,
-    /// The client has a part of the target's answer, so that no answer of ours can follow.
-    pub(crate) answered: bool,
+    /// Part of the target's response was sent to the client, so the proxy must not add a response of its own.
+    pub(crate) response_started: bool,
 }
 
-/// Sends the request and carries the answer back, both at once: a target may answer before it has heard all.
+/// Sends the request and relays the response concurrently: a target may respond before it has read everything.
 pub(crate) async fn exchange<S, T>(
     client: &mut Client<S>,
     target: Metered<T>,
@@ -38,21 +38,21 @@ where
 {
     let (from_target, mut to_target) = split(target);
     let mut from_target = BufReader::new(from_target);
-    let answered = AtomicBool::new(false);
+    let response_started = AtomicBool::new(false);
     let upload = upload(&mut client.reader, &mut to_target, head, limits);
-    let download = download(&mut from_target, &mut client.writer, head, limits, &answered);
+    let download = download(&mut from_target, &mut client.writer, head, limits, &response_started);
     let idle = meter.idle(limits.exchange_idle);
     tokio::pin!(upload, download, idle);
     let (mut uploading, mut request_sent) = (true, false);
     let result = loop {
         tokio::select! {
-            // In this order: a request that is sent and answered at once must be known to be sent.
+            // The upload is polled first: it must count as sent when the response arrives at the same time.
             biased;
             sent = &mut upload, if uploading => {
                 uploading = false;
                 match sent {
                     Ok(()) => request_sent = true,
-                    // It does not listen any more, but it may have said why.
+                    // The target stopped reading, but it may have sent a response that explains why.
                     Err(BodyError::Sink) => {}
                     Err(BodyError::Source) => break Err(Failure::ClientGone),
                     Err(BodyError::Malformed) => break Err(Failure::BadBody),
@@ -63,7 +63,7 @@ where
             () = &mut idle => break Err(if uploading { Failure::BodyStalled } else { Failure::Idle }),
         }
     };
-    Outcome { result, answered: answered.load(Ordering::Relaxed) }
+    Outcome { result, response_started: response_started.load(Ordering::Relaxed) }
 }
 
 async fn upload(
@@ -72,7 +72,7 @@ async fn upload(
     head: &RequestHead,
     limits: &Limits,
 ) -> Result<(), BodyError> {
-    // Known from its head, so the target need not hear of it.
+    // The announced length is too long, so the target is not contacted at all.
     if matches!(head.body, Framing::Length(length) if length > limits.request_body) {
         return Err(BodyError::TooLong);
     }
@@ -82,13 +82,13 @@ async fn upload(
     Relay { from, to, chunked, left: limits.request_body }.run(head.body).await
 }
 
-/// Returns whether the client was told that it can ask again.
+/// Returns whether the response allows the client to send another request.
 async fn download(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     head: &RequestHead,
     limits: &Limits,
-    answered: &AtomicBool,
+    response_started: &AtomicBool,
 ) -> Result<bool, Failure> {
     let response = final_response(from, to, head, limits).await?;
     let (announced, keep_alive) = match response.body {
@@ -97,7 +97,7 @@ async fn download(
         Framing::None => (response.announced, head.keep_alive),
         Framing::Length(length) => (Framing::Length(length), head.keep_alive),
     };
-    answered.store(true, Ordering::Relaxed);
+    response_started.store(true, Ordering::Relaxed);
     let bytes = response.for_client(announced, keep_alive);
     to.write_all(&bytes).await.map_err(|_| Failure::ClientGone)?;
     to.flush().await.map_err(|_| Failure::ClientGone)?;
@@ -110,7 +110,7 @@ async fn download(
     }
 }
 
-/// Passes `100 Continue` and its like on, until the answer itself comes.
+/// Relays interim responses such as `100 Continue` until the final response arrives.
 async fn final_response(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -126,7 +126,7 @@ async fn final_response(
         };
         let response = ResponseHead::parse(&bytes, to_head).map_err(|_| Failure::BadResponse)?;
         match response.status {
-            // Nobody asked for another protocol: `Upgrade` was taken out.
+            // The proxy removed `Upgrade`, so nobody asked to switch protocols.
             101 => return Err(Failure::BadResponse),
             100..200 if head.modern => {
                 let bytes = response.for_client(Framing::None, true);

@@ -1,27 +1,28 @@
-//! The only way out of a sandbox: a forward proxy for `CONNECT` and plain HTTP/1.1, whose client is hostile.
+//! The only way out of a sandbox: a forward proxy for `CONNECT` and plain HTTP/1.1 that treats its clients as
+//! hostile.
 //!
-//! It gets accepted byte streams, decides by [`Rules`] and by what names resolve to, and reports every request to
-//! a [`Recorder`]. It knows nothing of sandboxes, sessions or databases.
+//! It serves accepted byte streams, decides by [`Rules`] and by the addresses that names resolve to, and reports
+//! every request to a [`Recorder`]. It knows nothing of sandboxes, sessions or databases.
 //!
-//! - A redirect is not followed here: the client asks again, and that request is checked like any other.
-//! - Rules are read anew for each request, also on a connection that is kept alive. When they change, what is open is
-//!   decided again, and ends if it is refused now.
-//! - `Upgrade` is taken out of plain requests, so a WebSocket needs `wss:`, which goes through `CONNECT`.
+//! - The proxy does not follow redirects: the client sends a new request, which is checked like any other.
+//! - Every request reads the current rules, also on a connection that is kept alive. When the rules change, open
+//!   requests are checked again, and end if they are no longer allowed.
+//! - `Upgrade` is removed from plain requests, so a WebSocket needs `wss:`, which uses `CONNECT`.
 
 mod address;
-mod answer;
 mod body;
 mod client;
 mod connect;
 mod dial;
+mod error_response;
 mod fields;
 mod head;
 mod host;
 mod http;
 mod limits;
 mod meter;
-mod pace;
 mod proxy;
+mod rate_limit;
 mod record;
 mod resolve;
 mod response;
@@ -34,8 +35,8 @@ pub use host::{Host, Target, TargetError};
 pub use limits::Limits;
 pub use proxy::{Config, Proxy};
 pub use record::{
-    Counters, Ended, Failure, Kind, News, Record, RecordQueue, Recorder, Records, Refusal, Verdict,
-    record_queue,
+    Counters, Failure, Kind, Record, RecordItem, RecordQueue, Recorder, Records, Refusal, RequestEnd,
+    Verdict, record_queue,
 };
 pub use resolve::{Lookup, Resolve, ScriptedResolver, SystemResolver};
 pub use rules::{Denial, Grounds, HostRule, Mode, RuleError, Rules};

@@ -1,35 +1,35 @@
-//! The numbers that keep one hostile client from costing more than a little.
+//! Limits that bound what a hostile client can cost.
 
 use std::time::Duration;
 
-/// What one sandbox may use of the proxy. The defaults are for production; tests make them small.
+/// What one sandbox may use of the proxy. The defaults are for production; tests use smaller values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Requests that are let through without waiting when there were none for a while, and in a second after that. Each is
-    /// one record; programs that install packages make some hundred.
+    /// The size of a burst of requests that need not wait, and the sustained rate after it. Each request writes one
+    /// record; package managers make a few hundred requests.
     pub requests_at_once: u32,
     pub requests_per_second: u32,
-    /// From the first byte of a request's head to its end; for the first request, from the accepting.
+    /// From the first byte of a request's head to its end; for the first request, from accepting the connection.
     pub head: Duration,
-    /// Between two requests on one connection.
+    /// The idle time between two requests on one connection.
     pub keep_alive: Duration,
-    /// For resolving a name.
+    /// The time to resolve a name.
     pub lookup: Duration,
-    /// For connecting, over all addresses of a name.
+    /// The time to connect, over all addresses of a name.
     pub connect: Duration,
-    /// Without a byte to or from the target, while a plain request is under way.
+    /// The time without a byte to or from the target during a plain request.
     pub exchange_idle: Duration,
-    /// Without a byte in either direction of a tunnel, also when one direction has ended.
+    /// The time without a byte in either direction of a tunnel, also after one direction has ended.
     pub tunnel_idle: Duration,
-    /// For writing a refusal, and for waiting until the client has taken it.
-    pub farewell: Duration,
-    /// Bytes of a head of a request.
+    /// The time to write a refusal, and to wait until the client has read it.
+    pub close: Duration,
+    /// The size of a request's head in bytes.
     pub request_head: usize,
-    /// Bytes of a head of a response.
+    /// The size of a response's head in bytes.
     pub response_head: usize,
-    /// Bytes of a body of a plain request.
+    /// The size of a plain request's body in bytes.
     pub request_body: u64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Limits {
             connect: Duration::from_secs(10),
             exchange_idle: Duration::from_mins(2),
             tunnel_idle: Duration::from_mins(10),
-            farewell: Duration::from_secs(2),
+            close: Duration::from_secs(2),
             request_head: 16 * 1024,
             response_head: 64 * 1024,
             request_body: 4 * 1024 * 1024 * 1024,

@@ -1,4 +1,4 @@
-//! Counts what passes to and from a target and notices when nothing does.
+//! Counts the bytes to and from a target and detects when none flow.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// What passed so far.
+/// The traffic of one request so far.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     up: AtomicU64,
@@ -29,17 +29,17 @@ impl Meter {
         self.down.load(Ordering::Relaxed)
     }
 
-    /// Whether the target's side failed; where both sides are copied at once, the error does not tell.
-    pub(crate) fn target_broke(&self) -> bool {
+    /// Whether the target's side failed; the error of a bidirectional copy does not say which side it was.
+    pub(crate) fn target_failed(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Ends when nothing passed for this long, in either direction.
+    /// Resolves when no byte has passed in either direction for this long.
     pub(crate) async fn idle(&self, limit: Duration) {
         while timeout(limit, self.progress.notified()).await.is_ok() {}
     }
 
-    fn note(&self, counter: &AtomicU64, bytes: usize) {
+    fn count(&self, counter: &AtomicU64, bytes: usize) {
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
         self.progress.notify_one();
     }
@@ -52,7 +52,7 @@ impl Meter {
     }
 }
 
-/// A target's stream under the meter.
+/// A target's stream that counts its bytes.
 #[derive(Debug)]
 pub(crate) struct Metered<S> {
     inner: S,
@@ -70,7 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let this = self.get_mut();
         let before = buf.filled().len();
         let read = ready!(Pin::new(&mut this.inner).poll_read(cx, buf));
-        this.meter.note(&this.meter.down, buf.filled().len() - before);
+        this.meter.count(&this.meter.down, buf.filled().len() - before);
         Poll::Ready(this.meter.note_error(read))
     }
 }
@@ -80,7 +80,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.inner).poll_write(cx, data));
         if let Ok(bytes) = &written {
-            this.meter.note(&this.meter.up, *bytes);
+            this.meter.count(&this.meter.up, *bytes);
         }
         Poll::Ready(this.meter.note_error(written))
     }

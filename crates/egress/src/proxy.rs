@@ -1,4 +1,4 @@
-//! The proxy of one sandbox: takes its connections, has every request checked, answered and recorded.
+//! The proxy of one sandbox: serves its connections, and checks, answers and records every request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 
 use crate::address::AddressPolicy;
-use crate::answer::Answer;
 use crate::client::Client;
 use crate::connect::tunnel;
 use crate::dial::{DialError, Dialer};
+use crate::error_response::ErrorResponse;
 use crate::fields::{Framing, HeadError};
 use crate::head::{Request, RequestHead};
 use crate::host::Target;
 use crate::http::exchange;
 use crate::limits::Limits;
 use crate::meter::Metered;
-use crate::pace::Pace;
-use crate::record::{Book, Counters, Ended, Entry, Failure, Kind, Recorder, Refusal, Verdict};
+use crate::rate_limit::RateLimiter;
+use crate::record::{Counters, Entry, Failure, Kind, Recorder, Refusal, RequestEnd, RequestLog, Verdict};
 use crate::resolve::Resolve;
 use crate::rules::{Grounds, Rules};
 
-/// What a proxy is made of.
+/// What a proxy needs.
 pub struct Config {
-    /// Read anew for each request, and for what is open whenever they change.
+    /// Read for each request, and again for open requests whenever the rules change.
     pub rules: watch::Receiver<Arc<Rules>>,
     pub resolver: Arc<dyn Resolve>,
     pub addresses: AddressPolicy,
@@ -35,7 +35,7 @@ pub struct Config {
     pub recorder: Arc<dyn Recorder>,
 }
 
-/// The way out of one sandbox; cheap to clone, and clones count together.
+/// The proxy of one sandbox; cheap to clone, and clones share limits and counters.
 #[derive(Clone)]
 pub struct Proxy(Arc<Shared>);
 
@@ -43,8 +43,8 @@ struct Shared {
     rules: watch::Receiver<Arc<Rules>>,
     dialer: Dialer,
     limits: Limits,
-    pace: Pace,
-    book: Book,
+    rate_limit: RateLimiter,
+    log: RequestLog,
     slots: Semaphore,
 }
 
@@ -55,30 +55,31 @@ impl Proxy {
             rules,
             dialer: Dialer { resolver, addresses, limits },
             limits,
-            pace: Pace::new(&limits, clock.clone()),
-            book: Book::new(clock, recorder),
+            rate_limit: RateLimiter::new(&limits, clock.clone()),
+            log: RequestLog::new(clock, recorder),
             slots: Semaphore::new(limits.connections),
         }))
     }
 
-    /// Serves one accepted connection to its end. Dropping the future ends it too, and still records it. Connections beyond the
-    /// limit are told so, at the cost of a head each: whoever accepts them bounds their number.
+    /// Serves one accepted connection until it ends. Dropping the future ends it too, and the request is still
+    /// recorded. Connections beyond the limit get an error response after their head was read; the caller must
+    /// bound their number.
     pub async fn serve<S: AsyncRead + AsyncWrite + Send>(&self, stream: S) {
         let client = Client::new(stream);
         match self.0.slots.try_acquire() {
-            Ok(_slot) => self.0.talk(client).await,
-            Err(_) => self.0.turn_away(client).await,
+            Ok(_slot) => self.0.serve_requests(client).await,
+            Err(_) => self.0.refuse_connection(client).await,
         }
     }
 
     pub fn counters(&self) -> Counters {
         let open = self.0.limits.connections - self.0.slots.available_permits();
-        self.0.book.counters(open as u64)
+        self.0.log.counters(open as u64)
     }
 }
 
 impl Shared {
-    async fn talk<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+    async fn serve_requests<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
         let mut first = true;
         loop {
             let head = match client.next_head(&self.limits, first).await {
@@ -87,7 +88,7 @@ impl Shared {
                 Err(error) => Err(error),
             };
             first = false;
-            self.pace.turn().await;
+            self.rate_limit.acquire().await;
             match head {
                 Err(error) => {
                     self.refuse_malformed(&mut client, error).await;
@@ -110,21 +111,21 @@ impl Shared {
             Ok(stream) => {
                 let meter = entry.meter();
                 let target = Metered::new(stream, Arc::clone(&meter));
-                let refused = self.refused_from_now(&head.target, entry.address());
+                let refused = self.until_refused(&head.target, entry.address());
                 entry.end(tokio::select! {
                     ended = Box::pin(tunnel(client, target, &meter, &self.limits)) => ended,
-                    () = refused => Ended::Failed(Failure::RefusedSince),
+                    () = refused => RequestEnd::Failed(Failure::RefusedSince),
                 });
             }
-            Err(answer) => {
+            Err(response) => {
                 drop(entry);
-                client.answer(&answer, false, true, &self.limits).await;
+                client.respond(&response, false, true, &self.limits).await;
                 client.close(&self.limits).await;
             }
         }
     }
 
-    /// Returns whether the client may ask again on this connection.
+    /// Returns whether the client may send another request on this connection.
     async fn http<S: AsyncRead + AsyncWrite + Send>(
         &self,
         client: &mut Client<S>,
@@ -134,49 +135,49 @@ impl Shared {
         let with_body = !matches!(&head.request, Request::Http { method, .. } if method == "HEAD");
         let stream = match reached {
             Ok(stream) => stream,
-            Err(answer) => {
-                // A body that nobody wants would have to be read before the next request.
+            Err(response) => {
+                // An unwanted body would have to be read before the next request.
                 let keep_alive = head.keep_alive && head.body == Framing::None;
                 drop(entry);
-                client.answer(&answer, keep_alive, with_body, &self.limits).await;
+                client.respond(&response, keep_alive, with_body, &self.limits).await;
                 return keep_alive;
             }
         };
         let meter = entry.meter();
         let target = Metered::new(stream, Arc::clone(&meter));
-        let refused = self.refused_from_now(&head.target, entry.address());
+        let refused = self.until_refused(&head.target, entry.address());
         let outcome = tokio::select! {
             outcome = Box::pin(exchange(client, target, head, &meter, &self.limits)) => outcome,
             () = refused => {
-                entry.end(Ended::Failed(Failure::RefusedSince));
+                entry.end(RequestEnd::Failed(Failure::RefusedSince));
                 return false;
             }
         };
-        entry.end(outcome.result.map_or_else(Ended::Failed, |_| Ended::Complete));
+        entry.end(outcome.result.map_or_else(RequestEnd::Failed, |_| RequestEnd::Complete));
         drop(entry);
         match outcome.result {
             Ok(keep_alive) => return keep_alive,
-            Err(failure) if !outcome.answered => {
-                client.answer(&failure.into(), false, with_body, &self.limits).await;
+            Err(failure) if !outcome.response_started => {
+                client.respond(&failure.into(), false, with_body, &self.limits).await;
             }
             Err(_) => {}
         }
         false
     }
 
-    /// Decides by the rules of this moment, resolves and connects.
-    async fn reach(&self, kind: Kind, head: &RequestHead) -> (Entry<'_>, Result<TcpStream, Answer>) {
+    /// Checks the current rules, resolves and connects.
+    async fn reach(&self, kind: Kind, head: &RequestHead) -> (Entry<'_>, Result<TcpStream, ErrorResponse>) {
         let rules = Arc::clone(&self.rules.borrow());
         let target = Some(head.target.clone());
         let grounds = match rules.decide(&head.target) {
             Ok(grounds) => grounds,
             Err(denial) => {
                 let refusal = Refusal::Rule(denial);
-                let answer = Answer::from(&refusal);
-                return (self.book.open(kind, target, Verdict::Refused(refusal)), Err(answer));
+                let response = ErrorResponse::from(&refusal);
+                return (self.log.open(kind, target, Verdict::Refused(refusal)), Err(response));
             }
         };
-        let mut entry = self.book.open(kind, target, Verdict::Allowed(grounds.clone()));
+        let mut entry = self.log.open(kind, target, Verdict::Allowed(grounds.clone()));
         let reached = self.dial(&rules, head, &grounds, &mut entry).await;
         (entry, reached)
     }
@@ -187,29 +188,29 @@ impl Shared {
         head: &RequestHead,
         grounds: &Grounds,
         entry: &mut Entry<'_>,
-    ) -> Result<TcpStream, Answer> {
+    ) -> Result<TcpStream, ErrorResponse> {
         let refusal = match self.dialer.dial(rules, &head.target, grounds).await {
             Ok((stream, address)) => {
-                entry.reached(SocketAddr::ip(&address));
+                entry.set_address(SocketAddr::ip(&address));
                 return Ok(stream);
             }
             Err(DialError::Denied(denial)) => Refusal::Rule(denial),
             Err(DialError::Address(address, class)) => {
-                entry.reached(address);
+                entry.set_address(address);
                 Refusal::Address { target: head.target.clone(), class }
             }
             Err(DialError::Failed(failure)) => {
-                entry.end(Ended::Failed(failure));
+                entry.end(RequestEnd::Failed(failure));
                 return Err(failure.into());
             }
         };
-        let answer = Answer::from(&refusal);
+        let response = ErrorResponse::from(&refusal);
         entry.refuse(refusal);
-        Err(answer)
+        Err(response)
     }
 
-    /// Ends when the rules have changed so that what was reached may not be reached any more.
-    async fn refused_from_now(&self, target: &Target, address: Option<IpAddr>) {
+    /// Resolves when a change of the rules forbids what was connected to.
+    async fn until_refused(&self, target: &Target, address: Option<IpAddr>) {
         let mut rules = self.rules.clone();
         loop {
             let now = Arc::clone(&rules.borrow_and_update());
@@ -220,7 +221,7 @@ impl Shared {
                 return;
             }
             if rules.changed().await.is_err() {
-                // Nobody is left who could change them.
+                // The sender was dropped, so the rules cannot change any more.
                 return std::future::pending().await;
             }
         }
@@ -232,13 +233,13 @@ impl Shared {
         error: HeadError,
     ) {
         let refusal = Refusal::Malformed(error);
-        let answer = Answer::from(&refusal);
-        drop(self.book.open(Kind::Unknown, None, Verdict::Refused(refusal)));
-        client.answer(&answer, false, true, &self.limits).await;
+        let response = ErrorResponse::from(&refusal);
+        drop(self.log.open(Kind::Unknown, None, Verdict::Refused(refusal)));
+        client.respond(&response, false, true, &self.limits).await;
     }
 
-    /// Its request is read all the same, so that it is known where it was to lead.
-    async fn turn_away<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
+    /// Reads the request anyway, so that the record contains its target.
+    async fn refuse_connection<S: AsyncRead + AsyncWrite + Send>(&self, mut client: Client<S>) {
         let head = client.next_head(&self.limits, true).await.ok().flatten();
         let (kind, target) = match head.map(|bytes| RequestHead::parse(&bytes)) {
             Some(Ok(head)) if head.request == Request::Connect => (Kind::Connect, Some(head.target)),
@@ -246,10 +247,10 @@ impl Shared {
             _ => (Kind::Unknown, None),
         };
         let refusal = Refusal::TooManyConnections(self.limits.connections);
-        let answer = Answer::from(&refusal);
-        self.pace.turn().await;
-        drop(self.book.open(kind, target, Verdict::Refused(refusal)));
-        client.answer(&answer, false, true, &self.limits).await;
+        let response = ErrorResponse::from(&refusal);
+        self.rate_limit.acquire().await;
+        drop(self.log.open(kind, target, Verdict::Refused(refusal)));
+        client.respond(&response, false, true, &self.limits).await;
         client.close(&self.limits).await;
     }
 }

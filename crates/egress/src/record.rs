@@ -1,5 +1,5 @@
-//! What happened, for each request: to whom, by which rule, how much, how long, how it ended. Reporting never holds
-//! traffic up, and what could not be reported is counted.
+//! One record per request: its target, the rule that decided, bytes, duration and outcome. Recording never delays
+//! traffic, and records that could not be queued are counted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use crate::host::Target;
 use crate::meter::Meter;
 use crate::rules::{Denial, Grounds};
 
-/// One request, or one connection that did not become a request.
+/// One request, or one connection on which no request could be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub started: DateTime<Utc>,
     pub duration: Duration,
     pub kind: Kind,
-    /// `None` when the request could not be read.
+    /// `None` when the request could not be parsed.
     pub target: Option<Target>,
-    /// The address that was connected to, or that was the reason to refuse.
+    /// The address that was connected to, or that caused the refusal.
     pub address: Option<IpAddr>,
     pub verdict: Verdict,
-    /// Bytes written to the target: all of a tunnel, head and body of a plain request.
+    /// Bytes written to the target: everything in a tunnel, head and body of a plain request.
     pub bytes_up: u64,
     /// Bytes read from the target.
     pub bytes_down: u64,
-    pub ended: Ended,
+    pub ended: RequestEnd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Connect,
     Http,
-    /// The request could not be read.
+    /// The request could not be parsed.
     Unknown,
 }
 
@@ -48,26 +48,26 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// Why a request was refused, in words that its sender can act on. Only normalised names are in it, and never an
-/// address that a name resolved to: that would tell a sandbox about the network around it.
+/// Why a request was refused, in words that its sender can act on. It contains only normalised names, and never an
+/// address that a name resolved to, which would reveal the network around the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{0}")]
     Rule(Denial),
     #[error(
-        "{target} leads to a {class} address, and sandboxes reach the public internet only: an administrator can add \
+        "{target} resolves to a {class} address, but sandboxes may only reach the public internet: an administrator can add \
          an exception for a private `host:port`"
     )]
     Address { target: Target, class: AddressClass },
     #[error("the request is malformed: {0}")]
     Malformed(HeadError),
-    #[error("this sandbox has {0} connections open, which is the most: close some and try again")]
+    #[error("this sandbox already has {0} connections open, which is the limit: close some and try again")]
     TooManyConnections(usize),
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum RequestEnd {
     Complete,
     Refused,
     Failed(Failure),
@@ -75,18 +75,18 @@ pub enum Ended {
     Cancelled,
 }
 
-/// Why a request that was allowed did not come to its end.
+/// Why an allowed request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The name does not resolve.
     NotFound,
-    /// Nobody answers at the address.
+    /// No connection could be made to the address.
     Unreachable,
-    /// Resolving or connecting took too long.
+    /// Resolving or connecting timed out.
     TimedOut,
-    /// Nothing passed for too long.
+    /// No byte passed for too long.
     Idle,
-    /// The client's body stopped coming.
+    /// The client stopped sending its body.
     BodyStalled,
     ClientGone,
     TargetGone,
@@ -94,18 +94,19 @@ pub enum Failure {
     BadBody,
     /// The client's body is longer than allowed.
     BodyTooLong,
-    /// The target does not speak HTTP/1.1 as it should.
+    /// The target does not send valid HTTP/1.1.
     BadResponse,
-    /// The rules changed meanwhile, and refuse it now.
+    /// The rules changed during the request and no longer allow it.
     RefusedSince,
 }
 
-/// Where records go. Called while traffic waits, so it must not block; [`record_queue`] makes one that does not.
+/// Receives the records. It is called while traffic waits, so it must not block; [`record_queue`] creates one that
+/// does not.
 pub trait Recorder: Send + Sync + 'static {
     fn record(&self, record: Record);
 }
 
-/// A recorder that queues at most `capacity` records, and the end they come out of.
+/// Creates a recorder that queues at most `capacity` records, and the receiving end of the queue.
 pub fn record_queue(capacity: usize) -> (RecordQueue, Records) {
     let (sender, receiver) = mpsc::channel(capacity);
     let lost = Arc::<AtomicU64>::default();
@@ -134,32 +135,32 @@ pub struct Records {
     lost: Arc<AtomicU64>,
 }
 
-/// What comes out of the queue.
+/// An item from the record queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum RecordItem {
     Record(Record),
-    /// So many records found the queue full since this was last said.
+    /// This many records were dropped because the queue was full, since this was last reported.
     Lost(u64),
 }
 
 impl Records {
-    /// The next record or loss; `None` when all senders are gone and everything was said.
-    pub async fn next(&mut self) -> Option<News> {
+    /// The next record or loss; `None` when all senders are dropped and everything was delivered.
+    pub async fn next(&mut self) -> Option<RecordItem> {
         if let Some(lost) = self.take_lost() {
             return Some(lost);
         }
         match self.receiver.recv().await {
-            Some(record) => Some(News::Record(record)),
+            Some(record) => Some(RecordItem::Record(record)),
             None => self.take_lost(),
         }
     }
 
-    fn take_lost(&self) -> Option<News> {
-        Some(self.lost.swap(0, Ordering::SeqCst)).filter(|lost| *lost > 0).map(News::Lost)
+    fn take_lost(&self) -> Option<RecordItem> {
+        Some(self.lost.swap(0, Ordering::SeqCst)).filter(|lost| *lost > 0).map(RecordItem::Lost)
     }
 }
 
-/// Sums over all requests that have ended, and the connections of now.
+/// Totals over all finished requests, and the number of open connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub connections: u64,
@@ -169,8 +170,8 @@ pub struct Counters {
     pub bytes_down: u64,
 }
 
-/// Opens and closes entries.
-pub(crate) struct Book {
+/// Creates records and keeps the totals.
+pub(crate) struct RequestLog {
     clock: Clock,
     recorder: Arc<dyn Recorder>,
     allowed: AtomicU64,
@@ -179,7 +180,7 @@ pub(crate) struct Book {
     bytes_down: AtomicU64,
 }
 
-impl Book {
+impl RequestLog {
     pub(crate) fn new(clock: Clock, recorder: Arc<dyn Recorder>) -> Self {
         let zero = AtomicU64::default;
         Self { clock, recorder, allowed: zero(), refused: zero(), bytes_up: zero(), bytes_down: zero() }
@@ -197,19 +198,19 @@ impl Book {
     }
 
     pub(crate) fn open(&self, kind: Kind, target: Option<Target>, verdict: Verdict) -> Entry<'_> {
-        let ended = if matches!(verdict, Verdict::Refused(_)) { Ended::Refused } else { Ended::Cancelled };
+        let ended =
+            if matches!(verdict, Verdict::Refused(_)) { RequestEnd::Refused } else { RequestEnd::Cancelled };
         let (started, duration) = (self.clock.now(), Duration::ZERO);
         let (bytes_up, bytes_down) = (0, 0);
         let record =
             Record { started, duration, kind, target, address: None, verdict, bytes_up, bytes_down, ended };
-        Entry { book: self, record, since: self.clock.elapsed(), meter: Arc::default() }
+        Entry { log: self, record, since: self.clock.elapsed(), meter: Arc::default() }
     }
 }
 
-/// A record in the making. It is reported when it goes out of scope, so that no way out forgets it, not even the
-/// one of a dropped future.
+/// A record in progress. It is reported on drop, so that no code path can forget it, not even a dropped future.
 pub(crate) struct Entry<'a> {
-    book: &'a Book,
+    log: &'a RequestLog,
     record: Record,
     since: Duration,
     meter: Arc<Meter>,
@@ -224,32 +225,32 @@ impl Entry<'_> {
         self.record.address
     }
 
-    pub(crate) fn reached(&mut self, address: IpAddr) {
+    pub(crate) fn set_address(&mut self, address: IpAddr) {
         self.record.address = Some(address);
     }
 
     pub(crate) fn refuse(&mut self, refusal: Refusal) {
         self.record.verdict = Verdict::Refused(refusal);
-        self.record.ended = Ended::Refused;
+        self.record.ended = RequestEnd::Refused;
     }
 
-    pub(crate) fn end(&mut self, ended: Ended) {
+    pub(crate) fn end(&mut self, ended: RequestEnd) {
         self.record.ended = ended;
     }
 }
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        let Self { book, record, .. } = self;
-        record.duration = book.clock.elapsed().saturating_sub(self.since);
+        let Self { log, record, .. } = self;
+        record.duration = log.clock.elapsed().saturating_sub(self.since);
         (record.bytes_up, record.bytes_down) = (self.meter.up(), self.meter.down());
-        book.bytes_up.fetch_add(record.bytes_up, Ordering::Relaxed);
-        book.bytes_down.fetch_add(record.bytes_down, Ordering::Relaxed);
+        log.bytes_up.fetch_add(record.bytes_up, Ordering::Relaxed);
+        log.bytes_down.fetch_add(record.bytes_down, Ordering::Relaxed);
         let counter = match record.verdict {
-            Verdict::Allowed(_) => &book.allowed,
-            Verdict::Refused(_) => &book.refused,
+            Verdict::Allowed(_) => &log.allowed,
+            Verdict::Refused(_) => &log.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        book.recorder.record(record.clone());
+        log.recorder.record(record.clone());
     }
 }

@@ -1,4 +1,4 @@
-//! From a name to addresses. A trait, because what a hostile name server answers must be scripted in tests.
+//! Resolves names to addresses. It is a trait so that tests can script the answers of a hostile name server.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,21 +12,21 @@ use tokio::sync::Semaphore;
 /// The addresses of a name, or why there are none.
 pub type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// Asked once for each connection; what it answers is checked and then used, never asked for again.
+/// Called once per connection; the answer is checked and then used, without a second lookup.
 pub trait Resolve: Send + Sync + 'static {
-    /// `name` is in normal form: lower case, punycode, no dot at the end, no address.
+    /// `name` is in normal form: lower case, punycode, no trailing dot, not an address.
     fn lookup<'a>(&'a self, name: &'a str) -> Lookup<'a>;
 }
 
-/// The machine's resolver. Make one for each sandbox: it is also what bounds how many lookups run at a time,
-/// and a sandbox that asks a dead name server must not make the others wait.
+/// The system's resolver. Create one per sandbox: it also limits concurrent lookups, and a sandbox that queries a
+/// dead name server must not delay the others.
 #[derive(Debug)]
 pub struct SystemResolver {
     slots: Arc<Semaphore>,
 }
 
 impl SystemResolver {
-    /// At most `at_once` lookups run at a time; more wait.
+    /// At most `at_once` lookups run concurrently; others wait.
     pub fn new(at_once: usize) -> Self {
         Self { slots: Arc::new(Semaphore::new(at_once)) }
     }
@@ -35,10 +35,10 @@ impl SystemResolver {
 impl Resolve for SystemResolver {
     fn lookup<'a>(&'a self, name: &'a str) -> Lookup<'a> {
         Box::pin(async move {
-            // The dot at the end keeps the machine's search domains out: `example.com` is that and nothing else.
+            // The trailing dot disables the system's search domains, so `example.com` means only that.
             let name = format!("{name}.");
             let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
-            // A lookup goes on in its thread when the one who asked gives up, so the slot goes with it.
+            // A lookup continues on its thread when the caller gives up, so it keeps its slot until it ends.
             let lookup = tokio::spawn(async move {
                 let found = tokio::net::lookup_host((name, 0)).await;
                 drop(slot);
@@ -49,7 +49,7 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// A resolver for tests, which gives each name its answers one after the other and then the last one again.
+/// A resolver for tests that returns the scripted answers of a name in order, then repeats the last one.
 #[derive(Debug, Default)]
 pub struct ScriptedResolver {
     names: Mutex<HashMap<String, Script>>,
@@ -62,7 +62,7 @@ struct Script {
 }
 
 impl ScriptedResolver {
-    /// Knows no name: every lookup fails.
+    /// Knows no names: every lookup fails.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,7 +74,7 @@ impl ScriptedResolver {
         self
     }
 
-    /// How often a name was asked for.
+    /// How often a name was looked up.
     pub fn calls(&self, name: &str) -> usize {
         self.with(name, |script| script.calls)
     }

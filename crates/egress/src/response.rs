@@ -1,5 +1,5 @@
-//! The head of a response from a target, read as strictly as a request: the client is told where the body ends by
-//! us, so we had better know.
+//! Parses the head of a target's response as strictly as a request, because the proxy tells the client where the
+//! body ends.
 
 use crate::fields::{Fields, Framing, HeadError, lines};
 use crate::head::write_framing;
@@ -10,14 +10,14 @@ const MAX_FIELDS: usize = 256;
 pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     pub(crate) body: Framing,
-    /// What the headers say of a body that is not sent: the answer to `HEAD` tells how long it would be.
+    /// The body that the headers announce without sending it: a response to `HEAD` says how long it would be.
     pub(crate) announced: Framing,
     reason: String,
     fields: Fields,
 }
 
 impl ResponseHead {
-    /// Reads all bytes up to and with the empty line. The answer to `HEAD` has no body, whatever it says.
+    /// Parses a head up to and including the empty line. A response to `HEAD` never has a body.
     pub(crate) fn parse(head: &[u8], to_head: bool) -> Result<Self, HeadError> {
         let mut lines = lines(head)?;
         let first = lines.next().ok_or(HeadError::FirstLine)?;
@@ -37,7 +37,7 @@ impl ResponseHead {
         self.status < 200
     }
 
-    /// The head that the client gets, announcing the body as `framing`.
+    /// The head for the client, announcing the body as `framing`.
     pub(crate) fn for_client(&self, framing: Framing, keep_alive: bool) -> Vec<u8> {
         let mut out = format!("HTTP/1.1 {} {}\r\n", self.status, self.reason).into_bytes();
         self.fields.write_end_to_end(&mut out);

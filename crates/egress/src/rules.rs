@@ -1,12 +1,13 @@
-//! What an organisation lets its sandboxes reach: pure decisions, each with the rule that made it.
+//! Decides what an organisation's sandboxes may reach. The decisions are pure, and each names the rule that made
+//! it.
 //!
-//! - Ports 80 and 443 are open by default. Any other is open only where an allow rule names it; 25 (mail between
-//!   servers) never is, because a gateway that sends spam is shut off by its provider.
-//! - `example.com` is that host alone, `*.example.com` all below it and not itself, `*` every public host.
-//!   An address is written as it is; `[…]` around IPv6.
-//! - An allow rule without a port means 80 and 443, a deny rule without one means all. Deny wins.
-//! - A deny rule for an address also holds for names that resolve to it. A deny rule for a name cannot know
-//!   the name's addresses: what must be kept in is kept by [`Mode::AllowList`], not by denying.
+//! - Ports 80 and 443 are open by default. Other ports need an allow rule that names them. Port 25 (SMTP between
+//!   servers) is never open, because providers shut down machines that send spam.
+//! - `example.com` matches that host alone, `*.example.com` all names below it but not itself, `*` every public
+//!   host. Addresses are written literally, IPv6 in `[…]`.
+//! - An allow rule without a port means 80 and 443; a deny rule without one means all ports. Deny wins.
+//! - A deny rule for an address also applies to names that resolve to it. A deny rule for a name does not cover the
+//!   name's addresses: to confine a sandbox, use [`Mode::AllowList`] rather than deny rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,20 +17,20 @@ use crate::address::AddressClass;
 use crate::host::{Host, Target, TargetError, parse_port, split_port};
 
 const OPEN_PORTS: [u16; 2] = [80, 443];
-const NEVER: u16 = 25;
+const BLOCKED_PORT: u16 = 25;
 
-/// How much is allowed where no rule speaks.
+/// What is allowed when no rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Every public host.
     Open,
-    /// What the allow list names.
+    /// Only what the allow list names.
     AllowList,
     /// Nothing, whatever the lists say.
     Offline,
 }
 
-/// The rules of one sandbox at one moment.
+/// A snapshot of the rules of one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     mode: Mode,
@@ -48,51 +49,51 @@ pub struct HostRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     Every,
-    Below(String),
+    Subdomains(String),
     One(Host),
 }
 
-/// Why something may be reached.
+/// Why a target may be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grounds {
     /// The mode is open and the port is 80 or 443.
     Public,
-    /// This entry of the allow list.
+    /// An entry of the allow list matches.
     Listed(HostRule),
-    /// This exception for a host of a private network.
+    /// An exception for a host in a private network matches.
     Private(Target),
 }
 
-/// Why a target is refused by the rules alone, before it is resolved.
+/// Why the rules refuse a target, before it is resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     #[error("this sandbox is offline: no network access is allowed")]
     Offline,
-    #[error("{0} is refused by the organisation's deny rule `{1}`: an administrator can change it")]
+    #[error("{0} is blocked by the organisation's deny rule `{1}`: ask an administrator to change it")]
     Denied(Target, HostRule),
     #[error("{0} is not on the organisation's allow list: ask an administrator to add it")]
     NotListed(Target),
-    #[error("port {port} of {host} is closed: 80 and 443 are open, any other needs an allow rule such as `{host}:{port}`", host = .0.host, port = .0.port)]
+    #[error("port {port} of {host} is closed: 80 and 443 are open, other ports need an allow rule such as `{host}:{port}`", host = .0.host, port = .0.port)]
     PortClosed(Target),
-    #[error("port {NEVER} (mail between servers) is never open: use a mail service with an HTTPS interface")]
-    PortNever,
+    #[error("port {BLOCKED_PORT} (SMTP between servers) is never open: use a mail service with an HTTPS API")]
+    PortBlocked,
 }
 
-/// Why an entry of a list was refused, in words for the person who wrote it.
+/// Why a list entry is invalid, in words for the person who wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error(
         "`{entry}`: {problem}; write `example.com`, `*.example.com`, `example.com:22` or `example.com:8000-8080`"
     )]
     Entry { entry: String, problem: TargetError },
-    #[error("`{0}` opens port {NEVER}, which is never open: leave it out")]
-    PortNever(String),
+    #[error("`{0}` includes port {BLOCKED_PORT}, which is never open: remove it")]
+    PortBlocked(String),
     #[error("`{entry}`: {problem}; an exception for a private host is written `host:port`")]
     Exception { entry: String, problem: TargetError },
 }
 
 impl Rules {
-    /// No entries in any list.
+    /// Creates rules with empty lists.
     pub fn new(mode: Mode) -> Self {
         Self { mode, allow: Vec::new(), deny: Vec::new(), private: Vec::new() }
     }
@@ -100,8 +101,8 @@ impl Rules {
     /// Adds an entry to the allow list.
     pub fn allow(mut self, entry: &str) -> Result<Self, RuleError> {
         let rule = HostRule::parse(entry)?;
-        if rule.ports.as_ref().is_some_and(|ports| ports.contains(&NEVER)) {
-            return Err(RuleError::PortNever(shown(entry)));
+        if rule.ports.as_ref().is_some_and(|ports| ports.contains(&BLOCKED_PORT)) {
+            return Err(RuleError::PortBlocked(printable(entry)));
         }
         self.allow.push(rule);
         Ok(self)
@@ -113,25 +114,25 @@ impl Rules {
         Ok(self)
     }
 
-    /// Adds an exception, `host:port`. As a name it lifts the check for private, carrier-shared and
-    /// unique-local addresses; as an address it lifts the check for exactly that one. Metadata stays refused.
+    /// Adds an exception, `host:port`. For a name it permits private, carrier-shared and unique-local addresses;
+    /// for an address it permits exactly that one. Metadata addresses stay refused.
     pub fn allow_private(mut self, entry: &str) -> Result<Self, RuleError> {
         let exception = Target::parse(entry, None)
-            .map_err(|problem| RuleError::Exception { entry: shown(entry), problem })?;
-        if exception.port == NEVER {
-            return Err(RuleError::PortNever(shown(entry)));
+            .map_err(|problem| RuleError::Exception { entry: printable(entry), problem })?;
+        if exception.port == BLOCKED_PORT {
+            return Err(RuleError::PortBlocked(printable(entry)));
         }
         self.private.push(exception);
         Ok(self)
     }
 
-    /// Decides before anything is resolved.
+    /// Decides before the target is resolved.
     pub fn decide(&self, target: &Target) -> Result<Grounds, Denial> {
         if self.mode == Mode::Offline {
             return Err(Denial::Offline);
         }
-        if target.port == NEVER {
-            return Err(Denial::PortNever);
+        if target.port == BLOCKED_PORT {
+            return Err(Denial::PortBlocked);
         }
         if let Some(rule) = self.deny.iter().find(|rule| rule.denies(&target.host, target.port)) {
             return Err(Denial::Denied(target.clone(), rule.clone()));
@@ -149,7 +150,7 @@ impl Rules {
         }
     }
 
-    /// The deny rule that names an address which a name resolved to.
+    /// The deny rule that matches an address which a name resolved to.
     pub(crate) fn denies_address(&self, address: IpAddr, port: u16) -> Option<&HostRule> {
         let host = Host::Address(address.to_canonical());
         self.deny.iter().find(|rule| matches!(rule.hosts, Hosts::One(_)) && rule.denies(&host, port))
@@ -157,7 +158,7 @@ impl Rules {
 }
 
 impl Grounds {
-    /// Whether these grounds reach an address of this class.
+    /// Whether these grounds permit an address of this class.
     pub(crate) fn reach(&self, class: AddressClass) -> bool {
         use AddressClass as Class;
         match (self, class) {
@@ -172,16 +173,16 @@ impl Grounds {
 }
 
 impl HostRule {
-    /// Reads `host`, `*.host` or `*`, with an optional `:port` or `:first-last`.
+    /// Parses `host`, `*.host` or `*`, with an optional `:port` or `:first-last`.
     pub fn parse(entry: &str) -> Result<Self, RuleError> {
-        let wrong = |problem| RuleError::Entry { entry: shown(entry), problem };
+        let wrong = |problem| RuleError::Entry { entry: printable(entry), problem };
         let (host, ports) = split_port(entry);
         let ports = ports.map(parse_ports).transpose().map_err(wrong)?;
         let hosts = match host.strip_prefix("*.") {
             _ if host == "*" => Hosts::Every,
             None => Hosts::One(Host::parse(host).map_err(wrong)?),
             Some(parent) => match Host::parse(parent).map_err(wrong)? {
-                Host::Name(name) => Hosts::Below(name),
+                Host::Name(name) => Hosts::Subdomains(name),
                 Host::Address(_) => return Err(wrong(TargetError::Host)),
             },
         };
@@ -206,10 +207,10 @@ impl Hosts {
         match (self, host) {
             (Self::Every, _) => true,
             (Self::One(own), host) => own == host,
-            (Self::Below(parent), Host::Name(name)) => {
+            (Self::Subdomains(parent), Host::Name(name)) => {
                 name.strip_suffix(parent.as_str()).is_some_and(|rest| rest.ends_with('.'))
             }
-            (Self::Below(_), Host::Address(_)) => false,
+            (Self::Subdomains(_), Host::Address(_)) => false,
         }
     }
 }
@@ -220,8 +221,8 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, TargetError> {
     if ports.is_empty() { Err(TargetError::Port) } else { Ok(ports) }
 }
 
-/// The entry as it may be shown in a message: no control characters, and not without end.
-fn shown(entry: &str) -> String {
+/// Makes the entry safe to show in a message: no control characters, limited length.
+fn printable(entry: &str) -> String {
     entry.chars().filter(|letter| !letter.is_control()).take(100).collect()
 }
 
@@ -229,7 +230,7 @@ impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.hosts {
             Hosts::Every => f.write_str("*")?,
-            Hosts::Below(parent) => write!(f, "*.{parent}")?,
+            Hosts::Subdomains(parent) => write!(f, "*.{parent}")?,
             Hosts::One(host) => host.fmt(f)?,
         }
         match &self.ports {

@@ -1,4 +1,4 @@
-//! Something that somebody else runs at a URL: the gateway only connects.
+//! A provider for sandboxes that somebody else runs at a URL: the gateway only connects.
 
 mod tls;
 
@@ -16,15 +16,16 @@ use url::{Host, Url};
 
 use crate::error::{Capability, SandboxError};
 use crate::provider::{
-    ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider, SandboxState,
+    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    SandboxInfo, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use tls::Tls;
 
-const PLACE: &str = "{sessionId}";
-const CONNECT: Duration = Duration::from_secs(10);
+const ID_PLACEHOLDER: &str = "{sessionId}";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Plain HTTP over a network shows every secret to whoever listens, so it has to be allowed by name.
+/// Plain HTTP over a network exposes every secret, so it must be allowed explicitly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlainHttp {
     LoopbackOnly,
@@ -33,49 +34,51 @@ pub enum PlainHttp {
 
 pub struct AttachProvider {
     template: String,
-    /// For an https URL.
+    /// Set for an https URL.
     tls: Option<Tls>,
-    known: Mutex<BTreeSet<SandboxId>>,
+    connected_ids: Mutex<BTreeSet<SandboxId>>,
 }
 
 impl AttachProvider {
-    /// Takes a URL with `{sessionId}` in its path, or without for a single one.
+    /// Accepts a URL with `{sessionId}` in its path, or without it for a single sandbox.
     pub fn new(template: &str, plain: PlainHttp) -> Result<Self, SandboxError> {
-        let url = Url::parse(&template.replace(PLACE, "x"))
-            .map_err(|_| SandboxError::BadSpec("the attach URL is no URL"))?;
+        let url = Url::parse(&template.replace(ID_PLACEHOLDER, "x"))
+            .map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
         let loopback = match url.host() {
             Some(Host::Ipv4(address)) => address.is_loopback(),
             Some(Host::Ipv6(address)) => address.is_loopback(),
             Some(Host::Domain(name)) => name == "localhost",
             None => return Err(SandboxError::BadSpec("the attach URL has no host")),
         };
-        // An id in the host would let an id choose where we connect to.
-        let elsewhere = Url::parse(&template.replace(PLACE, "y")).ok();
+        // A sandbox id in the host would let the id choose where we connect to.
+        let elsewhere = Url::parse(&template.replace(ID_PLACEHOLDER, "y")).ok();
         if elsewhere.as_ref().map(Url::authority) != Some(url.authority()) {
-            return Err(SandboxError::BadSpec("`{sessionId}` belongs into the path of the attach URL"));
+            return Err(SandboxError::BadSpec("`{sessionId}` must be in the path of the attach URL"));
         }
         let tls = match url.scheme() {
             "https" => Some(Tls::new()?),
             "http" if loopback || plain == PlainHttp::Anywhere => None,
             "http" => {
-                return Err(SandboxError::BadSpec("plain http goes to loopback only unless it is allowed"));
+                return Err(SandboxError::BadSpec(
+                    "plain http is only accepted for loopback unless it is allowed explicitly",
+                ));
             }
-            _ => return Err(SandboxError::BadSpec("the attach URL is http or https")),
+            _ => return Err(SandboxError::BadSpec("the attach URL must use http or https")),
         };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(SandboxError::BadSpec("the attach URL carries no credentials"));
+            return Err(SandboxError::BadSpec("the attach URL must not contain credentials"));
         }
-        Ok(Self { template: template.into(), tls, known: Mutex::default() })
+        Ok(Self { template: template.into(), tls, connected_ids: Mutex::default() })
     }
 
-    /// Where the one for this id is.
+    /// The URL of the sandbox with this id.
     pub fn url(&self, id: &SandboxId) -> Result<Url, SandboxError> {
-        Url::parse(&self.template.replace(PLACE, id.as_str()))
-            .map_err(|_| SandboxError::BadSpec("the attach URL is no URL"))
+        Url::parse(&self.template.replace(ID_PLACEHOLDER, id.as_str()))
+            .map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeSet<SandboxId>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connected_ids(&self) -> std::sync::MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.connected_ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -93,15 +96,15 @@ impl Provider for AttachProvider {
         }
     }
 
-    async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
+    async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError> {
         if spec.snapshot.is_some() {
             return Err(SandboxError::Unsupported(Capability::Fork));
         }
         if !spec.injected.is_empty() {
             return Err(SandboxError::Unsupported(Capability::InjectedPorts));
         }
-        let recovered = !self.known().insert(spec.id.clone());
-        Ok(Ensured { id: spec.id.clone(), recovered, made_files: false })
+        let recovered = !self.connected_ids().insert(spec.id.clone());
+        Ok(EnsureOutcome { id: spec.id.clone(), recovered, made_files: false })
     }
 
     async fn snapshot(&self, _: &SandboxId, _: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
@@ -120,25 +123,25 @@ impl Provider for AttachProvider {
         Err(SandboxError::Unsupported(Capability::MemoryPause))
     }
 
-    /// Its processes are somebody else's.
+    /// Its processes belong to somebody else.
     async fn halt(&self, _: &SandboxId) -> Result<(), SandboxError> {
         Ok(())
     }
 
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
-        self.known().remove(id);
+        self.connected_ids().remove(id);
         Ok(())
     }
 
-    /// Nobody tells us how they are, so the state is unknown.
-    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
-        let listed = |id: &SandboxId| Listed { id: id.clone(), state: SandboxState::Unknown };
-        Ok(self.known().iter().map(listed).collect())
+    /// The state is unknown, because nobody reports it.
+    async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError> {
+        let listed = |id: &SandboxId| SandboxInfo { id: id.clone(), state: SandboxState::Unknown };
+        Ok(self.connected_ids().iter().map(listed).collect())
     }
 
-    /// Connects to the URL's host and port; a port inside has no meaning here.
+    /// Connects to the URL's host and port; the port inside the sandbox has no meaning here.
     async fn dial(&self, id: &SandboxId, _: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
-        if !self.known().contains(id) {
+        if !self.connected_ids().contains(id) {
             return Err(SandboxError::NotFound(id.clone()));
         }
         let url = self.url(id)?;
@@ -150,13 +153,13 @@ impl Provider for AttachProvider {
             let stream = stream.map_err(|error| refused(error.kind()))?;
             Ok(match &self.tls {
                 None => Box::new(stream) as Box<dyn ByteStream>,
-                Some(tls) => Box::new(tls.speak(&host, port, stream).await?),
+                Some(tls) => Box::new(tls.handshake(&host, port, stream).await?),
             })
         };
-        timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(refused(io::ErrorKind::TimedOut)))
+        timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| Err(refused(io::ErrorKind::TimedOut)))
     }
 
-    async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+    async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<InjectedConnection>, SandboxError> {
         Err(SandboxError::Unsupported(Capability::InjectedPorts))
     }
 }
@@ -166,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_safe_urls_are_taken() {
+    fn only_safe_urls_are_accepted() {
         let new = |url, plain| AttachProvider::new(url, plain).map(drop);
         for good in ["http://127.0.0.1:1/s/{sessionId}", "http://[::1]/x", "https://host/s/{sessionId}"] {
             assert!(new(good, PlainHttp::LoopbackOnly).is_ok(), "{good}");

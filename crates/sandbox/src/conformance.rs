@@ -1,6 +1,6 @@
-//! What holds for every provider, as checks that each of them runs in its tests.
+//! Checks that hold for every provider; each provider runs them in its tests.
 //!
-//! A check that needs what a provider declares not to have asks for the typed refusal instead.
+//! If a provider declares that it lacks a capability, the check expects the typed error instead.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,33 +11,32 @@ use crate::error::{Capability, SandboxError};
 use crate::provider::{ExpiryOwner, Provider, SandboxState};
 use crate::spec::{SandboxId, SnapshotId, Spec};
 
-/// A provider and how to use it in a test.
+/// The provider under test.
 pub struct Subject<'a> {
     pub provider: &'a dyn Provider,
-    /// Describes a sandbox whose first program answers every connection on `port` with what it was sent, and may be
-    /// asked for more than one at a time.
+    /// Describes a sandbox whose PID 1 echoes every connection on `port`, several at a time.
     pub echo: &'a (dyn Fn(&str) -> Spec + Send + Sync),
     pub port: u16,
 }
 
-/// Names the first check that does not hold.
+/// Runs all checks; the error names the first one that fails.
 pub async fn run(subject: &Subject<'_>) -> Result<Vec<&'static str>, String> {
-    let mut held = Vec::new();
+    let mut passed = Vec::new();
     macro_rules! check {
         ($name:ident) => {
             $name(subject).await.map_err(|why| format!("{}: {why}", stringify!($name)))?;
-            held.push(stringify!($name));
+            passed.push(stringify!($name));
         };
     }
-    check!(ensure_starts_once_and_finds_it_again);
-    check!(dial_reaches_the_inside);
-    check!(unknown_ones_are_told);
-    check!(snapshots_come_back);
+    check!(ensure_starts_once_and_then_recovers);
+    check!(dial_reaches_the_program_inside);
+    check!(unknown_sandboxes_are_errors);
+    check!(snapshots_can_be_started);
     check!(pause_stops_and_resume_continues);
     check!(halt_ends_the_processes_and_keeps_the_files);
-    check!(terminate_ends_and_may_be_repeated);
-    check!(what_is_not_ours_is_only_let_go);
-    Ok(held)
+    check!(terminate_is_idempotent);
+    check!(foreign_sandboxes_are_only_disconnected);
+    Ok(passed)
 }
 
 fn fail<T>(what: &str, got: &T) -> String
@@ -47,7 +46,7 @@ where
     format!("{what}, got {got:?}")
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` takes")]
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 fn text(error: SandboxError) -> String {
     error.to_string()
 }
@@ -57,18 +56,18 @@ async fn state(subject: &Subject<'_>, id: &SandboxId) -> Result<Option<SandboxSt
     Ok(list.into_iter().find(|listed| listed.id == *id).map(|listed| listed.state))
 }
 
-async fn ensure_starts_once_and_finds_it_again(subject: &Subject<'_>) -> Result<(), String> {
+async fn ensure_starts_once_and_then_recovers(subject: &Subject<'_>) -> Result<(), String> {
     let spec = (subject.echo)("conform");
     let first = subject.provider.ensure(&spec).await.map_err(text)?;
     if first.recovered
         || first.id != spec.id
         || first.made_files != subject.provider.capabilities().owns_processes
     {
-        return Err(fail("the first ensure makes a new one", &first));
+        return Err(fail("the first ensure must create a new sandbox", &first));
     }
     let second = subject.provider.ensure(&spec).await.map_err(text)?;
     if !second.recovered {
-        return Err(fail("the second ensure finds it", &second));
+        return Err(fail("the second ensure must find it", &second));
     }
     let want = if subject.provider.capabilities().owns_processes {
         SandboxState::Running
@@ -77,11 +76,11 @@ async fn ensure_starts_once_and_finds_it_again(subject: &Subject<'_>) -> Result<
     };
     match state(subject, &spec.id).await? {
         Some(now) if now == want => Ok(()),
-        other => Err(fail("it is listed", &other)),
+        other => Err(fail("it must be listed", &other)),
     }
 }
 
-/// Sends a word through the echo inside; it may still be starting.
+/// Sends data through the echo server inside, which may still be starting.
 async fn echo(subject: &Subject<'_>, id: &SandboxId) -> Result<(), String> {
     let mut tries = 0;
     let mut stream = loop {
@@ -101,33 +100,33 @@ async fn echo(subject: &Subject<'_>, id: &SandboxId) -> Result<(), String> {
     };
     match tokio::time::timeout(Duration::from_secs(20), talk).await {
         Ok(Ok(back)) if back == b"hello" => Ok(()),
-        other => Err(fail("the echo answers", &other)),
+        other => Err(fail("the echo server must answer", &other)),
     }
 }
 
-async fn dial_reaches_the_inside(subject: &Subject<'_>) -> Result<(), String> {
+async fn dial_reaches_the_program_inside(subject: &Subject<'_>) -> Result<(), String> {
     let id = (subject.echo)("conform").id;
     let (one, two) = tokio::join!(echo(subject, &id), echo(subject, &id));
     one.and(two)
 }
 
-async fn unknown_ones_are_told(subject: &Subject<'_>) -> Result<(), String> {
+async fn unknown_sandboxes_are_errors(subject: &Subject<'_>) -> Result<(), String> {
     let nobody = SandboxId::new("nobody").map_err(text)?;
     match subject.provider.dial(&nobody, subject.port).await.map(drop) {
         Err(SandboxError::NotFound(id)) if id == nobody => {}
-        other => return Err(fail("dialling nobody is NotFound", &other)),
+        other => return Err(fail("dialling an unknown sandbox must be NotFound", &other)),
     }
     subject.provider.terminate(&nobody).await.map_err(text)
 }
 
-async fn snapshots_come_back(subject: &Subject<'_>) -> Result<(), String> {
+async fn snapshots_can_be_started(subject: &Subject<'_>) -> Result<(), String> {
     let provider = subject.provider;
     let id = (subject.echo)("conform").id;
     let mut spec = (subject.echo)("conform-fork");
     let snapshot = match (provider.capabilities().durable_snapshot, provider.snapshot(&id, &[]).await) {
         (false, Err(SandboxError::Unsupported(Capability::DurableSnapshot))) => None,
         (true, Ok(snapshot)) => Some(snapshot),
-        (_, other) => return Err(fail("a snapshot as declared", &other)),
+        (_, other) => return Err(fail("a snapshot must work as declared", &other)),
     };
     if provider.capabilities().fork {
         spec.snapshot.clone_from(&snapshot);
@@ -137,13 +136,13 @@ async fn snapshots_come_back(subject: &Subject<'_>) -> Result<(), String> {
         spec.snapshot = Some(SnapshotId::new("never-made").map_err(text)?);
         match provider.ensure(&spec).await {
             Err(SandboxError::NoSnapshot(_)) => {}
-            other => return Err(fail("an unknown snapshot is told", &other)),
+            other => return Err(fail("an unknown snapshot must be an error", &other)),
         }
     } else {
         spec.snapshot = Some(SnapshotId::new("never-made").map_err(text)?);
         match provider.ensure(&spec).await {
             Err(SandboxError::Unsupported(Capability::Fork)) => {}
-            other => return Err(fail("no fork as declared", &other)),
+            other => return Err(fail("a fork must be unsupported as declared", &other)),
         }
     }
     if let Some(snapshot) = snapshot {
@@ -151,7 +150,7 @@ async fn snapshots_come_back(subject: &Subject<'_>) -> Result<(), String> {
     }
     match state(subject, &spec.id).await? {
         None => Ok(()),
-        other => Err(fail("nothing is left of the fork", &other)),
+        other => Err(fail("the fork must be gone", &other)),
     }
 }
 
@@ -164,20 +163,20 @@ async fn pause_stops_and_resume_continues(subject: &Subject<'_>) -> Result<(), S
                 Err(SandboxError::Unsupported(Capability::MemoryPause)),
                 Err(SandboxError::Unsupported(Capability::MemoryPause)),
             ) => Ok(()),
-            other => Err(fail("no pause as declared", &other)),
+            other => Err(fail("a pause must be unsupported as declared", &other)),
         };
     }
     provider.pause(&id).await.map_err(text)?;
     match state(subject, &id).await? {
         Some(SandboxState::Paused) => {}
-        other => return Err(fail("it is paused", &other)),
+        other => return Err(fail("it must be paused", &other)),
     }
     provider.resume(&id).await.map_err(text)?;
     echo(subject, &id).await?;
     provider.pause(&id).await.map_err(text)?;
     let again = provider.ensure(&(subject.echo)("conform")).await.map_err(text)?;
     if !again.recovered {
-        return Err(fail("ensure resumes a paused one", &again));
+        return Err(fail("ensure must resume a paused sandbox", &again));
     }
     echo(subject, &id).await
 }
@@ -192,49 +191,49 @@ async fn halt_ends_the_processes_and_keeps_the_files(subject: &Subject<'_>) -> R
     }
     match state(subject, &spec.id).await? {
         Some(SandboxState::Dead) => {}
-        other => return Err(fail("it is over and still there", &other)),
+        other => return Err(fail("it must be dead and still listed", &other)),
     }
     let again = provider.ensure(&spec).await.map_err(text)?;
     if again.recovered || again.made_files {
-        return Err(fail("it starts anew with its files", &again));
+        return Err(fail("it must restart with its files", &again));
     }
     echo(subject, &spec.id).await
 }
 
-async fn terminate_ends_and_may_be_repeated(subject: &Subject<'_>) -> Result<(), String> {
+async fn terminate_is_idempotent(subject: &Subject<'_>) -> Result<(), String> {
     let id = (subject.echo)("conform").id;
     subject.provider.terminate(&id).await.map_err(text)?;
     subject.provider.terminate(&id).await.map_err(text)?;
     match subject.provider.dial(&id, subject.port).await.map(drop) {
         Err(SandboxError::NotFound(_)) => {}
-        other => return Err(fail("what is ended is NotFound", &other)),
+        other => return Err(fail("dialling a terminated sandbox must be NotFound", &other)),
     }
     match state(subject, &id).await? {
         None => Ok(()),
-        other => Err(fail("what is ended is not listed", &other)),
+        other => Err(fail("a terminated sandbox must not be listed", &other)),
     }
 }
 
-/// What somebody else runs is only let go: the gateway has nothing to end, to pause or to keep, so that nobody using
-/// it is never a failure of any of these.
-async fn what_is_not_ours_is_only_let_go(subject: &Subject<'_>) -> Result<(), String> {
+/// For sandboxes that somebody else runs, `terminate` only disconnects: the gateway has nothing to stop, pause or
+/// keep, so an unused sandbox never fails any of these calls.
+async fn foreign_sandboxes_are_only_disconnected(subject: &Subject<'_>) -> Result<(), String> {
     let capabilities = subject.provider.capabilities();
-    let not_ours = capabilities.expiry == ExpiryOwner::Nobody;
-    if not_ours == capabilities.owns_processes {
-        return Err(fail("whoever owns processes owns their end", &capabilities));
+    let foreign = capabilities.expiry == ExpiryOwner::Nobody;
+    if foreign == capabilities.owns_processes {
+        return Err(fail("a provider that owns processes must own their expiry", &capabilities));
     }
-    if !not_ours {
+    if !foreign {
         return Ok(());
     }
     if capabilities.memory_pause || capabilities.durable_snapshot || capabilities.fork {
-        return Err(fail("what is not ours is not kept by us", &capabilities));
+        return Err(fail("a provider without processes must not pause, snapshot or fork", &capabilities));
     }
     let spec = (subject.echo)("conform");
     subject.provider.ensure(&spec).await.map_err(text)?;
     subject.provider.terminate(&spec.id).await.map_err(text)?;
     let again = subject.provider.ensure(&spec).await.map_err(text)?;
     if again.recovered {
-        return Err(fail("what was let go is connected anew", &again));
+        return Err(fail("a terminated sandbox must be connected as a new one", &again));
     }
     echo(subject, &spec.id).await?;
     subject.provider.terminate(&spec.id).await.map_err(text)

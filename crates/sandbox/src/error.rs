@@ -1,12 +1,12 @@
-//! Why a sandbox could not be had, and what to do about it. No text holds a key, an environment value or anything
-//! that a program inside has printed.
+//! Why an operation on a sandbox failed, and what to do about it. No message contains a key, an environment value
+//! or output of a program inside.
 
 use std::io;
 
 use crate::spec::{SandboxId, SnapshotId};
 use crate::tree::TreeError;
 
-/// Something that not every provider can do.
+/// Something that not every provider supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     MemoryPause,
@@ -26,30 +26,30 @@ impl std::fmt::Display for Capability {
     }
 }
 
-/// Why a call of a provider failed.
+/// Why a call to a provider failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    #[error("an id is 1 to 64 of a-z, 0-9 and '-': use such a one")]
+    #[error("the id is not valid: use 1 to 64 characters of a-z, 0-9 and '-'")]
     BadId,
-    #[error("the sandbox cannot be described so: {0}")]
+    #[error("the description of the sandbox is not valid: {0}")]
     BadSpec(&'static str),
-    #[error("this provider has no {0}: choose a provider that has, or do without")]
+    #[error("this provider does not support {0}: choose one that does, or do without")]
     Unsupported(Capability),
-    #[error("there is no sandbox {0}: it was ended or never started; start it again")]
+    #[error("sandbox {0} does not exist: it was stopped or never started; start it again")]
     NotFound(SandboxId),
-    #[error("there is no snapshot {0}: it was removed or never made; start without it")]
+    #[error("snapshot {0} does not exist: it was removed or never created; start without it")]
     NoSnapshot(SnapshotId),
-    #[error("bubblewrap is missing: install the package `bubblewrap` or set where it is")]
+    #[error("bubblewrap is missing: install the package `bubblewrap` or configure its path")]
     BubblewrapMissing,
     #[error(
         "this host forbids user namespaces: allow them (kernel.unprivileged_userns_clone, AppArmor) for the gateway"
     )]
     NamespacesForbidden,
-    #[error("all host user ids of the range are in use: end sandboxes or configure a larger range")]
+    #[error("all host user ids of the range are in use: stop some sandboxes or configure a larger range")]
     UidsExhausted,
     #[error("the sandbox did not start: {0}")]
     StartFailed(String),
-    #[error("the program inside ended at once: look at the sandbox's log")]
+    #[error("the program inside exited immediately: see the sandbox's log")]
     InitExited,
     #[error(
         "the sandbox was not ready in time ({0}): the host is overloaded or the program inside hangs; try again"
@@ -57,30 +57,32 @@ pub enum SandboxError {
     Timeout(&'static str),
     #[error("nothing accepts connections on port {port} inside: {kind}")]
     Refused { port: u16, kind: io::ErrorKind },
-    #[error("the other side is not trusted ({0}): name the file of its authority in SSL_CERT_FILE")]
+    #[error(
+        "the server's certificate is not trusted ({0}): set SSL_CERT_FILE to the file of its certificate authority"
+    )]
     Tls(String),
     #[error(
-        "an https attach URL needs authorities to trust, and none were found: install `ca-certificates`, or name a file in SSL_CERT_FILE"
+        "no certificate authorities were found for the https attach URL: install `ca-certificates`, or set SSL_CERT_FILE"
     )]
     NoAuthorities,
-    #[error("port {0} inside is taken by another program: end the sandbox and start it again")]
+    #[error("port {0} inside is used by another program: stop the sandbox and start it again")]
     PortTaken(u16),
-    #[error("the socket broker of the sandbox died: try again, a new one is started")]
+    #[error("the socket broker of the sandbox died: try again, which starts a new one")]
     BrokerDied,
     #[error("the disk is full: free space or lower the number of sandboxes")]
     DiskFull,
     #[error(
         "its files take more than {} and the disk limit is {}: an operator can remove files below the data directory, in \
          `sandboxes/sandboxes/ID/home`, or raise SANDBOX_DISK_MIB and restart the gateway; `proliferate session stop \
-         --discard ID` gives the files up",
+         --discard ID` discards the files",
         mebibytes(*.most), mebibytes(*.limit)
     )]
     OverDisk { limit: u64, most: u64 },
-    #[error("the files inside could not be handled: {0}")]
+    #[error("the sandbox's files could not be processed: {0}")]
     Tree(#[source] TreeError),
-    #[error("the provider's records of this sandbox cannot be read ({0}): look at the data folder by hand")]
+    #[error("the provider's record of this sandbox is not usable ({0}): inspect the data folder")]
     Records(&'static str),
-    #[error("the host refused `{what}`: {kind}")]
+    #[error("the host could not {what}: {kind}")]
     Host { what: &'static str, kind: io::ErrorKind },
 }
 
@@ -89,7 +91,7 @@ fn mebibytes(bytes: u64) -> String {
 }
 
 impl SandboxError {
-    /// Says which step of ours the host refused; a full disk is its own case, as the operator can mend it.
+    /// Names the step that the host refused; a full disk is a separate case, because the operator can fix it.
     pub(crate) fn host(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,

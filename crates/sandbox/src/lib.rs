@@ -1,11 +1,11 @@
-//! Places where an agent's code runs, behind one trait, and the providers that need no account anywhere.
+//! Sandboxes in which an agent's code runs, behind one trait, and the providers that need no external account.
 //!
 //! Everything that comes from inside a sandbox is hostile: its files, its connections, its output. Providers know
-//! nothing of tools, agents or what a session means; they start a program as PID 1, carry bytes to and from its
-//! ports, freeze, copy and end it.
+//! nothing of tools, agents or sessions; they start a program as PID 1, carry bytes to and from its ports, and
+//! pause, copy and stop it.
 //!
-//! - [`local`]: bubblewrap in namespaces of its own, the default.
-//! - [`attach`]: something that somebody else runs at a URL.
+//! - [`local`]: bubblewrap in separate namespaces, the default.
+//! - [`attach`]: a sandbox that somebody else runs at a URL.
 //! - [`process`]: no isolation at all, only with an explicit [`process::Insecure`].
 
 pub mod attach;
@@ -20,7 +20,8 @@ mod tree;
 
 pub use error::{Capability, SandboxError};
 pub use provider::{
-    ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider, SandboxState,
+    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    SandboxInfo, SandboxState,
 };
 pub use spec::{Limits, SandboxId, SnapshotId, Spec};
 pub use tree::TreeError;

@@ -1,9 +1,9 @@
-//! Sandboxes on this host: bubblewrap in namespaces of its own, without a network device, under a user id that owns
+//! Sandboxes on this host: bubblewrap in separate namespaces, without a network device, under a user id that owns
 //! nothing else.
 //!
 //! - bubblewrap never runs as root, and starts with an empty environment: [`launcher`].
-//! - The inside and the gateway reach each other only through sockets that the gateway makes: [`broker`].
-//! - A sandbox outlives the gateway and is known again by its [`identity::Identity`], never by pid alone.
+//! - The sandbox and the gateway reach each other only through sockets that the gateway creates: [`broker`].
+//! - A sandbox outlives the gateway and is recognised by its [`identity::Identity`], never by its pid alone.
 
 mod broker;
 mod bwrap;
@@ -13,9 +13,10 @@ mod disk;
 mod hidden;
 pub(crate) mod identity;
 mod inner;
-mod launched;
 mod launcher;
+mod launcher_process;
 mod leaked;
+mod leaked_processes;
 mod netns;
 mod open_files;
 mod plan;
@@ -23,7 +24,6 @@ mod records;
 mod seccomp;
 mod sockets;
 mod start;
-mod strays;
 mod uids;
 mod watch;
 mod wire;
@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 pub use config::{LimitsReport, LocalConfig, Strength};
 pub use hidden::hidden_main;
-pub use leaked::{Leaked, leaked};
+pub use leaked::{LeakedSandbox, find_leaked_sandboxes};
 
 use self::cgroup::{Cgroups, Controller};
 use self::inner::Inner;
@@ -46,7 +46,8 @@ use self::records::Folders;
 use self::uids::Uids;
 use crate::error::SandboxError;
 use crate::provider::{
-    ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider,
+    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    SandboxInfo,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use crate::tree;
@@ -66,9 +67,9 @@ impl LocalProvider {
         let probe = format!("{}-probe-{}", folders.mark(), std::process::id());
         let cgroups = if config.cgroups { Cgroups::detect(&probe) } else { Cgroups::default() };
         let (live, watches, locks) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let turns = Arc::new(Semaphore::new(watch::turns()));
-        let inner = Inner { config, folders, cgroups, uids, live, watches, turns, locks };
-        // Who opens the folders outside of a runtime only wants to read them.
+        let scan_permits = Arc::new(Semaphore::new(watch::scan_permits()));
+        let inner = Inner { config, folders, cgroups, uids, live, watches, scan_permits, locks };
+        // A caller outside of a runtime (a CLI command) only reads the folders.
         if tokio::runtime::Handle::try_current().is_ok() {
             inner.watch_running()?;
         }
@@ -76,24 +77,24 @@ impl LocalProvider {
     }
 
     pub fn limits_report(&self) -> LimitsReport {
-        let held = |controller, otherwise| {
+        let strength = |controller, otherwise| {
             if self.0.cgroups.has(controller) { Strength::Hard } else { otherwise }
         };
         LimitsReport {
-            memory: held(Controller::Memory, Strength::Soft),
-            // Held by a resource limit where there is no control group.
+            memory: strength(Controller::Memory, Strength::Soft),
+            // Without a control group, a resource limit (RLIMIT_NPROC) enforces this.
             pids: Strength::Hard,
-            cpu: held(Controller::Cpu, Strength::None),
+            cpu: strength(Controller::Cpu, Strength::None),
             disk: Strength::Soft,
             tmp: Strength::Hard,
             files: Strength::Hard,
         }
     }
 
-    /// What the sandboxes that run here take together, as it was seen last.
+    /// The resources that all running sandboxes use together, as of the last check.
     pub fn usage(&self) -> Usage {
         let watches = self.0.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = watches.values().filter(|watch| !watch.is_over()).map(watch::Watch::seen);
+        let running = watches.values().filter(|watch| !watch.has_exited()).map(watch::Watch::last_usage);
         running.fold(Usage::default(), |sum, (memory, disk)| Usage {
             sandboxes: sum.sandboxes + 1,
             memory_bytes: sum.memory_bytes.saturating_add(memory),
@@ -101,16 +102,17 @@ impl LocalProvider {
         })
     }
 
-    /// Runs to its end even if the caller stops waiting: half a start or half an end would leave something behind.
-    async fn whole<T: Send + 'static>(
+    /// Runs `work` to completion even if the caller stops waiting: half a start or half a stop would leave
+    /// something behind.
+    async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, SandboxError>> + Send + 'static,
     ) -> Result<T, SandboxError> {
-        tokio::spawn(work).await.unwrap_or(Err(SandboxError::Records("the work on it broke off")))
+        tokio::spawn(work).await.unwrap_or(Err(SandboxError::Records("an operation on it was aborted")))
     }
 }
 
-/// What sandboxes take of a host.
+/// The resources of a host that sandboxes use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub sandboxes: u64,
@@ -118,15 +120,17 @@ pub struct Usage {
     pub disk_bytes: u64,
 }
 
-/// File work that would hold up other tasks.
+/// Runs file operations on a blocking thread, so that they do not delay other tasks.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, SandboxError> + Send + 'static,
 ) -> Result<T, SandboxError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(SandboxError::Records("the work on it broke off")))
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or(Err(SandboxError::Records("an operation on it was aborted")))
 }
 
-/// Hands connections over until nobody takes them any more.
-pub(crate) async fn accept(port: u16, listener: Arc<TcpListener>, to: mpsc::Sender<Injected>) {
+/// Forwards accepted connections until the receiver is dropped.
+pub(crate) async fn accept(port: u16, listener: Arc<TcpListener>, to: mpsc::Sender<InjectedConnection>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -134,11 +138,11 @@ pub(crate) async fn accept(port: u16, listener: Arc<TcpListener>, to: mpsc::Send
         };
         match accepted {
             Ok((stream, _)) => {
-                if to.send(Injected { port, stream: Box::new(stream) }).await.is_err() {
+                if to.send(InjectedConnection { port, stream: Box::new(stream) }).await.is_err() {
                     return;
                 }
             }
-            // Out of descriptors, or the connection is gone already: neither is better at once.
+            // Out of descriptors, or the connection is already gone: retrying immediately would not help.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
@@ -158,10 +162,10 @@ impl Provider for LocalProvider {
         }
     }
 
-    async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
+    async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError> {
         spec.check()?;
         let (inner, spec) = (self.0.clone(), spec.clone());
-        self.whole(async move {
+        self.run_to_completion(async move {
             let _guard = inner.lock(&spec.id).await;
             inner.ensure(&spec).await
         })
@@ -170,7 +174,7 @@ impl Provider for LocalProvider {
 
     async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError> {
         let (inner, id, without) = (self.0.clone(), id.clone(), without.to_vec());
-        self.whole(async move {
+        self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
             inner.snapshot(&id, without).await
         })
@@ -194,7 +198,7 @@ impl Provider for LocalProvider {
 
     async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let (inner, id) = (self.0.clone(), id.clone());
-        self.whole(async move {
+        self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
             match inner.folders.sandbox(&id).load()? {
                 Some(record) => inner.end_processes(&id, &record).await,
@@ -206,25 +210,25 @@ impl Provider for LocalProvider {
 
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let (inner, id) = (self.0.clone(), id.clone());
-        self.whole(async move {
+        self.run_to_completion(async move {
             let _guard = inner.lock(&id).await;
             inner.terminate(&id).await
         })
         .await
     }
 
-    async fn ended_for(&self, id: &SandboxId) -> Option<String> {
+    async fn stop_reason(&self, id: &SandboxId) -> Option<String> {
         let folder = self.0.folders.sandbox(id);
-        let noted = blocking(move || Ok((folder.last_overuse(), folder.load()?))).await.ok()?;
-        let (Some(overuse), Some(record)) = noted else { return None };
+        let recorded = blocking(move || Ok((folder.last_overuse(), folder.load()?))).await.ok()?;
+        let (Some(overuse), Some(record)) = recorded else { return None };
         (!overuse.restarted).then(|| overuse.explain(record.limits.disk_bytes))
     }
 
-    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
+    async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError> {
         let inner = self.0.clone();
         blocking(move || {
             let ids = inner.folders.ids()?;
-            Ok(ids.into_iter().map(|id| Listed { state: inner.state(&id), id }).collect())
+            Ok(ids.into_iter().map(|id| SandboxInfo { state: inner.state(&id), id }).collect())
         })
         .await
     }
@@ -233,13 +237,13 @@ impl Provider for LocalProvider {
         let held = {
             let _guard = self.0.lock(id).await;
             let (_, identity, _) = self.0.running(id)?;
-            match self.0.known(id).filter(|live| live.identity == identity) {
+            match self.0.cached(id).filter(|live| live.identity == identity) {
                 Some(live) => Ok(live),
                 None => Err(identity),
             }
         };
-        // Somebody else may hold its injected ports, a gateway beside an operator's command: a broker for this once
-        // leaves them alone.
+        // Another process, such as a gateway next to an operator's command, may hold its injected ports: a
+        // temporary broker does not touch them.
         let live = match held {
             Ok(live) => live,
             Err(identity) => {
@@ -260,7 +264,7 @@ impl Provider for LocalProvider {
         Ok(Box::new(netns::connected(socket, port).await?))
     }
 
-    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<InjectedConnection>, SandboxError> {
         let _guard = self.0.lock(id).await;
         let live = self.0.attached(id).await?;
         let (to, from) = mpsc::channel(64);

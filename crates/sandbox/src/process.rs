@@ -1,5 +1,5 @@
-//! No isolation at all: the program runs as the gateway's user, sees the gateway's files and uses the host's network.
-//! For trying things on a machine that has nothing to lose; says so loudly each time.
+//! A provider without isolation: the program runs as the gateway's user, sees the gateway's files and uses the
+//! host's network. For experiments on a machine that has nothing to lose; it logs a warning at each start.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,29 +21,30 @@ use tokio::time::timeout;
 use crate::error::{Capability, SandboxError};
 use crate::local::{accept, identity};
 use crate::provider::{
-    ByteStream, Capabilities, Ensured, ExpiryOwner, Injected, Isolation, Listed, Provider, SandboxState,
+    ByteStream, Capabilities, EnsureOutcome, ExpiryOwner, InjectedConnection, Isolation, Provider,
+    SandboxInfo, SandboxState,
 };
 use crate::spec::{SandboxId, SnapshotId, Spec};
 use crate::tree;
 
-const CONNECT: Duration = Duration::from_secs(10);
-const END: Duration = Duration::from_secs(10);
-/// How often it is looked for what is left to end, and how long is between.
-const TRIES: u32 = 1000;
-const STEP: Duration = Duration::from_millis(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many times, and how far apart, we look for leftover processes.
+const MAX_TRIES: u32 = 1000;
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Says that whoever starts this provider knows that it protects nothing.
+/// Confirms that the caller knows that this provider protects nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Insecure;
 
-/// Programs of this gateway's life only: after a restart they are not found again, but for their end.
+/// Programs live only as long as this gateway: after a restart they are not recovered, only killed.
 pub struct ProcessProvider {
     root: PathBuf,
-    running: Mutex<HashMap<SandboxId, Running>>,
+    running: Mutex<HashMap<SandboxId, RunningProgram>>,
 }
 
 #[derive(Clone)]
-struct Running {
+struct RunningProgram {
     pid: i32,
     handle: Arc<OwnedFd>,
     listeners: Vec<(u16, Arc<TcpListener>)>,
@@ -52,21 +53,21 @@ struct Running {
 impl ProcessProvider {
     pub fn new(root: PathBuf, _: Insecure) -> Result<Self, SandboxError> {
         tracing::warn!(
-            "sandboxes are plain processes: an agent can read and change all that the gateway can"
+            "sandboxes are plain processes: an agent can read and change everything that the gateway can"
         );
-        std::fs::create_dir_all(&root).map_err(SandboxError::host("make the provider's folder"))?;
+        std::fs::create_dir_all(&root).map_err(SandboxError::host("create the provider's folder"))?;
         Ok(Self { root, running: Mutex::default() })
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, Running>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<SandboxId, RunningProgram>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn alive(&self, id: &SandboxId) -> bool {
-        self.running().get(id).is_some_and(|running| !identity::ended(&running.handle))
+        self.running().get(id).is_some_and(|running| !identity::has_exited(&running.handle))
     }
 
-    async fn start(&self, spec: &Spec) -> Result<Running, SandboxError> {
+    async fn start(&self, spec: &Spec) -> Result<RunningProgram, SandboxError> {
         let host = SandboxError::host("start the program");
         let home = self.root.join(spec.id.as_str());
         let workspace = home.join("workspace");
@@ -93,44 +94,44 @@ impl ProcessProvider {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(SandboxError::InitExited)?;
         let handle = Arc::new(identity::open(pid).map_err(&host)?);
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that does not read it ends or goes on; both show later.
+            // A program that does not read its input exits or continues; both show later.
             let _ = stdin.write_all(&spec.stdin).await;
         }
         tokio::spawn(async move { child.wait().await });
-        Ok(Running { pid, handle, listeners })
+        Ok(RunningProgram { pid, handle, listeners })
     }
 }
 
-/// Ends what a program started, then the program itself, blocking this thread. What it started may have a group or a session
-/// of its own and lose its parent, so the program is stopped first: as long as it is there, all of it stays below it, if it
-/// adopts orphans as a supervisor does. Whoever has lost it all the same is known by its home.
-fn end(running: Option<&Running>, home: &Path) -> Result<(), SandboxError> {
-    let first = running.filter(|running| !identity::ended(&running.handle));
+/// Kills all descendants of a program, then the program itself, blocking this thread. A descendant may have its own
+/// group or session and lose its parent, so the program is stopped (SIGSTOP) first: while it exists, all
+/// descendants stay below it, if it adopts orphans as a supervisor does. Others are recognised by their `HOME`.
+fn kill_all(running: Option<&RunningProgram>, home: &Path) -> Result<(), SandboxError> {
+    let first = running.filter(|running| !identity::has_exited(&running.handle));
     if let Some(first) = first {
         let _ = rustix::process::pidfd_send_signal(&first.handle, Signal::STOP);
     }
     let own = i32::try_from(std::process::id()).unwrap_or_default();
-    for _ in 0..TRIES {
-        let found = offspring(first.map(|first| first.pid), home);
+    for _ in 0..MAX_TRIES {
+        let found = descendants(first.map(|first| first.pid), home);
         let handles = found.into_iter().filter(|pid| *pid != own).filter_map(|pid| identity::open(pid).ok());
-        let left: Vec<_> = handles.filter(|handle| !identity::ended(handle)).collect();
+        let left: Vec<_> = handles.filter(|handle| !identity::has_exited(handle)).collect();
         if left.is_empty() {
             let Some(first) = first else { return Ok(()) };
             identity::kill(&first.handle);
-            return if identity::wait(&first.handle, END) {
+            return if identity::wait(&first.handle, KILL_TIMEOUT) {
                 Ok(())
             } else {
-                Err(SandboxError::Timeout("to end"))
+                Err(SandboxError::Timeout("stopping its processes"))
             };
         }
         left.iter().for_each(identity::kill);
-        std::thread::sleep(STEP);
+        std::thread::sleep(RETRY_INTERVAL);
     }
-    Err(SandboxError::Timeout("to end"))
+    Err(SandboxError::Timeout("stopping its processes"))
 }
 
-/// Who descends from a process, without it, and who has this home.
-fn offspring(first: Option<i32>, home: &Path) -> Vec<i32> {
+/// The descendants of a process, without itself, and all processes with this home.
+fn descendants(first: Option<i32>, home: &Path) -> Vec<i32> {
     let mark = [b"HOME=", home.as_os_str().as_encoded_bytes()].concat();
     let has_home = |pid: i32| {
         let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -159,23 +160,23 @@ impl Provider for ProcessProvider {
         }
     }
 
-    async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError> {
+    async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError> {
         spec.check()?;
         if spec.snapshot.is_some() {
             return Err(SandboxError::Unsupported(Capability::Fork));
         }
         let id = spec.id.clone();
         if self.alive(&id) {
-            return Ok(Ensured { id, recovered: true, made_files: false });
+            return Ok(EnsureOutcome { id, recovered: true, made_files: false });
         }
-        // What a dead one has left would keep its ports.
+        // Leftover processes of a dead program would hold its ports.
         self.halt(&id).await?;
         self.running().remove(&id);
         let fresh = !self.root.join(id.as_str()).exists();
         match self.start(spec).await {
             Ok(running) => {
                 self.running().insert(id.clone(), running);
-                Ok(Ensured { id, recovered: false, made_files: fresh })
+                Ok(EnsureOutcome { id, recovered: false, made_files: fresh })
             }
             Err(error) => {
                 if fresh {
@@ -204,24 +205,24 @@ impl Provider for ProcessProvider {
 
     async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let (running, home) = (self.running().get(id).cloned(), self.root.join(id.as_str()));
-        crate::local::blocking(move || end(running.as_ref(), &home)).await
+        crate::local::blocking(move || kill_all(running.as_ref(), &home)).await
     }
 
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError> {
         let running = self.running().remove(id);
         let home = self.root.join(id.as_str());
         crate::local::blocking(move || {
-            end(running.as_ref(), &home)?;
+            kill_all(running.as_ref(), &home)?;
             Ok(tree::remove(&home)?)
         })
         .await
     }
 
-    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
-        let state = |running: &Running| {
-            if identity::ended(&running.handle) { SandboxState::Dead } else { SandboxState::Running }
+    async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError> {
+        let state = |running: &RunningProgram| {
+            if identity::has_exited(&running.handle) { SandboxState::Dead } else { SandboxState::Running }
         };
-        Ok(self.running().iter().map(|(id, r)| Listed { id: id.clone(), state: state(r) }).collect())
+        Ok(self.running().iter().map(|(id, r)| SandboxInfo { id: id.clone(), state: state(r) }).collect())
     }
 
     async fn dial(&self, id: &SandboxId, port: u16) -> Result<Box<dyn ByteStream>, SandboxError> {
@@ -229,14 +230,14 @@ impl Provider for ProcessProvider {
             return Err(SandboxError::NotFound(id.clone()));
         }
         let refused = |kind| SandboxError::Refused { port, kind };
-        match timeout(CONNECT, TcpStream::connect((Ipv4Addr::LOCALHOST, port))).await {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect((Ipv4Addr::LOCALHOST, port))).await {
             Err(_) => Err(refused(io::ErrorKind::TimedOut)),
             Ok(Err(error)) => Err(refused(error.kind())),
             Ok(Ok(stream)) => Ok(Box::new(stream)),
         }
     }
 
-    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<InjectedConnection>, SandboxError> {
         let (to, from) = mpsc::channel(64);
         let running = self.running();
         let found = running.get(id).ok_or_else(|| SandboxError::NotFound(id.clone()))?;

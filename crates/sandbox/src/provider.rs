@@ -1,4 +1,4 @@
-//! What every provider of sandboxes can be asked, whatever runs them.
+//! The trait of all sandbox providers.
 
 use std::path::PathBuf;
 
@@ -14,18 +14,18 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A connection that a program inside made to an injected port.
-pub struct Injected {
+pub struct InjectedConnection {
     pub port: u16,
     pub stream: Box<dyn ByteStream>,
 }
 
-/// A sandbox that runs.
+/// The result of [`Provider::ensure`]: a running sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ensured {
+pub struct EnsureOutcome {
     pub id: SandboxId,
-    /// It ran already and goes on with its memory; what the spec says beside the id was not applied.
+    /// It was already running and keeps its memory; apart from the id, the spec was not applied.
     pub recovered: bool,
-    /// It had no files before: whoever takes this start back may remove them.
+    /// It had no files before: a caller that undoes this start may remove them.
     pub made_files: bool,
 }
 
@@ -33,26 +33,26 @@ pub struct Ensured {
 pub enum SandboxState {
     Running,
     Paused,
-    /// It ran and is over; its files are there.
+    /// It ran and has ended; its files still exist.
     Dead,
-    /// Its start was cut off before its files were whole, so it has none and never ran.
-    Unmade,
+    /// Its start was interrupted before its files were complete, so it has none and never ran.
+    Incomplete,
     /// The provider cannot tell, so nothing may be concluded, least of all that it is dead.
     Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct SandboxInfo {
     pub id: SandboxId,
     pub state: SandboxState,
 }
 
-/// Who ends a sandbox that nobody uses.
+/// Who stops an unused sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryOwner {
     Gateway,
     Provider,
-    /// Somebody else runs it: never end it, only disconnect.
+    /// Somebody else runs it: never stop it, only disconnect.
     Nobody,
 }
 
@@ -63,57 +63,59 @@ pub enum Isolation {
     None,
 }
 
-/// What a provider can do; the rest of its calls answer [`SandboxError::Unsupported`].
+/// What a provider supports; other calls return [`SandboxError::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent questions with yes or no for an answer")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub struct Capabilities {
     pub memory_pause: bool,
     pub durable_snapshot: bool,
     pub fork: bool,
     pub injected_ports: bool,
-    /// It starts and ends what it provides; if not, `terminate` only forgets.
+    /// It starts and stops the processes of its sandboxes; if not, `terminate` only forgets the sandbox.
     pub owns_processes: bool,
     pub expiry: ExpiryOwner,
     pub isolation: Isolation,
 }
 
-/// One way to have sandboxes. Calls about different sandboxes run beside each other, calls about one wait in line.
+/// A provider of sandboxes. Calls for different sandboxes run concurrently, calls for the same sandbox one at a
+/// time.
 #[async_trait]
 pub trait Provider: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
-    /// Finds the sandbox running, else starts it: from its own files if they are there, else from the snapshot, else
-    /// empty. A paused one is resumed. When this fails, nothing of the attempt is left behind.
-    async fn ensure(&self, spec: &Spec) -> Result<Ensured, SandboxError>;
+    /// Finds the running sandbox or starts it: from its own files if they exist, otherwise from the snapshot,
+    /// otherwise empty. A paused sandbox is resumed. A failed start leaves nothing behind.
+    async fn ensure(&self, spec: &Spec) -> Result<EnsureOutcome, SandboxError>;
 
-    /// Keeps a copy of the files under a new name that outlives the sandbox, without these files and folders of the
-    /// home. They stay where they are in the sandbox, and were never in the copy.
+    /// Copies the files under a new name that outlives the sandbox, excluding the given files and folders of the
+    /// home. The excluded files stay in the sandbox and are never written to the copy.
     async fn snapshot(&self, id: &SandboxId, without: &[PathBuf]) -> Result<SnapshotId, SandboxError>;
 
     async fn remove_snapshot(&self, id: &SnapshotId) -> Result<(), SandboxError>;
 
-    /// Stops all processes and keeps their memory.
+    /// Freezes all processes and keeps their memory.
     async fn pause(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
     async fn resume(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
-    /// Ends all processes and keeps the files. Ending what is not there succeeds.
+    /// Kills all processes and keeps the files. Succeeds if there is nothing to stop.
     async fn halt(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
-    /// Ends the sandbox and removes its files. Ending what is not there succeeds.
+    /// Stops the sandbox and removes its files. Succeeds if it does not exist.
     async fn terminate(&self, id: &SandboxId) -> Result<(), SandboxError>;
 
-    /// Why the provider itself ended a sandbox that took too much, in words for people, if it has not been started since.
-    async fn ended_for(&self, _id: &SandboxId) -> Option<String> {
+    /// Why the provider stopped a sandbox that exceeded a limit, in words for people, if it was not started again
+    /// since.
+    async fn stop_reason(&self, _id: &SandboxId) -> Option<String> {
         None
     }
 
     /// All sandboxes of this provider. Changes nothing.
-    async fn list(&self) -> Result<Vec<Listed>, SandboxError>;
+    async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError>;
 
-    /// Connects to a port of the sandbox's own loopback.
+    /// Connects to a port on the sandbox's loopback.
     async fn dial(&self, id: &SandboxId, port: u16) -> Result<Box<dyn ByteStream>, SandboxError>;
 
-    /// Connections that programs inside make to the injected ports, until the receiver is dropped.
-    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError>;
+    /// Connections from programs inside to the injected ports, until the receiver is dropped.
+    async fn listeners(&self, id: &SandboxId) -> Result<mpsc::Receiver<InjectedConnection>, SandboxError>;
 }

@@ -1,4 +1,4 @@
-//! What a sandbox shall be: its name, its first program, its limits and the ports that are injected into it.
+//! The specification of a sandbox: its id, its PID 1, its limits and its injected ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// Ports below this need a privilege to bind, and the broker that binds them has none.
-const FIRST_PORT: u16 = 1024;
+/// Binding lower ports needs a privilege that the broker does not have.
+const MIN_INJECTED_PORT: u16 = 1024;
 /// What fits into a pipe that nobody reads yet.
 const MAX_STDIN: usize = 64 * 1024;
-/// Arguments and variables together; the kernel's own limit is above it on every host.
-const MAX_WORDS: usize = 96 * 1024;
+/// The total size of arguments and variables; below the kernel's limit on every host.
+const MAX_ARGS_AND_ENV: usize = 96 * 1024;
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident) => {
@@ -23,7 +23,8 @@ macro_rules! id_type {
         pub struct $name(String);
 
         impl $name {
-            /// Takes 1 to 64 of `a-z`, `0-9` and `-`: the id becomes the name of a folder and of a control group.
+            /// Accepts 1 to 64 of `a-z`, `0-9` and `-`, because the id becomes the name of a folder and of a
+            /// control group.
             pub fn new(text: impl Into<String>) -> Result<Self, SandboxError> {
                 let text = text.into();
                 let ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -61,15 +62,15 @@ macro_rules! id_type {
 }
 
 id_type!(
-    /// The name of a sandbox, given by the caller.
+    /// The id of a sandbox, chosen by the caller.
     SandboxId
 );
 id_type!(
-    /// The name of a snapshot, given by the provider.
+    /// The id of a snapshot, chosen by the provider.
     SnapshotId
 );
 
-/// How much a sandbox may take. The provider clamps it to what the host allows.
+/// Resource limits of a sandbox. The provider clamps them to what the host allows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     pub memory_bytes: u64,
@@ -96,24 +97,24 @@ impl Default for Limits {
     }
 }
 
-/// A sandbox to be had.
+/// The specification of a sandbox.
 #[derive(Clone)]
 pub struct Spec {
     pub id: SandboxId,
     /// Program and arguments of PID 1.
     pub init: Vec<String>,
-    /// Programs of the host that are visible inside, read-only, in `/opt` by these names.
+    /// Programs of the host that are visible inside, read-only, in `/opt` under these names.
     pub programs: BTreeMap<String, PathBuf>,
-    /// What PID 1 reads once from its standard input, a key for example.
+    /// The standard input of PID 1, for example a key; it can be read once.
     pub stdin: Vec<u8>,
-    /// The only variables inside, beside `HOME`, `USER`, `PATH` and `LANG` (which may be given here too).
+    /// The environment inside, in addition to `HOME`, `USER`, `PATH` and `LANG`, which it may override.
     pub env: BTreeMap<String, String>,
     pub limits: Limits,
-    /// Connections from inside to 127.0.0.1 on these ports arrive at the gateway.
+    /// Connections from inside to these ports on 127.0.0.1 arrive at the gateway.
     pub injected: BTreeSet<u16>,
     /// Start with the files of this snapshot.
     pub snapshot: Option<SnapshotId>,
-    /// A root filesystem folder of the operator's instead of the host's `/usr`.
+    /// A root filesystem folder of the operator, used instead of the host's `/usr`.
     pub rootfs: Option<PathBuf>,
 }
 
@@ -132,7 +133,7 @@ impl Spec {
         }
     }
 
-    /// Refuses what would fail later and less clearly.
+    /// Rejects specs that would fail later with a less clear error.
     pub(crate) fn check(&self) -> Result<(), SandboxError> {
         let words = self.init.iter().chain(self.env.keys()).chain(self.env.values());
         if self.init.first().is_none_or(String::is_empty) {
@@ -140,33 +141,35 @@ impl Spec {
         }
         if words.clone().any(|w| w.contains('\0')) || self.env.keys().any(|k| k.is_empty() || k.contains('='))
         {
-            return Err(SandboxError::BadSpec("arguments and variables have no NUL, names no '='"));
+            return Err(SandboxError::BadSpec(
+                "arguments and variables must not contain NUL, variable names no '='",
+            ));
         }
-        if !self.programs.keys().all(|name| is_plain(name)) {
-            return Err(SandboxError::BadSpec("a program's name is made of a-z, 0-9 and '-'"));
+        if !self.programs.keys().all(|name| is_valid_name(name)) {
+            return Err(SandboxError::BadSpec("a program's name may only contain a-z, 0-9 and '-'"));
         }
-        if words.map(String::len).sum::<usize>() > MAX_WORDS {
+        if words.map(String::len).sum::<usize>() > MAX_ARGS_AND_ENV {
             return Err(SandboxError::BadSpec("arguments and variables are too long"));
         }
         if self.stdin.len() > MAX_STDIN {
-            return Err(SandboxError::BadSpec("standard input is at most 64 KiB"));
+            return Err(SandboxError::BadSpec("standard input must not exceed 64 KiB"));
         }
-        if self.injected.iter().any(|port| *port < FIRST_PORT) {
-            return Err(SandboxError::BadSpec("injected ports start at 1024"));
+        if self.injected.iter().any(|port| *port < MIN_INJECTED_PORT) {
+            return Err(SandboxError::BadSpec("injected ports must be 1024 or above"));
         }
         let l = &self.limits;
         if [l.memory_bytes, l.pids, l.cpu_millis, l.disk_bytes, l.tmp_bytes, l.files].contains(&0) {
-            return Err(SandboxError::BadSpec("a limit of zero runs nothing"));
+            return Err(SandboxError::BadSpec("a limit must not be zero"));
         }
         Ok(())
     }
 }
 
-fn is_plain(name: &str) -> bool {
+fn is_valid_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Variables and standard input may be secret, so they are only counted.
+/// Variables and standard input may be secret, so only their sizes are shown.
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spec")
@@ -185,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_cannot_leave_its_folder() {
+    fn id_cannot_escape_its_folder() {
         for bad in ["", ".", "..", "a/b", "A", "a_b", "a\0", "ä", &"a".repeat(65)] {
             assert!(matches!(SandboxId::new(bad), Err(SandboxError::BadId)), "{bad:?}");
         }
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_spec_is_refused_and_a_printed_one_shows_no_secret() {
+    fn invalid_spec_is_refused_and_debug_output_hides_secrets() {
         let good = Spec::new(SandboxId::new("a").unwrap(), vec!["/bin/true".into()]);
         assert!(good.check().is_ok());
         let bad: [fn(&mut Spec); 7] = [

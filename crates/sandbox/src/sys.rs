@@ -1,5 +1,5 @@
-//! The only calls that the compiler cannot check: two about namespaces and one about
-//! descriptors by number, for which no safe wrapper exists.
+//! The only unsafe calls: two about namespaces and one about raw descriptor numbers, for which no safe wrapper
+//! exists.
 #![expect(unsafe_code, reason = "one ioctl, one unshare and descriptors by number, all unsafe in rustix")]
 
 use std::io;
@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode};
 use rustix::thread::UnshareFlags;
 
-/// `NS_GET_USERNS`: gives a new descriptor of the user namespace that owns a namespace.
+/// `NS_GET_USERNS`: returns a new descriptor of the user namespace that owns a namespace.
 struct OwningUserNamespace;
 
-// SAFETY: the request takes no argument, writes no memory, and answers a new descriptor that nobody else owns.
+// SAFETY: the request takes no argument, writes no memory, and returns a new descriptor that nobody else owns.
 unsafe impl Ioctl for OwningUserNamespace {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -28,31 +28,31 @@ unsafe impl Ioctl for OwningUserNamespace {
         out: IoctlOutput,
         _: *mut rustix::ffi::c_void,
     ) -> rustix::io::Result<Self::Output> {
-        // SAFETY: a non-negative answer of this request is a fresh descriptor.
+        // SAFETY: a non-negative result of this request is a fresh descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(out) })
     }
 }
 
 pub(crate) fn owning_user_namespace(namespace: impl AsFd) -> io::Result<OwnedFd> {
-    // SAFETY: see the implementation above; on a file that is no namespace the kernel answers ENOTTY.
+    // SAFETY: see the implementation above; the kernel returns ENOTTY for a file that is not a namespace.
     Ok(unsafe { rustix::ioctl::ioctl(namespace, OwningUserNamespace) }?)
 }
 
-/// Gives this process its own table of mounts. Call it with one thread only.
-pub(crate) fn private_mount_table() -> io::Result<()> {
-    // SAFETY: a new mount namespace shares no memory and no descriptors differently; with one thread, which is all
-    // that the launcher has, no other thread is left behind in the old one.
+/// Moves this process into its own mount namespace. The process must have only one thread.
+pub(crate) fn unshare_mount_namespace() -> io::Result<()> {
+    // SAFETY: a new mount namespace does not change how memory or descriptors are shared; the launcher has one
+    // thread, so no other thread stays behind in the old namespace.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?)
 }
 
-/// Marks every descriptor above the standard ones to be closed when this process becomes another program. Whoever
-/// started the gateway may have left descriptors open in it, and bubblewrap hands on all that it finds.
-pub(crate) fn keep_inherited_descriptors_out() -> io::Result<()> {
+/// Sets close-on-exec on all descriptors above stderr. Whoever started the gateway may have left descriptors open
+/// in it, and bubblewrap passes on everything that it inherits.
+pub(crate) fn close_inherited_descriptors_on_exec() -> io::Result<()> {
     let names: Vec<_> =
         std::fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.file_name()).collect();
     for number in names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()).filter(|n| *n > 2) {
-        // SAFETY: the borrow ends with this call; a number that is closed by now, like that of the listing itself,
-        // is answered with EBADF.
+        // SAFETY: the borrow ends with this call; for a number that is closed by now, like that of the listing
+        // itself, the kernel returns EBADF.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         match rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC) {
             Ok(()) | Err(rustix::io::Errno::BADF) => {}

@@ -1,13 +1,13 @@
 //! Copying, measuring and removing a folder whose content is hostile and may change meanwhile.
 //!
-//! Nothing is done by path: every step opens one name below a handle without following links, and looks at what the
-//! handle is. So a link, or a folder swapped for a link in the middle, cannot lead outside. Sockets, pipes and
-//! devices are left out of copies; set-id bits are dropped, as a copy belongs to the gateway's user.
+//! Nothing is done by path: every step opens one name below a handle without following symlinks, and checks what
+//! the handle is. A symlink, or a folder swapped for a symlink in the middle, therefore cannot lead outside. Copies
+//! omit sockets, pipes and devices, and drop set-id bits, because a copy belongs to the gateway's user.
 
 mod copy;
-mod kept;
+mod ensure_folder;
 mod links;
-mod opened;
+mod permissions;
 mod remove;
 
 use std::io;
@@ -18,24 +18,24 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) use copy::{Copy, Owner};
-pub(crate) use kept::keep_folder;
+pub(crate) use ensure_folder::ensure_folder;
 pub(crate) use remove::remove;
 
-use self::opened::Opened;
+use self::permissions::OpenFolder;
 
-/// Deeper than any honest tree, and few enough open handles.
+/// Deeper than any legitimate tree, and a small enough number of open handles.
 const MAX_DEPTH: usize = 128;
-/// More names than this cost the gateway too much to look at.
+/// Scanning more entries than this costs the gateway too much.
 pub(crate) const MAX_ENTRIES: u64 = 4_000_000;
 
-/// Why a folder could not be handled.
+/// Why a folder could not be processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     #[error("folders are nested more than {MAX_DEPTH} deep: flatten them")]
     TooDeep,
     #[error("there are more than {MAX_ENTRIES} files: remove some")]
     TooMany,
-    #[error("they hold more than {0} bytes: remove some")]
+    #[error("the files take more than {0} bytes: remove some")]
     TooLarge(u64),
     #[error("{0}")]
     Io(io::ErrorKind),
@@ -53,7 +53,7 @@ impl From<Errno> for TreeError {
     }
 }
 
-/// Opens a folder of ours; only the last name of the path is checked not to be a link.
+/// Opens a folder of ours; only the last component of the path must not be a symlink.
 pub(crate) fn open_top(path: &Path) -> Result<OwnedFd, TreeError> {
     Ok(rustix::fs::open(path, FOLDER, Mode::empty())?)
 }
@@ -68,9 +68,9 @@ fn open_folder(parent: impl AsFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errn
     rustix::fs::openat(parent, name, FOLDER, Mode::empty())
 }
 
-/// `None` for what has vanished, or became something else, since it was seen: that is simply not there any more.
-/// Every other failure is one, or a copy would lack what could not be opened and a measure what is hidden.
-fn unless_gone<T>(done: Result<T, Errno>) -> Result<Option<T>, Errno> {
+/// `None` for an entry that vanished, or changed its type, since it was listed. Every other error is an error, or a
+/// copy would silently omit what could not be opened, and a measurement what is hidden.
+fn none_if_gone<T>(done: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match done {
         Ok(done) => Ok(Some(done)),
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL) => Ok(None),
@@ -78,7 +78,7 @@ fn unless_gone<T>(done: Result<T, Errno>) -> Result<Option<T>, Errno> {
     }
 }
 
-fn look(parent: impl AsFd, name: &std::ffi::CStr) -> Result<Stat, Errno> {
+fn stat_entry(parent: impl AsFd, name: &std::ffi::CStr) -> Result<Stat, Errno> {
     rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
@@ -86,36 +86,36 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// What a folder takes.
+/// The size of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// On disk, links counted once.
+    /// On disk; a file with several hard links counts once.
     pub(crate) bytes: u64,
     pub(crate) names: u64,
 }
 
-/// Counts what is in a folder. Stops with an error above `most` bytes.
+/// Measures a folder. Fails above `most` bytes.
 pub(crate) fn measure(top: &Path, most: u64) -> Result<Size, TreeError> {
-    let mut sum = Sum { size: Size::default(), most };
-    sum.folder(&Opened::top(top)?, 0)?;
+    let mut sum = Measurement { size: Size::default(), most };
+    sum.folder(&OpenFolder::top(top)?, 0)?;
     Ok(sum.size)
 }
 
-struct Sum {
+struct Measurement {
     size: Size,
     most: u64,
 }
 
-impl Sum {
-    fn folder(&mut self, folder: &Opened, depth: usize) -> Result<(), TreeError> {
+impl Measurement {
+    fn folder(&mut self, folder: &OpenFolder, depth: usize) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
         folder.each_name(|name| {
-            let Some(stat) = unless_gone(look(folder.handle(), name))? else { return Ok(()) };
+            let Some(stat) = none_if_gone(stat_entry(folder.handle(), name))? else { return Ok(()) };
             self.add(&stat)?;
             if kind(&stat) == FileType::Directory
-                && let Some(inner) = Opened::folder(folder.handle(), name, &stat)?
+                && let Some(inner) = OpenFolder::folder(folder.handle(), name, &stat)?
             {
                 self.folder(&inner, depth + 1)?;
             }

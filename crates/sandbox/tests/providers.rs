@@ -1,6 +1,6 @@
-//! Every provider runs the same checks.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
-#![expect(clippy::print_stdout, reason = "what was not tried has to be said")]
+//! Runs the conformance checks on every provider.
+#![expect(clippy::unwrap_used, reason = "a failed step ends the test")]
+#![expect(clippy::print_stdout, reason = "skipped checks must be reported")]
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ async fn process() {
     conforms(&ProcessProvider::new(folder.path().join("data"), Insecure).unwrap(), port).await;
 }
 
-/// Starts one program with a group and a session of its own and one that has lost its parent, and says which they are.
+/// Starts one child in its own session and one orphan, and writes their pids to files.
 const FAMILY: &str = r"
     use POSIX;
     $SIG{CHLD} = 'IGNORE';
@@ -58,7 +58,7 @@ const FAMILY: &str = r"
 ";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_ends_with_all_that_it_started_in_groups_of_their_own() {
+async fn stopping_a_process_kills_its_detached_children() {
     let folder = tempfile::tempdir().unwrap();
     let provider = ProcessProvider::new(folder.path().join("data"), Insecure).unwrap();
     let spec = Spec::new(
@@ -80,7 +80,10 @@ async fn a_process_ends_with_all_that_it_started_in_groups_of_their_own() {
         assert_eq!(home.exists(), kept);
         for pid in pids {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-            assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "it runs on: {stat:?}");
+            assert!(
+                stat.as_ref().map_or(true, |stat| stat.contains(") Z ")),
+                "the process still runs: {stat:?}"
+            );
         }
     }
 }

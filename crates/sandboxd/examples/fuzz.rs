@@ -1,6 +1,7 @@
-//! Fuzzes the reader of requests for as many seconds as it is told: `cargo run --release -p sandboxd --example fuzz 3600`.
+//! Fuzzes the request parser for the given number of seconds: `cargo run --release -p sandboxd --example fuzz
+//! 3600`.
 
-#![expect(clippy::unwrap_used, reason = "a tool for developers fails by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "a developer tool may panic, like the tests")]
 
 #[path = "../tests/fuzz/targets.rs"]
 mod targets;

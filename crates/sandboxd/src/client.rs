@@ -1,5 +1,5 @@
-//! The host's side. The inside may be in anybody's hands: what it answers is bounded, parsed and cut to size, and
-//! whoever waits for it waits for a limited time.
+//! The gateway's client for sandboxd. Whoever controls the sandbox may control its answers: every answer is limited
+//! in size, parsed and sanitised, and every wait has a timeout.
 
 mod calls;
 mod exec;
@@ -12,18 +12,17 @@ use clock::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
 
 pub use calls::{Connection, FileContent, LogStream};
-pub use exec::{Collected, ExecControl, ExecHandle, ExecInput, ExecOutput};
+pub use exec::{ExecControl, ExecHandle, ExecInput, ExecOutput, ExecResult};
 
 use crate::protocol::{Answer, MAX_DOCUMENT, Refusal, Request};
 
-/// Longer texts of the inside are cut.
+/// Longer messages from the sandbox are truncated.
 const MAX_MESSAGE: usize = 512;
 const MAX_MISSING: usize = 1_000;
 
-/// Why the inside did not do what it was asked for.
+/// Why a request to the sandbox failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
     #[error("the sandbox refused: {0}")]
@@ -34,58 +33,59 @@ pub enum ClientError {
     TimedOut,
     #[error("the sandbox sent more than {0} bytes")]
     TooLarge(usize),
-    #[error("the sandbox answered nonsense: {0}")]
-    Nonsense(&'static str),
-    #[error("the request cannot be written")]
+    #[error("the sandbox sent an invalid answer: {0}")]
+    InvalidAnswer(&'static str),
+    #[error("the request cannot be encoded")]
     BadRequest,
 }
 
-/// The inside of one sandbox. Clones share the channel, which ends when all are gone.
+/// A connection to the sandboxd of one sandbox. Clones share the channel, which ends when all are dropped.
 #[derive(Clone)]
 pub struct Sandboxd {
     caller: Caller,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Sandboxd {
-    /// How long an answer may take, unless [`Sandboxd::with_patience`] says otherwise.
-    pub const PATIENCE: Duration = Duration::from_secs(30);
+    /// The timeout of a request, unless [`Sandboxd::with_timeout`] changes it.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// Shakes hands over `io` (which should not delay small writes) and runs the channel in a task of its own.
+    /// Performs the handshake over `io` (which should not delay small writes) and spawns the channel's driver.
     pub async fn connect<Io>(io: Io, key: &Key, limits: Limits, rng: &Rng) -> Result<Self, HandshakeError>
     where
         Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (caller, driver) = channel::connect(io, key, limits, rng).await?;
-        // Why it ended is told to every conversation.
+        // The driver's error reaches the callers through their streams.
         tokio::spawn(driver.run());
-        Ok(Self { caller, patience: Self::PATIENCE })
+        Ok(Self { caller, timeout: Self::DEFAULT_TIMEOUT })
     }
 
-    /// Whether the channel has ended, as one does that was silent for too long: only a new one reaches the inside then.
+    /// Whether the channel has ended, for example because it was silent for too long. A new connection is then
+    /// needed.
     pub fn is_closed(&self) -> bool {
         self.caller.is_closed()
     }
 
     #[must_use]
-    pub fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
     async fn open(&self, request: &Request) -> Result<Stream, ClientError> {
         let request = serde_json::to_vec(request).map_err(|_| ClientError::BadRequest)?;
-        self.within(async { Ok(self.caller.open(request).await?) }).await
+        self.with_deadline(async { Ok(self.caller.open(request).await?) }).await
     }
 
-    /// A request that is answered at once, with no bytes beside it.
+    /// Sends a request that has no body and a single answer.
     async fn call<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
         let mut stream = self.open(request).await?;
         stream.sender.end();
-        self.within(collect_answer(&mut stream.receiver)).await
+        self.with_deadline(collect_answer(&mut stream.receiver)).await
     }
 
-    /// A request with a JSON body that may be longer than a frame.
+    /// Sends a request with a JSON body that may be longer than a frame.
     async fn call_with<T: DeserializeOwned>(
         &self,
         request: &Request,
@@ -97,15 +97,18 @@ impl Sandboxd {
             send_all(&mut sender, body.into()).await?;
             collect_answer(&mut receiver).await
         };
-        self.within(sending).await
+        self.with_deadline(sending).await
     }
 
-    async fn within<T>(&self, work: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-        timeout(self.patience, work).await.unwrap_or(Err(ClientError::TimedOut))
+    async fn with_deadline<T>(
+        &self,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or(Err(ClientError::TimedOut))
     }
 }
 
-/// Sends and ends. That the inside has finished before it took all is no fault: its answer says why.
+/// Sends everything and ends the stream. If sandboxd finishes before it has read everything, its answer says why.
 async fn send_all(sender: &mut channel::Sender, bytes: Bytes) -> Result<(), ClientError> {
     match sender.send(Lane::Main, bytes).await {
         Ok(()) | Err(StreamError::Finished) => {}
@@ -121,18 +124,18 @@ async fn collect_answer<T: DeserializeOwned>(receiver: &mut Receiver) -> Result<
     match read_answer::<T>(&text)? {
         Ok(done) => Ok(done),
         Err(length) if length == document.len() => {
-            read_answer(&document)?.map_err(|_| ClientError::Nonsense("a document within a document"))
+            read_answer(&document)?.map_err(|_| ClientError::InvalidAnswer("a nested document"))
         }
-        Err(_) => Err(ClientError::Nonsense("a document of another length")),
+        Err(_) => Err(ClientError::InvalidAnswer("a document of the wrong length")),
     }
 }
 
-/// All bytes of the main lane, if they are no more than `most`.
+/// Reads all bytes of the main lane; fails if there are more than `most`.
 async fn collect(receiver: &mut Receiver, most: usize) -> Result<Vec<u8>, ClientError> {
     let mut all = Vec::new();
     while let Some(chunk) = receiver.recv().await? {
         if chunk.lane != Lane::Main {
-            return Err(ClientError::Nonsense("errors where there are none"));
+            return Err(ClientError::InvalidAnswer("unexpected stderr output"));
         }
         if all.len() + chunk.bytes.len() > most {
             return Err(ClientError::TooLarge(most));
@@ -142,23 +145,23 @@ async fn collect(receiver: &mut Receiver, most: usize) -> Result<Vec<u8>, Client
     Ok(all)
 }
 
-/// The answer, or the length of the document that holds it.
+/// Parses the answer, or the length of the document that contains it.
 fn read_answer<T: DeserializeOwned>(text: &[u8]) -> Result<Result<T, usize>, ClientError> {
     match serde_json::from_slice(text) {
         Ok(Answer::Ok(done)) => Ok(Ok(done)),
         Ok(Answer::Document(length)) => Ok(Err(length)),
-        Ok(Answer::Refused(refusal)) => Err(ClientError::Refused(tamed(refusal))),
-        Err(_) => Err(ClientError::Nonsense("not an answer to this request")),
+        Ok(Answer::Refused(refusal)) => Err(ClientError::Refused(sanitize(refusal))),
+        Err(_) => Err(ClientError::InvalidAnswer("it does not match the request")),
     }
 }
 
-/// The texts of a refusal end in logs and on screens.
-fn tamed(mut refusal: Refusal) -> Refusal {
-    let tame = |text: &str| -> String {
+/// Truncates the texts of a refusal and removes control characters, because they reach logs and terminals.
+fn sanitize(mut refusal: Refusal) -> Refusal {
+    let clean = |text: &str| -> String {
         text.chars().take(MAX_MESSAGE).map(|c| if c.is_control() { ' ' } else { c }).collect()
     };
-    refusal.message = tame(&refusal.message);
+    refusal.message = clean(&refusal.message);
     refusal.missing.truncate(MAX_MISSING);
-    refusal.missing.iter_mut().for_each(|name| *name = tame(name));
+    refusal.missing.iter_mut().for_each(|name| *name = clean(name));
     refusal
 }

@@ -1,11 +1,11 @@
-//! `proliferate sandboxd`: PID 1 inside a sandbox, and the host's client for it.
+//! `proliferate sandboxd`: the server that runs as PID 1 inside a sandbox, and the gateway's client for it.
 //!
-//! [`inside`] runs where the agent runs, under the agent's own uid: it believes nobody who has not proved the key that
-//! came to it on its standard input. [`client`] runs in the gateway and believes nothing that the inside says: every
-//! answer is bounded, typed and timed. Between them is one [`channel`], and on it the words of [`protocol`].
+//! [`server`] runs next to the agent, under the agent's uid: it accepts only peers that prove the key it received
+//! on its standard input. [`client`] runs in the gateway and trusts nothing that the sandbox sends: every answer
+//! has a size limit, a type and a timeout. They talk over one [`channel`] in the messages of [`protocol`].
 
 pub mod client;
-pub mod inside;
 pub mod protocol;
+pub mod server;
 
 pub use client::{ClientError, ExecHandle, Sandboxd};

@@ -1,11 +1,11 @@
-//! What is said on the channel: one JSON request opens a conversation, one JSON answer ends it.
+//! The messages on the channel: one JSON request opens a stream, one JSON answer finishes it.
 //!
-//! The inside refuses fields that it does not know, since a request that means more than it understands must not be
-//! half done; the host ignores them in answers. New optional fields of requests come with a new channel version.
+//! The server refuses unknown fields, because it must not half-perform a request that it does not fully understand;
+//! the client ignores them in answers. New optional request fields need a new channel version.
 //!
-//! What else flows in a conversation:
+//! What else a stream carries:
 //!
-//! | request | caller → inside | inside → caller |
+//! | request | client → server | server → client |
 //! |---|---|---|
 //! | exec | Main: input, End closes it; control: [`Control`] | Main: output, Errors: errors |
 //! | read | | Main: content |
@@ -21,25 +21,25 @@ mod services;
 
 use serde::{Deserialize, Serialize};
 
-pub use exec::{Control, Ended, Exec, ExecDone, Size};
+pub use exec::{Control, Exec, ExecDone, ExitReason, Size};
 pub use files::{
-    Entry, EnvApplied, EnvBody, EnvFile, EnvFormat, EnvKey, EnvMode, EnvScrubbed, EnvWritten, Kind, Listing,
-    Place, ReadDone, Root, Stat,
+    Entry, EnvApplyResult, EnvBody, EnvFile, EnvFormat, EnvKey, EnvMode, EnvScrubResult, Kind, Listing,
+    Place, ReadDone, Root, Stat, WrittenEnvFile,
 };
 pub use services::{LogsDone, Restart, ServiceInfo, ServiceSpec, ServiceState, Status};
 
-/// The longest answer that is not a stream of its own.
+/// The longest answer that is sent as a single document.
 pub const MAX_DOCUMENT: usize = 8 * 1024 * 1024;
-/// The largest file that is read or written by one request.
+/// The largest file that one request can read or write.
 pub const MAX_FILE: u64 = 256 * 1024 * 1024;
-/// The most entries that one listing gives.
+/// The most entries that one listing returns.
 pub const MAX_ENTRIES: usize = 10_000;
 /// The longest [`EnvBody`].
 pub const MAX_ENV_BODY: usize = 1024 * 1024;
-/// What the inside says beside the bytes once a dialled port has answered.
+/// The control message that the server sends once a dialled port has accepted the connection.
 pub const CONNECTED: &[u8] = b"{\"connected\":true}";
 
-/// What the host asks for.
+/// A request from the gateway.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
@@ -55,14 +55,14 @@ pub enum Request {
     EnvApply(Nothing),
     EnvScrub(Nothing),
     ServiceStart(ServiceSpec),
-    ServiceStop(Named),
-    ServiceRestart(Named),
+    ServiceStop(ServiceName),
+    ServiceRestart(ServiceName),
     ServiceList(Nothing),
     Logs(Logs),
     Dial(Dial),
 }
 
-/// The words that `op` can be; a test holds this against [`Request`].
+/// All values of `op`; a test compares this with [`Request`].
 pub const OPS: [&str; 17] = [
     "status",
     "exec",
@@ -83,7 +83,7 @@ pub const OPS: [&str; 17] = [
     "dial",
 ];
 
-/// A request or an answer that says all by being there.
+/// A request or an answer without fields.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
@@ -94,7 +94,8 @@ pub struct Read {
     pub place: Place,
     #[serde(default)]
     pub offset: u64,
-    /// No more than this is sent. Without it the whole file is, or the request is refused if that is too large.
+    /// At most this many bytes are sent. Without it the entire file is sent, or the request is refused if it is too
+    /// large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -103,13 +104,13 @@ pub struct Read {
 #[serde(deny_unknown_fields)]
 pub struct Write {
     pub place: Place,
-    /// Without it, the mode of the file that is replaced, or 0644.
+    /// Defaults to the mode of the replaced file, or 0644.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Missing folders are made.
+    /// Creates missing folders.
     #[serde(default)]
     pub parents: bool,
-    /// Refused above this, while it streams; [`MAX_FILE`] at most.
+    /// The write is refused once it exceeds this; [`MAX_FILE`] at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<u64>,
 }
@@ -140,7 +141,7 @@ pub struct Rename {
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Named {
+pub struct ServiceName {
     pub name: String,
 }
 
@@ -158,17 +159,17 @@ pub struct Dial {
     pub port: u16,
 }
 
-/// How a conversation ends.
+/// The final message of a stream.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer<T> {
     Ok(T),
-    /// The answer was sent on the main lane, in so many bytes.
+    /// The answer was sent on the main lane and has this many bytes.
     Document(usize),
     Refused(Refusal),
 }
 
-/// Why the inside did not do it. It never repeats a value of the request, except names and paths.
+/// Why the server refused a request. It never repeats values from the request, except names and paths.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{code:?}: {message}")]
 pub struct Refusal {
@@ -189,7 +190,7 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The request or a message beside it makes no sense.
+    /// The request or a control message is invalid.
     BadRequest,
     UnknownOp,
     NotFound,
@@ -199,36 +200,36 @@ pub enum Code {
     NotEmpty,
     /// A fifo, a device or a socket.
     NotAFile,
-    /// The path leaves its root, or passes through a link where none is followed.
+    /// The path leaves its root, or passes a symlink where none may be followed.
     Escapes,
     TooLarge,
-    /// There are too many already.
+    /// A limit on the number of something is reached.
     Limit,
     /// Required variables have no value: see [`Refusal::missing`].
     Missing,
     Denied,
-    /// The program could not be started, or the port does not answer.
+    /// The program could not be started, or the port does not accept connections.
     Unreachable,
     Io,
-    /// A code of a newer version.
+    /// A code from a newer version.
     #[serde(other)]
     Other,
 }
 
-/// Reads a request. The refusal never holds a word of it.
+/// Parses a request. The refusal never quotes it.
 pub fn parse(bytes: &[u8]) -> Result<Request, Refusal> {
     let error = match serde_json::from_slice(bytes) {
         Ok(request) => return Ok(request),
         Err(error) => error,
     };
-    // Serde's own text quotes what it did not like, and that may be a secret.
+    // Serde's own message quotes the input, which may contain a secret.
     if !error.is_data() {
-        return Err(Refusal::new(Code::BadRequest, "the request is not JSON, or nested too deep"));
+        return Err(Refusal::new(Code::BadRequest, "the request is not valid JSON, or nested too deeply"));
     }
     let op = serde_json::from_slice::<Op>(bytes).ok().map(|op| op.op);
     match op.and_then(|op| OPS.iter().find(|known| **known == op)) {
-        Some(op) => Err(Refusal::new(Code::BadRequest, format!("not what {op} takes"))),
-        None => Err(Refusal::new(Code::UnknownOp, "no such operation here")),
+        Some(op) => Err(Refusal::new(Code::BadRequest, format!("the fields of {op} are not valid"))),
+        None => Err(Refusal::new(Code::UnknownOp, "unknown operation")),
     }
 }
 

@@ -1,9 +1,9 @@
-//! One conversation as one side knows it.
+//! The state of one stream as this side knows it.
 //!
-//! Each side ends its part with exactly one final frame, Done or Reset, and the conversation is forgotten when both
-//! have been sent. So a frame for a conversation that is not known is never a late one but always a lie, and a place
-//! becomes free only when whoever worked on the conversation has let go of it: opening and resetting in a loop
-//! starts no more work than the limit allows.
+//! Each side closes its half with exactly one final frame, Done or Reset, and the stream is forgotten when both
+//! were sent. A frame for an unknown stream is therefore never late but always a violation. A permit is released
+//! only when the task that served the stream has dropped it, so opening and resetting in a loop starts no more work
+//! than the limit allows.
 
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
@@ -13,7 +13,7 @@ use crate::frame::{Flow, Frame, Lane, StreamId};
 use crate::limits::{CONTROL_WINDOW, WINDOW};
 use crate::window::{Chunk, Inbox, Outbox, wake};
 
-/// A side's last word.
+/// The frame that closes one side of a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Final {
     Done(Bytes),
@@ -26,10 +26,10 @@ impl Final {
     }
 
     pub(crate) fn refusal() -> Self {
-        Self::Reset(Bytes::from_static(b"nobody takes conversations any more"))
+        Self::Reset(Bytes::from_static(b"this side accepts no more streams"))
     }
 
-    /// What the other side's last word means to somebody who waits for its result.
+    /// Converts the other side's final frame into the result that a reader waits for.
     pub(crate) fn result(&self) -> Result<Bytes, StreamError> {
         match self {
             Self::Done(result) => Ok(result.clone()),
@@ -38,35 +38,35 @@ impl Final {
     }
 }
 
-/// Whether this side goes on sending bytes.
+/// Whether this side still sends bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(crate) enum SendState {
     Open,
-    EndWaits,
+    EndQueued,
     EndSent,
 }
 
 pub(crate) struct Entry {
-    /// The caller's request, until it was sent.
+    /// The caller's request, until it was written.
     pub(crate) request: Option<Bytes>,
     pub(crate) data_in: Inbox,
     pub(crate) control_in: Inbox,
     pub(crate) data_out: Outbox,
     pub(crate) control_out: Outbox,
-    /// The other side has said that no more bytes come.
+    /// The other side has sent End.
     pub(crate) ended_in: bool,
-    pub(crate) sending: Sending,
-    pub(crate) ours: Option<Final>,
-    ours_sent: bool,
-    pub(crate) theirs: Option<Final>,
-    /// It waits for its turn to write.
+    pub(crate) send_state: SendState,
+    pub(crate) our_final: Option<Final>,
+    our_final_sent: bool,
+    pub(crate) their_final: Option<Final>,
+    /// Whether the stream is queued for writing.
     pub(crate) scheduled: bool,
-    /// Frees the place when the conversation is forgotten.
-    _place: Option<OwnedSemaphorePermit>,
+    /// Releases the permit when the stream is forgotten.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Entry {
-    pub(crate) fn new(request: Option<Bytes>, place: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn new(request: Option<Bytes>, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             request,
             data_in: Inbox::new(WINDOW),
@@ -74,18 +74,18 @@ impl Entry {
             data_out: Outbox::new(WINDOW),
             control_out: Outbox::new(CONTROL_WINDOW),
             ended_in: false,
-            sending: Sending::Open,
-            ours: None,
-            ours_sent: false,
-            theirs: None,
+            send_state: SendState::Open,
+            our_final: None,
+            our_final_sent: false,
+            their_final: None,
             scheduled: false,
-            _place: place,
+            _permit: permit,
         }
     }
 
-    /// Both sides have said their last word.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ours_sent && self.theirs.is_some()
+    /// Whether both sides have sent their final frames.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.our_final_sent && self.their_final.is_some()
     }
 
     pub(crate) fn receive_data(&mut self, id: StreamId, lane: Lane, bytes: Bytes) -> Result<(), Violation> {
@@ -105,7 +105,7 @@ impl Entry {
             Flow::Data => self.data_out.grant(amount),
             Flow::Control => self.control_out.grant(amount),
         };
-        if granted { Ok(()) } else { Err(Violation::CreditInvented(id)) }
+        if granted { Ok(()) } else { Err(Violation::CreditExcess(id)) }
     }
 
     pub(crate) fn receive_end(&mut self, id: StreamId) -> Result<(), Violation> {
@@ -118,52 +118,53 @@ impl Entry {
     }
 
     pub(crate) fn receive_final(&mut self, last: Final) {
-        self.theirs = Some(last);
+        self.their_final = Some(last);
         self.data_out.clear();
         self.control_out.clear();
         wake(&mut self.data_in.reader);
         wake(&mut self.control_in.reader);
     }
 
-    /// Says this side's last word, unless it was said. Unread bytes are dropped, and unwritten ones if they are given up
-    /// halfway; what was ended is a whole and is still written.
+    /// Closes this side with a final frame, unless it is already closed. Unread bytes are dropped. A reset also
+    /// drops unwritten bytes, unless this side has already ended its data, which is then complete and still
+    /// written.
     pub(crate) fn finish(&mut self, last: Final) {
-        if self.ours.is_some() {
+        if self.our_final.is_some() {
             return;
         }
-        if matches!(last, Final::Reset(_)) && self.sending == Sending::Open {
+        if matches!(last, Final::Reset(_)) && self.send_state == SendState::Open {
             self.data_out.clear();
             self.control_out.clear();
         }
-        self.ours = Some(last);
+        self.our_final = Some(last);
         self.data_in.close();
         self.control_in.close();
         wake(&mut self.data_out.sender);
         wake(&mut self.control_out.sender);
     }
 
-    /// The next frame to write. Control overtakes data, and the last word comes last.
+    /// The next frame to write. Control messages overtake data, and the final frame comes last.
     pub(crate) fn next_frame(&mut self, id: StreamId) -> Option<Frame> {
         if let Some(request) = self.request.take() {
             return Some(Frame::Open(id, request));
         }
-        if self.ours_sent {
+        if self.our_final_sent {
             return None;
         }
-        if self.theirs.is_none()
-            && let Some(frame) = self.next_of_conversation(id)
+        if self.their_final.is_none()
+            && let Some(frame) = self.next_stream_frame(id)
         {
             return Some(frame);
         }
-        let last = self.ours.clone()?;
-        self.ours_sent = true;
+        let last = self.our_final.clone()?;
+        self.our_final_sent = true;
         Some(match last {
             Final::Done(result) => Frame::Done(id, result),
             Final::Reset(reason) => Frame::Reset(id, reason),
         })
     }
 
-    fn next_of_conversation(&mut self, id: StreamId) -> Option<Frame> {
+    fn next_stream_frame(&mut self, id: StreamId) -> Option<Frame> {
         if let Some(amount) = self.data_in.return_credit() {
             return Some(Frame::Credit(id, Flow::Data, amount));
         }
@@ -176,8 +177,8 @@ impl Entry {
         if let Some(chunk) = self.data_out.pop() {
             return Some(Frame::Data(id, chunk.lane, chunk.bytes));
         }
-        if self.sending == Sending::EndWaits {
-            self.sending = Sending::EndSent;
+        if self.send_state == SendState::EndQueued {
+            self.send_state = SendState::EndSent;
             return Some(Frame::End(id));
         }
         None

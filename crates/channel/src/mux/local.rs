@@ -1,4 +1,4 @@
-//! What this side's own tasks ask of the machine: to open, to take, to read, to send, to end.
+//! The operations of this side's own tasks on the state machine: open, accept, read, send, end.
 
 use std::task::{Context, Poll};
 
@@ -6,44 +6,44 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Mux;
-use super::entry::{Entry, Final, Sending};
+use super::entry::{Entry, Final, SendState};
 use crate::error::{ChannelError, StreamError};
 use crate::frame::{Lane, MAX_PAYLOAD, StreamId};
 use crate::window::{Chunk, wake};
 
 impl Mux {
-    /// Begins a conversation; the request is the first thing that is written.
+    /// Opens a stream; its request is the first frame that is written for it.
     pub(crate) fn open(
         &mut self,
         request: Bytes,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<StreamId, ChannelError> {
         if let Some(reason) = &self.closed {
             return Err(reason.clone());
         }
         let id = self.last_opened.checked_add(1).ok_or(ChannelError::Exhausted)?;
         self.last_opened = id;
-        let entry = self.streams.entry(id).or_insert_with(|| Entry::new(Some(request), Some(place)));
+        let entry = self.streams.entry(id).or_insert_with(|| Entry::new(Some(request), Some(permit)));
         self.schedule.add(id, entry);
         Ok(id)
     }
 
-    /// The next conversation that the other side opened.
-    pub(crate) fn poll_arrived(&mut self, cx: &Context<'_>) -> Poll<Option<(StreamId, Bytes)>> {
+    /// The next stream that the other side opened.
+    pub(crate) fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Option<(StreamId, Bytes)>> {
         if self.closed.is_some() {
             return Poll::Ready(None);
         }
-        if let Some(arrived) = self.arrived.pop_front() {
-            return Poll::Ready(Some(arrived));
+        if let Some(open) = self.pending_opens.pop_front() {
+            return Poll::Ready(Some(open));
         }
         self.acceptor = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Nobody here opens or takes conversations any more; those that run go on.
-    pub(crate) fn leave(&mut self) {
-        self.leaving = true;
-        while let Some((id, _)) = self.arrived.pop_front() {
+    /// Stops opening and accepting streams; open ones continue.
+    pub(crate) fn shut_down(&mut self) {
+        self.shutting_down = true;
+        while let Some((id, _)) = self.pending_opens.pop_front() {
             self.finish(id, Final::refusal());
         }
         wake(&mut self.schedule.writer);
@@ -55,7 +55,7 @@ impl Mux {
         cx: &Context<'_>,
     ) -> Poll<Result<Option<Chunk>, StreamError>> {
         let Some(entry) = self.streams.get_mut(&id) else {
-            return Poll::Ready(Err(gone(self.closed.as_ref())));
+            return Poll::Ready(Err(closed_error(self.closed.as_ref())));
         };
         if let Some(chunk) = entry.data_in.pop() {
             if entry.data_in.owes_credit() {
@@ -63,31 +63,31 @@ impl Mux {
             }
             return Poll::Ready(Ok(Some(chunk)));
         }
-        if entry.ended_in && entry.ours.is_none() {
+        if entry.ended_in && entry.our_final.is_none() {
             return Poll::Ready(Ok(None));
         }
-        if let Some(over) = over(entry, self.closed.as_ref()) {
-            return Poll::Ready(over.map(|_| None));
+        if let Some(end_of_stream) = end_of_stream(entry, self.closed.as_ref()) {
+            return Poll::Ready(end_of_stream.map(|_| None));
         }
         entry.data_in.reader = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// The other side's last word. Bytes that are still unread are dropped.
+    /// Waits for the other side's final frame. Unread bytes are dropped.
     pub(crate) fn poll_outcome(
         &mut self,
         id: StreamId,
         cx: &Context<'_>,
     ) -> Poll<Result<Bytes, StreamError>> {
         let Some(entry) = self.streams.get_mut(&id) else {
-            return Poll::Ready(Err(gone(self.closed.as_ref())));
+            return Poll::Ready(Err(closed_error(self.closed.as_ref())));
         };
         while entry.data_in.pop().is_some() {}
         if entry.data_in.owes_credit() {
             self.schedule.add(id, entry);
         }
-        if let Some(over) = over(entry, self.closed.as_ref()) {
-            return Poll::Ready(over);
+        if let Some(end_of_stream) = end_of_stream(entry, self.closed.as_ref()) {
+            return Poll::Ready(end_of_stream);
         }
         entry.data_in.reader = Some(cx.waker().clone());
         Poll::Pending
@@ -99,7 +99,7 @@ impl Mux {
         cx: &Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamError>> {
         let Some(entry) = self.streams.get_mut(&id) else {
-            return Poll::Ready(Err(gone(self.closed.as_ref())));
+            return Poll::Ready(Err(closed_error(self.closed.as_ref())));
         };
         if let Some(chunk) = entry.control_in.pop() {
             if entry.control_in.owes_credit() {
@@ -107,14 +107,14 @@ impl Mux {
             }
             return Poll::Ready(Ok(Some(chunk.bytes)));
         }
-        if let Some(over) = over(entry, self.closed.as_ref()) {
-            return Poll::Ready(over.map(|_| None));
+        if let Some(end_of_stream) = end_of_stream(entry, self.closed.as_ref()) {
+            return Poll::Ready(end_of_stream.map(|_| None));
         }
         entry.control_in.reader = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Queues what fits of `bytes`, as one frame, and says how much that was: at least one byte.
+    /// Queues one frame with as much of the data as fits and returns its size, at least one byte.
     pub(crate) fn poll_send(
         &mut self,
         id: StreamId,
@@ -122,11 +122,11 @@ impl Mux {
         length: usize,
         take: impl FnOnce(usize) -> (Lane, Bytes),
     ) -> Poll<Result<usize, StreamError>> {
-        let entry = match sendable(self.streams.get_mut(&id), self.closed.as_ref()) {
+        let entry = match writable(self.streams.get_mut(&id), self.closed.as_ref()) {
             Ok(entry) => entry,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if entry.sending != Sending::Open {
+        if entry.send_state != SendState::Open {
             return Poll::Ready(Err(StreamError::Ended));
         }
         let fits = length.min(entry.data_out.room()).min(MAX_PAYLOAD);
@@ -146,11 +146,11 @@ impl Mux {
         cx: &Context<'_>,
         message: &Bytes,
     ) -> Poll<Result<(), StreamError>> {
-        let entry = match sendable(self.streams.get_mut(&id), self.closed.as_ref()) {
+        let entry = match writable(self.streams.get_mut(&id), self.closed.as_ref()) {
             Ok(entry) => entry,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        if entry.control_out.credit_lacks_for(message.len()) {
+        if entry.control_out.lacks_credit_for(message.len()) {
             entry.control_out.sender = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -159,17 +159,17 @@ impl Mux {
         Poll::Ready(Ok(()))
     }
 
-    /// No more bytes from this side; what was queued is still written.
+    /// Ends this side's bytes; what was queued is still written.
     pub(crate) fn end(&mut self, id: StreamId) {
         if let Some(entry) = self.streams.get_mut(&id)
-            && entry.sending == Sending::Open
+            && entry.send_state == SendState::Open
         {
-            entry.sending = Sending::EndWaits;
+            entry.send_state = SendState::EndQueued;
             self.schedule.add(id, entry);
         }
     }
 
-    /// This side's last word.
+    /// Closes this side of the stream.
     pub(crate) fn finish(&mut self, id: StreamId, last: Final) {
         if let Some(entry) = self.streams.get_mut(&id) {
             entry.finish(last);
@@ -177,45 +177,47 @@ impl Mux {
         }
     }
 
-    /// Nobody sends any more. Unless that was said, the other side must not take what it has for the whole.
+    /// Resets the stream if its sender is dropped without an end: the other side must not mistake a part for the
+    /// whole.
     pub(crate) fn sender_dropped(&mut self, id: StreamId) {
-        let unfinished = |entry: &Entry| entry.sending == Sending::Open && entry.theirs.is_none();
+        let unfinished = |entry: &Entry| entry.send_state == SendState::Open && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
             self.finish(id, Final::dropped());
         }
     }
 
-    /// Nobody reads any more. Unless all has come, the other side would send until its credit is spent and wait.
+    /// Resets the stream if its receiver is dropped early: the other side would otherwise spend its credit and
+    /// hang.
     pub(crate) fn receiver_dropped(&mut self, id: StreamId) {
-        let unfinished = |entry: &Entry| !entry.ended_in && entry.theirs.is_none();
+        let unfinished = |entry: &Entry| !entry.ended_in && entry.their_final.is_none();
         if self.streams.get(&id).is_some_and(unfinished) {
             self.finish(id, Final::dropped());
         }
     }
 }
 
-/// Why nothing more comes, or nothing if more may come.
-fn over(entry: &Entry, closed: Option<&ChannelError>) -> Option<Result<Bytes, StreamError>> {
-    if entry.ours.is_some() {
+/// Why no more data will arrive, or `None` if it still may.
+fn end_of_stream(entry: &Entry, closed: Option<&ChannelError>) -> Option<Result<Bytes, StreamError>> {
+    if entry.our_final.is_some() {
         return Some(Err(StreamError::Ended));
     }
-    let theirs = entry.theirs.as_ref().map(Final::result);
-    theirs.or_else(|| closed.map(|reason| Err(StreamError::Channel(reason.clone()))))
+    let their_final = entry.their_final.as_ref().map(Final::result);
+    their_final.or_else(|| closed.map(|reason| Err(StreamError::Channel(reason.clone()))))
 }
 
-/// The conversation, if this side may still speak in it.
-fn sendable<'a>(
+/// Returns the stream if this side may still send on it.
+fn writable<'a>(
     entry: Option<&'a mut Entry>,
     closed: Option<&ChannelError>,
 ) -> Result<&'a mut Entry, StreamError> {
-    let Some(entry) = entry else { return Err(gone(closed)) };
-    match over(entry, closed) {
+    let Some(entry) = entry else { return Err(closed_error(closed)) };
+    match end_of_stream(entry, closed) {
         None => Ok(entry),
         Some(Ok(_)) => Err(StreamError::Finished),
         Some(Err(error)) => Err(error),
     }
 }
 
-fn gone(closed: Option<&ChannelError>) -> StreamError {
+fn closed_error(closed: Option<&ChannelError>) -> StreamError {
     closed.map_or(StreamError::Ended, |reason| StreamError::Channel(reason.clone()))
 }

@@ -1,8 +1,8 @@
-//! What is fuzzed alive: one honest end behind a valid handshake, and whatever bytes come to it.
+//! Fuzzes a live peer: an honest end completes a valid handshake and then receives arbitrary bytes.
 
 use std::time::Duration;
 
-use channel::handshake::{Role, shake};
+use channel::handshake::{Role, perform_handshake};
 use channel::{
     CONTROL_WINDOW, Caller, Incoming, Key, Lane, Limits, Stream, StreamError, Usage, WINDOW, accept, connect,
 };
@@ -13,14 +13,15 @@ use tokio::time::{sleep, timeout};
 
 use testkit::fuzz::Dice;
 
-/// Simulated: long for what happens here, shorter than the idle limit, so that a hang is not taken for an ending.
-const HANG: Duration = Duration::from_secs(20);
-/// Between two looks at what is held, and between two pieces of input.
+/// A generous limit in simulated time, but below the idle limit, so that a hang is not mistaken for a clean end.
+const HANG_TIMEOUT: Duration = Duration::from_secs(20);
+/// The pause between two memory checks, and between two parts of the input.
 const STEP: Duration = Duration::from_millis(1);
 
-/// A callee hears this from a caller that knows the key. It must end and never hold more than `window` per stream.
+/// Feeds the input to a callee from a caller that knows the key. The callee must end and must never hold more than
+/// `window` bytes per stream.
 pub(crate) fn callee(window: usize, input: &[u8], dice: &Dice) -> Result<String, String> {
-    simulated(async {
+    in_simulated_time(async {
         let (near, far) = duplex(64 + dice.below(100_000));
         let (key, rng) = (key(), Rng::seeded(1));
         let (attacker, accepted) =
@@ -32,16 +33,16 @@ pub(crate) fn callee(window: usize, input: &[u8], dice: &Dice) -> Result<String,
     })
 }
 
-/// A caller with one conversation of each kind hears this from a callee that knows the key.
+/// Feeds the input to a caller, with one stream of each kind open, from a callee that knows the key.
 pub(crate) fn caller(window: usize, input: &[u8], dice: &Dice) -> Result<String, String> {
-    simulated(async {
+    in_simulated_time(async {
         let (near, far) = duplex(64 + dice.below(100_000));
         let (key, rng) = (key(), Rng::seeded(1));
         let (attacker, connected) =
             tokio::join!(attacker(near, Role::Callee), connect(far, &key, Limits::default(), &rng));
         let (caller, driver) = connected.map_err(|error| error.to_string())?;
         let feeding = async {
-            // The attacker waits until there is something to lie about.
+            // Wait until the caller has opened its streams, so that the input can refer to them.
             sleep(STEP).await;
             feed(attacker, input, dice).await;
         };
@@ -50,7 +51,7 @@ pub(crate) fn caller(window: usize, input: &[u8], dice: &Dice) -> Result<String,
     })
 }
 
-/// How the channel ended, whatever the numbers in it.
+/// How the channel ended, without the numbers in its error.
 fn shape(end: &impl std::fmt::Debug) -> String {
     format!("{end:?}").chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }
@@ -59,19 +60,19 @@ pub(crate) fn key() -> Key {
     Key::new([0x42; 32])
 }
 
-/// Runs with simulated time; what does not end is a finding.
-fn simulated(work: impl Future<Output = Result<String, String>>) -> Result<String, String> {
+/// Runs `work` in simulated time; a hang is a finding.
+fn in_simulated_time(work: impl Future<Output = Result<String, String>>) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    runtime.block_on(async { timeout(HANG, work).await.unwrap_or(Err("it hangs".to_owned())) })
+    runtime.block_on(async { timeout(HANG_TIMEOUT, work).await.unwrap_or(Err("the peer hangs".to_owned())) })
 }
 
 async fn attacker(mut io: DuplexStream, role: Role) -> DuplexStream {
-    shake(&mut io, role, &key(), &Limits::default(), &Rng::seeded(2)).await.unwrap();
+    perform_handshake(&mut io, role, &key(), &Limits::default(), &Rng::seeded(2)).await.unwrap();
     io
 }
 
-/// Says the input in pieces, then hangs up. It mostly listens, and sometimes lets the other side choke.
+/// Sends the input in parts, then disconnects. Mostly it also reads; sometimes it lets the other side block.
 async fn feed(io: DuplexStream, input: &[u8], dice: &Dice) {
     let (mut reader, mut writer) = split(io);
     let listens = dice.below(4) > 0;
@@ -99,7 +100,7 @@ async fn feed(io: DuplexStream, input: &[u8], dice: &Dice) {
     }
 }
 
-/// Takes every conversation and looks at what is held whenever everything has settled.
+/// Accepts every stream and checks the memory in use whenever nothing else can run.
 async fn serve(mut incoming: Incoming, window: usize) -> Result<(), String> {
     let mut handlers = JoinSet::new();
     loop {
@@ -110,7 +111,7 @@ async fn serve(mut incoming: Incoming, window: usize) -> Result<(), String> {
                 }
                 None => break,
             },
-            () = sleep(STEP) => within(incoming.usage(), window)?,
+            () = sleep(STEP) => check_usage(incoming.usage(), window)?,
         }
     }
     settle(handlers, || incoming.usage(), window).await
@@ -125,7 +126,7 @@ async fn call(caller: Caller, window: usize) -> Result<(), String> {
     settle(handlers, || caller.usage(), window).await
 }
 
-/// All handlers must end, at the latest when the channel does; a panic of one is a finding.
+/// All handlers must end, at the latest when the channel does; a panic in one is a finding.
 async fn settle(
     mut handlers: JoinSet<Result<(), StreamError>>,
     usage: impl Fn() -> Usage,
@@ -134,16 +135,16 @@ async fn settle(
     loop {
         tokio::select! {
             next = handlers.join_next() => match next {
-                // How a conversation ends is the attacker's choice, and no finding.
+                // The attacker decides how a stream ends, so any result is fine.
                 Some(ended) => drop(ended.map_err(|error| error.to_string())?),
                 None => return Ok(()),
             },
-            () = sleep(STEP) => within(usage(), window)?,
+            () = sleep(STEP) => check_usage(usage(), window)?,
         }
     }
 }
 
-fn within(usage: Usage, window: usize) -> Result<(), String> {
+fn check_usage(usage: Usage, window: usize) -> Result<(), String> {
     let written = usage.streams * (WINDOW + CONTROL_WINDOW);
     let fits = usage.streams <= 64 && usage.fullest <= window + CONTROL_WINDOW && usage.outgoing <= written;
     if fits { Ok(()) } else { Err(format!("more is held than allowed: {usage:?}")) }
@@ -151,7 +152,7 @@ fn within(usage: Usage, window: usize) -> Result<(), String> {
 
 const KINDS: u8 = 7;
 
-/// The things that users of a stream do.
+/// Uses a stream in one of the ways that real users do.
 async fn behave(kind: u8, mut stream: Stream) -> Result<(), StreamError> {
     match kind % KINDS {
         0 => {
@@ -162,7 +163,7 @@ async fn behave(kind: u8, mut stream: Stream) -> Result<(), StreamError> {
         }
         1 => Ok(()),
         2 => stream.finish("done"),
-        // It holds on to what it never reads.
+        // Never reads the data it receives.
         3 => {
             while stream.controls.recv().await?.is_some() {}
             Ok(())

@@ -1,4 +1,4 @@
-//! Ten seconds of fuzzing, and the proof that it finds something: `examples/fuzz.rs` runs the same for longer.
+//! Ten seconds of fuzzing, and checks that the fuzzer finds planted bugs; `examples/fuzz.rs` runs longer.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
@@ -17,24 +17,24 @@ use testkit::fuzz::{Target, finds, holds};
 const TIME: Duration = Duration::from_millis(3_333);
 
 #[test]
-fn the_decoder_holds() {
+fn decoder_survives_fuzzing() {
     holds(DECODER, TIME);
 }
 
 #[test]
-fn a_live_callee_holds() {
+fn callee_survives_fuzzing() {
     holds(CALLEE, TIME);
 }
 
 #[test]
-fn a_live_caller_holds() {
+fn caller_survives_fuzzing() {
     holds(CALLER, TIME);
 }
 
 #[test]
-fn what_was_recorded_is_whole() {
+fn recordings_contain_complete_frames() {
     for name in ["caller-recorded", "callee-recorded"] {
-        let [recorded] = &corpus(name)[..] else { panic!("there is not one {name}") };
+        let [recorded] = &corpus(name)[..] else { panic!("expected exactly one corpus file {name}") };
         let mut buffer = BytesMut::from(recorded.as_slice());
         let mut frames = 0;
         while Frame::decode(&mut buffer).unwrap().is_some() {
@@ -44,8 +44,8 @@ fn what_was_recorded_is_whole() {
     }
 }
 
-/// A copy of the decoder into which a bug can be put: a bound that is `BOUND` too high, or a wait that is `WAIT` bytes
-/// too short.
+/// A copy of the decoder with an optional bug: a length limit that is `BOUND` too high, or a wait that stops `WAIT`
+/// bytes too early.
 fn broken<const BOUND: usize, const WAIT: usize>(buffer: &mut BytesMut) -> Result<Option<Frame>, FrameError> {
     let Some(mut head) = buffer.get(..HEADER) else { return Ok(None) };
     let length = head.get_u32() as usize;
@@ -59,24 +59,24 @@ fn broken<const BOUND: usize, const WAIT: usize>(buffer: &mut BytesMut) -> Resul
 }
 
 #[test]
-fn the_copy_without_a_bug_is_not_accused() {
+fn decoder_copy_without_a_bug_passes() {
     holds(Target { run: &|input, dice| decoder(broken::<0, 0>, input, dice), ..DECODER }, TIME);
 }
 
 #[test]
-fn a_planted_wait_that_is_one_byte_too_short_is_found() {
+fn fuzzer_finds_a_wait_one_byte_too_short() {
     let run = &|input: &[u8], dice: &_| decoder(broken::<0, 1>, input, dice);
     finds(Target { run, ..DECODER }, "split_to out of bounds");
 }
 
 #[test]
-fn a_planted_bound_that_is_one_too_high_is_found() {
+fn fuzzer_finds_a_bound_one_too_high() {
     let run = &|input: &[u8], dice: &_| decoder(broken::<1, 0>, input, dice);
-    finds(Target { run, ..DECODER }, "it waits for a frame of 65537 bytes");
+    finds(Target { run, ..DECODER }, "the decoder waits for a frame of 65537 bytes");
 }
 
 #[test]
-fn a_window_that_is_not_kept_would_be_found() {
+fn fuzzer_finds_an_exceeded_window() {
     let run = &|input: &[u8], dice: &_| live::callee(WINDOW / 2, input, dice);
     finds(Target { run, ..CALLEE }, "more is held than allowed");
     let run = &|input: &[u8], dice: &_| live::caller(WINDOW / 2, input, dice);

@@ -1,4 +1,4 @@
-//! Writes what honest ends say to each other into the corpus: seeds that are deep in the protocol from the start.
+//! Records the frames of two honest peers into the corpus, as seeds that reach deep into the protocol.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, du
 
 use crate::live::key;
 
-/// Records the conversation and writes each side's part as `caller-recorded.hex` and `callee-recorded.hex`.
+/// Records a channel and writes the frames of each side to `caller-recorded.hex` and `callee-recorded.hex`.
 pub(crate) async fn record() {
     let ((near, near_end), (far, far_end)) = (duplex(100_000), duplex(100_000));
     let ((near_out, near_in), (far_out, far_in)) = (split(near_end), split(far_end));
@@ -30,26 +30,26 @@ pub(crate) async fn record() {
     far.await.unwrap().unwrap();
     for (name, tap) in ["caller", "callee"].into_iter().zip(taps) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("corpus/{name}-recorded.hex"));
-        fs::write(path, written(name, tap.await.unwrap())).unwrap();
+        fs::write(path, format_frames(name, tap.await.unwrap())).unwrap();
     }
 }
 
 async fn tap(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> BytesMut {
-    let (mut heard, mut told) = (BytesMut::new(), 0);
-    while from.read_buf(&mut heard).await.is_ok_and(|length| length > 0) {
-        if to.write_all(&heard[told..]).await.is_err() {
+    let (mut received, mut forwarded) = (BytesMut::new(), 0);
+    while from.read_buf(&mut received).await.is_ok_and(|length| length > 0) {
+        if to.write_all(&received[forwarded..]).await.is_err() {
             break;
         }
-        told = heard.len();
+        forwarded = received.len();
     }
     let _ = to.shutdown().await;
-    heard
+    received
 }
 
-/// One frame to a line, behind a line that names it.
-fn written(name: &str, mut heard: BytesMut) -> String {
-    let mut text = format!("# What an honest {name} said: `cargo run -p channel --example fuzz record`.\n");
-    while let Some(frame) = Frame::decode(&mut heard).unwrap() {
+/// Formats one frame per line, after a comment line that describes it.
+fn format_frames(name: &str, mut received: BytesMut) -> String {
+    let mut text = format!("# Frames of an honest {name}: `cargo run -p channel --example fuzz record`.\n");
+    while let Some(frame) = Frame::decode(&mut received).unwrap() {
         if !matches!(frame, Frame::Hello(_)) {
             let mut bytes = BytesMut::new();
             frame.encode(&mut bytes);
@@ -60,7 +60,7 @@ fn written(name: &str, mut heard: BytesMut) -> String {
 }
 
 async fn call(caller: Caller) -> Result<(), StreamError> {
-    // The first byte of a request says what the fuzzed callee does with it; see `live::behave`.
+    // The first byte of a request selects what the fuzzed callee does; see `live::behave`.
     let mut exec = caller.open("\0 exec").await?;
     exec.sender.send(Lane::Main, "some input").await?;
     exec.controls.send("{\"rows\":24}").await?;
@@ -101,7 +101,7 @@ async fn answer(mut incoming: Incoming) -> Result<(), StreamError> {
                 stream.receiver.outcome().await?;
                 stream.finish("")?;
             }
-            // The others end by themselves, or by the caller.
+            // The other streams end by themselves, or are closed by the caller.
             _ => drop(tokio::spawn(async move { stream.controls.recv().await })),
         }
     }

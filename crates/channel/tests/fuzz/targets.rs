@@ -1,4 +1,4 @@
-//! What is fuzzed here, with its shape and its corpus; and all of the decoder, which needs no runtime.
+//! The fuzz targets with their input shapes and corpora, and the decoder target, which needs no runtime.
 
 use std::fs;
 use std::ops::Range;
@@ -36,13 +36,13 @@ pub(crate) const CALLER: Target<'_> = Target {
 const FRAMES: Shape = Shape {
     units: frames_of,
     dictionary: &[],
-    // Length, kind, stream, and the number of those kinds that have one.
+    // Length, kind, stream, and the number in frame kinds that carry one.
     fields: &[0..4, 4..5, 5..9, 9..13],
     edges: &[0, 1, 4, 12, 64, 256, 32_768, 65_536, 262_144, 0x7fff_ffff, 0xffff_ffff],
     most: 1024 * 1024,
 };
 
-/// Where frames begin and end by their own word; what is left over is one more.
+/// Splits the bytes into frames by their length fields; a remainder counts as one more.
 fn frames_of(bytes: &[u8]) -> Vec<Range<usize>> {
     let (mut units, mut start) = (Vec::new(), 0);
     while start < bytes.len() {
@@ -54,7 +54,7 @@ fn frames_of(bytes: &[u8]) -> Vec<Range<usize>> {
     units
 }
 
-/// All kept inputs whose names begin so: hexadecimal, with `#` before what is said about them.
+/// Reads all corpus files whose names start with `prefix`: hexadecimal, with `#` comments.
 pub(crate) fn corpus(prefix: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -71,8 +71,8 @@ fn read_hex(text: &str) -> Vec<u8> {
 
 pub(crate) type Decode = fn(&mut BytesMut) -> Result<Option<Frame>, FrameError>;
 
-/// Cut or whole, the same frames and the same error; what was taken is what would be written; nothing is waited for
-/// that is too long or already there.
+/// Decoding must give the same frames and error however the input is split; encoding the frames must give the input
+/// back; and the decoder must not wait for a frame that is too long or already complete.
 pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<String, String> {
     let (mut whole, mut cut) = (Decoded::default(), Decoded::default());
     whole.feed(decode, input)?;
@@ -90,7 +90,7 @@ pub(crate) fn decoder(decode: Decode, input: &[u8], dice: &Dice) -> Result<Strin
         frame.encode(&mut written);
     }
     if !input.starts_with(&written) {
-        return Err("it would be written otherwise".to_owned());
+        return Err("encoding the frames does not give the input back".to_owned());
     }
     Ok(format!("{} {:?}", whole.frames.len().min(8), whole.error.map(|error| std::mem::discriminant(&error))))
 }
@@ -108,24 +108,26 @@ impl Decoded {
         while self.error.is_none() {
             match decode(&mut self.buffer) {
                 Ok(Some(frame)) => self.frames.push(frame),
-                Ok(None) => return self.may_wait(),
+                Ok(None) => return self.check_wait(),
                 Err(error) => self.error = Some(error),
             }
         }
-        // What follows an error is never looked at.
+        // Bytes after an error are never decoded.
         self.buffer.clear();
         Ok(())
     }
 
-    fn may_wait(&self) -> Result<(), String> {
+    fn check_wait(&self) -> Result<(), String> {
         let Some(length) = self.buffer.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
         else {
             return Ok(());
         };
         match self.buffer.len() {
             held if held < HEADER => Ok(()),
-            _ if length > MAX_PAYLOAD => Err(format!("it waits for a frame of {length} bytes")),
-            held if held >= HEADER + length => Err("it waits for a frame that is there".to_owned()),
+            _ if length > MAX_PAYLOAD => Err(format!("the decoder waits for a frame of {length} bytes")),
+            held if held >= HEADER + length => {
+                Err("the decoder waits for a frame that is complete".to_owned())
+            }
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The codec: whatever the bytes and however they are cut, the same frames or a typed error.
+//! The codec: any split of any bytes gives the same frames or a typed error.
 
 use bytes::{Bytes, BytesMut};
 use channel::frame::{Flow, Frame, FrameError, HEADER, Lane, MAX_PAYLOAD};
@@ -39,7 +39,7 @@ fn decode_all(buffer: &mut BytesMut) -> Result<Vec<Frame>, FrameError> {
 
 proptest! {
     #[test]
-    fn any_cut_of_the_bytes_gives_the_same_frames(
+    fn any_split_of_the_bytes_gives_the_same_frames(
         frames in prop::collection::vec(frame(), 1..8),
         cuts in prop::collection::vec(1_usize..5000, 1..50),
     ) {
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_frames_or_an_error_and_what_is_taken_is_what_would_be_written(
+    fn decoded_frames_encode_to_the_consumed_bytes(
         bytes in prop::collection::vec(prop_oneof![3 => 0_u8..14, 1 => any::<u8>()], 0..400),
     ) {
         let mut buffer = BytesMut::from(bytes.as_slice());
@@ -81,7 +81,7 @@ fn head(length: u32, kind: u8, stream: u32) -> BytesMut {
 }
 
 #[test]
-fn a_wrong_head_is_refused_before_its_payload_comes() {
+fn invalid_head_is_refused_before_its_payload_arrives() {
     let long = MAX_PAYLOAD + 1;
     let cases = [
         (head(65_537, 3, 1), FrameError::TooLong { length: long, most: MAX_PAYLOAD }),

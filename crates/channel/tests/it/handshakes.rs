@@ -1,21 +1,21 @@
-//! Nobody gets past the handshake who does not know the key, and nobody can make it wait or grow.
+//! The handshake rejects every peer without the key, and cannot be made to hang or to use unbounded memory.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use channel::frame::{Frame, FrameError};
-use channel::handshake::{Agreed, HandshakeError, Role, shake};
+use channel::handshake::{Agreement, HandshakeError, Role, perform_handshake};
 use channel::{Key, Limits};
 use clock::Rng;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use crate::common::key;
 
-type Outcome = Result<Agreed, HandshakeError>;
+type Outcome = Result<Agreement, HandshakeError>;
 
 async fn as_role(mut io: DuplexStream, role: Role, key: Key, seed: u64) -> Outcome {
-    shake(&mut io, role, &key, &Limits::default(), &Rng::seeded(seed)).await
+    perform_handshake(&mut io, role, &key, &Limits::default(), &Rng::seeded(seed)).await
 }
 
 fn hello(payload: impl Into<Bytes>) -> BytesMut {
@@ -29,36 +29,36 @@ fn greeting(role: u8, versions: [u16; 2], streams: u16) -> Vec<u8> {
     [b"plfchan\0", &[role][..], &numbers, &[5; 32]].concat()
 }
 
-/// What our `role` makes of these bytes, followed by silence.
-async fn told(role: Role, bytes: &[u8]) -> HandshakeError {
+/// Sends these bytes to our `role`, then nothing, and returns the error.
+async fn error_after(role: Role, bytes: &[u8]) -> HandshakeError {
     let (mut attacker, ours) = duplex(4096);
     attacker.write_all(bytes).await.unwrap();
     as_role(ours, role, key(), 1).await.unwrap_err()
 }
 
-/// Stands between two ends, keeps what each said, and may change it.
-async fn between(change: impl Fn(Role, &mut [u8])) -> (Outcome, Outcome, [Vec<u8>; 2]) {
+/// A relay between two peers that records what each sends and may change it.
+async fn relay_handshake(change: impl Fn(Role, &mut [u8])) -> (Outcome, Outcome, [Vec<u8>; 2]) {
     let ((near, mut near_end), (far, mut far_end)) = (duplex(4096), duplex(4096));
     let relay = async move {
-        let mut said = [Vec::new(), Vec::new()];
-        let (mut heard_near, mut heard_far) = ([0; 500], [0; 500]);
+        let mut sent = [Vec::new(), Vec::new()];
+        let (mut near_buffer, mut far_buffer) = ([0; 500], [0; 500]);
         loop {
             tokio::select! {
-                Ok(length) = near_end.read(&mut heard_near) => {
+                Ok(length) = near_end.read(&mut near_buffer) => {
                     if length == 0 {
-                        return said;
+                        return sent;
                     }
-                    change(Role::Caller, &mut heard_near[..length]);
-                    said[0].extend_from_slice(&heard_near[..length]);
-                    let _ = far_end.write_all(&heard_near[..length]).await;
+                    change(Role::Caller, &mut near_buffer[..length]);
+                    sent[0].extend_from_slice(&near_buffer[..length]);
+                    let _ = far_end.write_all(&near_buffer[..length]).await;
                 }
-                Ok(length) = far_end.read(&mut heard_far) => {
+                Ok(length) = far_end.read(&mut far_buffer) => {
                     if length == 0 {
-                        return said;
+                        return sent;
                     }
-                    change(Role::Callee, &mut heard_far[..length]);
-                    said[1].extend_from_slice(&heard_far[..length]);
-                    let _ = near_end.write_all(&heard_far[..length]).await;
+                    change(Role::Callee, &mut far_buffer[..length]);
+                    sent[1].extend_from_slice(&far_buffer[..length]);
+                    let _ = near_end.write_all(&far_buffer[..length]).await;
                 }
             }
         }
@@ -67,14 +67,14 @@ async fn between(change: impl Fn(Role, &mut [u8])) -> (Outcome, Outcome, [Vec<u8
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_that_know_the_key_agree_on_version_and_the_smaller_limit() {
+async fn peers_with_the_key_agree_on_version_and_smaller_limit() {
     let (mut near, mut far) = duplex(64);
     let many = Limits::default();
     let few = Limits { streams: 3, ..many };
     let (key, rng) = (key(), Rng::system());
     let (near, far) = tokio::join!(
-        shake(&mut near, Role::Caller, &key, &many, &rng),
-        shake(&mut far, Role::Callee, &key, &few, &rng)
+        perform_handshake(&mut near, Role::Caller, &key, &many, &rng),
+        perform_handshake(&mut far, Role::Callee, &key, &few, &rng)
     );
     let (near, far) = (near.unwrap(), far.unwrap());
     assert_eq!((near.version, near.streams), (1, 3));
@@ -82,30 +82,36 @@ async fn two_that_know_the_key_agree_on_version_and_the_smaller_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_key_is_found_by_the_callee_which_shows_no_proof_of_its_own() {
+async fn callee_rejects_a_wrong_key_without_revealing_its_own_proof() {
     let (mut attacker, ours) = duplex(4096);
     let callee = tokio::spawn(as_role(ours, Role::Callee, key(), 1));
-    let wrong =
-        shake(&mut attacker, Role::Caller, &Key::new([0; 32]), &Limits::default(), &Rng::system()).await;
+    let wrong = perform_handshake(
+        &mut attacker,
+        Role::Caller,
+        &Key::new([0; 32]),
+        &Limits::default(),
+        &Rng::system(),
+    )
+    .await;
     assert_eq!(wrong.unwrap_err(), HandshakeError::Closed);
     assert_eq!(callee.await.unwrap().unwrap_err(), HandshakeError::WrongProof);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_refuses_a_callee_that_invents_a_proof() {
-    let said = [hello(greeting(2, [1, 1], 64)), hello(vec![0; 32])].concat();
-    assert_eq!(told(Role::Caller, &said).await, HandshakeError::WrongProof);
+    let sent = [hello(greeting(2, [1, 1], 64)), hello(vec![0; 32])].concat();
+    assert_eq!(error_after(Role::Caller, &sent).await, HandshakeError::WrongProof);
     let short = [hello(greeting(2, [1, 1], 64)), hello(vec![])].concat();
-    assert_eq!(told(Role::Caller, &short).await, HandshakeError::WrongProof);
+    assert_eq!(error_after(Role::Caller, &short).await, HandshakeError::WrongProof);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_said_once_opens_nothing_a_second_time() {
-    let (near, far, said) = between(|_, _| {}).await;
+async fn replayed_handshake_is_rejected() {
+    let (near, far, sent) = relay_handshake(|_, _| {}).await;
     near.unwrap();
     far.unwrap();
-    // Another seed: the fresh side has other random bytes than the recorded one answered.
-    for (role, recorded) in [(Role::Callee, &said[0]), (Role::Caller, &said[1])] {
+    // A different seed gives the fresh side other random bytes than the recording answers.
+    for (role, recorded) in [(Role::Callee, &sent[0]), (Role::Caller, &sent[1])] {
         let (mut attacker, ours) = duplex(4096);
         attacker.write_all(recorded).await.unwrap();
         let outcome = as_role(ours, role, key(), 77).await;
@@ -114,7 +120,7 @@ async fn what_was_said_once_opens_nothing_a_second_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_is_not_a_partner() {
+async fn reflected_greeting_is_rejected() {
     for role in [Role::Caller, Role::Callee] {
         let (mirror, ours) = duplex(4096);
         let (mut reader, mut writer) = tokio::io::split(mirror);
@@ -125,7 +131,7 @@ async fn a_mirror_is_not_a_partner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_that_changes_the_role_still_has_only_the_callers_own_proof() {
+async fn reflected_proof_with_a_changed_role_is_rejected() {
     let (mut mirror, ours) = duplex(4096);
     let caller = tokio::spawn(as_role(ours, Role::Caller, key(), 1));
     let mut seen = [0; 9 + 47];
@@ -140,10 +146,10 @@ async fn a_mirror_that_changes_the_role_still_has_only_the_callers_own_proof() {
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_greeting_breaks_the_proof() {
-    // Byte 14 of a greeting is the lower half of the number of streams.
-    let (near, far, _) = between(|role, said| {
-        if role == Role::Caller && said.len() == 9 + 47 {
-            said[9 + 14] = 1;
+    // Byte 14 of a greeting is the low byte of the number of streams.
+    let (near, far, _) = relay_handshake(|role, sent| {
+        if role == Role::Caller && sent.len() == 9 + 47 {
+            sent[9 + 14] = 1;
         }
     })
     .await;
@@ -152,48 +158,48 @@ async fn a_changed_greeting_breaks_the_proof() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_version_is_an_error_that_names_both() {
+async fn version_mismatch_names_both_ranges() {
     for (role, other) in [(Role::Caller, 2), (Role::Callee, 1)] {
-        let error = told(role, &hello(greeting(other, [2, 9], 64))).await;
+        let error = error_after(role, &hello(greeting(other, [2, 9], 64))).await;
         assert_eq!(error, HandshakeError::Version { ours: 1..=1, theirs: 2..=9 });
-        let text = "this side speaks versions 1 to 1 of the channel, the other 2 to 9: update the older";
+        let text = "this side supports channel versions 1 to 1, the other side 2 to 9: update the older one";
         assert_eq!(error.to_string(), text);
-        let inverted = told(role, &hello(greeting(other, [1, 0], 64))).await;
+        let inverted = error_after(role, &hello(greeting(other, [1, 0], 64))).await;
         assert_eq!(inverted, HandshakeError::Version { ours: 1..=1, theirs: RangeInclusive::new(1, 0) });
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_and_longer_greeting_that_still_speaks_version_1_is_understood() {
+async fn newer_and_longer_greeting_with_version_1_is_accepted() {
     let newer = [greeting(2, [1, 9], 64), vec![1; 100]].concat();
-    assert_eq!(told(Role::Caller, &hello(newer)).await, HandshakeError::Timeout);
+    assert_eq!(error_after(Role::Caller, &hello(newer)).await, HandshakeError::Timeout);
 }
 
 #[tokio::test(start_paused = true)]
 async fn garbage_is_refused_at_once() {
-    let error = told(Role::Callee, b"GET / HTTP/1.1\r\n\r\n").await;
+    let error = error_after(Role::Callee, b"GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(error, HandshakeError::Frame(FrameError::UnknownKind(b'/')));
     for payload in
         [vec![], b"plfchan\0".to_vec(), greeting(1, [1, 1], 0), greeting(1, [1, 1], 1)[..46].into()]
     {
-        assert_eq!(told(Role::Callee, &hello(payload)).await, HandshakeError::NotAGreeting);
+        assert_eq!(error_after(Role::Callee, &hello(payload)).await, HandshakeError::NotAGreeting);
     }
     let mut open = BytesMut::new();
     Frame::Open(1, Bytes::from_static(b"let me in")).encode(&mut open);
-    assert_eq!(told(Role::Callee, &open).await, HandshakeError::NotAGreeting);
+    assert_eq!(error_after(Role::Callee, &open).await, HandshakeError::NotAGreeting);
     let early = [&hello(greeting(1, [1, 1], 64))[..], &open].concat();
-    assert_eq!(told(Role::Callee, &early).await, HandshakeError::NotAGreeting);
+    assert_eq!(error_after(Role::Callee, &early).await, HandshakeError::NotAGreeting);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_oversized_greeting_is_refused_by_its_head() {
-    let error = told(Role::Callee, &hello(vec![0; 257])[..9]).await;
+async fn oversized_greeting_is_refused_by_its_head() {
+    let error = error_after(Role::Callee, &hello(vec![0; 257])[..9]).await;
     assert_eq!(error, HandshakeError::Frame(FrameError::TooLong { length: 257, most: 256 }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_and_a_trickle_end_at_the_time_limit() {
-    assert_eq!(told(Role::Callee, b"").await, HandshakeError::Timeout);
+async fn silent_and_slow_peers_time_out() {
+    assert_eq!(error_after(Role::Callee, b"").await, HandshakeError::Timeout);
     let (mut attacker, ours) = duplex(4096);
     let callee = tokio::spawn(as_role(ours, Role::Callee, key(), 1));
     let trickle = tokio::spawn(async move {
@@ -204,11 +210,11 @@ async fn silence_and_a_trickle_end_at_the_time_limit() {
         std::io::Result::Ok(())
     });
     assert_eq!(callee.await.unwrap().unwrap_err(), HandshakeError::Timeout);
-    assert!(trickle.await.unwrap().is_err(), "the connection is closed");
+    assert!(trickle.await.unwrap().is_err(), "the callee must close the connection");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_ends_is_told_from_one_that_is_silent() {
+async fn closed_connection_is_distinguished_from_a_silent_one() {
     let (attacker, ours) = duplex(4096);
     let callee = tokio::spawn(as_role(ours, Role::Callee, key(), 1));
     drop(attacker);
@@ -217,6 +223,6 @@ async fn a_connection_that_ends_is_told_from_one_that_is_silent() {
 }
 
 #[test]
-fn a_key_does_not_show_itself() {
+fn key_debug_output_hides_its_bytes() {
     assert_eq!(format!("{:?}", Key::new([1; 32])), "Key(..)");
 }

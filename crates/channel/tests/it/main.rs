@@ -1,12 +1,13 @@
-//! The channel from outside: its frames, its handshake, its conversations, and every attack on them that we know.
+//! Tests of the public API: frames, handshake, streams, and every attack on them that we know.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
 mod attacks;
 mod common;
-mod conversations;
+
 mod ends;
 mod frames;
 mod handshakes;
 mod liveness;
 mod random;
+mod streams;

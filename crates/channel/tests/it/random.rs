@@ -1,12 +1,12 @@
-//! Two honest ends do random things to each other: what is said is what is heard, in order, and nothing is left.
+//! Two honest peers perform random operations: everything sent arrives in order, and nothing leaks.
 
 use bytes::Bytes;
 use channel::{Chunk, Controls, Incoming, Lane, Receiver, Sender, Stream, StreamError, Usage};
 use proptest::prelude::*;
 
-use crate::common::{pair_over, pattern, soon};
+use crate::common::{pair_over, pattern, with_timeout};
 
-/// What one side does in a conversation, beside reading all it gets.
+/// What one side does on a stream, in addition to reading everything it receives.
 #[derive(Clone, Debug)]
 struct Part {
     pieces: Vec<(bool, usize)>,
@@ -22,18 +22,19 @@ fn part() -> impl Strategy<Value = Part> {
     (pieces, controls, result).prop_map(|(pieces, controls, result)| Part { pieces, controls, result })
 }
 
-/// All that one side heard: its lanes as they were mixed, with neighbours joined; its messages.
-type Heard = (Vec<(Lane, Vec<u8>)>, Vec<Bytes>);
+/// Everything that one side received: the data in order, with adjacent chunks of a lane joined, and the control
+/// messages.
+type Received = (Vec<(Lane, Vec<u8>)>, Vec<Bytes>);
 
-fn join(heard: &mut Vec<(Lane, Vec<u8>)>, Chunk { lane, bytes }: Chunk) {
-    match heard.last_mut() {
+fn join(received: &mut Vec<(Lane, Vec<u8>)>, Chunk { lane, bytes }: Chunk) {
+    match received.last_mut() {
         _ if bytes.is_empty() => {}
         Some((last, joined)) if *last == lane => joined.extend_from_slice(&bytes),
-        _ => heard.push((lane, bytes.to_vec())),
+        _ => received.push((lane, bytes.to_vec())),
     }
 }
 
-fn said(part: &Part) -> Heard {
+fn expected_from(part: &Part) -> Received {
     let mut pieces = Vec::new();
     for (n, (errors, length)) in part.pieces.iter().enumerate() {
         join(&mut pieces, Chunk { lane: lane(*errors), bytes: pattern(n, *length) });
@@ -45,7 +46,7 @@ fn lane(errors: bool) -> Lane {
     if errors { Lane::Errors } else { Lane::Main }
 }
 
-async fn say_pieces(sender: &mut Sender, part: &Part) -> Result<(), StreamError> {
+async fn send_pieces(sender: &mut Sender, part: &Part) -> Result<(), StreamError> {
     for (n, (errors, length)) in part.pieces.iter().enumerate() {
         sender.send(lane(*errors), pattern(n, *length)).await?;
     }
@@ -53,33 +54,33 @@ async fn say_pieces(sender: &mut Sender, part: &Part) -> Result<(), StreamError>
     Ok(())
 }
 
-async fn hear_pieces(receiver: &mut Receiver) -> Result<Vec<(Lane, Vec<u8>)>, StreamError> {
-    let mut heard = Vec::new();
+async fn receive_pieces(receiver: &mut Receiver) -> Result<Vec<(Lane, Vec<u8>)>, StreamError> {
+    let mut pieces = Vec::new();
     while let Some(chunk) = receiver.recv().await? {
-        join(&mut heard, chunk);
+        join(&mut pieces, chunk);
     }
-    Ok(heard)
+    Ok(pieces)
 }
 
-/// Says and hears in turn: with at most eight messages each way, windows suffice that nobody waits for ever.
+/// Sends and receives in turn: at most eight messages each way fit into the windows, so neither side blocks.
 async fn exchange(controls: &mut Controls, ours: &Part, theirs: &Part) -> Result<Vec<Bytes>, StreamError> {
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     for n in 0..ours.controls.len().max(theirs.controls.len()) {
         if let Some(length) = ours.controls.get(n) {
             controls.send(pattern(n, *length)).await?;
         }
         if n < theirs.controls.len() {
-            heard.extend(controls.recv().await?);
+            received.extend(controls.recv().await?);
         }
     }
-    Ok(heard)
+    Ok(received)
 }
 
-async fn play(stream: &mut Stream, ours: &Part, theirs: &Part) -> Result<Heard, StreamError> {
+async fn play(stream: &mut Stream, ours: &Part, theirs: &Part) -> Result<Received, StreamError> {
     let Stream { sender, receiver, controls } = stream;
-    let (said, pieces, messages) =
-        tokio::join!(say_pieces(sender, ours), hear_pieces(receiver), exchange(controls, ours, theirs));
-    said?;
+    let (sent, pieces, messages) =
+        tokio::join!(send_pieces(sender, ours), receive_pieces(receiver), exchange(controls, ours, theirs));
+    sent?;
     Ok((pieces?, messages?))
 }
 
@@ -89,12 +90,12 @@ async fn callee(mut incoming: Incoming, plans: Vec<(Part, Part)>) -> Incoming {
         let (request, mut stream) = incoming.next().await.unwrap();
         let (near, far) = plans[usize::from(request[0])].clone();
         all.spawn(async move {
-            assert!(play(&mut stream, &far, &near).await.unwrap() == said(&near));
+            assert!(play(&mut stream, &far, &near).await.unwrap() == expected_from(&near));
             if let Some(length) = far.result {
                 stream.finish(pattern(9, length)).unwrap();
             } else {
-                // A reset overtakes what is not yet written, so the other side must have heard it.
-                assert_eq!(stream.controls.recv().await.unwrap().unwrap(), "heard");
+                // A reset discards unwritten data, so wait until the other side has received everything.
+                assert_eq!(stream.controls.recv().await.unwrap().unwrap(), "received");
                 stream.reset("as planned");
             }
         });
@@ -110,9 +111,9 @@ async fn run(between: usize, plans: Vec<(Part, Part)>) {
     for (n, (near, far)) in plans.into_iter().enumerate() {
         let mut stream = pair.caller.open(vec![u8::try_from(n).unwrap()]).await.unwrap();
         all.spawn(async move {
-            assert!(play(&mut stream, &near, &far).await.unwrap() == said(&far));
+            assert!(play(&mut stream, &near, &far).await.unwrap() == expected_from(&far));
             if far.result.is_none() {
-                stream.controls.send("heard").await.unwrap();
+                stream.controls.send("received").await.unwrap();
             }
             let planned = match far.result {
                 Some(length) => Ok(pattern(9, length)),
@@ -121,10 +122,10 @@ async fn run(between: usize, plans: Vec<(Part, Part)>) {
             assert!(stream.receiver.outcome().await == planned);
         });
     }
-    soon(async { while all.join_next().await.transpose().unwrap().is_some() {} }).await;
-    let incoming = soon(far).await.unwrap();
+    with_timeout(async { while all.join_next().await.transpose().unwrap().is_some() {} }).await;
+    let incoming = with_timeout(far).await.unwrap();
     while pair.caller.usage() != Usage::default() || incoming.usage() != Usage::default() {
-        soon(tokio::task::yield_now()).await;
+        with_timeout(tokio::task::yield_now()).await;
     }
     assert!(!pair.near.is_finished() && !pair.far.is_finished());
 }
@@ -132,7 +133,7 @@ async fn run(between: usize, plans: Vec<(Part, Part)>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn what_is_said_is_heard(
+    fn everything_sent_is_received(
         between in prop_oneof![64..2000_usize, 2000..200_000_usize],
         plans in prop::collection::vec((part(), part()), 1..10),
     ) {

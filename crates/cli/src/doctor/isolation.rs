@@ -7,7 +7,7 @@ use gateway::config::Engine;
 use gateway::runtime::{Counted, Room, Sandboxes, Wanted, proxy_of};
 use sandbox::local::{LimitsReport, Strength};
 use sandbox::{SandboxError, SandboxId};
-use sandboxd::protocol::{Ended, Exec};
+use sandboxd::protocol::{Exec, ExitReason};
 
 use super::Finding;
 use crate::context::Context;
@@ -97,7 +97,7 @@ async fn start(context: &Context, sandboxes: &Sandboxes) -> Result<Room, Sandbox
 async fn holds(room: &Room, script: &str) -> bool {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
     let exec = Exec { argv, timeout_ms: Some(TIMEOUT_MS), ..Exec::default() };
-    room.inside.run(exec, "", 0).await.is_ok_and(|ran| ran.done.ended == Ended::Exit(0))
+    room.inside.run(exec, "", 0).await.is_ok_and(|ran| ran.done.ended == ExitReason::Exit(0))
 }
 
 fn remedy(error: &SandboxError) -> &'static str {

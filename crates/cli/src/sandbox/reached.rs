@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use egress::{News, Record, RecordQueue, Records, Verdict, record_queue};
+use egress::{Record, RecordItem, RecordQueue, Records, Verdict, record_queue};
 use gateway::runtime::outcome_of;
 use proto::iso;
 use rustix::fs::FlockOperation;
@@ -91,11 +91,11 @@ async fn keep(mut records: Records, id: SandboxId, mut log: Log) -> Sums {
     let mut sums = Sums::default();
     while let Some(news) = records.next().await {
         let missing = match news {
-            News::Record(record) => {
+            RecordItem::Record(record) => {
                 sums.add(&record);
                 log.write(&line(&id, &record)).err().map(|error| (1, error.to_string()))
             }
-            News::Lost(lost) => Some((lost, "too many at once".to_owned())),
+            RecordItem::Lost(lost) => Some((lost, "too many at once".to_owned())),
         };
         if let Some((missing, why)) = missing {
             (sums.missing, sums.why) = (sums.missing + missing, why);

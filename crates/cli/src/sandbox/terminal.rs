@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use channel::Lane;
 use rustix::termios::{self, OptionalActions, Termios};
-use sandboxd::protocol::{Code, Ended, Exec, Size};
+use sandboxd::protocol::{Code, Exec, ExitReason, Size};
 use sandboxd::{ClientError, ExecHandle, Sandboxd};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,9 +26,9 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     let ended = pass(handle, &program).await;
     drop(raw);
     Ok(ExitCode::from(match ended? {
-        Ended::Exit(code) => u8::try_from(code).unwrap_or(1),
-        Ended::Signal(number) => u8::try_from(128 + number).unwrap_or(1),
-        Ended::TimedOut => 124,
+        ExitReason::Exit(code) => u8::try_from(code).unwrap_or(1),
+        ExitReason::Signal(number) => u8::try_from(128 + number).unwrap_or(1),
+        ExitReason::TimedOut => 124,
     }))
 }
 
@@ -46,7 +46,7 @@ fn unstarted(error: ClientError, program: &str) -> Failure {
 }
 
 /// Carries bytes and signals until the program has ended.
-async fn pass(handle: ExecHandle, program: &str) -> Result<Ended, Failure> {
+async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
         let (mut from, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);

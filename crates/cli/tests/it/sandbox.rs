@@ -201,7 +201,7 @@ fn what_is_missing_is_named_with_its_remedy() {
     let empty = empty.with("SANDBOX_ROOTFS", &rootfs);
     let ran = empty.run(&["sandbox", "run", "--", "true"]);
     assert_eq!(ran.code, 1);
-    assert!(ran.err.contains("did not start") || ran.err.contains("ended at once"), "{}", ran.err);
+    assert!(ran.err.contains("did not start") || ran.err.contains("exited immediately"), "{}", ran.err);
     assert_eq!(left_behind(&empty), 0);
 }
 

@@ -1,26 +1,26 @@
-//! The request-head parser against ten seconds of mutated input, and the fuzzer against parsers with planted bugs.
+//! Fuzzes the request-head parser for ten seconds, and checks that the fuzzer finds planted bugs.
 
 mod targets;
 
 use std::time::Duration;
 
 use egress::{HeadError, RequestHead};
-use targets::{HEADS, Parser, heads_with};
+use targets::{HEADS, Parser, check_parser};
 use testkit::fuzz::{Target, finds, holds, kept};
 
 #[test]
-fn ten_seconds_find_nothing() {
+fn ten_seconds_of_fuzzing_find_nothing() {
     holds(HEADS, Duration::from_secs(10));
 }
 
-/// Takes a line feed alone for the end of a line, as lenient servers do.
-fn mends_line_feeds(input: &[u8]) -> Result<RequestHead, HeadError> {
+/// Accepts a bare line feed as a line end, as lenient servers do.
+fn accepts_bare_line_feeds(input: &[u8]) -> Result<RequestHead, HeadError> {
     let text = String::from_utf8_lossy(input).replace("\r\n", "\n").replace('\n', "\r\n");
     RequestHead::parse(text.as_bytes())
 }
 
-/// Believes the first of two lengths.
-fn believes_the_first_length(input: &[u8]) -> Result<RequestHead, HeadError> {
+/// Uses the first of two lengths.
+fn uses_the_first_length(input: &[u8]) -> Result<RequestHead, HeadError> {
     let text = String::from_utf8_lossy(input).into_owned();
     let mut seen = false;
     let lines = text.split_inclusive("\r\n").filter(|line| {
@@ -41,8 +41,8 @@ fn cuts_fragments(input: &[u8]) -> Result<RequestHead, HeadError> {
     RequestHead::parse([before, rest].concat().as_bytes())
 }
 
-/// Forgets that a port may be longer than a port.
-fn panics_at_long_ports(input: &[u8]) -> Result<RequestHead, HeadError> {
+/// Panics on a port with more than five digits.
+fn panics_on_long_ports(input: &[u8]) -> Result<RequestHead, HeadError> {
     let long =
         |text: &str| text.split(':').any(|part| part.bytes().take_while(u8::is_ascii_digit).count() > 5);
     assert!(!long(&String::from_utf8_lossy(input)), "the buffer for the port is too small");
@@ -57,12 +57,12 @@ fn planted_bugs_are_found_by_mutation_alone() {
     };
     assert!(good().len() >= 8);
     let planted: [(Parser, &str); 4] = [
-        (mends_line_feeds, "half the usual size"),
-        (believes_the_first_length, "given twice"),
+        (accepts_bare_line_feeds, "bare CR or LF"),
+        (uses_the_first_length, "given twice"),
         (cuts_fragments, "ambiguous URL"),
-        (panics_at_long_ports, "panicked"),
+        (panics_on_long_ports, "panicked"),
     ];
     for (parser, problem) in planted {
-        finds(Target { run: &|input, _| heads_with(parser, input), corpus: &good, ..HEADS }, problem);
+        finds(Target { run: &|input, _| check_parser(parser, input), corpus: &good, ..HEADS }, problem);
     }
 }

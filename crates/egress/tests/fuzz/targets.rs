@@ -1,20 +1,20 @@
-//! The parser of request heads, and the promises that hold for everything that it accepts.
+//! The fuzz target for the request-head parser, and the invariants of every head it accepts.
 
 use egress::{Framing, HeadError, Host, Request, RequestHead, Target as Destination};
 use testkit::fuzz::{Shape, Target, encode, kept};
 
-/// What is fuzzed: the parser, or a broken copy of it.
+/// The parser under test, or a broken copy of it.
 pub(crate) type Parser = fn(&[u8]) -> Result<RequestHead, HeadError>;
 
 pub(crate) const HEADS: Target<'_> = Target {
     name: "heads",
-    run: &|input, _| heads_with(RequestHead::parse, input),
+    run: &|input, _| check_parser(RequestHead::parse, input),
     corpus: &|| kept(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")),
     write: encode,
     shape: Shape::text(DICTIONARY, 4096),
 };
 
-/// Pieces that parsers trip over; spliced in anywhere.
+/// Strings that confuse parsers; inserted at random positions.
 const DICTIONARY: &[&str] = &[
     "\r\n",
     "\n",
@@ -74,7 +74,7 @@ const DICTIONARY: &[&str] = &[
     "a",
 ];
 
-pub(crate) fn heads_with(parser: Parser, input: &[u8]) -> Result<String, String> {
+pub(crate) fn check_parser(parser: Parser, input: &[u8]) -> Result<String, String> {
     match parser(input) {
         Err(error) => Ok(format!("{error:?}")),
         Ok(head) => check(input, &head).map(|()| shape(&head)),
@@ -93,55 +93,52 @@ fn shape(head: &RequestHead) -> String {
     format!("{} {body} {host} {} {}", head.request == Request::Connect, head.modern, head.keep_alive)
 }
 
-/// The promises about everything that is accepted, checked without the parser's help.
+/// Checks the invariants of an accepted head without using the parser.
 fn check(input: &[u8], head: &RequestHead) -> Result<(), String> {
-    let promise = |kept: bool, text: &str| if kept { Ok(()) } else { Err(text.to_owned()) };
+    let ensure = |kept: bool, text: &str| if kept { Ok(()) } else { Err(text.to_owned()) };
     let text = String::from_utf8_lossy(input).to_ascii_lowercase();
-    promise(!text.contains('\0'), "a NUL was accepted")?;
-    promise(
-        !text.replace("\r\n", "").contains(['\r', '\n']),
-        "a line end of half the usual size was accepted",
-    )?;
-    promise(!text.contains("\r\n ") && !text.contains("\r\n\t"), "a folded line was accepted")?;
-    promise(
+    ensure(!text.contains('\0'), "a NUL was accepted")?;
+    ensure(!text.replace("\r\n", "").contains(['\r', '\n']), "a bare CR or LF was accepted")?;
+    ensure(!text.contains("\r\n ") && !text.contains("\r\n\t"), "a folded line was accepted")?;
+    ensure(
         text.ends_with("\r\n\r\n") && text.matches("\r\n\r\n").count() == 1,
-        "the head does not end where it ends",
+        "the head does not end at its first empty line",
     )?;
     let lengths = text.matches("\r\ncontent-length:").count();
     let codings = text.matches("\r\ntransfer-encoding:").count();
-    promise(lengths + codings <= 1, "the length was given twice")?;
-    promise(codings == usize::from(head.body == Framing::Chunked), "the coding was misread")?;
+    ensure(lengths + codings <= 1, "the length was given twice")?;
+    ensure(codings == usize::from(head.body == Framing::Chunked), "the transfer encoding was misread")?;
     let again = Destination::parse(&head.target.to_string(), None);
-    promise(again.as_ref() == Ok(&head.target), "the target means something else when read again")?;
-    promise(head.target.port > 0, "port 0 was accepted")?;
+    ensure(again.as_ref() == Ok(&head.target), "parsing the target again gives another target")?;
+    ensure(head.target.port > 0, "port 0 was accepted")?;
     let uri = text.split(' ').nth(1).unwrap_or_default();
-    promise(!uri.contains(['\\', '#']), "an ambiguous URL was accepted")?;
+    ensure(!uri.contains(['\\', '#']), "an ambiguous URL was accepted")?;
     match head.request {
         Request::Connect => Ok(()),
-        Request::Http { .. } => check_passed_on(head, promise),
+        Request::Http { .. } => check_forwarded_head(head, ensure),
     }
 }
 
-fn check_passed_on(
+fn check_forwarded_head(
     head: &RequestHead,
-    promise: impl Fn(bool, &str) -> Result<(), String>,
+    ensure: impl Fn(bool, &str) -> Result<(), String>,
 ) -> Result<(), String> {
     let out = head.for_target();
     let text = String::from_utf8_lossy(&out).to_ascii_lowercase();
-    promise(text.matches("\r\n\r\n").count() == 1 && text.ends_with("\r\n\r\n"), "two heads were passed on")?;
-    promise(!text.replace("\r\n", "").contains(['\r', '\n', '\0']), "control characters were passed on")?;
-    promise(text.matches("\r\nhost:").count() == 1, "not exactly one host was passed on")?;
+    ensure(text.matches("\r\n\r\n").count() == 1 && text.ends_with("\r\n\r\n"), "two heads were passed on")?;
+    ensure(!text.replace("\r\n", "").contains(['\r', '\n', '\0']), "control characters were passed on")?;
+    ensure(text.matches("\r\nhost:").count() == 1, "not exactly one host was passed on")?;
     let host = head.target.host.to_string();
     let rest = text.split_once("\r\nhost: ").map(|(_, rest)| rest).unwrap_or_default();
-    promise(rest.starts_with(&host), "the host that was passed on is not the one that was checked")?;
+    ensure(rest.starts_with(&host), "the host that was sent on is not the one that was checked")?;
     for hop in ["proxy-", "te:", "trailer:", "upgrade:", "keep-alive:"] {
-        promise(!text.contains(&format!("\r\n{hop}")), "a header for the proxy was passed on")?;
+        ensure(!text.contains(&format!("\r\n{hop}")), "a hop-by-hop header was sent on")?;
     }
-    promise(text.matches("\r\nconnection:").count() == 1, "not exactly one connection header was passed on")?;
+    ensure(text.matches("\r\nconnection:").count() == 1, "not exactly one connection header was passed on")?;
     let framings =
         text.matches("\r\ncontent-length:").count() + text.matches("\r\ntransfer-encoding:").count();
-    promise(
+    ensure(
         framings == usize::from(head.body != Framing::None),
-        "the framing that was passed on is not the one read",
+        "the framing that was sent on is not the one that was parsed",
     )
 }

@@ -1,4 +1,4 @@
-//! Which addresses are refused: a table by hand, and a second rule written from the registries' prefixes.
+//! Address classification: a hand-written table, and a second implementation from the registries' prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -84,7 +84,7 @@ const TABLE: &[(&str, AddressClass)] = &[
     ("2002:7f00:1::", Loopback),
     ("2002:a9fe:a9fe::1", Metadata),
     ("2002:808:808::1", Tunnelled),
-    // Teredo with a server at 10.0.0.1, with a client at 127.0.0.1, and with nothing bad in it.
+    // Teredo with a server at 10.0.0.1, with a client at 127.0.0.1, and with public addresses only.
     ("2001:0:a00:1::", Private),
     ("2001:0:808:808:0:0:80ff:fffe", Loopback),
     ("2001:0:808:808:0:0:f7f7:f7f7", Tunnelled),
@@ -110,14 +110,14 @@ const TABLE: &[(&str, AddressClass)] = &[
 ];
 
 #[test]
-fn every_address_of_the_table_is_what_it_is() {
+fn table_of_addresses_is_classified() {
     assert!(TABLE.len() >= 60);
     for (address, class) in TABLE {
         assert_eq!(classify(address.parse().unwrap()), *class, "{address}");
     }
 }
 
-/// What the registries list as not globally reachable, and what clouds serve metadata at.
+/// Ranges that the registries list as not globally reachable, and cloud metadata addresses.
 const REFUSED_V4: &[&str] = &[
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -138,7 +138,7 @@ const REFUSED_V4: &[&str] = &[
 ];
 const REFUSED_V6: &[&str] =
     &["::/3", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "4000::/2", "8000::/1"];
-/// What is judged by the IPv4 address in its last 32 bits.
+/// Networks whose last 32 bits are an IPv4 address that decides.
 const CARRIERS: &[&str] = &["::ffff:0:0/96", "64:ff9b::/96"];
 
 fn within(address: IpAddr, network: &str) -> bool {
@@ -162,7 +162,7 @@ fn public_by_prefix(address: IpAddr) -> bool {
     }
 }
 
-/// Any address, and often one beside the edge of a network that matters.
+/// Random addresses, often next to the edge of a relevant network.
 fn addresses() -> impl Strategy<Value = IpAddr> {
     let networks: Vec<&str> = [REFUSED_V4, REFUSED_V6, CARRIERS].concat();
     let near_edge = (prop::sample::select(networks), any::<u128>(), -2_i8..=2, any::<bool>()).prop_map(edge);
@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_rules_agree_on_every_address(address in addresses()) {
+    fn both_implementations_agree(address in addresses()) {
         prop_assert_eq!(classify(address) == Public, public_by_prefix(address), "{}", address);
     }
 }

@@ -1,6 +1,6 @@
-//! Those who really go through it: curl, git, pip, npm and cargo, each against a server on loopback.
+//! Real clients through the proxy: curl, git, pip, npm and cargo, each against a server on loopback.
 //!
-//! A client that is not installed is named in the output; git and curl are needed to build at all, so they must be.
+//! A client that is not installed is skipped and reported; git and curl are required to build, so they must exist.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use bytes::Bytes;
-use egress::{Ended, Kind, Record};
+use egress::{Kind, Record, RequestEnd};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -20,10 +20,10 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::{PATIENCE, PUBLIC, World};
+use crate::harness::{PUBLIC, TEST_TIMEOUT, World};
 use crate::origin::{HELLO, Origin};
 
-/// A folder served over HTTP: files as they are, and below `/git/` by git's own server.
+/// A directory served over HTTP: static files, and `/git/` through git's own HTTP backend.
 struct Site {
     folder: tempfile::TempDir,
     address: SocketAddr,
@@ -75,7 +75,7 @@ async fn answer(root: PathBuf, request: Request<Incoming>) -> Result<Response<Fu
     })
 }
 
-/// Git's server speaks CGI: the request in variables and on its input, the response on its output.
+/// `git http-backend` is a CGI program: the request arrives in variables and on stdin, the response on stdout.
 async fn git_backend(root: &Path, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
     let mut command = Command::new("git");
@@ -108,8 +108,8 @@ async fn git_backend(root: &Path, request: Request<Incoming>) -> Response<Full<B
     response.body(Bytes::copy_from_slice(&output[split + 4..]).into()).unwrap()
 }
 
-/// A command that knows the proxy by the usual variables and nothing else of this machine's settings.
-fn through(world: &World, program: &str, folder: &Path) -> Command {
+/// A command that uses the proxy through the usual variables, isolated from this machine's settings.
+fn proxied_command(world: &World, program: &str, folder: &Path) -> Command {
     let proxy = format!("http://{}", world.address);
     let mut command = Command::new(program);
     for variable in
@@ -126,10 +126,10 @@ fn through(world: &World, program: &str, folder: &Path) -> Command {
 }
 
 async fn run(mut command: Command) -> Output {
-    timeout(PATIENCE, command.output()).await.unwrap().unwrap()
+    timeout(TEST_TIMEOUT, command.output()).await.unwrap().unwrap()
 }
 
-async fn must(command: Command) -> String {
+async fn run_ok(command: Command) -> String {
     let output = run(command).await;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
@@ -140,46 +140,46 @@ async fn is_installed(program: &str) -> bool {
     let version = Command::new(program).arg("--version").output().await;
     let installed = version.is_ok_and(|output| output.status.success());
     if !installed {
-        println!("{program} is not installed, so it was not tried");
+        println!("{program} is not installed: skipped");
     }
     installed
 }
 
-/// Runs a command in a folder, outside of the proxy; for making what is then fetched.
-async fn local(folder: &Path, line: &[&str]) {
+/// Runs a command in a folder without the proxy, to prepare what is then fetched.
+async fn run_locally(folder: &Path, line: &[&str]) {
     let mut command = Command::new(line[0]);
     command.args(&line[1..]).current_dir(folder);
     command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
-    must(command).await;
+    run_ok(command).await;
 }
 
 async fn only_plain_requests(world: &mut World) {
     let Record { kind, ended, bytes_up, bytes_down, .. } = world.record().await;
-    assert_eq!((kind, ended), (Kind::Http, Ended::Complete));
+    assert_eq!((kind, ended), (Kind::Http, RequestEnd::Complete));
     assert!(bytes_up > 0 && bytes_down > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curl_asks_plainly_and_through_a_tunnel_and_is_told_why_not() {
+async fn curl_works_plain_and_tunnelled_and_shows_refusals() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let here = Path::new(".");
     let url = format!("http://site.test:{}/", site.port());
     for (extra, kind) in [(&["-s"][..], Kind::Http), (&["-s", "--proxytunnel"], Kind::Connect)] {
-        let mut curl = through(&world, "curl", here);
+        let mut curl = proxied_command(&world, "curl", here);
         curl.args(extra).arg(&url);
-        assert_eq!(must(curl).await, "hello");
+        assert_eq!(run_ok(curl).await, "hello");
         assert_eq!(world.record().await.kind, kind);
     }
-    let mut upload = through(&world, "curl", here);
+    let mut upload = proxied_command(&world, "curl", here);
     upload.args(["-s", "-H", "Transfer-Encoding: chunked", "-d", "some data", &url]);
-    assert_eq!(must(upload).await, "hello");
-    assert!(site.asked().last().unwrap().ends_with("9\r\nsome data\r\n0\r\n\r\n"));
+    assert_eq!(run_ok(upload).await, "hello");
+    assert!(site.requests().last().unwrap().ends_with("9\r\nsome data\r\n0\r\n\r\n"));
 
-    let mut refused = through(&world, "curl", here);
+    let mut refused = proxied_command(&world, "curl", here);
     refused.args(["-s", "-L", "http://169.254.169.254/latest/"]);
-    let said = must(refused).await;
-    assert!(said.contains("address_refused") && said.contains("cloud metadata"), "{said}");
+    let output = run_ok(refused).await;
+    assert!(output.contains("address_refused") && output.contains("cloud metadata"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,31 +190,31 @@ async fn git_clones_and_pushes() {
     let seed = root.join("seed");
     site.write("seed/readme", "hello\n".repeat(20_000));
     let me = ["-c", "user.name=t", "-c", "user.email=t@example.com"];
-    local(&seed, &["git", "init", "-q", "-b", "main"]).await;
-    local(&seed, &["git", "add", "."]).await;
-    local(&seed, &[&["git"], &me[..], &["commit", "-qm", "first"]].concat()).await;
-    local(root, &["git", "clone", "-q", "--bare", "seed", "git/repo.git"]).await;
-    local(&root.join("git/repo.git"), &["git", "config", "http.receivepack", "true"]).await;
+    run_locally(&seed, &["git", "init", "-q", "-b", "main"]).await;
+    run_locally(&seed, &["git", "add", "."]).await;
+    run_locally(&seed, &[&["git"], &me[..], &["commit", "-qm", "first"]].concat()).await;
+    run_locally(root, &["git", "clone", "-q", "--bare", "seed", "git/repo.git"]).await;
+    run_locally(&root.join("git/repo.git"), &["git", "config", "http.receivepack", "true"]).await;
 
-    let mut clone = through(&world, "git", root);
+    let mut clone = proxied_command(&world, "git", root);
     clone.args(["clone", "-q", &format!("{}/git/repo.git", site.url()), "copy"]);
-    must(clone).await;
+    run_ok(clone).await;
     let copy = root.join("copy");
     assert_eq!(std::fs::read_to_string(copy.join("readme")).unwrap().len(), 120_000);
 
     std::fs::write(copy.join("more"), vec![7; 3_000_000]).unwrap();
-    local(&copy, &["git", "add", "."]).await;
-    local(&copy, &[&["git"], &me[..], &["commit", "-qm", "second"]].concat()).await;
-    let mut push = through(&world, "git", &copy);
+    run_locally(&copy, &["git", "add", "."]).await;
+    run_locally(&copy, &[&["git"], &me[..], &["commit", "-qm", "second"]].concat()).await;
+    let mut push = proxied_command(&world, "git", &copy);
     // A small buffer, so that the pack is sent in chunks.
     push.args(["-c", "http.postBuffer=1000", "-c", "core.compression=0", "push", "-q", "origin", "main"]);
-    must(push).await;
+    run_ok(push).await;
     let mut log = Command::new("git");
     log.args(["log", "--format=%s", "main"]).current_dir(root.join("git/repo.git"));
-    assert_eq!(must(log).await, "second\nfirst\n");
+    assert_eq!(run_ok(log).await, "second\nfirst\n");
     only_plain_requests(&mut world).await;
 
-    let mut refused = through(&world, "git", root);
+    let mut refused = proxied_command(&world, "git", root);
     refused.args(["clone", "-q", &format!("http://127.0.0.1:{}/git/repo.git", site.address.port()), "no"]);
     let output = run(refused).await;
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("403"));
@@ -237,9 +237,9 @@ async fn pip_downloads_a_package() {
     );
     site.write(&format!("w/{info}/RECORD"), "");
     let folder = site.folder.path().join("w");
-    local(&folder, &["python3", "-m", "zipfile", "-c", wheel, "tiny_thing.py", info]).await;
+    run_locally(&folder, &["python3", "-m", "zipfile", "-c", wheel, "tiny_thing.py", info]).await;
     site.write("simple/tiny-thing/index.html", format!("<!DOCTYPE html><a href=\"/w/{wheel}\">{wheel}</a>"));
-    let mut pip = through(&world, "pip", site.folder.path());
+    let mut pip = proxied_command(&world, "pip", site.folder.path());
     pip.env("PIP_CONFIG_FILE", "/dev/null");
     pip.args([
         "download",
@@ -259,7 +259,7 @@ async fn pip_downloads_a_package() {
         "got",
         "tiny-thing",
     ]);
-    must(pip).await;
+    run_ok(pip).await;
     assert!(site.folder.path().join("got").join(wheel).exists());
     only_plain_requests(&mut world).await;
 }
@@ -273,18 +273,18 @@ async fn npm_installs_a_package() {
     let mut world = World::new().await;
     let url = site.url();
     site.write("package/package.json", r#"{"name":"tiny-thing","version":"1.0.0"}"#);
-    local(site.folder.path(), &["tar", "czf", "tiny.tgz", "package"]).await;
+    run_locally(site.folder.path(), &["tar", "czf", "tiny.tgz", "package"]).await;
     let manifest = format!(
         r#"{{"name":"tiny-thing","dist-tags":{{"latest":"1.0.0"}},"versions":{{"1.0.0":{{"name":"tiny-thing","version":"1.0.0","dist":{{"tarball":"{url}/tiny.tgz"}}}}}}}}"#
     );
     site.write("tiny-thing", manifest);
     site.write("app/package.json", r#"{"name":"app","version":"1.0.0"}"#);
     let app = site.folder.path().join("app");
-    let mut npm = through(&world, "npm", &app);
+    let mut npm = proxied_command(&world, "npm", &app);
     npm.env("npm_config_userconfig", app.join("none")).env("npm_config_cache", app.join("cache"));
     npm.args(["install", "--no-audit", "--no-fund", "--no-update-notifier", "--fetch-retries=0"]);
     npm.args(["--registry", &format!("{url}/"), "tiny-thing"]);
-    must(npm).await;
+    run_ok(npm).await;
     assert!(app.join("node_modules/tiny-thing/package.json").exists());
     only_plain_requests(&mut world).await;
 }
@@ -300,10 +300,10 @@ async fn cargo_fetches_a_crate() {
     site.write("tiny-thing-1.0.0/src/lib.rs", "");
     let download = "dl/tiny-thing/1.0.0/download";
     site.write(download, "");
-    local(root, &["tar", "czf", download, "tiny-thing-1.0.0"]).await;
+    run_locally(root, &["tar", "czf", download, "tiny-thing-1.0.0"]).await;
     let mut sum = Command::new("sha256sum");
     sum.arg(download).current_dir(root);
-    let sum = must(sum).await;
+    let sum = run_ok(sum).await;
     let entry = format!(
         r#"{{"name":"tiny-thing","vers":"1.0.0","deps":[],"cksum":"{}","features":{{}},"yanked":false}}"#,
         &sum[..64]
@@ -317,9 +317,9 @@ async fn cargo_fetches_a_crate() {
     );
     site.write("app/src/lib.rs", "");
     site.write("home/config.toml", format!("[registries.here]\nindex = \"sparse+{}/index/\"\n", site.url()));
-    let mut cargo = through(&world, env!("CARGO"), &root.join("app"));
+    let mut cargo = proxied_command(&world, env!("CARGO"), &root.join("app"));
     cargo.env("CARGO_HOME", root.join("home")).args(["fetch", "-q"]);
-    must(cargo).await;
+    run_ok(cargo).await;
     let lock = std::fs::read_to_string(root.join("app/Cargo.lock")).unwrap();
     assert!(lock.contains("tiny-thing"), "{lock}");
     only_plain_requests(&mut world).await;

@@ -1,6 +1,6 @@
-//! A proxy with its surroundings: rules that change, a resolver by script, records that are kept.
+//! A proxy with a test environment: rules that can change, a scripted resolver, captured records.
 //!
-//! [`PUBLIC`] is declared public; every other loopback address stays what it is, and is refused.
+//! [`PUBLIC`] counts as public; every other loopback address is classified as usual, and refused.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,8 @@ use std::time::Duration;
 use chrono::DateTime;
 use clock::Clock;
 use egress::{
-    AddressPolicy, Config, Limits, Mode, News, Proxy, Record, Records, Rules, ScriptedResolver, record_queue,
+    AddressPolicy, Config, Limits, Mode, Proxy, Record, RecordItem, Records, Rules, ScriptedResolver,
+    record_queue,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,12 +20,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Stands in for the internet.
+/// Stands in for the public internet.
 pub(crate) const PUBLIC: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 10));
 /// The host itself, which no sandbox may reach.
 pub(crate) const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Ends a test that would hang; no test expects to come near it.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// The timeout for a test that would hang; no test normally gets near it.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) struct World {
     pub(crate) address: SocketAddr,
@@ -36,7 +37,7 @@ pub(crate) struct World {
     accepting: AbortOnDropHandle<()>,
 }
 
-/// Public hosts on every port that a test server may get.
+/// Rules that allow public hosts on every port that a test server may get.
 pub(crate) fn open() -> Rules {
     Rules::new(Mode::Open).allow("*:1024-65535").unwrap()
 }
@@ -92,26 +93,26 @@ impl World {
         Wire(BufReader::new(TcpStream::connect(self.address).await.unwrap()))
     }
 
-    /// Sends bytes on a connection of their own and returns everything that comes back.
-    pub(crate) async fn say(&self, bytes: impl AsRef<[u8]>) -> String {
+    /// Sends bytes on a new connection and returns everything that is received until it ends.
+    pub(crate) async fn request(&self, bytes: impl AsRef<[u8]>) -> String {
         let mut wire = self.connect().await;
         wire.send(bytes).await;
-        wire.rest().await
+        wire.read_rest().await
     }
 
     pub(crate) async fn get(&self, url: &str) -> String {
-        self.say(format!("GET {url} HTTP/1.1\r\nHost: ignored\r\nConnection: close\r\n\r\n")).await
+        self.request(format!("GET {url} HTTP/1.1\r\nHost: ignored\r\nConnection: close\r\n\r\n")).await
     }
 
-    /// The next record, which must come.
+    /// Waits for the next record.
     pub(crate) async fn record(&mut self) -> Record {
-        match timeout(PATIENCE, self.records.next()).await.unwrap() {
-            Some(News::Record(record)) => record,
-            other => panic!("no record but {other:?}"),
+        match timeout(TEST_TIMEOUT, self.records.next()).await.unwrap() {
+            Some(RecordItem::Record(record)) => record,
+            other => panic!("expected a record, got {other:?}"),
         }
     }
 
-    /// Stops accepting, and takes every connection down.
+    /// Stops accepting and drops every connection.
     pub(crate) fn stop(&self) {
         self.accepting.abort();
     }
@@ -133,43 +134,43 @@ impl Wire {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Everything until the end; a reset counts as one.
-    pub(crate) async fn rest(&mut self) -> String {
+    /// Reads until the connection ends; a reset counts as an end.
+    pub(crate) async fn read_rest(&mut self) -> String {
         let mut all = Vec::new();
-        let _ = timeout(PATIENCE, self.0.read_to_end(&mut all)).await.unwrap();
+        let _ = timeout(TEST_TIMEOUT, self.0.read_to_end(&mut all)).await.unwrap();
         String::from_utf8_lossy(&all).into_owned()
     }
 
-    /// One response with its head and, by its length, its body.
+    /// Reads one response: its head, and its body by `Content-Length`.
     pub(crate) async fn response(&mut self) -> (String, String) {
-        let head = self.until("\r\n\r\n").await;
+        let head = self.read_until("\r\n\r\n").await;
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
-        timeout(PATIENCE, self.0.read_exact(&mut body)).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, self.0.read_exact(&mut body)).await.unwrap().unwrap();
         (head, String::from_utf8(body).unwrap())
     }
 
-    pub(crate) async fn until(&mut self, end: &str) -> String {
+    pub(crate) async fn read_until(&mut self, end: &str) -> String {
         let mut found = Vec::new();
         while !found.ends_with(end.as_bytes()) {
-            found.push(timeout(PATIENCE, self.0.read_u8()).await.unwrap().unwrap());
+            found.push(timeout(TEST_TIMEOUT, self.0.read_u8()).await.unwrap().unwrap());
         }
         String::from_utf8(found).unwrap()
     }
 
-    /// Stops the time and moves it by `limit` and a little: the proxy says nothing before that moment, and then it
-    /// says something or hangs up.
-    pub(crate) async fn quiet_for(&self, limit: Duration) {
+    /// Pauses the tokio clock and advances it just past `limit`: the proxy must stay quiet until then, and
+    /// afterwards respond or close the connection.
+    pub(crate) async fn expect_quiet_for(&self, limit: Duration) {
         let moment = Duration::from_millis(100);
         assert!(self.is_quiet().await);
         tokio::time::pause();
         tokio::time::advance(limit.saturating_sub(moment)).await;
-        assert!(self.is_quiet().await, "the proxy did not wait");
+        assert!(self.is_quiet().await, "the proxy gave up before the time limit");
         tokio::time::advance(moment * 2).await;
-        assert!(!self.is_quiet().await, "the proxy waits longer than it may");
+        assert!(!self.is_quiet().await, "the proxy waits longer than the time limit");
     }
 
-    /// Whether the proxy has neither ended the connection nor said anything, after all that can run has run.
+    /// Whether the proxy has neither closed the connection nor sent anything, once all other tasks had time to run.
     async fn is_quiet(&self) -> bool {
         for _ in 0..1_000 {
             tokio::task::yield_now().await;
@@ -183,10 +184,10 @@ impl Wire {
         true
     }
 
-    /// Opens a tunnel, which must be granted.
+    /// Opens a tunnel, which must succeed.
     pub(crate) async fn tunnel(&mut self, target: &str) {
         self.send(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")).await;
-        let head = self.until("\r\n\r\n").await;
+        let head = self.read_until("\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a hostile client may cost: bounded bytes, bounded time, bounded connections.
+//! Limits on what a hostile client costs: bytes, time, connections.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clock::Clock;
 use egress::{
-    AddressPolicy, Config, Ended, Failure, HeadError, Kind, Limits, Lookup, News, Proxy, Refusal, Resolve,
-    Verdict, record_queue,
+    AddressPolicy, Config, Failure, HeadError, Kind, Limits, Lookup, Proxy, RecordItem, Refusal, RequestEnd,
+    Resolve, Verdict, record_queue,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -29,47 +29,47 @@ async fn slow_headers_are_cut_off_after_ten_seconds() {
     for part in ["", "GET http://si", "GET http://site.test/ HTTP/1.1\r\nA: b\r\n"] {
         let mut wire = world.connect().await;
         wire.send(part).await;
-        wire.quiet_for(Duration::from_secs(10)).await;
-        assert!(wire.rest().await.starts_with("HTTP/1.1 408 "), "{part:?}");
+        wire.expect_quiet_for(Duration::from_secs(10)).await;
+        assert!(wire.read_rest().await.starts_with("HTTP/1.1 408 "), "{part:?}");
         assert_eq!(malformed(&mut world).await, HeadError::TooSlow);
         tokio::time::resume();
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_asks_no_more_is_closed() {
+async fn idle_keep_alive_connection_is_closed() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let world = World::new().await;
     let mut wire = world.connect().await;
     wire.send(format!("GET http://site.test:{}/ HTTP/1.1\r\n\r\n", site.port())).await;
     wire.response().await;
-    wire.quiet_for(Limits::default().keep_alive).await;
-    assert_eq!(wire.rest().await, "");
+    wire.expect_quiet_for(Limits::default().keep_alive).await;
+    assert_eq!(wire.read_rest().await, "");
 }
 
 #[tokio::test]
-async fn heads_beyond_the_limits_are_refused_unread() {
+async fn oversized_heads_are_refused() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let get = format!("GET http://site.test:{}/ HTTP/1.1\r\n", site.port());
     let fits = 16 * 1024 - get.len() - "A: \r\n\r\n".len() - "Connection: close\r\n".len();
     let with_field = |length| format!("{get}Connection: close\r\nA: {}\r\n\r\n", "x".repeat(length));
-    assert!(world.say(with_field(fits)).await.starts_with("HTTP/1.1 200 "));
+    assert!(world.request(with_field(fits)).await.starts_with("HTTP/1.1 200 "));
     world.record().await;
     let endless = format!("GET http://site.test/{}", "x".repeat(100_000));
     for head in [with_field(fits + 1), endless] {
-        assert!(world.say(head).await.starts_with("HTTP/1.1 431 "));
+        assert!(world.request(head).await.starts_with("HTTP/1.1 431 "));
         assert_eq!(malformed(&mut world).await, HeadError::TooLong);
     }
     let with_fields = |count| format!("{get}Connection: close\r\n{}\r\n", "A: b\r\n".repeat(count));
-    assert!(world.say(with_fields(99)).await.starts_with("HTTP/1.1 200 "));
+    assert!(world.request(with_fields(99)).await.starts_with("HTTP/1.1 200 "));
     world.record().await;
-    assert!(world.say(with_fields(100)).await.starts_with("HTTP/1.1 431 "));
+    assert!(world.request(with_fields(100)).await.starts_with("HTTP/1.1 431 "));
     assert_eq!(malformed(&mut world).await, HeadError::TooManyFields);
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_cut_off_and_never_held() {
+async fn endless_body_is_cut_off_and_not_buffered() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let limits = Limits { request_body: 1_000_000, ..Limits::default() };
     let mut world = World::with(Setup { limits, ..Setup::default() }).await;
@@ -81,20 +81,20 @@ async fn a_body_without_end_is_cut_off_and_never_held() {
     .await;
     let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
     for _ in 0..300 {
-        // The proxy hangs up in the middle of it.
+        // The proxy closes the connection before the end.
         if wire.0.write_all(chunk.as_bytes()).await.is_err() {
             break;
         }
     }
-    assert!(wire.rest().await.starts_with("HTTP/1.1 413 "));
+    assert!(wire.read_rest().await.starts_with("HTTP/1.1 413 "));
     let record = world.record().await;
-    assert_eq!(record.ended, Ended::Failed(Failure::BodyTooLong));
+    assert_eq!(record.ended, RequestEnd::Failed(Failure::BodyTooLong));
     assert!((900_000..1_100_000).contains(&record.bytes_up), "{}", record.bytes_up);
 
     let length = "Content-Length: 1000001";
     let answer =
-        world.say(format!("POST http://site.test:{}/ HTTP/1.1\r\n{length}\r\n\r\nx", site.port())).await;
-    assert!(answer.starts_with("HTTP/1.1 413 "), "known from its head, and refused by it: {answer}");
+        world.request(format!("POST http://site.test:{}/ HTTP/1.1\r\n{length}\r\n\r\nx", site.port())).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "the announced length must be refused: {answer}");
 }
 
 #[tokio::test]
@@ -106,13 +106,13 @@ async fn endless_lines_within_a_body_are_cut_off() {
     let extension = format!("4;{}\r\nabcd\r\n", "x".repeat(1_000));
     let trailer = format!("0\r\n{}", format!("A: {}\r\n", "x".repeat(1_000)).repeat(20));
     for body in [extension, trailer, "0".repeat(1_000)] {
-        assert!(world.say(format!("{post}{body}")).await.starts_with("HTTP/1.1 400 "));
-        assert_eq!(world.record().await.ended, Ended::Failed(Failure::BadBody));
+        assert!(world.request(format!("{post}{body}")).await.starts_with("HTTP/1.1 400 "));
+        assert_eq!(world.record().await.ended, RequestEnd::Failed(Failure::BadBody));
     }
 }
 
 #[tokio::test]
-async fn a_body_or_an_answer_that_stops_coming_is_given_up() {
+async fn stalled_bodies_and_responses_time_out() {
     let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut world = World::new().await;
@@ -127,15 +127,15 @@ async fn a_body_or_an_answer_that_stops_coming_is_given_up() {
         let mut wire = world.connect().await;
         wire.send(request).await;
         let _target = listener.accept().await.unwrap();
-        wire.quiet_for(Limits::default().exchange_idle).await;
-        assert!(wire.rest().await.starts_with(&format!("HTTP/1.1 {status} ")));
-        assert_eq!(world.record().await.ended, Ended::Failed(failure));
+        wire.expect_quiet_for(Limits::default().exchange_idle).await;
+        assert!(wire.read_rest().await.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert_eq!(world.record().await.ended, RequestEnd::Failed(failure));
         tokio::time::resume();
     }
 }
 
 #[tokio::test]
-async fn a_sandbox_has_so_many_connections_and_is_told_when_they_are_used_up() {
+async fn connections_beyond_the_limit_get_an_error() {
     let (site, _task) = echo(PUBLIC).await;
     let mut world = World::new().await;
     let mut open = Vec::new();
@@ -145,7 +145,7 @@ async fn a_sandbox_has_so_many_connections_and_is_told_when_they_are_used_up() {
         open.push(wire);
     }
     assert_eq!(world.proxy.counters().connections, 64);
-    let answer = world.say(format!("CONNECT site.test:{} HTTP/1.1\r\n\r\n", site.port())).await;
+    let answer = world.request(format!("CONNECT site.test:{} HTTP/1.1\r\n\r\n", site.port())).await;
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("too_many_connections"), "{answer}");
     let record = world.record().await;
     assert_eq!(record.verdict, Verdict::Refused(Refusal::TooManyConnections(64)));
@@ -156,7 +156,7 @@ async fn a_sandbox_has_so_many_connections_and_is_told_when_they_are_used_up() {
 }
 
 #[tokio::test]
-async fn each_of_a_flood_of_connections_is_told_and_recorded() {
+async fn flood_of_connections_is_refused_and_recorded() {
     let limits = Limits { connections: 1, ..Limits::default() };
     let mut world = World::with(Setup { limits, ..Setup::default() }).await;
     let _first = world.connect().await;
@@ -180,14 +180,14 @@ async fn each_of_a_flood_of_connections_is_told_and_recorded() {
         hosts.insert(record.target.unwrap().host.to_string());
     }
     assert_eq!(hosts, (1..=60).map(|number| format!("site{number}.test")).collect());
-    // One that says nothing is given up like any other.
+    // A silent connection times out like any other.
     let silent = world.connect().await;
-    silent.quiet_for(Duration::from_secs(10)).await;
+    silent.expect_quiet_for(Duration::from_secs(10)).await;
     assert_eq!(world.record().await.kind, Kind::Unknown);
 }
 
 #[tokio::test]
-async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
+async fn requests_above_the_rate_wait_and_are_recorded() {
     let limits = Limits { connections: 2, requests_at_once: 3, requests_per_second: 1, ..Limits::default() };
     let mut world = World::with(Setup { limits, ..Setup::default() }).await;
     let refused = "GET http://127.0.0.1:1/ HTTP/1.1\r\n\r\n";
@@ -196,11 +196,11 @@ async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
         wire.send(refused).await;
         assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
     }
-    // What cannot be read and what is turned away is a record too, and waits like the rest.
+    // Malformed and rejected requests are recorded too, and are subject to the same rate limit.
     let mut malformed = world.connect().await;
     malformed.send("?\r\n\r\n").await;
-    malformed.quiet_for(Duration::from_secs(1)).await;
-    assert!(malformed.rest().await.starts_with("HTTP/1.1 400 "));
+    malformed.expect_quiet_for(Duration::from_secs(1)).await;
+    assert!(malformed.read_rest().await.starts_with("HTTP/1.1 400 "));
     tokio::time::resume();
     drop(malformed);
     let has = async |connections| {
@@ -213,13 +213,13 @@ async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
     has(2).await;
     let mut third = world.connect().await;
     third.send(refused).await;
-    third.quiet_for(Duration::from_secs(2)).await;
-    assert!(third.rest().await.starts_with("HTTP/1.1 503 "));
+    third.expect_quiet_for(Duration::from_secs(2)).await;
+    assert!(third.read_rest().await.starts_with("HTTP/1.1 503 "));
     tokio::time::resume();
     for _ in 0..5 {
         assert!(matches!(world.record().await.verdict, Verdict::Refused(_)));
     }
-    // After a while without, there are three again.
+    // After a pause, a burst of three is allowed again.
     world.clock.advance(Duration::from_mins(1));
     for _ in 0..3 {
         wire.send(refused).await;
@@ -228,7 +228,7 @@ async fn who_asks_too_fast_waits_and_every_request_is_recorded() {
     }
 }
 
-/// A name server that takes questions and gives no answers.
+/// A name server that never answers.
 struct Silent;
 
 impl Resolve for Silent {
@@ -237,9 +237,9 @@ impl Resolve for Silent {
     }
 }
 
-/// Also with another stream than a socket: the proxy takes any.
+/// Also shows that the proxy accepts streams other than sockets.
 #[tokio::test(start_paused = true)]
-async fn a_name_server_without_answers_is_given_up() {
+async fn silent_name_server_times_out() {
     let (recorder, mut records) = record_queue(1);
     let (_rules, rules) = watch::channel(Arc::new(open()));
     let proxy = Proxy::new(Config {
@@ -259,6 +259,6 @@ async fn a_name_server_without_answers_is_given_up() {
     };
     let ((), got) = tokio::join!(proxy.serve(server), talking);
     assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
-    let Some(News::Record(record)) = records.next().await else { panic!("no record") };
-    assert_eq!(record.ended, Ended::Failed(Failure::TimedOut));
+    let Some(RecordItem::Record(record)) = records.next().await else { panic!("no record") };
+    assert_eq!(record.ended, RequestEnd::Failed(Failure::TimedOut));
 }

@@ -1,21 +1,21 @@
-//! The way out of a sandbox, attacked from inside: over real sockets, with loopback standing in for the internet.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
+//! Attacks on the proxy from inside a sandbox: over real sockets, with loopback standing in for the internet.
+#![expect(clippy::unwrap_used, reason = "a failed step ends the test")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
-#![expect(clippy::print_stdout, reason = "what was not tried has to be said")]
+#![expect(clippy::print_stdout, reason = "skipped clients must be reported")]
 
 mod harness;
 mod origin;
 
-// What is decided.
+// Decisions.
 mod addresses;
 mod rules;
-// What passes and what does not.
+// Traffic.
 mod plain;
 mod reach;
 mod records;
 mod smuggling;
 mod tunnels;
-// What must not last or grow.
+// Limits.
 mod limits;
-// Those who really use it.
+// Real clients.
 mod clients;

@@ -1,4 +1,4 @@
-//! Servers on loopback that answer with given bytes and keep what they were asked, byte for byte.
+//! Servers on loopback that send a fixed response and record the requests they receive, byte for byte.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
-/// A server for one request on each connection.
+/// A server that handles one request per connection.
 pub(crate) struct Origin {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -20,41 +20,41 @@ impl Origin {
     pub(crate) async fn start(ip: IpAddr, answer: impl Into<Vec<u8>>) -> Self {
         let listener = TcpListener::bind((ip, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let (kept, answer) = (Arc::clone(&asked), Arc::<[u8]>::from(answer.into()));
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let (kept, answer) = (Arc::clone(&requests), Arc::<[u8]>::from(answer.into()));
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, Arc::clone(&answer), Arc::clone(&kept)));
             }
         });
-        Self { address, asked, _task: AbortOnDropHandle::new(task) }
+        Self { address, requests, _task: AbortOnDropHandle::new(task) }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// All requests so far, as they came.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    /// All requests so far, as received.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
-async fn serve(mut stream: TcpStream, answer: Arc<[u8]>, asked: Arc<Mutex<Vec<String>>>) {
+async fn serve(mut stream: TcpStream, answer: Arc<[u8]>, requests: Arc<Mutex<Vec<String>>>) {
     let mut request = Vec::new();
-    while !is_whole(&request) {
+    while !is_complete(&request) {
         let mut buffer = [0; 4096];
         match stream.read(&mut buffer).await {
             Ok(0) | Err(_) => break,
             Ok(length) => request.extend_from_slice(&buffer[..length]),
         }
     }
-    asked.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+    requests.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
     let _ = stream.write_all(&answer).await;
     let _ = stream.shutdown().await;
 }
 
-fn is_whole(request: &[u8]) -> bool {
+fn is_complete(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request);
     let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
     if head.contains("Transfer-Encoding: chunked") {
@@ -64,7 +64,7 @@ fn is_whole(request: &[u8]) -> bool {
     body.len() >= length.map_or(0, |length| length.parse().unwrap())
 }
 
-/// Sends back what it gets, and ends when the other side does.
+/// Echoes what it receives, and closes when the other side does.
 pub(crate) async fn echo(ip: IpAddr) -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind((ip, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

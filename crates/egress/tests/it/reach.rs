@@ -1,6 +1,6 @@
-//! Attempts to reach what a sandbox must not reach, in each way that a request can be made.
+//! Attempts to reach forbidden addresses, by each way to make a request.
 
-use egress::{AddressClass, Denial, Ended, Failure, Mode, Refusal, Rules, ScriptedResolver, Verdict};
+use egress::{AddressClass, Denial, Failure, Mode, Refusal, RequestEnd, Rules, ScriptedResolver, Verdict};
 
 use crate::harness::{HOST, PUBLIC, Setup, World, open};
 use crate::origin::{HELLO, Origin, echo};
@@ -10,7 +10,7 @@ fn ip(text: &str) -> std::net::IpAddr {
 }
 
 #[tokio::test]
-async fn a_host_in_an_odd_spelling_is_the_address_it_means() {
+async fn unusual_spellings_of_addresses_are_refused() {
     let inside = Origin::start(HOST, HELLO).await;
     let mut world = World::new().await;
     let spellings = [
@@ -38,7 +38,7 @@ async fn a_host_in_an_odd_spelling_is_the_address_it_means() {
             format!("GET http://{target}/ HTTP/1.1\r\nConnection: close\r\n\r\n"),
             format!("CONNECT {target} HTTP/1.1\r\n\r\n"),
         ] {
-            let answer = world.say(&request).await;
+            let answer = world.request(&request).await;
             assert!(answer.starts_with("HTTP/1.1 403 "), "{request}: {answer}");
             let record = world.record().await;
             assert!(
@@ -47,7 +47,7 @@ async fn a_host_in_an_odd_spelling_is_the_address_it_means() {
             );
         }
     }
-    assert!(inside.asked().is_empty(), "the host was reached");
+    assert!(inside.requests().is_empty(), "the host was reached");
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn private_and_metadata_addresses_are_refused_before_connecting() {
 }
 
 #[tokio::test]
-async fn a_name_is_judged_by_all_that_it_resolves_to() {
+async fn name_is_refused_if_any_of_its_addresses_is() {
     let resolver = ScriptedResolver::new()
         .answer("inside.test", [ip("10.1.2.3")])
         .answer("mixed.test", [PUBLIC, ip("192.168.0.1")])
@@ -77,7 +77,7 @@ async fn a_name_is_judged_by_all_that_it_resolves_to() {
     ] {
         let answer = world.get(&format!("http://{name}/")).await;
         assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains(name), "{answer}");
-        assert!(!answer.contains("10.1.2.3"), "the sandbox learns about the network around it: {answer}");
+        assert!(!answer.contains("10.1.2.3"), "the response reveals an internal address: {answer}");
         let record = world.record().await;
         assert!(record.address.is_some());
         assert!(
@@ -87,27 +87,27 @@ async fn a_name_is_judged_by_all_that_it_resolves_to() {
     }
     for name in ["empty.test", "unknown.test"] {
         assert!(world.get(&format!("http://{name}/")).await.starts_with("HTTP/1.1 502 "));
-        assert_eq!(world.record().await.ended, Ended::Failed(Failure::NotFound));
+        assert_eq!(world.record().await.ended, RequestEnd::Failed(Failure::NotFound));
     }
 }
 
 #[tokio::test]
-async fn a_name_that_changes_its_answer_is_asked_once_for_each_request() {
+async fn name_is_resolved_once_per_request() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let inside = Origin::start(HOST, HELLO).await;
     let resolver = ScriptedResolver::new().answer("rebind.test", [PUBLIC]).answer("rebind.test", [HOST]);
     let world = World::with(Setup { resolver, ..Setup::default() }).await;
     let url = format!("http://rebind.test:{}/", site.port());
     assert!(world.get(&url).await.ends_with("hello"));
-    assert_eq!(world.resolver.calls("rebind.test"), 1, "a second lookup is what rebinding waits for");
+    assert_eq!(world.resolver.calls("rebind.test"), 1, "a second lookup would allow DNS rebinding");
     let again = world.get(&format!("http://rebind.test:{}/", inside.port())).await;
     assert!(again.starts_with("HTTP/1.1 403 "), "{again}");
     assert_eq!(world.resolver.calls("rebind.test"), 2);
-    assert!(inside.asked().is_empty());
+    assert!(inside.requests().is_empty());
 }
 
 #[tokio::test]
-async fn a_redirect_to_the_inside_is_handed_out_and_refused_when_it_is_followed() {
+async fn redirect_to_a_private_address_is_refused_when_followed() {
     let inside = Origin::start(HOST, HELLO).await;
     let location = format!("http://127.0.0.1:{}/secret", inside.port());
     let answer = format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
@@ -119,11 +119,11 @@ async fn a_redirect_to_the_inside_is_handed_out_and_refused_when_it_is_followed(
     assert!(head.starts_with("HTTP/1.1 302 ") && head.contains(&location), "{head}");
     wire.send(format!("GET {location} HTTP/1.1\r\n\r\n")).await;
     assert!(wire.response().await.0.starts_with("HTTP/1.1 403 "));
-    assert!(inside.asked().is_empty());
+    assert!(inside.requests().is_empty());
 }
 
 #[tokio::test]
-async fn offline_allow_list_and_deny_list_hold_on_the_wire() {
+async fn modes_and_lists_apply_to_real_requests() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let url = format!("http://site.test:{}/", site.port());
     let mut world = World::with(Setup { rules: Rules::new(Mode::Offline), ..Setup::default() }).await;
@@ -137,15 +137,15 @@ async fn offline_allow_list_and_deny_list_hold_on_the_wire() {
 
     world.change_rules(open().deny("site.test").unwrap());
     assert!(world.get(&url).await.contains("deny rule `site.test`"));
-    // A denied address is denied behind a name, too.
+    // A deny rule for an address also applies to names that resolve to it.
     world.change_rules(open().deny("127.0.0.10").unwrap());
     assert!(world.get(&url).await.contains("deny rule `127.0.0.10`"));
-    assert_eq!(site.asked().len(), 1);
-    assert_eq!(world.resolver.calls("site.test"), 2, "what the rules refuse is not even resolved");
+    assert_eq!(site.requests().len(), 1);
+    assert_eq!(world.resolver.calls("site.test"), 2, "a target that the rules refuse must not be resolved");
 }
 
 #[tokio::test]
-async fn changed_rules_count_for_the_next_request_of_the_same_connection() {
+async fn changed_rules_apply_to_the_next_request_of_a_connection() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let world = World::new().await;
     let request = format!("GET http://site.test:{}/ HTTP/1.1\r\n\r\n", site.port());
@@ -161,7 +161,7 @@ async fn changed_rules_count_for_the_next_request_of_the_same_connection() {
 }
 
 #[tokio::test]
-async fn exceptions_reach_what_they_name_and_never_metadata() {
+async fn exceptions_permit_what_they_name_but_never_metadata() {
     let (inside, _task) = echo(HOST).await;
     let port = inside.port();
     let resolver = ScriptedResolver::new()
@@ -178,17 +178,17 @@ async fn exceptions_reach_what_they_name_and_never_metadata() {
             .unwrap(),
     );
     world.connect().await.tunnel(&format!("0x7f.1:{port}")).await;
-    // A name that turns to the host itself is not what its exception was given for.
+    // An exception for a name does not cover loopback or metadata addresses that it may later resolve to.
     for target in [&format!("db.internal:{port}"), "meta.internal:80", "169.254.169.254:80"] {
-        let answer = world.say(format!("CONNECT {target} HTTP/1.1\r\n\r\n")).await;
+        let answer = world.request(format!("CONNECT {target} HTTP/1.1\r\n\r\n")).await;
         assert!(answer.contains("address_refused"), "{target}: {answer}");
     }
-    let answer = world.say("CONNECT lan.internal:80 HTTP/1.1\r\n\r\n").await;
+    let answer = world.request("CONNECT lan.internal:80 HTTP/1.1\r\n\r\n").await;
     assert!(answer.contains("not_on_allow_list"), "{answer}");
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_a_bad_gateway() {
+async fn unreachable_address_is_a_bad_gateway() {
     let gone = {
         let listener = tokio::net::TcpListener::bind((PUBLIC, 0)).await.unwrap();
         listener.local_addr().unwrap().port()
@@ -198,7 +198,7 @@ async fn nobody_at_the_address_is_a_bad_gateway() {
         format!("GET http://site.test:{gone}/ HTTP/1.0\r\n\r\n"),
         format!("CONNECT site.test:{gone} HTTP/1.1\r\n\r\n"),
     ] {
-        assert!(world.say(request).await.starts_with("HTTP/1.1 502 "));
-        assert_eq!(world.record().await.ended, Ended::Failed(Failure::Unreachable));
+        assert!(world.request(request).await.starts_with("HTTP/1.1 502 "));
+        assert_eq!(world.record().await.ended, RequestEnd::Failed(Failure::Unreachable));
     }
 }

@@ -1,24 +1,24 @@
-//! What is written down: exact, complete, and never at the cost of the traffic.
+//! Records: exact, complete, and never delaying traffic.
 
 use std::time::Duration;
 
 use chrono::DateTime;
-use egress::{Ended, Grounds, Kind, News, Recorder, Verdict, record_queue};
+use egress::{Grounds, Kind, RecordItem, Recorder, RequestEnd, Verdict, record_queue};
 use tokio::net::TcpListener;
 
 use crate::harness::{PUBLIC, World};
 use crate::origin::{HELLO, Origin};
 
 #[tokio::test]
-async fn a_plain_request_is_recorded_with_every_byte_to_and_from_the_target() {
+async fn plain_request_is_recorded_with_exact_byte_counts() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let url = format!("http://SITE.test:{}/", site.port());
-    world.say(format!("POST {url} HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc")).await;
+    world.request(format!("POST {url} HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc")).await;
     let record = world.record().await;
-    assert_eq!(record.bytes_up, site.asked()[0].len() as u64);
+    assert_eq!(record.bytes_up, site.requests()[0].len() as u64);
     assert_eq!(record.bytes_down, HELLO.len() as u64);
-    assert_eq!((record.kind, record.ended, record.address), (Kind::Http, Ended::Complete, Some(PUBLIC)));
+    assert_eq!((record.kind, record.ended, record.address), (Kind::Http, RequestEnd::Complete, Some(PUBLIC)));
     assert_eq!(record.target.unwrap().to_string(), format!("site.test:{}", site.port()));
     let Verdict::Allowed(Grounds::Listed(rule)) = record.verdict else { panic!("{:?}", record.verdict) };
     assert_eq!(rule.to_string(), "*:1024-65535");
@@ -28,7 +28,7 @@ async fn a_plain_request_is_recorded_with_every_byte_to_and_from_the_target() {
 }
 
 #[tokio::test]
-async fn each_request_of_a_connection_has_its_record_with_its_time() {
+async fn each_request_of_a_connection_has_its_own_record() {
     let listener = TcpListener::bind((PUBLIC, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut world = World::new().await;
@@ -47,7 +47,7 @@ async fn each_request_of_a_connection_has_its_record_with_its_time() {
 }
 
 #[tokio::test]
-async fn a_full_queue_loses_records_by_number_and_blocks_nobody() {
+async fn full_queue_counts_lost_records_and_never_blocks() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     world.get(&format!("http://site.test:{}/", site.port())).await;
@@ -57,8 +57,8 @@ async fn a_full_queue_loses_records_by_number_and_blocks_nobody() {
     for _ in 0..5 {
         queue.record(record.clone());
     }
-    assert_eq!(records.next().await, Some(News::Lost(3)));
-    assert_eq!(records.next().await, Some(News::Record(record.clone())));
+    assert_eq!(records.next().await, Some(RecordItem::Lost(3)));
+    assert_eq!(records.next().await, Some(RecordItem::Record(record.clone())));
     queue.record(record.clone());
     queue.record(record.clone());
     drop(queue);
@@ -66,6 +66,6 @@ async fn a_full_queue_loses_records_by_number_and_blocks_nobody() {
     while let Some(news) = records.next().await {
         rest.push(news);
     }
-    let kept = News::Record(record);
-    assert_eq!(rest, [News::Lost(1), kept.clone(), kept]);
+    let kept = RecordItem::Record(record);
+    assert_eq!(rest, [RecordItem::Lost(1), kept.clone(), kept]);
 }

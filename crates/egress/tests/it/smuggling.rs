@@ -1,14 +1,14 @@
-//! Requests that two programs could read differently. Each is refused, nothing of it reaches a target, and the
-//! connection ends, so that what follows in it is not read as a request.
+//! Ambiguous requests. Each is refused without reaching a target, and the connection ends, so that the bytes that
+//! follow are not read as a request.
 
-use egress::{Ended, Kind, Refusal, Verdict};
+use egress::{Kind, Refusal, RequestEnd, Verdict};
 
 use crate::harness::{PUBLIC, World};
 use crate::origin::{HELLO, Origin};
 
 /// `U` stands for the site's URL without a path, `A` for its host and port.
 const REFUSED: &[&str] = &[
-    // Two opinions about the length.
+    // Ambiguous lengths.
     "POST U/ HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "POST U/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
     "POST U/ HTTP/1.1\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nabcd",
@@ -30,7 +30,7 @@ const REFUSED: &[&str] = &[
     "POST U/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "POST U/ HTTP/1.1\r\nConnection: content-length\r\nContent-Length: 4\r\n\r\nabcd",
     "POST U/ HTTP/1.1\r\nConnection: close, Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    // Two opinions about the lines.
+    // Ambiguous lines.
     "GET U/ HTTP/1.1\nHost: a\n\n",
     "GET U/ HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
     "GET U/ HTTP/1.1\r\nA: b\rX: y\r\n\r\n",
@@ -47,7 +47,7 @@ const REFUSED: &[&str] = &[
     "GET U/ HTTP/1.1\r\nA: \x7f\r\n\r\n",
     "GET U/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "\r\nGET U/ HTTP/1.1\r\n\r\n",
-    // Two opinions about the first line.
+    // Ambiguous first lines.
     "GET  U/ HTTP/1.1\r\n\r\n",
     "GET U/ HTTP/1.1 \r\n\r\n",
     " GET U/ HTTP/1.1\r\n\r\n",
@@ -60,7 +60,7 @@ const REFUSED: &[&str] = &[
     "GET U/ HTTP/1.1x\r\n\r\n",
     "G@T U/ HTTP/1.1\r\n\r\n",
     "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    // Two opinions about the target.
+    // Ambiguous targets.
     "GET / HTTP/1.1\r\nHost: A\r\n\r\n",
     "OPTIONS * HTTP/1.1\r\nHost: A\r\n\r\n",
     "GET A/ HTTP/1.1\r\n\r\n",
@@ -94,7 +94,7 @@ const REFUSED: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn what_could_be_read_in_two_ways_is_not_passed_on() {
+async fn ambiguous_requests_are_not_forwarded() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let authority = format!("site.test:{}", site.port());
@@ -104,7 +104,7 @@ async fn what_could_be_read_in_two_ways_is_not_passed_on() {
             case.replace('U', &format!("http://{authority}")).replace("A/", &format!("{authority}/"));
         let request =
             request.replace(" A ", &format!(" {authority} ")).replace("@A ", &format!("@{authority} "));
-        let answer = world.say(format!("{request}{second}")).await;
+        let answer = world.request(format!("{request}{second}")).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{case:?}: {answer}");
         assert_eq!(
             answer.matches("HTTP/1.1").count(),
@@ -113,13 +113,13 @@ async fn what_could_be_read_in_two_ways_is_not_passed_on() {
         );
         let record = world.record().await;
         assert!(matches!(record.verdict, Verdict::Refused(Refusal::Malformed(_))), "{case:?}: {record:?}");
-        assert_eq!((record.kind, record.ended), (Kind::Unknown, Ended::Refused));
+        assert_eq!((record.kind, record.ended), (Kind::Unknown, RequestEnd::Refused));
     }
-    assert!(site.asked().is_empty(), "{:?}", site.asked());
+    assert!(site.requests().is_empty(), "{:?}", site.requests());
 }
 
 #[tokio::test]
-async fn chunks_that_could_be_read_in_two_ways_end_the_request() {
+async fn ambiguous_chunks_end_the_request() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let mut world = World::new().await;
     let bodies = [
@@ -138,18 +138,18 @@ async fn chunks_that_could_be_read_in_two_ways_end_the_request() {
     for body in bodies {
         let url = format!("http://site.test:{}/", site.port());
         let answer =
-            world.say(format!("POST {url} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}")).await;
+            world.request(format!("POST {url} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{body}")).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{body:?}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1 + answer.matches("not valid").count(), "{body:?}");
         let _ = world.record().await;
     }
-    for asked in site.asked() {
-        assert!(!asked.ends_with("0\r\n\r\n"), "half a body must not look whole: {asked}");
+    for requests in site.requests() {
+        assert!(!requests.ends_with("0\r\n\r\n"), "an incomplete body must not look complete: {requests}");
     }
 }
 
 #[tokio::test]
-async fn answers_repeat_nothing_unsafe() {
+async fn error_responses_repeat_nothing_unsafe() {
     let world = World::new().await;
     for request in [
         "GET http://<script>alert(1)</script>/ HTTP/1.1\r\n\r\n",
@@ -157,7 +157,7 @@ async fn answers_repeat_nothing_unsafe() {
         "<script> http://a.test/ HTTP/1.1\r\n\r\n",
         "GET http://a%22b.test/ HTTP/1.1\r\n\r\n",
     ] {
-        let answer = world.say(request).await;
+        let answer = world.request(request).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
         assert!(
             !answer.contains('<') && !answer.contains('\u{1b}') && !answer.contains("a.test"),
@@ -167,14 +167,14 @@ async fn answers_repeat_nothing_unsafe() {
 }
 
 #[tokio::test]
-async fn the_body_of_a_refused_request_is_not_read_as_the_next_one() {
+async fn body_of_a_refused_request_is_not_read_as_a_request() {
     let site = Origin::start(PUBLIC, HELLO).await;
     let world = World::new().await;
     let inner = format!("GET http://site.test:{}/smuggled HTTP/1.1\r\n\r\n", site.port());
     let length = format!("Content-Length: {}", inner.len());
     for head in [&length, "Transfer-Encoding: chunked"] {
-        let answer = world.say(format!("POST http://10.0.0.1/ HTTP/1.1\r\n{head}\r\n\r\n{inner}")).await;
+        let answer = world.request(format!("POST http://10.0.0.1/ HTTP/1.1\r\n{head}\r\n\r\n{inner}")).await;
         assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("Connection: close"), "{answer}");
     }
-    assert!(site.asked().is_empty(), "{:?}", site.asked());
+    assert!(site.requests().is_empty(), "{:?}", site.requests());
 }

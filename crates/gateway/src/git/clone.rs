@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use sandboxd::protocol::{Code, Ended, Exec, Place};
+use sandboxd::protocol::{Code, Exec, ExitReason, Place};
 use sandboxd::{ClientError, Sandboxd};
 use secrecy::SecretString;
 use store::{PlacedRepo, Repo, SessionRecord};
@@ -166,7 +166,7 @@ async fn git(
     };
     let ran = supervisor.run(exec, "", MAX_OUTPUT).await?;
     let output = String::from_utf8_lossy(&ran.stdout).into_owned();
-    if ran.done.ended == Ended::Exit(0) {
+    if ran.done.ended == ExitReason::Exit(0) {
         return Ok(Ok(output));
     }
     let reason = output.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("git printed no reason");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proto::socket::{GitAction, GitCode, GitResult, GitState};
 use sandboxd::ClientError;
-use sandboxd::protocol::{Ended, Exec, Place};
+use sandboxd::protocol::{Exec, ExitReason, Place};
 use store::StoreError;
 
 use super::GitService;
@@ -239,9 +239,9 @@ impl WorkspaceRepo {
             return Err(ClientError::TooLarge(MAX_OUTPUT).into());
         }
         let code = match ran.done.ended {
-            Ended::Exit(code) => code,
-            Ended::Signal(signal) => return Err(GitError::Killed(signal)),
-            Ended::TimedOut => return Err(GitError::TimedOut(timeout_ms)),
+            ExitReason::Exit(code) => code,
+            ExitReason::Signal(signal) => return Err(GitError::Killed(signal)),
+            ExitReason::TimedOut => return Err(GitError::TimedOut(timeout_ms)),
         };
         let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
         Ok(CommandOutput { code, stdout: ran.stdout, stderr })

@@ -1,7 +1,7 @@
 //! The commands that start an app's services: tried once each for whoever set them up, or started to stay.
 
 use proto::socket::{AutoStartCommand, AutoStartEntry, AutoStartMode};
-use sandboxd::protocol::{Ended, Exec, Place, Restart, ServiceSpec};
+use sandboxd::protocol::{Exec, ExitReason, Place, Restart, ServiceSpec};
 use sandboxd::{ClientError, Sandboxd};
 use serde_json::Value;
 use store::{PlacedRepo, SessionRecord, StoreError};
@@ -126,9 +126,9 @@ async fn tried(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
         output.push_str(CUT);
     }
     let code = match ran.done.ended {
-        Ended::Exit(code) => code,
-        Ended::Signal(signal) => 128_i32.saturating_add(signal),
-        Ended::TimedOut => TIMED_OUT,
+        ExitReason::Exit(code) => code,
+        ExitReason::Signal(signal) => 128_i32.saturating_add(signal),
+        ExitReason::TimedOut => TIMED_OUT,
     };
     Ok((output, Some(code)))
 }

@@ -98,7 +98,7 @@ impl Launch {
     }
 
     async fn attach(&self, url: &str) -> Result<Agent, LaunchError> {
-        let url = url::Url::parse(url).map_err(|_| SandboxError::BadSpec("the attach URL is no URL"))?;
+        let url = url::Url::parse(url).map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
         let id = SandboxId::new(self.record.id.to_string())?;
         let spec = sandbox::Spec::new(id.clone(), Vec::new());
         self.app.sandboxes.provider.ensure(&spec).await?;
@@ -126,7 +126,7 @@ impl Launch {
         let id = sandbox_of(&self.record)?;
         let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
         // Whoever has files of its own goes on with them. A start that was cut off has made none.
-        let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Unmade);
+        let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Incomplete);
         let snapshot = if has_files { None } else { self.snapshot().await? };
         let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
         let snapshot = snapshot.map(|snapshot| SnapshotId::new(snapshot.id)).transpose()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::SessionId;
 use proto::socket::SnapshotTarget;
-use sandbox::{Listed, SandboxError, SandboxId, SandboxState};
+use sandbox::{SandboxError, SandboxId, SandboxInfo, SandboxState};
 use store::{Owner, SessionRecord, StoreError};
 use tokio::time::timeout;
 
@@ -26,7 +26,7 @@ pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, Snap
     let session = owner.session();
     let record = app.store.session(owner.org(), session).await?.ok_or(StoreError::Missing("this session"))?;
     let (old, next) = (sandbox_of(&record)?, successor(&record)?);
-    let has_files = |listed: &Listed| listed.id == old && listed.state != SandboxState::Unmade;
+    let has_files = |listed: &SandboxInfo| listed.id == old && listed.state != SandboxState::Incomplete;
     if !app.sandboxes.provider.list().await?.iter().any(has_files) {
         tracing::warn!(%session, sandbox = %old, "a sandbox was gone before its time was over");
         app.store.set_sandbox_expiry(&owner, None).await?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use clock::{Clock, Rng};
 use egress::{
-    AddressPolicy, Config, Denial, Ended, Kind, Limits, Mode, News, Proxy, Record, Recorder, Records,
-    RuleError, Rules, SystemResolver, Target, Verdict, record_queue,
+    AddressPolicy, Config, Denial, Kind, Limits, Mode, Proxy, Record, RecordItem, Recorder, Records,
+    RequestEnd, RuleError, Rules, SystemResolver, Target, Verdict, record_queue,
 };
 use futures_util::FutureExt as _;
 use proto::http::EgressRules;
@@ -204,11 +204,11 @@ async fn keep_records(
         let (mut batch, mut next) = (Vec::new(), Some(first));
         while let Some(news) = next {
             match news {
-                News::Record(record) => {
+                RecordItem::Record(record) => {
                     count(&record);
                     batch.push(row(&record, &network, rng.uuid(clock.now())));
                 }
-                News::Lost(lost) => {
+                RecordItem::Lost(lost) => {
                     metrics::counter!("proliferate_egress_records_lost_total").increment(lost);
                     tracing::warn!(sandbox = %network.sandbox, lost, "attempts were not recorded: too many at once");
                 }
@@ -247,9 +247,9 @@ fn count(record: &Record) {
 pub fn outcome_of(record: &Record) -> (EgressOutcome, Option<String>) {
     match (&record.verdict, record.ended) {
         (Verdict::Refused(refusal), _) => (EgressOutcome::Refused, Some(refusal.to_string())),
-        (_, Ended::Complete) => (EgressOutcome::Complete, None),
-        (_, Ended::Failed(failure)) => (EgressOutcome::Failed, Some(format!("{failure:?}"))),
-        (_, Ended::Cancelled | Ended::Refused) => (EgressOutcome::Cancelled, None),
+        (_, RequestEnd::Complete) => (EgressOutcome::Complete, None),
+        (_, RequestEnd::Failed(failure)) => (EgressOutcome::Failed, Some(format!("{failure:?}"))),
+        (_, RequestEnd::Cancelled | RequestEnd::Refused) => (EgressOutcome::Cancelled, None),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use opencode::files::{Instructions, Launch as AgentLaunch, Setup, Tool};
 use proto::ModelId;
 use sandboxd::Sandboxd;
-use sandboxd::protocol::{Ended, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
+use sandboxd::protocol::{ExitReason, Place, Restart, ServiceInfo, ServiceSpec, ServiceState};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::launch::LaunchError;
@@ -108,9 +108,9 @@ pub(super) async fn falls_over(inside: &Sandboxd) -> String {
         let down =
             |agent: &ServiceInfo| agent.restarts >= MOST_STARTS && agent.state != ServiceState::Running;
         match agent.filter(down).and_then(|agent| agent.last_exit) {
-            Some(Ended::Exit(code)) => return format!("exit code {code}"),
-            Some(Ended::Signal(signal)) => return format!("signal {signal}"),
-            Some(Ended::TimedOut) | None => {}
+            Some(ExitReason::Exit(code)) => return format!("exit code {code}"),
+            Some(ExitReason::Signal(signal)) => return format!("signal {signal}"),
+            Some(ExitReason::TimedOut) | None => {}
         }
     }
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use axum::Router;
 use channel::Limits as ChannelLimits;
 use egress::Proxy;
-use sandbox::{ByteStream, Injected, SandboxError, SandboxId, SnapshotId, Spec};
+use sandbox::{ByteStream, InjectedConnection, SandboxError, SandboxId, SnapshotId, Spec};
 use sandboxd::Sandboxd;
-use sandboxd::inside::{Options, startup};
+use sandboxd::server::{Options, startup};
 use store::Owner;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc, watch};
@@ -220,7 +220,7 @@ impl Sandboxes {
     fn spec(&self, wanted: &Wanted, ports: Ports) -> Result<Spec, SandboxError> {
         let home = self.home(&wanted.id);
         let program = self.place_of(OURSELVES, &self.program);
-        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::inside::WORD.to_owned()]);
+        let mut spec = Spec::new(wanted.id.clone(), vec![program, sandboxd::server::SUBCOMMAND.to_owned()]);
         if self.has_own_network() {
             spec.programs.insert(OURSELVES.to_owned(), self.program.clone());
             spec.programs.extend(wanted.agent.clone().map(|agent| (AGENT.to_owned(), agent)));
@@ -282,9 +282,9 @@ impl Sandboxes {
 }
 
 /// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
-async fn serve(mut injected: mpsc::Receiver<Injected>, servers: watch::Receiver<Arc<Servers>>) {
+async fn serve(mut injected: mpsc::Receiver<InjectedConnection>, servers: watch::Receiver<Arc<Servers>>) {
     let mut served = JoinSet::new();
-    while let Some(Injected { port, stream }) = injected.recv().await {
+    while let Some(InjectedConnection { port, stream }) = injected.recv().await {
         while served.try_join_next().is_some() {}
         if served.len() >= SERVED {
             served.join_next().await;

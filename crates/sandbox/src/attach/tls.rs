@@ -1,5 +1,5 @@
-//! TLS to what somebody else runs. Who may say that they are it is decided by the authorities that this machine trusts,
-//! or by those in the file that `SSL_CERT_FILE` names.
+//! TLS to a sandbox that somebody else runs. It trusts the certificate authorities of this machine, or those in the
+//! file that `SSL_CERT_FILE` names.
 
 use std::io;
 use std::sync::Arc;
@@ -32,16 +32,17 @@ impl Tls {
         Ok(Self { connector: Arc::new(config).into() })
     }
 
-    pub(super) async fn speak(
+    pub(super) async fn handshake(
         &self,
         host: &str,
         port: u16,
         stream: TcpStream,
     ) -> Result<TlsStream<TcpStream>, SandboxError> {
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| SandboxError::BadSpec("the attach URL's host can have no certificate"))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+            SandboxError::BadSpec("the host of the attach URL is not a valid TLS server name")
+        })?;
         self.connector.connect(name, stream).await.map_err(|error| match error.kind() {
-            // What is wrong with a certificate, or that this is no TLS; a connection that just ends may come back.
+            // A bad certificate, or a server without TLS. Other errors may be temporary.
             io::ErrorKind::InvalidData => SandboxError::Tls(error.to_string()),
             kind => SandboxError::Refused { port, kind },
         })

@@ -1,4 +1,4 @@
-//! The provider's helpers as a program of their own, for the tests of this crate.
+//! The provider's helper processes as a program, for the tests of this crate.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! A process of ours that stands in the network namespace of one sandbox and makes sockets there for the gateway.
+//! A helper process that enters the network namespace of one sandbox and creates sockets there for the gateway.
 //!
-//! Nothing of it runs inside and the sandbox has no socket file that it could replace. It never waits for the
-//! sandbox: a connection is handed over before it is made. It ends with the gateway, whose end of the socket pair
-//! closes, and a restarted gateway starts another.
+//! It runs nothing inside the sandbox, and the sandbox has no socket file that it could replace. It never waits for
+//! the sandbox: it hands a socket over before the connection is established. It exits when the gateway closes its
+//! end of the socket pair, and a restarted gateway starts another one.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,9 +15,9 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::sockets;
-use super::wire::{self, Ask, Request};
+use super::wire::{self, Operation, Request};
 
-/// Owns no files and no processes.
+/// The user `nobody`, which owns no files and no processes.
 const NOBODY: u32 = 65_534;
 const BACKLOG: i32 = 128;
 
@@ -34,12 +34,12 @@ fn serve() -> io::Result<()> {
     std::env::set_current_dir("/")?;
     while let Some((bytes, descriptor)) = wire::receive(&socket)? {
         let request = Request::decode(bytes).ok_or(io::ErrorKind::InvalidData)?;
-        let done = match (request.ask, &descriptor) {
-            (Ask::Enter, Some(namespace)) => enter(namespace).map(|()| None),
-            (Ask::Enter, None) => Err(Errno::INVAL),
-            (Ask::Listen, _) => listen(request.port).map(Some),
-            (Ask::Connect, _) => connect(request.port).map(Some),
-            (Ask::Asker, _) => sockets::asker().map(Some),
+        let done = match (request.operation, &descriptor) {
+            (Operation::Enter, Some(namespace)) => enter(namespace).map(|()| None),
+            (Operation::Enter, None) => Err(Errno::INVAL),
+            (Operation::Listen, _) => listen(request.port).map(Some),
+            (Operation::Connect, _) => connect(request.port).map(Some),
+            (Operation::OpenDiagSocket, _) => sockets::diag_socket().map(Some),
         };
         let (errno, made) = match done {
             Ok(made) => (0, made),
@@ -51,11 +51,11 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// As root directly; as an ordinary user through the user namespace that owns the network namespace, in which we
-/// are privileged because we made it. After that no privilege is needed.
+/// Enters the namespace directly as root. An unprivileged user must first enter the user namespace that owns it, in
+/// which we have privileges because we created it. Afterwards no privilege is needed.
 fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
     let net = Some(LinkNameSpaceType::Network);
-    // Asked before entering: bubblewrap's outer user namespace calls its owner root, whoever that is outside.
+    // Checked before entering: bubblewrap's outer user namespace maps its owner to root.
     let root = rustix::process::getuid().is_root();
     match move_into_link_name_space(namespace.as_fd(), net) {
         Ok(()) => {}

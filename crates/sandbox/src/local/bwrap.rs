@@ -1,5 +1,5 @@
-//! The options of bubblewrap, which are the walls of the sandbox. They go over a file in memory, not over the
-//! command line, which anybody on the host can read.
+//! The options of bubblewrap, which define the isolation. They are passed in a memfd, not on the command line,
+//! which everybody on the host can read.
 
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -8,12 +8,12 @@ use super::plan::Plan;
 
 pub(crate) const HOME: &str = "/home/user";
 pub(crate) const WORKSPACE: &str = "/home/user/workspace";
-/// Where the given programs of the host are inside.
+/// The folder inside for programs of the host.
 const PROGRAMS: &str = "/opt";
 
 /// Folders of `/usr` that programs expect at the root.
-const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What programs need of the host's `/etc`; none of it tells about the host's users or services.
+const USR_FOLDERS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What programs need of the host's `/etc`; nothing here reveals the host's users or services.
 const ETC: [&str; 9] = [
     "ssl",
     "ca-certificates",
@@ -25,7 +25,7 @@ const ETC: [&str; 9] = [
     "localtime",
     "pki",
 ];
-/// What is generated in `/etc`.
+/// Generated files in `/etc`.
 pub(crate) const GENERATED: [(&str, &str); 5] = [
     ("passwd", "root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n"),
     ("group", "root:x:0:\nuser:x:1000:\n"),
@@ -33,12 +33,12 @@ pub(crate) const GENERATED: [(&str, &str); 5] = [
     ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
     ("resolv.conf", "# names are resolved by the proxy\n"),
 ];
-/// The file that bubblewrap reads to its end after it has mounted everything and before PID 1 runs. It comes over a pipe
-/// from the gateway, which so says when it is ready for what runs inside.
+/// The file that bubblewrap reads last, after it has mounted everything and before PID 1 runs. It comes through a
+/// pipe from the gateway, which thereby signals that it is ready for the programs inside.
 pub(crate) const LAST_FILE: (&str, &str) = ("hostname", "sandbox\n");
 
-/// Descriptors that the options name.
-pub(crate) struct Numbers {
+/// File descriptor numbers that the options refer to.
+pub(crate) struct DescriptorNumbers {
     pub(crate) filters: Vec<RawFd>,
     /// One for each of [`GENERATED`].
     pub(crate) generated: Vec<RawFd>,
@@ -46,8 +46,8 @@ pub(crate) struct Numbers {
     pub(crate) info: RawFd,
 }
 
-/// The options, each ended by a NUL.
-pub(crate) fn options(plan: &Plan, numbers: &Numbers) -> Vec<u8> {
+/// The options, each terminated by a NUL.
+pub(crate) fn options(plan: &Plan, numbers: &DescriptorNumbers) -> Vec<u8> {
     let mut list = List(Vec::new());
     list.words("--unshare-user --unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup-try --unshare-net");
     list.words(
@@ -91,10 +91,10 @@ fn variables(list: &mut List, plan: &Plan) {
     }
 }
 
-/// `/usr`, the names at the root that belong to it, and the needed part of `/etc`, all read-only.
+/// Mounts `/usr`, the folders at the root that belong to it, and the required part of `/etc`, all read-only.
 fn system(list: &mut List, root: &Path) {
     list.bind("--ro-bind", &root.join("usr"), "/usr");
-    for name in TOP {
+    for name in USR_FOLDERS {
         let path = root.join(name);
         match (std::fs::read_link(&path), path.is_dir()) {
             (Ok(target), _) => list.bind("--symlink", &target, &format!("/{name}")),

@@ -1,4 +1,4 @@
-//! What the operator decides about local sandboxes, and what the host gives for it.
+//! The operator's configuration of local sandboxes, and how well the host enforces the limits.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use clock::Rng;
 
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
-    /// The provider's folder; nobody else writes there.
+    /// The provider's data folder; nobody else writes there.
     pub root: PathBuf,
-    /// A program that begins with [`super::hidden_main`], usually the gateway's own.
+    /// A program whose `main` starts with [`super::hidden_main`], usually the gateway itself.
     pub helper: PathBuf,
     pub bwrap: PathBuf,
-    /// Host user ids for sandboxes, used when the gateway is root.
+    /// The host user ids for sandboxes, used when the gateway is root.
     pub uids: RangeInclusive<u32>,
-    /// Use control groups where the host gives them.
+    /// Use control groups if the host offers them.
     pub cgroups: bool,
-    /// How long the start of PID 1 may take.
+    /// The timeout for the start of PID 1.
     pub start_timeout: Duration,
     pub rng: Rng,
 }
@@ -36,18 +36,18 @@ impl LocalConfig {
     }
 }
 
-/// How well a limit is held.
+/// How well a limit is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
-    /// By the kernel, at once.
+    /// Enforced by the kernel, immediately.
     Hard,
-    /// By the gateway's look every second.
+    /// Checked by the gateway every second.
     Soft,
-    /// Not at all.
+    /// Not enforced.
     None,
 }
 
-/// What this host gives, for `doctor`.
+/// What this host enforces, for `doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitsReport {
     pub memory: Strength,

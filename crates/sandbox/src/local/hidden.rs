@@ -1,5 +1,5 @@
-//! The provider's helpers are the gateway's own program, called by a word that no person uses: there is one program to
-//! install, and no second one that could be of another version.
+//! The helper processes of the provider are hidden subcommands of the gateway's own program, so that there is one
+//! program to install and no version mismatch.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use super::{broker, launcher};
 pub(super) const LAUNCHER: &str = "sandbox-launcher";
 pub(super) const BROKER: &str = "sandbox-broker";
 
-/// Runs the helper that this word names, if it names one. To be called first of all in `main`: a process that changes
-/// its user or its namespaces must have one thread.
+/// Runs the helper with this name, if there is one. Call it first in `main`: a process that changes its user or its
+/// namespaces must have only one thread.
 pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
     match word.to_str()? {
         LAUNCHER => Some(launcher::main()),

@@ -1,5 +1,4 @@
-//! Which process is the PID 1 of a sandbox. A pid alone is reused; a pid with its start time and its namespaces is
-//! not.
+//! Identifies the PID 1 of a sandbox. Pids are reused; a pid with its start time and namespaces is unique.
 
 use std::fs;
 use std::io;
@@ -12,30 +11,30 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
-/// How long a process may take from the loss of its namespaces to its end.
-const ENDING: Duration = Duration::from_millis(500);
+/// How long a process may take to exit after it has lost its namespaces.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: i32,
-    /// Field 22 of `/proc/<pid>/stat`: ticks since the host booted.
+    /// Field 22 of `/proc/<pid>/stat`: clock ticks since boot.
     pub(crate) started: u64,
     pub(crate) pid_namespace: u64,
     pub(crate) net_namespace: u64,
     pub(crate) uid: u32,
 }
 
-/// What became of a recorded process.
-pub(crate) enum Found {
-    /// It is this one and it lives; the handle stays with it whatever becomes of the pid.
+/// The status of a recorded process.
+pub(crate) enum ProcessStatus {
+    /// It is the same process and it is running; the pidfd stays valid even if the pid is reused.
     Alive(OwnedFd),
     Gone,
-    /// The host does not let us look.
+    /// The host does not let us inspect the process.
     Unknown,
 }
 
 impl Identity {
-    /// What `/proc` says of a process now.
+    /// Reads the current identity of a process from `/proc`.
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
         let folder = proc(pid);
         Ok(Self {
@@ -47,25 +46,27 @@ impl Identity {
         })
     }
 
-    /// Opens the process first and compares afterwards, so that it cannot be replaced in between.
-    pub(crate) fn find(&self) -> Found {
+    /// Opens a pidfd first and compares afterwards, so that the process cannot be replaced in between.
+    pub(crate) fn find(&self) -> ProcessStatus {
         let handle = match open(self.pid) {
             Ok(handle) => handle,
-            Err(error) if error.kind() == io::ErrorKind::NotFound || is_gone(&error) => return Found::Gone,
-            Err(_) => return Found::Unknown,
+            Err(error) if error.kind() == io::ErrorKind::NotFound || is_gone(&error) => {
+                return ProcessStatus::Gone;
+            }
+            Err(_) => return ProcessStatus::Unknown,
         };
-        if ended(&handle) {
-            return Found::Gone;
+        if has_exited(&handle) {
+            return ProcessStatus::Gone;
         }
         match Self::of(self.pid) {
-            Ok(now) if now == *self => Found::Alive(handle),
-            Ok(_) => Found::Gone,
-            // One that is just ending has no namespaces any more and is not over yet.
-            Err(_) if wait(&handle, ENDING) => Found::Gone,
-            // The start time can be read by everybody; when it differs, the process is another one.
+            Ok(now) if now == *self => ProcessStatus::Alive(handle),
+            Ok(_) => ProcessStatus::Gone,
+            // A process that is just exiting has lost its namespaces but is not gone yet.
+            Err(_) if wait(&handle, EXIT_TIMEOUT) => ProcessStatus::Gone,
+            // Everybody can read the start time; if it differs, this is another process.
             Err(_) => match fs::read_to_string(proc(self.pid).join("stat")).and_then(|text| started(&text)) {
-                Ok(other) if other != self.started => Found::Gone,
-                _ => Found::Unknown,
+                Ok(other) if other != self.started => ProcessStatus::Gone,
+                _ => ProcessStatus::Unknown,
             },
         }
     }
@@ -88,12 +89,12 @@ pub(crate) fn open(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether the process is over. For a PID 1 that means that its whole namespace is empty.
-pub(crate) fn ended(handle: &OwnedFd) -> bool {
+/// Whether the process has exited. For a PID 1 this means that its entire namespace is empty.
+pub(crate) fn has_exited(handle: &OwnedFd) -> bool {
     wait(handle, Duration::ZERO)
 }
 
-/// Waits for the end, blocking this thread; says whether it came.
+/// Waits for the exit, blocking this thread; returns whether it happened.
 pub(crate) fn wait(handle: &OwnedFd, most: Duration) -> bool {
     let most = Timespec::try_from(most).ok();
     let mut polled = [PollFd::new(handle, PollFlags::IN)];
@@ -101,46 +102,46 @@ pub(crate) fn wait(handle: &OwnedFd, most: Duration) -> bool {
 }
 
 pub(crate) fn kill(handle: &OwnedFd) {
-    // It fails only when the process is over.
+    // This only fails if the process has already exited.
     let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
 }
 
-/// The name of the program may hold blanks and brackets, so fields are counted from its last bracket.
+/// The program's name may contain spaces and parentheses, so fields are counted from its last parenthesis.
 fn started(stat: &str) -> io::Result<u64> {
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    rest.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(garbled)
+    rest.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(invalid_data)
 }
 
 fn real_uid(status: &str) -> io::Result<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
-    line.split_ascii_whitespace().next().and_then(|field| field.parse().ok()).ok_or_else(garbled)
+    line.split_ascii_whitespace().next().and_then(|field| field.parse().ok()).ok_or_else(invalid_data)
 }
 
-fn garbled() -> io::Error {
+fn invalid_data() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// Processes of the host, as far as they can be seen.
+/// All visible processes of the host.
 pub(crate) fn all_pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Processes in a pid namespace.
-pub(crate) fn inside(namespace: u64) -> Vec<i32> {
+/// All processes in a pid namespace.
+pub(crate) fn pids_in_namespace(namespace: u64) -> Vec<i32> {
     let is_inside =
         |pid: &i32| fs::metadata(proc(*pid).join("ns/pid")).is_ok_and(|found| found.ino() == namespace);
     all_pids().into_iter().filter(is_inside).collect()
 }
 
-/// Who started a process, or adopted it.
+/// The parent of a process, which may have adopted it.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(proc(pid).join("stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whose process it is.
+/// The uid that owns a process.
 pub(crate) fn owner(pid: i32) -> Option<u32> {
     fs::metadata(proc(pid)).ok().map(|found| found.uid())
 }
@@ -150,23 +151,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_program_name_does_not_shift_the_fields() {
+    fn hostile_program_name_does_not_shift_the_fields() {
         let stat = "7 (a) R 1 2 3) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 5 6";
         assert_eq!(started(stat).unwrap(), 4711);
         assert!(started("7 (a").is_err());
     }
 
     #[test]
-    fn another_process_with_the_same_pid_is_not_the_one() {
+    fn reused_pid_is_not_the_same_process() {
         let own = Identity::of(i32::try_from(std::process::id()).unwrap()).unwrap();
-        assert!(matches!(own.find(), Found::Alive(_)));
+        assert!(matches!(own.find(), ProcessStatus::Alive(_)));
         let changes: [fn(&mut Identity); 4] =
             [|i| i.started += 1, |i| i.pid_namespace += 1, |i| i.net_namespace += 1, |i| i.uid += 1];
         for change in changes {
             let mut other = own;
             change(&mut other);
-            assert!(matches!(other.find(), Found::Gone));
+            assert!(matches!(other.find(), ProcessStatus::Gone));
         }
-        assert!(matches!(Identity { pid: i32::MAX, ..own }.find(), Found::Gone));
+        assert!(matches!(Identity { pid: i32::MAX, ..own }.find(), ProcessStatus::Gone));
     }
 }

@@ -1,4 +1,4 @@
-//! The work on sandboxes, done by whoever holds the lock of the id.
+//! Operations on sandboxes; most require that the caller holds the lock of the sandbox id.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,22 +11,22 @@ use tokio::sync::Semaphore;
 
 use super::cgroup::{Cgroups, Controller};
 use super::config::LocalConfig;
-use super::identity::{self, Found, Identity};
+use super::identity::{self, Identity, ProcessStatus};
 use super::netns::Broker;
 use super::records::{Folder, Folders, Record};
 use super::uids::Uids;
-use super::watch::{Watch, Watched, watch};
-use super::{blocking, strays};
+use super::watch::{Watch, WatchedSandbox, watch};
+use super::{blocking, leaked_processes};
 use crate::error::{Capability, SandboxError};
 use crate::provider::SandboxState;
 use crate::spec::{SandboxId, SnapshotId};
 use crate::tree::{self, Copy};
 
-/// How long the kernel may take to end all processes of a sandbox.
-const END: Duration = Duration::from_secs(20);
+/// How long the kernel may take to kill all processes of a sandbox.
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A sandbox that this gateway holds sockets of.
-pub(super) struct Live {
+/// A running sandbox to which this gateway holds sockets.
+pub(super) struct AttachedSandbox {
     pub(super) identity: Identity,
     pub(super) broker: tokio::sync::Mutex<Broker>,
     pub(super) listeners: Vec<(u16, Arc<TcpListener>)>,
@@ -38,11 +38,11 @@ pub(super) struct Inner {
     pub(super) cgroups: Cgroups,
     /// `None` without root.
     pub(super) uids: Option<Uids>,
-    pub(super) live: Mutex<HashMap<SandboxId, Arc<Live>>>,
-    /// Apart from the sockets: who is alive is watched also when nobody has asked for it since a restart.
+    pub(super) live: Mutex<HashMap<SandboxId, Arc<AttachedSandbox>>>,
+    /// Separate from the sockets: after a restart, running sandboxes are watched before anybody uses them.
     pub(super) watches: Mutex<HashMap<SandboxId, Watch>>,
-    /// How many sandboxes' files are looked at at a time.
-    pub(super) turns: Arc<Semaphore>,
+    /// Limits how many sandboxes' files are scanned at once.
+    pub(super) scan_permits: Arc<Semaphore>,
     pub(super) locks: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
@@ -50,14 +50,14 @@ impl Inner {
     pub(super) async fn lock(&self, id: &SandboxId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            // Locks that nobody holds or waits for are forgotten.
+            // Drop locks that nobody holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             locks.entry(id.clone()).or_default().clone()
         };
         lock.lock_owned().await
     }
 
-    pub(super) fn known(&self, id: &SandboxId) -> Option<Arc<Live>> {
+    pub(super) fn cached(&self, id: &SandboxId) -> Option<Arc<AttachedSandbox>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
@@ -66,8 +66,8 @@ impl Inner {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// Watches what another gateway has left running. A record that cannot be read now is read again when its sandbox is
-    /// asked for.
+    /// Watches the sandboxes that a previous gateway left running. A record that cannot be read now is read again
+    /// when its sandbox is used.
     pub(super) fn watch_running(&self) -> Result<(), SandboxError> {
         for id in self.folders.ids()? {
             if let Ok((record, _, handle)) = self.running(&id) {
@@ -78,27 +78,29 @@ impl Inner {
     }
 
     fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
-        let watched = Watched::new(self.folders.sandbox(id), record.clone(), Arc::new(handle));
-        let watch = watch(watched.asking_by(&self.config.helper), self.turns.clone());
+        let watched = WatchedSandbox::new(self.folders.sandbox(id), record.clone(), Arc::new(handle));
+        let watch = watch(watched.with_helper(&self.config.helper), self.scan_permits.clone());
         self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), watch);
     }
 
-    /// The recorded process, checked to be the one.
+    /// The recorded process, verified to be the same one.
     pub(super) fn running(&self, id: &SandboxId) -> Result<(Record, Identity, OwnedFd), SandboxError> {
         let gone = || SandboxError::NotFound(id.clone());
         let record = self.folders.sandbox(id).load()?.ok_or_else(gone)?;
         let identity = record.identity.ok_or_else(gone)?;
         match identity.find() {
-            Found::Alive(handle) => Ok((record, identity, handle)),
-            Found::Gone => Err(gone()),
-            Found::Unknown => Err(SandboxError::Records("the host hides its process")),
+            ProcessStatus::Alive(handle) => Ok((record, identity, handle)),
+            ProcessStatus::Gone => Err(gone()),
+            ProcessStatus::Unknown => {
+                Err(SandboxError::Records("the host does not allow inspecting its process"))
+            }
         }
     }
 
-    /// The sandbox with its sockets: those that we hold, else new ones. Needs the lock of the id.
-    pub(super) async fn attached(&self, id: &SandboxId) -> Result<Arc<Live>, SandboxError> {
+    /// The sandbox with its sockets: cached ones, or new ones. Needs the lock of the id.
+    pub(super) async fn attached(&self, id: &SandboxId) -> Result<Arc<AttachedSandbox>, SandboxError> {
         let (record, identity, handle) = self.running(id)?;
-        if let Some(live) = self.known(id).filter(|live| live.identity == identity) {
+        if let Some(live) = self.cached(id).filter(|live| live.identity == identity) {
             return Ok(live);
         }
         let broker = self.broker(&identity).await?;
@@ -112,15 +114,15 @@ impl Inner {
         identity: Identity,
         handle: OwnedFd,
         mut broker: Broker,
-    ) -> Result<Arc<Live>, SandboxError> {
-        // First, since a broker that fails is no reason to let the sandbox take what it likes.
+    ) -> Result<Arc<AttachedSandbox>, SandboxError> {
+        // Watch first: even if the broker fails, the sandbox must not exceed its limits.
         self.watch(id, record, handle);
         let mut listeners = Vec::new();
         for port in &record.injected {
             listeners.push((*port, Arc::new(broker.listen(*port).await?)));
         }
         let broker = tokio::sync::Mutex::new(broker);
-        let live = Arc::new(Live { identity, broker, listeners });
+        let live = Arc::new(AttachedSandbox { identity, broker, listeners });
         self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), live.clone());
         Ok(live)
     }
@@ -134,37 +136,39 @@ impl Inner {
     pub(super) fn state(&self, id: &SandboxId) -> SandboxState {
         let folder = self.folders.sandbox(id);
         let Ok(record) = folder.load() else { return SandboxState::Unknown };
-        let over = || if folder.home().exists() { SandboxState::Dead } else { SandboxState::Unmade };
+        let over = || if folder.home().exists() { SandboxState::Dead } else { SandboxState::Incomplete };
         let Some((identity, group)) = record.and_then(|r| Some((r.identity?, r.group))) else {
             return over();
         };
         match identity.find() {
-            Found::Alive(_) if group.frozen() == Some(true) => SandboxState::Paused,
-            Found::Alive(_) => SandboxState::Running,
-            Found::Gone => over(),
-            Found::Unknown => SandboxState::Unknown,
+            ProcessStatus::Alive(_) if group.frozen() == Some(true) => SandboxState::Paused,
+            ProcessStatus::Alive(_) => SandboxState::Running,
+            ProcessStatus::Gone => over(),
+            ProcessStatus::Unknown => SandboxState::Unknown,
         }
     }
 
-    /// Ends all processes of a sandbox and removes its control groups; files and user id stay.
+    /// Kills all processes of a sandbox and removes its control groups; files and user id stay.
     pub(super) async fn end_processes(&self, id: &SandboxId, record: &Record) -> Result<(), SandboxError> {
         self.forget(id);
         let (record, folder) = (record.clone(), self.folders.sandbox(id));
         blocking(move || {
             match record.identity.map(|identity| identity.find()) {
-                None => strays::end_unknown(&folder)?,
-                Some(Found::Gone) => {}
-                Some(Found::Unknown) => return Err(SandboxError::Records("the host hides its process")),
-                Some(Found::Alive(handle)) => {
+                None => leaked_processes::kill_unrecorded(&folder)?,
+                Some(ProcessStatus::Gone) => {}
+                Some(ProcessStatus::Unknown) => {
+                    return Err(SandboxError::Records("the host does not allow inspecting its process"));
+                }
+                Some(ProcessStatus::Alive(handle)) => {
                     identity::kill(&handle);
                     let _ = record.group.freeze(false);
-                    if !identity::wait(&handle, END) {
-                        return Err(SandboxError::Timeout("to end"));
+                    if !identity::wait(&handle, KILL_TIMEOUT) {
+                        return Err(SandboxError::Timeout("stopping its processes"));
                     }
                 }
             }
             if let Some(uid) = record.uid {
-                strays::end_user(uid)?;
+                leaked_processes::kill_user(uid)?;
             }
             record.group.remove()
         })
@@ -183,8 +187,8 @@ impl Inner {
         self.forget(id);
         blocking(move || Ok(tree::remove(&folder.0)?)).await?;
         match (&self.uids, record) {
-            (Some(uids), Some(Record { uid: Some(uid), .. })) => uids.give_back(uid, id),
-            // A crash between taking an id and recording it leaves one that only its own file knows of.
+            (Some(uids), Some(Record { uid: Some(uid), .. })) => uids.release(uid, id),
+            // A crash between allocating a user id and recording it leaves an id that only its own file knows.
             (Some(uids), _) => uids.sweep(|id| self.folders.sandbox(id).0.exists()),
             (None, _) => {}
         }
@@ -204,10 +208,9 @@ impl Inner {
         let (draft, done) = (self.folders.snapshot_draft(&snapshot), self.folders.snapshot(&snapshot));
         let folders = self.folders.clone();
         blocking(move || {
-            let _making =
-                folders.making_snapshot().map_err(SandboxError::host("say that a snapshot is being made"))?;
-            // What is over has nothing to stop, and after a reboot no group either.
-            let over = record.identity.is_none_or(|identity| matches!(identity.find(), Found::Gone));
+            let _making = folders.lock_for_snapshot().map_err(SandboxError::host("lock the snapshots"))?;
+            // A dead sandbox has nothing to freeze, and after a reboot no group either.
+            let over = record.identity.is_none_or(|identity| matches!(identity.find(), ProcessStatus::Gone));
             let stop = !over && record.group.frozen() == Some(false);
             if stop {
                 record.group.freeze(true)?;
@@ -236,7 +239,7 @@ impl Inner {
 }
 
 fn copy_home(folder: &Folder, to: &Path, record: &Record, without: Vec<PathBuf>) -> Result<(), SandboxError> {
-    std::fs::create_dir(to).map_err(SandboxError::host("make the snapshot's folder"))?;
+    std::fs::create_dir(to).map_err(SandboxError::host("create the snapshot's folder"))?;
     let copy = Copy::new(None, record.limits.disk_bytes.saturating_mul(2));
     Ok(copy.without(without).run(&folder.home(), to)?)
 }

@@ -1,8 +1,8 @@
-//! The short-lived process between the gateway and bubblewrap: it takes on everything that has to hold before the
-//! first instruction of bubblewrap runs (control groups, limits, mounts, an unprivileged user) and becomes it.
+//! The short-lived process between the gateway and bubblewrap: it sets up everything that must be in place before
+//! bubblewrap runs (control groups, limits, mounts, an unprivileged user) and then execs it.
 //!
-//! It is started with an empty environment, because bubblewrap's own environment can be read inside as that of
-//! PID 1; and bubblewrap is never run as root, because uid 1000 inside would then be root outside.
+//! It starts with an empty environment, because the sandbox can read bubblewrap's environment as that of PID 1; and
+//! bubblewrap never runs as root, because uid 1000 inside would then be root outside.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -21,28 +21,28 @@ use rustix::process::{Resource, Rlimit};
 use super::plan::Plan;
 use super::{bwrap, seccomp};
 
-/// Where the private mount table may get the folder that the unprivileged user can reach: folders that hosts have,
-/// and of which nothing is needed any more once bubblewrap runs.
-const STAGES: [&str; 4] = ["/mnt", "/media", "/srv", "/tmp"];
+/// Mount points for the folders that the unprivileged user must reach, in a private mount namespace: folders that
+/// exist on every host and are not needed once bubblewrap runs.
+const MOUNT_POINTS: [&str; 4] = ["/mnt", "/media", "/srv", "/tmp"];
 
-/// The hidden subcommand: reads a plan, becomes bubblewrap. Only returns to say why not.
+/// The hidden subcommand: reads a plan and execs bubblewrap. Only returns on failure.
 pub(super) fn main() -> ExitCode {
     let Err(error) = launch();
-    // The prefix tells the gateway that this line is ours and not of a program inside.
+    // The prefix tells the gateway that this line is from the launcher and not from a program inside.
     let _ = writeln!(io::stderr(), "launcher: {error}");
     ExitCode::FAILURE
 }
 
 fn launch() -> io::Result<std::convert::Infallible> {
-    crate::sys::keep_inherited_descriptors_out()?;
-    // What needs no plan is made before it comes: the gateway is still busy with the rest.
+    crate::sys::close_inherited_descriptors_on_exec()?;
+    // Everything that does not depend on the plan is prepared before it arrives, while the gateway is busy.
     let filters = seccomp::programs()?
         .iter()
-        .map(|program| inherited("seccomp", program))
+        .map(|program| inheritable_memfd("seccomp", program))
         .collect::<io::Result<Vec<_>>>()?;
     let generated = bwrap::GENERATED
         .iter()
-        .map(|(name, content)| inherited(name, content.as_bytes()))
+        .map(|(name, content)| inheritable_memfd(name, content.as_bytes()))
         .collect::<io::Result<Vec<_>>>()?;
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut plan = Plan::decode(&stdin)?;
@@ -57,29 +57,29 @@ fn launch() -> io::Result<std::convert::Infallible> {
     if root {
         stage(&mut plan)?;
     }
-    // `dup` leaves these open across the exec: the rest of our input, and the pipe for bubblewrap's answer.
+    // `dup` clears close-on-exec: the rest of our input, and the pipe for bubblewrap's report.
     let last_file = rustix::io::dup(&stdin)?;
     let info = rustix::io::dup(io::stdout())?;
-    let numbers = bwrap::Numbers {
+    let numbers = bwrap::DescriptorNumbers {
         filters: filters.iter().map(AsRawFd::as_raw_fd).collect(),
         generated: generated.iter().map(AsRawFd::as_raw_fd).collect(),
         last_file: last_file.as_raw_fd(),
         info: info.as_raw_fd(),
     };
-    let options = inherited("options", &bwrap::options(&plan, &numbers))?;
+    let options = inheritable_memfd("options", &bwrap::options(&plan, &numbers))?;
     rustix::thread::set_no_new_privs(true)?;
     let mut command = Command::new(&plan.bwrap);
     command.args(["--args", &options.as_raw_fd().to_string(), "--"]).args(&plan.init);
     command.env_clear().current_dir("/").stdin(secret_pipe(&plan.stdin)?);
     command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
     if let Some(uid) = plan.uid {
-        // The standard library drops all groups with it.
+        // The standard library also drops the supplementary groups.
         command.gid(uid).uid(uid);
     }
     Err(io::Error::other(format!("bubblewrap did not start: {}", command.exec())))
 }
 
-/// Clamped to what this process may have at most; raising needs a privilege that even root may lack.
+/// Clamped to this process's hard limits; raising those needs a privilege that even root may lack.
 fn limits(plan: &Plan) -> io::Result<()> {
     let mut wanted = vec![
         (Resource::Nofile, plan.limits.files),
@@ -87,7 +87,7 @@ fn limits(plan: &Plan) -> io::Result<()> {
         (Resource::Fsize, plan.limits.disk_bytes),
     ];
     if plan.uid.is_some() {
-        // The user is this sandbox's alone, so its processes are the sandbox's, and bubblewrap outside.
+        // Each sandbox has its own user, so the limit counts its processes, and bubblewrap outside.
         wanted.push((Resource::Nproc, plan.limits.pids.saturating_add(1)));
     }
     for (resource, wanted) in wanted {
@@ -98,15 +98,15 @@ fn limits(plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in memory that the next program finds open.
-fn inherited(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+/// Creates a memfd that stays open across exec.
+fn inheritable_memfd(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
     let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::empty())?);
     (&file).write_all(content)?;
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
     Ok(file.into())
 }
 
-/// A pipe that already holds all that will ever come out of it.
+/// A pipe that is already filled with its entire content.
 fn secret_pipe(content: &[u8]) -> io::Result<OwnedFd> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&writer, true)?;
@@ -114,17 +114,17 @@ fn secret_pipe(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(reader)
 }
 
-/// Makes home, programs and root filesystem reachable for the unprivileged user, although they lie
-/// below folders that only root may enter: in a mount table of our own, which ends with the sandbox.
+/// Makes home, programs and root filesystem reachable for the unprivileged user, although their parent folders are
+/// only accessible to root: in a private mount namespace, which ends with the sandbox.
 fn stage(plan: &mut Plan) -> io::Result<()> {
     let tree = |path: &Path, recursive: OpenTreeFlags| {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | recursive;
         open_tree(CWD, path, flags | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
             .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
     };
-    crate::sys::private_mount_table()?;
+    crate::sys::unshare_mount_namespace()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // No program can have these names with a dot, since theirs have none.
+    // Program names contain no dot, so these names cannot collide.
     let mut parts = vec![(&mut plan.home, "home.d")];
     for (name, program) in &mut plan.programs {
         *program = std::fs::canonicalize(&*program)?;
@@ -135,15 +135,18 @@ fn stage(plan: &mut Plan) -> io::Result<()> {
         parts.push((rootfs, "rootfs.d"));
     }
     let free = |stage: &&str| Path::new(stage).is_dir() && !plan.bwrap.starts_with(stage);
-    let stage = STAGES.into_iter().find(free).ok_or_else(|| io::Error::other("no folder to mount on"))?;
-    let mut taken = Vec::new();
+    let stage = MOUNT_POINTS
+        .into_iter()
+        .find(free)
+        .ok_or_else(|| io::Error::other("none of the mount point folders exists"))?;
+    let mut trees = Vec::new();
     for (path, name) in parts {
         let recursive = if name == "rootfs.d" { OpenTreeFlags::AT_RECURSIVE } else { OpenTreeFlags::empty() };
-        taken.push((tree(path, recursive)?, path.is_dir(), name));
+        trees.push((tree(path, recursive)?, path.is_dir(), name));
         *path = PathBuf::from(stage).join(name);
     }
     mount("tmpfs", stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=0755,size=1m")?;
-    for (tree, folder, name) in taken {
+    for (tree, folder, name) in trees {
         let at = Path::new(stage).join(name);
         if folder {
             rustix::fs::mkdir(&at, Mode::from_raw_mode(0o755))?;

@@ -1,40 +1,40 @@
-//! Sandboxes that run although their data folder is gone: no record leads to them any more. They are found by what the
-//! kernel knows, which is a PID 1 whose home is mounted from a deleted folder of a provider.
+//! Finds sandboxes that run although their data folder was deleted, so that no record leads to them. The kernel
+//! still knows them: a PID 1 whose home is mounted from a deleted folder of a provider.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{identity, strays};
+use super::{identity, leaked_processes};
 use crate::error::SandboxError;
 
-/// Where the home is inside.
+/// The path of the home inside.
 const HOME: &str = "/home/user";
-/// What the kernel writes behind the path of a mounted folder that was removed.
+/// The suffix that the kernel appends to the path of a mounted folder that was removed.
 const DELETED: &str = "//deleted";
 const GROUPS: &str = "/sys/fs/cgroup";
-/// What the names of our control groups hold.
-const OURS: &str = "/proliferate-";
-/// The lowest user id that is a sandbox's own.
+/// Part of the names of our control groups.
+const GROUP_PREFIX: &str = "/proliferate-";
+/// The lowest user id that can belong to a sandbox.
 const FIRST_UID: u32 = 65_536;
-const END: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A sandbox of this host that no data folder knows.
+/// A sandbox on this host whose data folder is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaked {
-    /// Its PID 1, as the host numbers it.
+pub struct LeakedSandbox {
+    /// The pid of its PID 1 on the host.
     pub pid: i32,
     pub uid: u32,
-    /// The folder that its home was, on its file system.
+    /// The former folder of its home, relative to its file system.
     pub home: PathBuf,
 }
 
-/// All of them that this user may see.
-pub fn leaked() -> Vec<Leaked> {
-    identity::all_pids().into_iter().filter_map(Leaked::at).collect()
+/// Finds all leaked sandboxes that this user can see.
+pub fn find_leaked_sandboxes() -> Vec<LeakedSandbox> {
+    identity::all_pids().into_iter().filter_map(LeakedSandbox::at).collect()
 }
 
-impl Leaked {
+impl LeakedSandbox {
     fn at(pid: i32) -> Option<Self> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let status = fs::read_to_string(folder.join("status")).ok()?;
@@ -47,25 +47,25 @@ impl Leaked {
         Some(Self { pid, uid: identity::owner(pid)?, home: deleted_home(&mounts)? })
     }
 
-    /// Ends it with all its processes, and removes its control groups. Blocks this thread.
+    /// Kills all its processes and removes its control groups, blocking this thread.
     pub fn end(&self) -> Result<(), SandboxError> {
         let Ok(handle) = identity::open(self.pid) else { return Ok(()) };
-        // Once more when it is held, as its number may be another's by then.
+        // Check again with the pidfd open, because the pid may have been reused.
         if Self::at(self.pid).as_ref() != Some(self) {
             return Ok(());
         }
         let groups = groups(self.pid);
         identity::kill(&handle);
         for group in &groups {
-            // A frozen process ends when it is thawed.
+            // A frozen process dies when it is thawed.
             let _ = fs::write(group.join("freezer.state"), "THAWED");
             let _ = fs::write(group.join("cgroup.freeze"), "0");
         }
-        if !identity::wait(&handle, END) {
-            return Err(SandboxError::Timeout("to end"));
+        if !identity::wait(&handle, KILL_TIMEOUT) {
+            return Err(SandboxError::Timeout("stopping its processes"));
         }
         if self.uid >= FIRST_UID {
-            strays::end_user(self.uid)?;
+            leaked_processes::kill_user(self.uid)?;
         }
         for group in groups {
             let _ = fs::remove_dir(group);
@@ -74,7 +74,7 @@ impl Leaked {
     }
 }
 
-/// The folder that is mounted as the home, if it is a sandbox's and was removed.
+/// The folder that is mounted as the home, if it belonged to a sandbox and was removed.
 fn deleted_home(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);
@@ -85,10 +85,11 @@ fn deleted_home(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// The control groups of a process that are ours, on whichever hierarchy they are.
+/// The control groups of a process that belong to us, in any hierarchy.
 fn groups(pid: i32) -> Vec<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| path.contains(OURS));
+    let paths =
+        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).filter(|path| path.contains(GROUP_PREFIX));
     let tops = || {
         let below = fs::read_dir(GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
         below.chain([PathBuf::from(GROUPS)])
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_removed_home_of_a_sandbox_counts() {
+    fn only_a_deleted_home_of_a_sandbox_counts() {
         let line = |root: &str, place: &str| {
             format!("1 0 254:0 / / rw - ext4 x rw\n36 35 254:0 {root} {place} rw - ext4 x rw")
         };

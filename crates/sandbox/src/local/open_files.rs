@@ -1,5 +1,5 @@
-//! What processes hold and no folder shows: files without a name, open or mapped or on their way from one process to
-//! another, and files that are only memory.
+//! Resources that processes hold but no folder shows: deleted files that are open, mapped or in flight between
+//! processes, and files in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, Metadata};
@@ -7,26 +7,26 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// The magic number of a filesystem in memory.
+/// The magic number of tmpfs.
 const TMPFS: u64 = 0x0102_1994;
-/// Where a sandbox has such filesystems that it may write to.
+/// The writable tmpfs mounts of a sandbox.
 const IN_MEMORY: [&str; 3] = ["tmp", "dev/shm", "run"];
 
-/// What is held on a device, and by no name.
+/// Deleted but still open files on a device.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Nameless {
+pub(super) struct UnlinkedFiles {
     pub(super) bytes: u64,
-    /// Descriptors that wait in sockets: what they are of cannot be known.
+    /// Descriptors in flight in sockets, whose files cannot be identified.
     pub(super) in_flight: u64,
 }
 
-/// What processes hold of files on a device that were removed.
-pub(super) fn nameless(pids: &[i32], device: u64) -> Nameless {
-    // By number, as all of them are on one device.
+/// Finds deleted files on a device that processes still hold.
+pub(super) fn unlinked_files(pids: &[i32], device: u64) -> UnlinkedFiles {
+    // Keyed by inode, since all of them are on one device.
     let (mut files, mut sockets) = (HashMap::new(), HashMap::new());
     for descriptor in descriptors(pids) {
         let Ok(found) = fs::metadata(&descriptor) else { continue };
-        if is_nameless(&found) && found.dev() == device {
+        if is_unlinked(&found) && found.dev() == device {
             files.insert(found.ino(), blocks(&found));
         } else if found.file_type().is_socket() && !sockets.contains_key(&found.ino()) {
             sockets.insert(found.ino(), in_flight(&descriptor));
@@ -36,21 +36,21 @@ pub(super) fn nameless(pids: &[i32], device: u64) -> Nameless {
         add_mapped(*pid, device, &mut files);
     }
     let bytes = files.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-    Nameless { bytes, in_flight: sockets.values().sum() }
+    UnlinkedFiles { bytes, in_flight: sockets.values().sum() }
 }
 
-/// What processes have open that takes memory and belongs to none of them.
+/// Memory of open files that belongs to no single process.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Shared {
-    /// What files take that never had a name and no place but memory. Where one is mapped as well it counts twice, as its
-    /// pages do in every process that maps them.
+pub(super) struct SharedMemory {
+    /// The size of memfds. One that is also mapped counts twice, because its pages also count for every process
+    /// that maps them.
     pub(super) bytes: u64,
     pub(super) pipes: u64,
     pub(super) sockets: u64,
 }
 
-/// Each once, however many have it open.
-pub(super) fn shared(pids: &[i32]) -> Shared {
+/// Counts each object once, however many processes have it open.
+pub(super) fn shared(pids: &[i32]) -> SharedMemory {
     let is_memory = |path: PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"/memfd:");
     let (mut files, mut pipes, mut sockets) = (HashMap::new(), HashSet::new(), HashSet::new());
     for descriptor in descriptors(pids) {
@@ -60,15 +60,15 @@ pub(super) fn shared(pids: &[i32]) -> Shared {
             pipes.insert(place);
         } else if kind.is_socket() {
             sockets.insert(place);
-        } else if is_nameless(&found) && fs::read_link(&descriptor).is_ok_and(is_memory) {
+        } else if is_unlinked(&found) && fs::read_link(&descriptor).is_ok_and(is_memory) {
             files.insert(place, blocks(&found));
         }
     }
     let bytes = files.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-    Shared { bytes, pipes: pipes.len() as u64, sockets: sockets.len() as u64 }
+    SharedMemory { bytes, pipes: pipes.len() as u64, sockets: sockets.len() as u64 }
 }
 
-/// What the filesystems in memory hold that a process can write to.
+/// The usage of all writable tmpfs mounts of a process.
 pub(super) fn tmpfs(pid: i32) -> u64 {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let used = |name: &str| {
@@ -80,7 +80,7 @@ pub(super) fn tmpfs(pid: i32) -> u64 {
     IN_MEMORY.into_iter().filter_map(used).sum()
 }
 
-/// Each thread may have descriptors of its own.
+/// Each thread may have its own descriptor table.
 pub(super) fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
     entries(&PathBuf::from(format!("/proc/{pid}/task")))
 }
@@ -89,7 +89,7 @@ fn descriptors(pids: &[i32]) -> impl Iterator<Item = PathBuf> {
     pids.iter().flat_map(|pid| threads(*pid)).flat_map(|thread| entries(&thread.join("fd")))
 }
 
-fn is_nameless(found: &Metadata) -> bool {
+fn is_unlinked(found: &Metadata) -> bool {
     found.is_file() && found.nlink() == 0
 }
 
@@ -97,7 +97,7 @@ fn blocks(found: &Metadata) -> u64 {
     found.blocks().saturating_mul(512)
 }
 
-/// How many descriptors wait in a socket; only those of this machine have any.
+/// The number of descriptors in flight in a socket; only UNIX sockets have any.
 fn in_flight(descriptor: &Path) -> u64 {
     let thread = descriptor.parent().and_then(Path::parent);
     let about = thread.zip(descriptor.file_name()).map(|(thread, name)| thread.join("fdinfo").join(name));
@@ -106,16 +106,16 @@ fn in_flight(descriptor: &Path) -> u64 {
     waiting.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
 }
 
-/// Adds removed files that a process has only mapped. A process whose first thread has ended has its memory by the names
-/// of the others.
+/// Adds deleted files that a process only has mapped. If the main thread has exited, the maps are only visible
+/// through the other threads.
 fn add_mapped(pid: i32, device: u64, files: &mut HashMap<u64, u64>) {
     for thread in threads(pid) {
         let Ok(maps) = fs::File::open(thread.join("maps")) else { continue };
         let mut any = false;
-        // By bytes: a name that is no text must not end the reading.
+        // Read as bytes: a file name that is not UTF-8 must not end the loop.
         for line in BufReader::new(maps).split(b'\n').map_while(Result::ok) {
             any = true;
-            if let Some(mapped) = Mapped::parse(&line) {
+            if let Some(mapped) = DeletedMapping::parse(&line) {
                 mapped.add(&thread, device, files);
             }
         }
@@ -125,9 +125,9 @@ fn add_mapped(pid: i32, device: u64, files: &mut HashMap<u64, u64>) {
     }
 }
 
-/// A line about a removed file.
+/// A line of `/proc/PID/maps` about a deleted file.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapped {
+struct DeletedMapping {
     from: u64,
     to: u64,
     offset: u64,
@@ -135,8 +135,8 @@ struct Mapped {
     number: u64,
 }
 
-impl Mapped {
-    /// `from-to rights offset major:minor inode name`, in hexadecimal but for the inode.
+impl DeletedMapping {
+    /// `from-to rights offset major:minor inode name`, in hexadecimal except for the inode.
     fn parse(line: &[u8]) -> Option<Self> {
         let line = String::from_utf8_lossy(line.strip_suffix(b" (deleted)")?);
         let mut fields = line.split_ascii_whitespace();
@@ -156,15 +156,15 @@ impl Mapped {
         })
     }
 
-    /// What it takes is told to root only. Others count it up to where it is mapped; of what is mapped in pieces the last one
-    /// counts.
+    /// Only root can read the real size. Other users estimate it by the end of the mapping; with several mappings,
+    /// the highest end counts.
     fn add(&self, thread: &Path, device: u64, files: &mut HashMap<u64, u64>) {
-        // Only the process itself has it.
+        // `map_files` only exists in the folder of the process, not of its threads.
         let process = thread.parent().and_then(Path::parent);
         let file = process.map(|process| process.join(format!("map_files/{:x}-{:x}", self.from, self.to)));
         if let Some(found) = file.and_then(|file| fs::metadata(file).ok()) {
-            // One that has another name still is counted by that.
-            if is_nameless(&found) && found.dev() == device {
+            // A file that still has another name is counted under that.
+            if is_unlinked(&found) && found.dev() == device {
                 files.insert(found.ino(), blocks(&found));
             }
         } else if self.device == device {
@@ -175,7 +175,7 @@ impl Mapped {
     }
 }
 
-/// None of what is gone meanwhile.
+/// Lists a folder; returns nothing if it is gone.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
@@ -190,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_about_a_removed_file_is_read_whatever_its_name_is() {
+    fn mapping_of_a_deleted_file_is_parsed_whatever_its_name() {
         let line = b"7f4ba1277000-7f4ba1377000 rw-s 00002000 fe:00 10321996                   /home/\xff\\012x (deleted)";
-        let mapped = Mapped::parse(line).unwrap();
+        let mapped = DeletedMapping::parse(line).unwrap();
         assert_eq!((mapped.to - mapped.from, mapped.offset, mapped.number), (1 << 20, 0x2000, 10_321_996));
         assert_eq!(mapped.device, rustix::fs::makedev(0xfe, 0));
         for other in
             [&line[..line.len() - 10], b" (deleted)", b"x-y r-- 0 0:0 1 /a (deleted)", b"1-2 r-- 0 (deleted)"]
         {
-            assert_eq!(Mapped::parse(other), None);
+            assert_eq!(DeletedMapping::parse(other), None);
         }
     }
 
@@ -206,9 +206,9 @@ mod tests {
     const MAPS: &str = "open(W, q(>), q(x)); print W q(x) x (1 << 20); close W; for (1, 2) { open($f[$_], q(<:mmap), q(x)); \
         read($f[$_], $b, 1); POSIX::close(fileno($f[$_])) } unlink q(x); $| = 1; print qq(ready\\n); <STDIN>";
 
-    /// In a process of its own, as this one has other tests with files of theirs.
+    /// Uses a separate process, because other tests open files in this one.
     #[test]
-    fn what_is_only_mapped_is_counted_once() {
+    fn mapped_file_is_counted_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("perl")
             .args(["-MPOSIX", "-e", MAPS])
@@ -221,16 +221,16 @@ mod tests {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
         let device = fs::metadata(dir.path()).unwrap().dev();
         let pid = child.id().cast_signed();
-        let (found, elsewhere) = (nameless(&[pid], device), nameless(&[pid], device + 1));
+        let (found, elsewhere) = (unlinked_files(&[pid], device), unlinked_files(&[pid], device + 1));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(said, "ready\n");
         assert!((1 << 20..2 << 20).contains(&found.bytes), "{found:?}");
-        assert_eq!(elsewhere, Nameless::default());
+        assert_eq!(elsewhere, UnlinkedFiles::default());
     }
 
     #[test]
-    fn descriptors_in_a_socket_are_counted() {
+    fn descriptors_in_flight_are_counted() {
         let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
         let path = |socket: &std::os::unix::net::UnixStream| {
             let number = std::os::fd::AsRawFd::as_raw_fd(socket);

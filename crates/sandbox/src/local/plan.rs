@@ -1,5 +1,5 @@
-//! What the gateway tells the launcher, over its standard input and nowhere else: arguments and variables of a
-//! process can be read by others on the host.
+//! What the gateway tells the launcher. It is only sent over standard input, because others on the host can read
+//! the arguments and environment of a process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Limits;
 
-/// Larger than any plan of a checked spec.
+/// Larger than any plan of a valid spec.
 const MAX_PLAN: usize = 4 * 1024 * 1024;
 
 #[derive(Serialize, Deserialize)]
@@ -22,21 +22,21 @@ pub(crate) struct Plan {
     pub(crate) stdin: Vec<u8>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) limits: Limits,
-    /// The host uid to become; `None` when the gateway is not root and the sandbox runs as its user.
+    /// The host uid of the sandbox; `None` when the gateway is not root and the sandbox runs as its user.
     pub(crate) uid: Option<u32>,
-    /// Files to which a process writes itself to join the sandbox's control groups.
+    /// The files to which a process writes itself to join the sandbox's control groups.
     pub(crate) join: Vec<PathBuf>,
 }
 
 impl Plan {
-    /// A length and the plan; what follows on the same pipe is [the last file](super::bwrap::LAST_FILE).
+    /// Encodes a length and the plan; [the last file](super::bwrap::LAST_FILE) follows on the same pipe.
     pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
         let body = serde_json::to_vec(self)?;
         let length = u32::try_from(body.len()).map_err(io::Error::other)?;
         Ok([&length.to_le_bytes()[..], &body].concat())
     }
 
-    /// Reads exactly the plan, so that the rest of the pipe stays for bubblewrap.
+    /// Reads exactly the plan; bubblewrap reads the rest of the pipe.
     pub(crate) fn decode(mut from: impl Read) -> io::Result<Self> {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;

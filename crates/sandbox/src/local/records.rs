@@ -1,4 +1,4 @@
-//! What the provider keeps on disk of each sandbox, enough to find it again after a crash.
+//! The provider's records on disk, from which it finds each sandbox again after a crash.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,7 +16,7 @@ use crate::tree;
 
 const MAX_RECORD: u64 = 1024 * 1024;
 const MAX_LOG_TAIL: u64 = 16 * 1024;
-/// The log of PID 1 is cut when it grows above this; programs inside write to it as they like.
+/// The log of PID 1 is truncated above this size; programs inside can write to it without limit.
 pub(crate) const MAX_LOG: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,34 +25,34 @@ pub(crate) struct Record {
     /// `None` without root.
     pub(crate) uid: Option<u32>,
     pub(crate) group: Group,
-    /// `None` from the moment before the start until PID 1 is known.
+    /// `None` before PID 1 is known.
     pub(crate) identity: Option<Identity>,
     pub(crate) injected: BTreeSet<u16>,
     pub(crate) limits: Limits,
 }
 
-/// A sandbox was ended because it took too much.
+/// Records that a sandbox was stopped because it exceeded a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Overuse {
-    /// What there was too much of.
+    /// The resource that was exceeded.
     pub(crate) what: String,
-    /// Whether it has been started again since.
+    /// Whether the sandbox was restarted since.
     pub(crate) restarted: bool,
 }
 
 impl Overuse {
     pub(crate) const DISK: &str = "disk";
 
-    /// What happened and what to do, for the people who use the sandbox.
+    /// What happened and what to do, for the users of the sandbox.
     pub(crate) fn explain(&self, disk_bytes: u64) -> String {
         let mib = disk_bytes / (1024 * 1024);
         match self.what.as_str() {
             Self::DISK => format!(
-                "the sandbox was ended because its files took more than {mib} MiB. It starts again with a little more room: \
+                "the sandbox was stopped because its files took more than {mib} MiB. It starts again with a little more space: \
                  remove files now, or ask an operator to raise SANDBOX_DISK_MIB"
             ),
             what => format!(
-                "the sandbox was ended because it took too much: {what}. Its files are kept, and the next prompt starts it again"
+                "the sandbox was stopped because it exceeded a limit: {what}. Its files are kept, and the next prompt starts it again"
             ),
         }
     }
@@ -66,7 +66,7 @@ pub(crate) struct Folders {
 
 impl Folders {
     pub(crate) fn open(root: PathBuf) -> Result<Self, SandboxError> {
-        let host = SandboxError::host("make the provider's folder");
+        let host = SandboxError::host("create the provider's folder");
         for folder in [root.clone(), root.join("sandboxes"), root.join("snapshots")] {
             private_folder(&folder).map_err(&host)?;
         }
@@ -75,9 +75,9 @@ impl Folders {
         Ok(folders)
     }
 
-    /// To be held while a snapshot is made. Whoever opens these folders meanwhile, in another process as well, would take it
-    /// for one that a crash has left.
-    pub(crate) fn making_snapshot(&self) -> io::Result<File> {
+    /// Returns a lock to hold while a snapshot is made. Otherwise another process that opens these folders would
+    /// delete the incomplete snapshot as a leftover of a crash.
+    pub(crate) fn lock_for_snapshot(&self) -> io::Result<File> {
         let lock = self.snapshots_lock()?;
         lock.lock_shared()?;
         Ok(lock)
@@ -87,7 +87,7 @@ impl Folders {
         File::create(self.root.join("snapshots.lock"))
     }
 
-    /// Removes snapshots that a crash left half made, if none is being made.
+    /// Removes incomplete snapshots left by a crash, unless one is being made.
     fn sweep(&self) {
         let Ok(lock) = self.snapshots_lock() else { return };
         if lock.try_lock().is_err() {
@@ -105,7 +105,7 @@ impl Folders {
         self.root.join("uids")
     }
 
-    /// Tells this root from another one on the same host.
+    /// Distinguishes this root from another one on the same host.
     pub(crate) fn mark(&self) -> String {
         let bytes = self.root.as_os_str().as_encoded_bytes();
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
@@ -149,7 +149,7 @@ impl Folder {
         self.0.join("home")
     }
 
-    /// Files that are being put together; they become the home in one step.
+    /// The home while it is assembled; a rename makes it the home atomically.
     pub(crate) fn home_draft(&self) -> PathBuf {
         self.0.join("home.draft")
     }
@@ -158,12 +158,12 @@ impl Folder {
         self.0.join("log")
     }
 
-    /// Why the gateway ended the sandbox the last time that it took too much.
+    /// The file that records why the gateway last stopped the sandbox for exceeding a limit.
     fn overuse(&self) -> PathBuf {
         self.0.join("overuse.json")
     }
 
-    pub(crate) fn note_overuse(&self, overuse: &Overuse) -> io::Result<()> {
+    pub(crate) fn record_overuse(&self, overuse: &Overuse) -> io::Result<()> {
         let draft = self.0.join("overuse.draft");
         fs::write(&draft, serde_json::to_vec(overuse)?)?;
         fs::rename(draft, self.overuse())
@@ -175,7 +175,7 @@ impl Folder {
         serde_json::from_slice(&body).ok()
     }
 
-    pub(crate) fn forget_overuse(&self) {
+    pub(crate) fn clear_overuse(&self) {
         let _ = fs::remove_file(self.overuse());
     }
 
@@ -188,8 +188,9 @@ impl Folder {
         options.append(true).create(true).mode(0o600).open(self.log())
     }
 
-    /// What the launcher or bubblewrap said last. Lines of programs inside are left out: they may say anything.
-    pub(crate) fn complaint(&self) -> Option<String> {
+    /// The last error line of the launcher or bubblewrap. Lines of programs inside are skipped, because they may
+    /// contain anything.
+    pub(crate) fn last_error_line(&self) -> Option<String> {
         let mut text = Vec::new();
         File::open(self.log()).ok()?.take(MAX_LOG_TAIL).read_to_end(&mut text).ok()?;
         let text = String::from_utf8_lossy(&text);
@@ -200,18 +201,18 @@ impl Folder {
     pub(crate) fn save(&self, record: &Record) -> Result<(), SandboxError> {
         let host = SandboxError::host("write the sandbox's record");
         let body =
-            serde_json::to_vec_pretty(record).map_err(|_| SandboxError::Records("it cannot be written"))?;
+            serde_json::to_vec_pretty(record).map_err(|_| SandboxError::Records("it cannot be encoded"))?;
         let draft = self.0.join("state.draft");
         let mut options = OpenOptions::new();
         let mut file =
             options.write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(&host)?;
-        // Not synced: a record is about processes, and a power cut ends those too.
+        // Not fsynced: a record describes processes, which do not survive a power failure either.
         file.write_all(&body).map_err(&host)?;
         fs::rename(&draft, self.0.join("state.json")).map_err(host)
     }
 
-    /// `None` when the sandbox has no record, which is so before its first start, in the middle of its removal, and
-    /// when a power cut left an empty one.
+    /// `None` when the sandbox has no record: before its first start, during its removal, or when a power failure
+    /// left an empty file.
     pub(crate) fn load(&self) -> Result<Option<Record>, SandboxError> {
         let file = match File::open(self.0.join("state.json")) {
             Ok(file) => file,
@@ -226,9 +227,9 @@ impl Folder {
             return Ok(None);
         }
         let record: Record =
-            serde_json::from_slice(&body).map_err(|_| SandboxError::Records("state.json is garbled"))?;
+            serde_json::from_slice(&body).map_err(|_| SandboxError::Records("state.json is corrupt"))?;
         if record.version != 1 {
-            return Err(SandboxError::Records("state.json is of another version"));
+            return Err(SandboxError::Records("state.json has an unknown version"));
         }
         Ok(Some(record))
     }
@@ -239,19 +240,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_snapshot_that_nobody_makes_is_half_made() {
+    fn incomplete_snapshot_is_removed_only_when_unlocked() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Folders::open(folder.path().join("data")).unwrap();
         let folders = open();
         let draft = folders.snapshot_draft(&SnapshotId::new("snap-1").unwrap());
-        let (making, also) = (folders.making_snapshot().unwrap(), folders.making_snapshot().unwrap());
+        let (one_lock, other_lock) =
+            (folders.lock_for_snapshot().unwrap(), folders.lock_for_snapshot().unwrap());
         fs::create_dir(&draft).unwrap();
         open();
         assert!(draft.exists());
-        drop(making);
+        drop(one_lock);
         open();
         assert!(draft.exists());
-        drop(also);
+        drop(other_lock);
         open();
         assert!(!draft.exists());
     }

@@ -1,10 +1,10 @@
-//! The kernel calls that no program inside may make, as three filters that all have to agree.
+//! The system calls that no program inside may make, as three seccomp filters that all apply.
 //!
-//! A filter of `seccompiler` has one answer, so there are two lists: calls that are refused, and those that are "not
-//! implemented" so that programs do without: `clone3`, for which libc takes `clone`, whose flags can be looked at, and
-//! `io_setup`, since the contexts of all sandboxes count against one limit of the host. Both begin with a check of the
-//! architecture that kills 32-bit calls. On x86-64 the x32 calls pass that check with other numbers, so a third
-//! filter refuses their whole range.
+//! A `seccompiler` filter has one action, so there are two lists: calls that fail with EPERM, and calls that fail
+//! with ENOSYS so that programs fall back: `clone3`, for which libc falls back to `clone`, whose flags can be
+//! inspected, and `io_setup`, because the AIO contexts of all sandboxes share one limit of the host. Both filters
+//! start with an architecture check that kills 32-bit calls. On x86-64, x32 calls pass that check with other
+//! numbers, so a third filter refuses their entire range.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,17 +22,17 @@ const ENOSYS: u32 = 38;
 
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
-/// Every `CLONE_NEW*` that `clone` takes: mount, cgroup, uts, ipc, user, pid and network namespaces.
+/// Every `CLONE_NEW*` flag of `clone`: mount, cgroup, uts, ipc, user, pid and network namespaces.
 const NEW_NAMESPACES: [u64; 7] =
     [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
-/// UNIX, INET, INET6 and NETLINK; the rest is attack surface that no agent needs.
+/// UNIX, INET, INET6 and NETLINK; other families are attack surface that no agent needs.
 const FAMILIES: [u64; 4] = [1, 2, 10, 16];
 
-/// The largest segment of shared memory of the old kind, in bytes. One that nobody maps belongs to no process, so no sum has
-/// it; a namespace has 4096 of them at most. What databases lock their folders with is far smaller.
-const SEGMENT: u64 = 64 * 1024;
+/// The largest System V shared memory segment in bytes. An unmapped segment belongs to no process, so no count
+/// includes it, and a namespace can have 4096 of them. Databases use far smaller ones to lock their folders.
+const MAX_SHM_SEGMENT: u64 = 64 * 1024;
 
-/// The programs in the form that the kernel takes, one per filter.
+/// The filters as BPF programs for the kernel.
 pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
     let refused = compile(refused()?, EPERM)?;
     let absent = [nr::CLONE3, nr::IO_SETUP].map(|nr| (nr, Vec::new()));
@@ -69,12 +69,12 @@ fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
     let socket = Rule::new(others).map_err(io::Error::other)?;
     rules.insert(nr::SOCKET, vec![socket.clone()]);
     rules.insert(nr::SOCKETPAIR, vec![socket]);
-    let large = Condition::new(1, Len::Qword, Op::Gt, SEGMENT).map_err(io::Error::other)?;
+    let large = Condition::new(1, Len::Qword, Op::Gt, MAX_SHM_SEGMENT).map_err(io::Error::other)?;
     rules.insert(nr::SHMGET, vec![one(large)?]);
     Ok(rules)
 }
 
-/// Loads the call's number and refuses it from `__X32_SYSCALL_BIT` up.
+/// Loads the system call number and refuses everything from `__X32_SYSCALL_BIT` up.
 fn no_x32() -> BpfProgram {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     vec![
@@ -99,12 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_filters_fit_and_begin_with_the_architecture() {
+    fn filters_fit_and_start_with_the_architecture_check() {
         let programs = programs().unwrap();
         for program in &programs[..2] {
             assert_eq!(program.len() % 8, 0);
             assert!(program.len() / 8 < 4096);
-            // Offset 4 of the call's description is its architecture.
+            // Offset 4 of `seccomp_data` is the architecture.
             assert_eq!(program[..8], [0x20, 0, 0, 0, 4, 0, 0, 0]);
         }
         assert_eq!(programs.len(), if cfg!(target_arch = "x86_64") { 3 } else { 2 });

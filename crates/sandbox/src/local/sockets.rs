@@ -1,5 +1,5 @@
-//! What waits in the sockets of a sandbox's network, as the kernel tells it to a socket of ours in there. A socket may belong
-//! to no descriptor, being on its way to somebody, so they are not looked for in processes.
+//! Measures the memory of a sandbox's sockets by asking the kernel (`sock_diag`) in its network namespace. A socket
+//! may be in flight between processes and have no descriptor, so looking at processes would not find all of them.
 
 use std::fs;
 use std::io;
@@ -12,56 +12,59 @@ const INET: [u8; 2] = [2, 10];
 const TCP_AND_UDP: [u8; 2] = [6, 17];
 const NETLINK: u8 = 16;
 
-/// What one sender has under way at most, unless it has asked for more.
-pub(super) const MOST_SENT: u64 = 2 * 212_992;
-/// How many messages wait in a socket of messages, one more than the kernel's default.
-const MOST_MESSAGES: u64 = 11;
-const MESSAGES: u8 = 2;
-/// More than one byte takes that is sent alone.
-const BYTE: u64 = 1024;
+/// The most that one sender can have in flight, unless it has raised its buffer size.
+pub(super) const MAX_IN_FLIGHT: u64 = 2 * 212_992;
+/// The number of messages that a datagram socket queues, one more than the kernel's default.
+const MAX_QUEUED_DATAGRAMS: u64 = 11;
+const SOCK_DGRAM: u8 = 2;
+/// More than the overhead of a single byte that is sent alone.
+const BYTE_OVERHEAD: u64 = 1024;
 
-// As `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and `linux/netlink_diag.h` have them.
+// Constants of `linux/netlink.h`, `linux/sock_diag.h`, `linux/unix_diag.h`, `linux/inet_diag.h` and
+// `linux/netlink_diag.h`.
 const HEADER: usize = 16;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const BY_FAMILY: u16 = 20;
 const REQUEST_ALL: u16 = 0x301;
 const UNIX_SHOW_QUEUES_AND_MEMORY: u32 = 0x10 | 0x20;
-const UNIX_FACTS: usize = 16;
+const UNIX_FIXED_SIZE: usize = 16;
 const UNIX_QUEUES: u16 = 4;
 const UNIX_MEMORY: u16 = 5;
 const UNIX_SHUTDOWN: u16 = 6;
 const INET_MEMORY: u16 = 7;
-const INET_FACTS: usize = 72;
+const INET_FIXED_SIZE: usize = 72;
 const NETLINK_SHOW_MEMORY: u32 = 1;
 const NETLINK_MEMORY: u16 = 0;
-const NETLINK_FACTS: usize = 28;
+const NETLINK_FIXED_SIZE: usize = 28;
 
-/// A socket that can ask about those of the network namespace in which it was made.
-pub(super) fn asker() -> rustix::io::Result<OwnedFd> {
+/// Opens a socket that can query all sockets of the current network namespace.
+pub(super) fn diag_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))
 }
 
-/// How much memory the sockets hold, or a little more: what is unread in a socket whose sender is gone counts as much as a
-/// sender can have under way. Fails where the kernel cannot tell.
-pub(super) fn memory(asker: &OwnedFd) -> io::Result<u64> {
+/// The memory that all sockets hold, or slightly more: unread data of a closed sender counts as much as a sender
+/// can have in flight. Fails if the kernel does not support the query.
+pub(super) fn memory(diag_socket: &OwnedFd) -> io::Result<u64> {
     let most = fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
-    let most = most.and_then(|text| text.trim().parse::<u64>().ok()).map_or(MOST_SENT, |most| most * 2);
-    let mut sum = ask(asker, &unix_request(), |body| unix_memory(body, most))?;
+    let most = most.and_then(|text| text.trim().parse::<u64>().ok()).map_or(MAX_IN_FLIGHT, |most| most * 2);
+    let mut sum = query(diag_socket, &unix_request(), |body| unix_memory(body, most))?;
     for family in INET {
         for protocol in TCP_AND_UDP {
             let request = inet_request(family, protocol);
-            sum += unless_unknown(ask(asker, &request, |body| memory_of(body, INET_FACTS, INET_MEMORY)))?;
+            sum += ignore_unsupported(query(diag_socket, &request, |body| {
+                memory_of(body, INET_FIXED_SIZE, INET_MEMORY)
+            }))?;
         }
     }
-    let of_netlink = |body: &[u8]| memory_of(body, NETLINK_FACTS, NETLINK_MEMORY);
-    Ok(sum + unless_unknown(ask(asker, &netlink_request(), of_netlink))?)
+    let of_netlink = |body: &[u8]| memory_of(body, NETLINK_FIXED_SIZE, NETLINK_MEMORY);
+    Ok(sum + ignore_unsupported(query(diag_socket, &netlink_request(), of_netlink))?)
 }
 
-/// A kernel that cannot tell of a protocol mostly has none of its sockets.
-fn unless_unknown(told: io::Result<u64>) -> io::Result<u64> {
-    if told.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) { Ok(0) } else { told }
+/// A kernel without diagnostics for a protocol mostly has none of its sockets.
+fn ignore_unsupported(result: io::Result<u64>) -> io::Result<u64> {
+    if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) { Ok(0) } else { result }
 }
 
 fn unix_request() -> Vec<u8> {
@@ -78,19 +81,19 @@ fn netlink_request() -> Vec<u8> {
     [&[NETLINK, u8::MAX, 0, 0], numbers.as_flattened()].concat()
 }
 
-/// Sends one question and sums up its answers.
-fn ask(asker: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io::Result<u64> {
+/// Sends one request and sums up the replies.
+fn query(diag_socket: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io::Result<u64> {
     let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(BY_FAMILY.to_ne_bytes());
     message.extend(REQUEST_ALL.to_ne_bytes());
     message.extend([0; 8]);
     message.extend(body);
-    rustix::net::send(asker, &message, SendFlags::empty())?;
+    rustix::net::send(diag_socket, &message, SendFlags::empty())?;
     let (mut sum, mut buffer) = (0_u64, vec![0; 64 * 1024]);
     loop {
-        // The kernel answers before it returns from the question, and goes on whenever we take something.
-        let (_, length) = rustix::net::recv(asker, &mut buffer[..], RecvFlags::empty())?;
+        // The kernel replies before `send` returns, and continues whenever we receive.
+        let (_, length) = rustix::net::recv(diag_socket, &mut buffer[..], RecvFlags::empty())?;
         for (kind, body) in Messages(buffer.get(..length).unwrap_or_default()) {
             match kind {
                 DONE => return Ok(sum),
@@ -108,7 +111,7 @@ fn ask(asker: &OwnedFd, body: &[u8], each: impl Fn(&[u8]) -> u64) -> io::Result<
     }
 }
 
-/// Messages, each with a header of its own.
+/// Iterates over netlink messages.
 struct Messages<'a>(&'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
@@ -123,12 +126,12 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attribute of this kind behind the facts of a socket.
-fn attribute(body: &[u8], facts: usize, kind: u16) -> Option<&[u8]> {
-    let mut rest = body.get(facts..)?;
+/// Finds an attribute after the fixed part of a reply.
+fn attribute(body: &[u8], fixed_size: usize, kind: u16) -> Option<&[u8]> {
+    let mut rest = body.get(fixed_size..)?;
     loop {
         let length = usize::from(short(rest, 0)?);
-        // Shorter than its own header there is none, and no end either.
+        // A length below the attribute's own header is invalid, and would loop for ever.
         let found = rest.get(4..length)?;
         if short(rest, 2)? == kind {
             return Some(found);
@@ -137,24 +140,24 @@ fn attribute(body: &[u8], facts: usize, kind: u16) -> Option<&[u8]> {
     }
 }
 
-/// What waits is charged to its sender, so a receiver has it only as unread bytes, whatever they take. Of messages only the
-/// first is told.
+/// Queued data is charged to its sender; the receiver only reports unread bytes, whatever their overhead. For
+/// datagrams it only reports the first one.
 fn unix_memory(body: &[u8], most: u64) -> u64 {
-    let of = |kind, at| attribute(body, UNIX_FACTS, kind).and_then(|found| number(found, at));
+    let of = |kind, at| attribute(body, UNIX_FIXED_SIZE, kind).and_then(|found| number(found, at));
     let sent = u64::from(of(UNIX_MEMORY, 8).unwrap_or_default());
     let unread = u64::from(of(UNIX_QUEUES, 0).unwrap_or_default());
-    let ended = attribute(body, UNIX_FACTS, UNIX_SHUTDOWN).is_some_and(|found| found.first() > Some(&0));
+    let ended = attribute(body, UNIX_FIXED_SIZE, UNIX_SHUTDOWN).is_some_and(|found| found.first() > Some(&0));
     let waits = match body.get(1) {
-        Some(&MESSAGES) if unread > 0 => MOST_MESSAGES * MOST_SENT,
-        _ if ended => most.min(unread * BYTE),
+        Some(&SOCK_DGRAM) if unread > 0 => MAX_QUEUED_DATAGRAMS * MAX_IN_FLIGHT,
+        _ if ended => most.min(unread * BYTE_OVERHEAD),
         _ => 0,
     };
     sent + waits
 }
 
-/// Received, and sent or queued, which is the same memory where it is both; and what waits for a busy receiver.
-fn memory_of(body: &[u8], facts: usize, kind: u16) -> u64 {
-    let found = attribute(body, facts, kind).unwrap_or_default();
+/// Receive memory, plus send or queued memory (the same memory counts in both), plus the backlog.
+fn memory_of(body: &[u8], fixed_size: usize, kind: u16) -> u64 {
+    let found = attribute(body, fixed_size, kind).unwrap_or_default();
     let [received, sent, queued, waiting] =
         [0, 8, 20, 28].map(|at| u64::from(number(found, at).unwrap_or_default()));
     received + sent.max(queued) + waiting
@@ -175,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes until nobody takes more, and says how much that was.
+    /// Writes until the socket is full, and returns how much was written.
     fn fill(mut to: impl io::Write) -> u64 {
         let mut written = 0;
         while let Ok(more) = to.write(&[1; 10_000]) {
@@ -184,10 +187,10 @@ mod tests {
         written
     }
 
-    /// Others have sockets in the same network, so it can be more.
+    /// Other processes have sockets in the same network, so the result may be higher.
     #[test]
-    fn what_waits_in_sockets_is_told_by_the_kernel_also_when_its_sender_is_gone() {
-        let asker = asker().unwrap();
+    fn unread_data_is_measured_even_after_its_sender_closed() {
+        let diag_socket = diag_socket().unwrap();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for _ in 0..32 {
             let (sender, receiver) = UnixStream::pair().unwrap();
@@ -196,9 +199,9 @@ mod tests {
             senders.push(sender);
             receivers.push(receiver);
         }
-        let full = memory(&asker).unwrap();
+        let full = memory(&diag_socket).unwrap();
         drop(senders);
-        let orphaned = memory(&asker).unwrap();
+        let orphaned = memory(&diag_socket).unwrap();
         drop(receivers);
         assert!(full > 32 * 150_000 && orphaned > 32 * 150_000, "{full} {orphaned}");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -206,12 +209,12 @@ mod tests {
         let _receiver = listener.accept().unwrap();
         sender.set_nonblocking(true).unwrap();
         let written = fill(&sender);
-        let full = memory(&asker).unwrap();
+        let full = memory(&diag_socket).unwrap();
         assert!(full > written, "{full} {written}");
     }
 
     #[test]
-    fn answers_that_are_cut_short_are_no_reason_to_fall_over() {
+    fn truncated_replies_do_not_panic() {
         let mut message = 24_u32.to_ne_bytes().to_vec();
         message.extend(BY_FAMILY.to_ne_bytes());
         message.extend([0; 10]);
@@ -223,8 +226,8 @@ mod tests {
         assert_eq!(Messages(&[0; 64]).take(100).count(), 0);
         for length in 0..64 {
             let body = vec![1; length];
-            assert_eq!(memory_of(&body, INET_FACTS, INET_MEMORY), 0);
-            unix_memory(&body, MOST_SENT);
+            assert_eq!(memory_of(&body, INET_FIXED_SIZE, INET_MEMORY), 0);
+            unix_memory(&body, MAX_IN_FLIGHT);
             assert_eq!(attribute(&[0; 64][..length], 0, 5), None);
         }
     }

@@ -1,8 +1,9 @@
-//! Limits that the host does not hold are held by looking: the gateway counts what a sandbox takes and ends it when
-//! that is too much. Between two looks it can take more, so these limits are called soft.
+//! Enforces limits that the host does not: the gateway measures what a sandbox uses and kills it when it exceeds a
+//! limit. Between two checks it can use more, so these limits are called soft.
 //!
-//! Memory and processes are looked at every second. So is the disk, by what its file system holds; the files themselves
-//! are looked at when that says so, beside it, as a look at many of them takes its time: see [`Disk`].
+//! Memory and processes are checked every second. So is the disk, by the usage of its file system; the files
+//! themselves are only scanned when that requires it, in a separate task, because a scan of many files takes long:
+//! see [`ScanSchedule`].
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::cgroup::Controller;
-use super::disk::{Disk, Seen, Used};
+use super::disk::{DiskScan, FilesystemUsage, ScanSchedule};
 use super::identity;
 use super::netns::Broker;
 use super::open_files;
@@ -26,32 +27,33 @@ use super::sockets;
 use crate::tree::{self, Size, TreeError};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Terminals come from one store of the host's, and no sandbox needs more of them.
-const MOST_TERMINALS: usize = 128;
-/// Descriptors are on their way for a moment; where some are at every one of so many looks, files are hidden there.
-const MOST_IN_FLIGHT: u32 = 120;
+/// Terminals share one limit of the host, and no sandbox needs more of them.
+const MAX_TERMINALS: usize = 128;
+/// Descriptors are normally in flight only for a moment; if some are at this many checks in a row, they hide files.
+const MAX_CHECKS_IN_FLIGHT: u32 = 120;
 
-/// What a pipe holds, unless somebody asked for more: the kernel gives each user 64 MiB in pipes and then next to nothing.
-const PIPE: u64 = 64 * 1024;
+/// The capacity of a pipe, unless it was raised: the kernel gives each user 64 MiB in pipes and then next to
+/// nothing.
+const PIPE_CAPACITY: u64 = 64 * 1024;
 
-/// What there is too much of.
+/// The resource that was exceeded.
 type Reason = &'static str;
-type LookAtFiles = fn(&Watched) -> Result<Option<Seen>, Reason>;
+type CheckFiles = fn(&WatchedSandbox) -> Result<Option<DiskScan>, Reason>;
 
-/// Watchers that end when they are dropped.
+/// The watcher tasks of a sandbox, which end on drop.
 pub(crate) struct Watch {
     tasks: [JoinHandle<()>; 2],
-    watched: Arc<Watched>,
+    watched: Arc<WatchedSandbox>,
 }
 
 impl Watch {
-    /// Bytes of memory and of files, as they were seen last.
-    pub(crate) fn seen(&self) -> (u64, u64) {
+    /// Bytes of memory and of files, as of the last check.
+    pub(crate) fn last_usage(&self) -> (u64, u64) {
         (self.watched.memory.load(Ordering::Relaxed), self.watched.disk.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        identity::ended(&self.watched.handle)
+    pub(crate) fn has_exited(&self) -> bool {
+        identity::has_exited(&self.watched.handle)
     }
 }
 
@@ -61,95 +63,109 @@ impl Drop for Watch {
     }
 }
 
-/// How many sandboxes' files may be looked at at a time: on half of the cores, and one alone holds up no other.
-pub(crate) fn turns() -> usize {
+/// How many sandboxes' files may be scanned at once: half of the cores, but at least two, so that one slow scan
+/// does not block all others.
+pub(crate) fn scan_permits() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| (cores.get() / 2).max(2))
 }
 
-pub(crate) fn watch(watched: Watched, turns: Arc<Semaphore>) -> Watch {
-    watch_by(watched, turns, Watched::taken, Watched::stored)
+pub(crate) fn watch(watched: WatchedSandbox, scan_permits: Arc<Semaphore>) -> Watch {
+    watch_with(watched, scan_permits, WatchedSandbox::check_resources, WatchedSandbox::check_files)
 }
 
-fn watch_by(
-    watched: Watched,
-    turns: Arc<Semaphore>,
-    taken: fn(&Watched) -> Option<Reason>,
-    stored: LookAtFiles,
+fn watch_with(
+    watched: WatchedSandbox,
+    scan_permits: Arc<Semaphore>,
+    check_resources: fn(&WatchedSandbox) -> Option<Reason>,
+    check_files: CheckFiles,
 ) -> Watch {
     let watched = Arc::new(watched);
-    let files = keep_files(watched.clone(), turns, stored);
-    let tasks = [tokio::spawn(keep_memory(watched.clone(), taken)), tokio::spawn(files)];
+    let files = watch_files(watched.clone(), scan_permits, check_files);
+    let tasks = [tokio::spawn(watch_resources(watched.clone(), check_resources)), tokio::spawn(files)];
     Watch { tasks, watched }
 }
 
-async fn keep_memory(watched: Arc<Watched>, look: fn(&Watched) -> Option<Reason>) {
-    watched.find_asker().await;
+async fn watch_resources(watched: Arc<WatchedSandbox>, check: fn(&WatchedSandbox) -> Option<Reason>) {
+    watched.open_diag_socket().await;
     loop {
         tokio::time::sleep(TICK).await;
-        let found = on_thread(&watched, move |watched| look(watched).map_or(Ok(()), Err)).await;
+        let found = check_on_thread(&watched, move |watched| check(watched).map_or(Ok(()), Err)).await;
         if found.is_none() {
             return;
         }
     }
 }
 
-async fn keep_files(watched: Arc<Watched>, turns: Arc<Semaphore>, look: LookAtFiles) {
-    let (clock, mut disk) = (Clock::system(), Disk::default());
+async fn watch_files(watched: Arc<WatchedSandbox>, scan_permits: Arc<Semaphore>, check: CheckFiles) {
+    let (clock, mut disk) = (Clock::system(), ScanSchedule::default());
     let most = watched.record.limits.disk_bytes;
     loop {
         tokio::time::sleep(TICK).await;
-        let Some(used) = on_thread(&watched, |watched| Ok(Used::of(&watched.folder.home()))).await else {
+        let Some(used) =
+            check_on_thread(&watched, |watched| Ok(FilesystemUsage::of(&watched.folder.home()))).await
+        else {
             return;
         };
         if !disk.is_due(used, most, clock.elapsed()) {
             continue;
         }
-        let Ok(_turn) = turns.acquire().await else { return };
+        let Ok(_permit) = scan_permits.acquire().await else { return };
         let began = clock.elapsed();
-        let Some(seen) = on_thread(&watched, look).await else { return };
-        disk.looked(seen, began, clock.elapsed());
+        let Some(scan) = check_on_thread(&watched, check).await else { return };
+        disk.record_scan(scan, began, clock.elapsed());
     }
 }
 
-/// One look; `None` when there is nothing left to look at.
-async fn on_thread<T: Send + 'static>(
-    watched: &Arc<Watched>,
-    look: impl FnOnce(&Watched) -> Result<T, Reason> + Send + 'static,
+/// Runs one check on a blocking thread; `None` when the sandbox has ended.
+async fn check_on_thread<T: Send + 'static>(
+    watched: &Arc<WatchedSandbox>,
+    check: impl FnOnce(&WatchedSandbox) -> Result<T, Reason> + Send + 'static,
 ) -> Option<T> {
     let watched = watched.clone();
-    tokio::task::spawn_blocking(move || watched.unless_over(look)).await.ok().flatten()
+    tokio::task::spawn_blocking(move || watched.enforce(check)).await.ok().flatten()
 }
 
-/// What is watched.
-pub(crate) struct Watched {
+/// A sandbox under watch.
+pub(crate) struct WatchedSandbox {
     folder: Folder,
     record: Record,
     handle: Arc<OwnedFd>,
-    /// Whether its files could not be looked at, which is said once.
-    unseen: AtomicBool,
-    /// At how many looks in a row descriptors were in flight.
+    /// Whether a scan of its files has failed, which is logged once.
+    scan_failed: AtomicBool,
+    /// The number of consecutive checks at which descriptors were in flight.
     in_flight: AtomicU32,
-    /// By which program the kernel is asked about its sockets, and over which socket, if it could be made.
+    /// The helper program that opens the netlink socket for querying its sockets, and that socket, if it could be
+    /// opened.
     helper: Option<PathBuf>,
-    asker: OnceLock<OwnedFd>,
-    /// What the last looks found, for whoever counts.
+    diag_socket: OnceLock<OwnedFd>,
+    /// The results of the last checks.
     memory: AtomicU64,
     disk: AtomicU64,
 }
 
-impl Watched {
+impl WatchedSandbox {
     pub(crate) fn new(folder: Folder, record: Record, handle: Arc<OwnedFd>) -> Self {
-        let (unseen, in_flight) = (AtomicBool::default(), AtomicU32::default());
+        let (scan_failed, in_flight) = (AtomicBool::default(), AtomicU32::default());
         let (memory, disk) = (AtomicU64::default(), AtomicU64::default());
-        Self { folder, record, handle, unseen, in_flight, helper: None, asker: OnceLock::new(), memory, disk }
+        Self {
+            folder,
+            record,
+            handle,
+            scan_failed,
+            in_flight,
+            helper: None,
+            diag_socket: OnceLock::new(),
+            memory,
+            disk,
+        }
     }
 
-    pub(crate) fn asking_by(self, helper: &Path) -> Self {
+    pub(crate) fn with_helper(self, helper: &Path) -> Self {
         Self { helper: Some(helper.to_owned()), ..self }
     }
 
-    /// Only a process in the sandbox's network can make the socket that asks about its sockets.
-    async fn find_asker(&self) {
+    /// Only a process in the sandbox's network namespace can open a socket that queries its sockets.
+    async fn open_diag_socket(&self) {
         let (Some(helper), Some(identity)) = (&self.helper, self.record.identity) else { return };
         if self.record.group.has(Controller::Memory) {
             return;
@@ -157,37 +173,37 @@ impl Watched {
         let found = async {
             let mut broker = Broker::start(helper)?;
             broker.enter_network_of(&identity).await?;
-            broker.asker().await
+            broker.diag_socket().await
         };
         match found.await {
-            Ok(asker) => drop(self.asker.set(asker)),
+            Ok(diag_socket) => drop(self.diag_socket.set(diag_socket)),
             Err(error) => {
-                tracing::warn!(folder = %self.folder.0.display(), %error, "sockets are only numbered");
+                tracing::warn!(folder = %self.folder.0.display(), %error, "could not query the sockets of a sandbox: counting each as full");
             }
         }
     }
 
-    /// Memory that belongs to no process: files in memory, what waits in sockets, as the kernel tells it or else as much as
-    /// can, and pipes as if they were full.
+    /// Memory that belongs to no process: memfds, socket buffers (as reported by the kernel, otherwise the
+    /// maximum), and pipes as if they were full.
     fn shared(&self, inside: &[i32]) -> u64 {
-        let open_files::Shared { bytes, pipes, sockets } = open_files::shared(inside);
-        let told = self.asker.get().and_then(|asker| sockets::memory(asker).ok());
-        let waiting = told.unwrap_or(sockets * sockets::MOST_SENT);
-        bytes.saturating_add(waiting).saturating_add(pipes * PIPE)
+        let open_files::SharedMemory { bytes, pipes, sockets } = open_files::shared(inside);
+        let measured = self.diag_socket.get().and_then(|diag_socket| sockets::memory(diag_socket).ok());
+        let waiting = measured.unwrap_or(sockets * sockets::MAX_IN_FLIGHT);
+        bytes.saturating_add(waiting).saturating_add(pipes * PIPE_CAPACITY)
     }
 
-    /// What a look finds, unless there is nothing left to look at afterwards.
-    fn unless_over<T>(&self, look: impl FnOnce(&Self) -> Result<T, Reason>) -> Option<T> {
-        if identity::ended(&self.handle) {
+    /// Runs a check and kills the sandbox if it fails; `None` when the sandbox has ended.
+    fn enforce<T>(&self, check: impl FnOnce(&Self) -> Result<T, Reason>) -> Option<T> {
+        if identity::has_exited(&self.handle) {
             return None;
         }
-        look(self)
+        check(self)
             .inspect_err(|reason| {
-                tracing::warn!(folder = %self.folder.0.display(), reason, "a sandbox took too much and is ended");
-                // Before the end, so that whoever learns of the end finds the reason.
+                tracing::warn!(folder = %self.folder.0.display(), reason, "killing a sandbox that exceeded a limit");
+                // Recorded before the kill, so that whoever notices the end finds the reason.
                 let overuse = Overuse { what: (*reason).to_owned(), restarted: false };
-                if let Err(error) = self.folder.note_overuse(&overuse) {
-                    tracing::warn!(folder = %self.folder.0.display(), %error, "the reason could not be noted");
+                if let Err(error) = self.folder.record_overuse(&overuse) {
+                    tracing::warn!(folder = %self.folder.0.display(), %error, "could not record why a sandbox was killed");
                 }
                 identity::kill(&self.handle);
                 let _ = self.record.group.freeze(false);
@@ -195,10 +211,10 @@ impl Watched {
             .ok()
     }
 
-    /// Its log is cut, its terminals are counted, and memory and processes where no control group does.
-    fn taken(&self) -> Option<Reason> {
-        cut_log(&self.folder);
-        if self.record.identity.is_some_and(|identity| terminals(identity.pid) > MOST_TERMINALS) {
+    /// Truncates its log and counts its terminals, and also memory and processes if no control group does.
+    fn check_resources(&self) -> Option<Reason> {
+        truncate_log(&self.folder);
+        if self.record.identity.is_some_and(|identity| terminals(identity.pid) > MAX_TERMINALS) {
             return Some("terminals");
         }
         let (limits, group) = (&self.record.limits, &self.record.group);
@@ -209,7 +225,7 @@ impl Watched {
             return None;
         }
         let identity = self.record.identity?;
-        let inside = identity::inside(identity.pid_namespace);
+        let inside = identity::pids_in_namespace(identity.pid_namespace);
         let (memory, pids) = usage(&inside);
         let memory =
             memory.saturating_add(self.shared(&inside)).saturating_add(open_files::tmpfs(identity.pid));
@@ -222,57 +238,58 @@ impl Watched {
         (!group.has(Controller::Pids) && pids > limits.pids).then_some("processes")
     }
 
-    /// Its files, also those that have no name any more.
-    fn stored(&self) -> Result<Option<Seen>, Reason> {
+    /// Scans its files, including deleted ones that are still open.
+    fn check_files(&self) -> Result<Option<DiskScan>, Reason> {
         let (home, most) = (self.folder.home(), self.record.limits.disk_bytes);
-        // First of all: what comes while this looks is then seen twice, and not never.
-        let used = Used::of(&home);
+        // Taken before the scan: growth during the scan is then counted twice rather than missed.
+        let used = FilesystemUsage::of(&home);
         let size = match tree::measure(&home, most) {
             Ok(size) => size,
             Err(TreeError::TooLarge(_)) => return Err(Overuse::DISK),
             Err(TreeError::TooMany) => return Err("files"),
             Err(TreeError::TooDeep) => return Err("depth of folders"),
-            // The gateway may be short of descriptors, or the sandbox just ends. The next look tells.
+            // The gateway may be short of descriptors, or the sandbox is just ending. The next check shows.
             Err(TreeError::Io(kind)) => {
-                if !identity::ended(&self.handle) && !self.unseen.swap(true, Ordering::SeqCst) {
-                    tracing::warn!(folder = %self.folder.0.display(), ?kind, "a sandbox's files cannot be counted now");
+                if !identity::has_exited(&self.handle) && !self.scan_failed.swap(true, Ordering::SeqCst) {
+                    tracing::warn!(folder = %self.folder.0.display(), ?kind, "could not scan the files of a sandbox");
                 }
                 return Ok(None);
             }
         };
-        let nameless = fs::metadata(&home)
-            .map(|home| open_files::nameless(&self.pids(), home.dev()))
+        let unlinked = fs::metadata(&home)
+            .map(|home| open_files::unlinked_files(&self.pids(), home.dev()))
             .unwrap_or_default();
-        let bytes = size.bytes.saturating_add(nameless.bytes);
+        let bytes = size.bytes.saturating_add(unlinked.bytes);
         self.disk.store(bytes, Ordering::Relaxed);
         if bytes > most {
             return Err(Overuse::DISK);
         }
-        let hidden = nameless.in_flight > 0;
-        if self.hides(hidden) {
+        let incomplete = unlinked.in_flight > 0;
+        if self.in_flight_too_long(incomplete) {
             Err("descriptors in flight")
         } else {
-            Ok(Some(Seen { used, size: Size { bytes, ..size }, hidden }))
+            Ok(Some(DiskScan { used, size: Size { bytes, ..size }, incomplete }))
         }
     }
 
-    /// Whether descriptors have been in flight for too long. Nobody takes them while the sandbox is paused.
-    fn hides(&self, in_flight: bool) -> bool {
+    /// Whether descriptors have been in flight for too long. While the sandbox is paused, nobody can receive them.
+    fn in_flight_too_long(&self, in_flight: bool) -> bool {
         if !in_flight {
             self.in_flight.store(0, Ordering::SeqCst);
             return false;
         }
         self.record.group.frozen() != Some(true)
-            && self.in_flight.fetch_add(1, Ordering::SeqCst) >= MOST_IN_FLIGHT
+            && self.in_flight.fetch_add(1, Ordering::SeqCst) >= MAX_CHECKS_IN_FLIGHT
     }
 
     fn pids(&self) -> Vec<i32> {
-        let inside = || self.record.identity.map(|identity| identity::inside(identity.pid_namespace));
+        let inside =
+            || self.record.identity.map(|identity| identity::pids_in_namespace(identity.pid_namespace));
         self.record.group.pids().or_else(inside).unwrap_or_default()
     }
 }
 
-fn cut_log(folder: &Folder) {
+fn truncate_log(folder: &Folder) {
     if fs::metadata(folder.log()).is_ok_and(|log| log.len() > MAX_LOG)
         && let Ok(log) = fs::OpenOptions::new().write(true).open(folder.log())
     {
@@ -280,8 +297,8 @@ fn cut_log(folder: &Folder) {
     }
 }
 
-/// Resident memory and number of all threads of processes. Mapped files are left out, as every process maps the same
-/// ones; shared memory is not, or it would be the way around the limit.
+/// Resident memory and number of threads of processes. Mapped files are excluded, because every process maps the
+/// same ones; shared memory is included, or it would be a way around the limit.
 fn usage(pids: &[i32]) -> (u64, u64) {
     let (mut memory, mut threads) = (0, 0);
     for pid in pids {
@@ -296,14 +313,14 @@ fn resident(status: &str) -> Option<u64> {
     Some((field(status, "RssAnon:")? + field(status, "RssShmem:")?) * 1024)
 }
 
-/// A process whose first thread has ended has no memory by its own name.
+/// The status of a process whose main thread has exited contains no memory.
 fn resident_of_threads(pid: i32) -> Option<u64> {
     let mut statuses =
         open_files::threads(pid).map(|thread| fs::read_to_string(thread.join("status")).unwrap_or_default());
     statuses.find_map(|status| resident(&status))
 }
 
-/// Terminals that a sandbox has open.
+/// The number of open terminals of a sandbox.
 fn terminals(pid: i32) -> usize {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     fs::read_dir(root.join("dev/pts")).map_or(0, Iterator::count)
@@ -324,7 +341,7 @@ mod tests {
     use crate::spec::Limits;
 
     #[test]
-    fn where_nothing_else_holds_them_memory_processes_and_disk_are_counted() {
+    fn watcher_counts_memory_processes_and_disk_without_cgroups() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder(dir.path().to_owned());
         fs::create_dir(folder.home()).unwrap();
@@ -336,15 +353,15 @@ mod tests {
             let (group, injected) = (Group::default(), BTreeSet::new());
             let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
             let (folder, handle) = (folder.clone(), Arc::new(identity::open(own.pid).unwrap()));
-            let watched = Watched::new(folder, record, handle);
-            watched.taken().or_else(|| watched.stored().err())
+            let watched = WatchedSandbox::new(folder, record, handle);
+            watched.check_resources().or_else(|| watched.check_files().err())
         };
         assert_eq!(of(|_| {}), None);
         assert_eq!(of(|limits| limits.memory_bytes = 4096), Some("memory"));
-        // The test runs in a thread beside the main one.
+        // The test runs on a thread next to the main one.
         assert_eq!(of(|limits| limits.pids = 1), Some("processes"));
         assert_eq!(of(|limits| limits.disk_bytes = 50_000), Some("disk"));
-        // What cannot be looked at is no reason to end anything.
+        // Files that cannot be scanned are no reason to kill the sandbox.
         fs::rename(folder.home(), dir.path().join("elsewhere")).unwrap();
         assert_eq!(of(|limits| limits.disk_bytes = 50_000), None);
         fs::create_dir_all(folder.home().join("d/".repeat(200))).unwrap();
@@ -352,21 +369,21 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_are_always_in_flight_end_it_and_those_that_arrive_do_not() {
+    fn only_descriptors_that_stay_in_flight_exceed_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let own = Identity::of(std::process::id().cast_signed()).unwrap();
         let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
         let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
         let handle = Arc::new(identity::open(own.pid).unwrap());
-        let watched = Watched::new(Folder(dir.path().to_owned()), record, handle);
-        assert!(!(0..MOST_IN_FLIGHT).any(|_| watched.hides(true)));
-        assert!(!watched.hides(false));
-        assert!(!(0..MOST_IN_FLIGHT).any(|_| watched.hides(true)));
-        assert!(watched.hides(true));
+        let watched = WatchedSandbox::new(Folder(dir.path().to_owned()), record, handle);
+        assert!(!(0..MAX_CHECKS_IN_FLIGHT).any(|_| watched.in_flight_too_long(true)));
+        assert!(!watched.in_flight_too_long(false));
+        assert!(!(0..MAX_CHECKS_IN_FLIGHT).any(|_| watched.in_flight_too_long(true)));
+        assert!(watched.in_flight_too_long(true));
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_look_at_files_that_does_not_end_holds_up_no_other() {
+    async fn stuck_file_scan_does_not_block_the_other_check() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let own = Identity::of(child.id().cast_signed()).unwrap();
@@ -374,13 +391,13 @@ mod tests {
         let (group, injected, limits) = (Group::default(), BTreeSet::new(), Limits::default());
         let record = Record { version: 1, uid: None, group, identity: Some(own), injected, limits };
         let folder = Folder(dir.path().to_owned());
-        let watched = Watched::new(folder, record, handle.clone());
-        // Ends with the process, so only the other look can end that.
-        let stuck: LookAtFiles = |watched| {
+        let watched = WatchedSandbox::new(folder, record, handle.clone());
+        // Only ends with the process, so only the other check can end that.
+        let stuck: CheckFiles = |watched| {
             identity::wait(&watched.handle, Duration::from_mins(1));
             Ok(None)
         };
-        let _watch = watch_by(watched, Arc::new(Semaphore::new(1)), |_| Some("memory"), stuck);
+        let _watch = watch_with(watched, Arc::new(Semaphore::new(1)), |_| Some("memory"), stuck);
         let ended = tokio::task::spawn_blocking(move || identity::wait(&handle, Duration::from_secs(30)));
         let ended = ended.await.unwrap();
         let _ = child.kill();

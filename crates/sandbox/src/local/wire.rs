@@ -1,5 +1,5 @@
-//! Messages between gateway and broker: a few bytes and at most one descriptor, over a socket that keeps messages
-//! apart. Both ends are ours; the sandbox never sees this socket.
+//! Messages between gateway and broker: a few bytes and at most one descriptor, over a socket that keeps message
+//! boundaries. Both ends are ours; the sandbox never sees this socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,19 +11,19 @@ use rustix::net::{
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum Operation {
     /// Enter the network namespace whose descriptor comes with this message.
     Enter = 1,
     Listen = 2,
     Connect = 3,
-    /// A socket that asks the kernel about the others.
-    Asker = 4,
+    /// Open a netlink socket that queries the other sockets.
+    OpenDiagSocket = 4,
 }
 
-/// What is asked, with a number that its answer repeats.
+/// A request, with a number that its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(crate) ask: Ask,
+    pub(crate) operation: Operation,
     pub(crate) port: u16,
     pub(crate) number: u32,
 }
@@ -32,23 +32,27 @@ impl Request {
     pub(crate) fn encode(self) -> [u8; 8] {
         let [p0, p1] = self.port.to_le_bytes();
         let [n0, n1, n2, n3] = self.number.to_le_bytes();
-        [self.ask as u8, 0, p0, p1, n0, n1, n2, n3]
+        [self.operation as u8, 0, p0, p1, n0, n1, n2, n3]
     }
 
     pub(crate) fn decode(bytes: [u8; 8]) -> Option<Self> {
-        let [ask, _, p0, p1, n0, n1, n2, n3] = bytes;
-        let ask = match ask {
-            1 => Ask::Enter,
-            2 => Ask::Listen,
-            3 => Ask::Connect,
-            4 => Ask::Asker,
+        let [operation, _, p0, p1, n0, n1, n2, n3] = bytes;
+        let operation = match operation {
+            1 => Operation::Enter,
+            2 => Operation::Listen,
+            3 => Operation::Connect,
+            4 => Operation::OpenDiagSocket,
             _ => return None,
         };
-        Some(Self { ask, port: u16::from_le_bytes([p0, p1]), number: u32::from_le_bytes([n0, n1, n2, n3]) })
+        Some(Self {
+            operation,
+            port: u16::from_le_bytes([p0, p1]),
+            number: u32::from_le_bytes([n0, n1, n2, n3]),
+        })
     }
 }
 
-/// An answer: the number of the request and the error of the kernel, 0 for none.
+/// Encodes a reply: the number of the request and the kernel's errno, or 0.
 pub(crate) fn encode_reply(number: u32, errno: i32) -> [u8; 8] {
     let [n0, n1, n2, n3] = number.to_le_bytes();
     let [e0, e1, e2, e3] = errno.to_le_bytes();
@@ -71,7 +75,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: [u8; 8], descriptor: Option<Borrowe
     Ok(())
 }
 
-/// `None` when the other side is gone.
+/// Receives a message; `None` when the other side is gone.
 pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<([u8; 8], Option<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -100,8 +104,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_is_what_arrives() {
-        let request = Request { ask: Ask::Connect, port: 4096, number: 7 };
+    fn messages_survive_encoding_and_decoding() {
+        let request = Request { operation: Operation::Connect, port: 4096, number: 7 };
         assert_eq!(Request::decode(request.encode()), Some(request));
         assert_eq!(Request::decode([9; 8]), None);
         assert_eq!(decode_reply(encode_reply(7, -3)), (7, -3));

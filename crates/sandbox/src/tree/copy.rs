@@ -1,4 +1,4 @@
-//! A copy of a hostile folder: data, links of both kinds as links, modes without set-id bits, times.
+//! Copies a hostile folder: data, symlinks and hard links, modes without set-id bits, times.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid};
 
 use super::links::Links;
-use super::opened::{Opened, open_plain};
-use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, look, open_folder, open_top, unless_gone};
+use super::permissions::{OpenFolder, open_regular};
+use super::{MAX_DEPTH, MAX_ENTRIES, TreeError, kind, none_if_gone, open_folder, open_top, stat_entry};
 
-/// Who shall own the copy; `None` leaves it to the user who copies.
+/// The owner of the copy; `None` leaves it to the current user.
 pub(crate) type Owner = Option<u32>;
 
-/// One copy under way.
+/// A copy in progress.
 pub(crate) struct Copy {
     owner: Owner,
-    /// How many bytes of data may still be copied.
+    /// How many more bytes of data may be copied.
     left: u64,
     most: u64,
     entries: u64,
-    /// What is not copied, from the top.
+    /// Paths that are not copied, relative to the top.
     without: Vec<PathBuf>,
-    /// Where it is.
+    /// The current path, relative to the top.
     at: PathBuf,
 }
 
@@ -34,19 +34,25 @@ impl Copy {
         Self { owner, left: most, most, entries: 0, without: Vec::new(), at: PathBuf::new() }
     }
 
-    /// Leaves out what has these names. A link on the way there is copied as a link, and leads nowhere else.
+    /// Excludes these paths. A symlink to one of them is still copied as a symlink, which then dangles.
     pub(crate) fn without(self, without: Vec<PathBuf>) -> Self {
         Self { without, ..self }
     }
 
-    /// Copies what is in `from` into `to`, an empty folder that nobody else can reach.
+    /// Copies the content of `from` into `to`, an empty folder that nobody else can reach.
     pub(crate) fn run(mut self, from: &Path, to: &Path) -> Result<(), TreeError> {
-        let (from, to, links) = (Opened::top(from)?, open_top(to)?, Links::beside(to)?);
+        let (from, to, links) = (OpenFolder::top(from)?, open_top(to)?, Links::create_for(to)?);
         self.folder(&from, &to, &links, 0)?;
         self.finish(&to, &from.stat)
     }
 
-    fn folder(&mut self, from: &Opened, to: &OwnedFd, links: &Links, depth: usize) -> Result<(), TreeError> {
+    fn folder(
+        &mut self,
+        from: &OpenFolder,
+        to: &OwnedFd,
+        links: &Links,
+        depth: usize,
+    ) -> Result<(), TreeError> {
         if depth > MAX_DEPTH {
             return Err(TreeError::TooDeep);
         }
@@ -57,7 +63,7 @@ impl Copy {
             }
             self.at.push(OsStr::from_bytes(name.to_bytes()));
             let wanted = !self.without.contains(&self.at);
-            if let Some(stat) = unless_gone(look(from.handle(), name))?.filter(|_| wanted) {
+            if let Some(stat) = none_if_gone(stat_entry(from.handle(), name))?.filter(|_| wanted) {
                 match kind(&stat) {
                     FileType::Directory => self.subfolder(from.handle(), to, links, (name, &stat), depth)?,
                     FileType::RegularFile => self.file(from.handle(), to, links, name)?,
@@ -78,7 +84,7 @@ impl Copy {
         (name, stat): (&CStr, &Stat),
         depth: usize,
     ) -> Result<(), TreeError> {
-        let Some(inner) = Opened::folder(from, name, stat)? else { return Ok(()) };
+        let Some(inner) = OpenFolder::folder(from, name, stat)? else { return Ok(()) };
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         let copy = open_folder(to, name)?;
         self.folder(&inner, &copy, links, depth + 1)?;
@@ -92,8 +98,8 @@ impl Copy {
         links: &Links,
         name: &CStr,
     ) -> Result<(), TreeError> {
-        let Some((source, stat)) = open_plain(from, name)? else { return Ok(()) };
-        if links.give(&stat, to, name)? {
+        let Some((source, stat)) = open_regular(from, name)? else { return Ok(()) };
+        if links.link_existing(&stat, to, name)? {
             return Ok(());
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -104,10 +110,10 @@ impl Copy {
             self.data(source, copy_file, size)?;
         }
         self.finish(&copy, &stat)?;
-        Ok(links.keep(&stat, to, name)?)
+        Ok(links.record(&stat, to, name)?)
     }
 
-    /// Copies data and leaves holes as holes: a sparse file of a terabyte costs what it holds.
+    /// Copies data and preserves holes: a sparse file of a terabyte costs only its data.
     fn data(&mut self, mut from: File, mut to: File, size: u64) -> Result<(), TreeError> {
         let mut at = 0;
         while at < size {
@@ -132,7 +138,7 @@ impl Copy {
     }
 
     fn link(&mut self, from: BorrowedFd<'_>, to: &OwnedFd, name: &CStr) -> Result<(), TreeError> {
-        let target = unless_gone(rustix::fs::readlinkat(from, name, Vec::new()))?;
+        let target = none_if_gone(rustix::fs::readlinkat(from, name, Vec::new()))?;
         let Some(target) = target else { return Ok(()) };
         rustix::fs::symlinkat(&target, to, name)?;
         if let Some(owner) = self.owner {

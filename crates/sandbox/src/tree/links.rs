@@ -1,5 +1,5 @@
-//! Files with more than one name stay one file in a copy. Which names belong together is kept in a folder beside the copy, not
-//! in memory, as how many there are is the sandbox's choice.
+//! Preserves hard links in a copy. Which names belong together is recorded in a folder next to the copy, not in
+//! memory, because the sandbox decides how many there are.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -10,15 +10,15 @@ use rustix::io::Errno;
 
 use super::{TreeError, open_top, remove};
 
-/// The folder, which is gone when this is.
+/// The folder of recorded links; removed on drop.
 pub(super) struct Links {
     path: PathBuf,
     folder: OwnedFd,
 }
 
 impl Links {
-    /// Nobody else can reach what is beside `copy`. What a crash has left there is removed.
-    pub(super) fn beside(copy: &Path) -> Result<Self, TreeError> {
+    /// Creates the folder next to `copy`, where nobody else can reach it. Leftovers of a crash are removed.
+    pub(super) fn create_for(copy: &Path) -> Result<Self, TreeError> {
         let mut path = copy.as_os_str().to_owned();
         path.push(".links");
         let path = PathBuf::from(path);
@@ -27,31 +27,31 @@ impl Links {
         Ok(Self { folder: open_top(&path)?, path })
     }
 
-    /// Gives what was copied already this name as well; says whether there was such a file.
-    pub(super) fn give(&self, stat: &Stat, to: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
-        if !has_more(stat) {
+    /// Links `name` to the file if it was copied before; returns whether it was.
+    pub(super) fn link_existing(&self, stat: &Stat, to: &OwnedFd, name: &CStr) -> Result<bool, Errno> {
+        if !has_other_names(stat) {
             return Ok(false);
         }
-        match rustix::fs::linkat(&self.folder, mark(stat).as_c_str(), to, name, AtFlags::empty()) {
+        match rustix::fs::linkat(&self.folder, link_key(stat).as_c_str(), to, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            Err(error) if cannot(error) => Ok(false),
+            Err(error) if must_copy(error) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Remembers a copy for the other names of the file.
-    pub(super) fn keep(&self, stat: &Stat, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
-        if !has_more(stat) {
+    /// Records a copy for the other names of the file.
+    pub(super) fn record(&self, stat: &Stat, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        if !has_other_names(stat) {
             return Ok(());
         }
-        let mark = mark(stat);
-        // One that can have no more names makes room for this one.
-        match rustix::fs::unlinkat(&self.folder, mark.as_c_str(), AtFlags::empty()) {
+        let link_key = link_key(stat);
+        // A copy that has reached its maximum of links is replaced by this one.
+        match rustix::fs::unlinkat(&self.folder, link_key.as_c_str(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
-        match rustix::fs::linkat(to, name, &self.folder, mark.as_c_str(), AtFlags::empty()) {
-            Err(error) if !cannot(error) => Err(error),
+        match rustix::fs::linkat(to, name, &self.folder, link_key.as_c_str(), AtFlags::empty()) {
+            Err(error) if !must_copy(error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -60,23 +60,23 @@ impl Links {
 impl Drop for Links {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            tracing::warn!(folder = %self.path.display(), %error, "a folder of links is left behind");
+            tracing::warn!(folder = %self.path.display(), %error, "could not remove a temporary folder of links");
         }
     }
 }
 
-fn has_more(stat: &Stat) -> bool {
+fn has_other_names(stat: &Stat) -> bool {
     stat.st_nlink > 1
 }
 
-/// Where there is no such file yet, where it has as many names as it can have, and where the file system knows no links or
-/// forbids them, every name gets a file of its own.
-fn cannot(error: Errno) -> bool {
+/// If the file was not recorded yet, has its maximum number of links, or the file system has no hard links or
+/// forbids them, the name gets its own copy.
+fn must_copy(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP)
 }
 
-/// With time and size: a number may be another file's by now, in a sandbox that is not stopped.
-fn mark(stat: &Stat) -> CString {
+/// Includes time and size, because in a running sandbox the inode number may already belong to another file.
+fn link_key(stat: &Stat) -> CString {
     let Stat { st_dev, st_ino, st_size, st_mtime, st_mtime_nsec, .. } = stat;
     CString::new(format!("{st_dev:x}-{st_ino:x}-{st_size:x}-{st_mtime:x}-{st_mtime_nsec:x}"))
         .unwrap_or_default()

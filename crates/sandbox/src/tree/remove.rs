@@ -1,4 +1,4 @@
-//! Removing a hostile folder completely, however deep it is and whatever its modes are.
+//! Removes a hostile folder completely, whatever its depth and permissions.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -7,16 +7,16 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType};
 use rustix::io::Errno;
 
-use super::opened::give_rights;
-use super::{TreeError, kind, look, open_folder, open_top, unless_gone};
+use super::permissions::grant_permissions;
+use super::{TreeError, kind, none_if_gone, open_folder, open_top, stat_entry};
 
-/// How deep one descent goes; what lies deeper is first moved up to the top.
-const DESCENT: usize = 32;
-/// How many names are read at once; reading on after removing some of them may miss others.
+/// The depth of one descent; deeper folders are first moved to the top.
+const MAX_DESCENT: usize = 32;
+/// How many names are read at once; continuing after removing some of them could skip others.
 const NAMES: usize = 1024;
 
-/// Removes a folder and all that is in it. What is not there is removed already, also when another process removes it
-/// meanwhile: a sandbox may be ended by its gateway and by an operator at once.
+/// Removes a folder and its content. A missing folder is fine, also when another process removes it at the same
+/// time: the gateway and an operator may both stop a sandbox.
 pub(crate) fn remove(top: &Path) -> Result<(), TreeError> {
     let folder = match open_top(top) {
         Ok(folder) => folder,
@@ -24,7 +24,7 @@ pub(crate) fn remove(top: &Path) -> Result<(), TreeError> {
         Err(error) => return Err(error),
     };
     let mut moved = 0;
-    // Each round empties the top and may put folders from deep below into it.
+    // Each round empties the top and may move deep folders into it.
     loop {
         let round = moved;
         clear(&folder, &folder, 0, &mut moved)?;
@@ -32,10 +32,10 @@ pub(crate) fn remove(top: &Path) -> Result<(), TreeError> {
             break;
         }
     }
-    Ok(or_gone(rustix::fs::unlinkat(CWD, top, AtFlags::REMOVEDIR))?)
+    Ok(ok_if_gone(rustix::fs::unlinkat(CWD, top, AtFlags::REMOVEDIR))?)
 }
 
-fn or_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+fn ok_if_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
     if removed == Err(Errno::NOENT) { Ok(()) } else { removed }
 }
 
@@ -75,10 +75,10 @@ fn clear_names(
     moved: &mut u64,
 ) -> Result<(), TreeError> {
     for name in names {
-        let Some(stat) = unless_gone(look(folder, name))? else { continue };
+        let Some(stat) = none_if_gone(stat_entry(folder, name))? else { continue };
         if kind(&stat) != FileType::Directory {
-            or_gone(rustix::fs::unlinkat(folder, name, AtFlags::empty()))?;
-        } else if depth >= DESCENT {
+            ok_if_gone(rustix::fs::unlinkat(folder, name, AtFlags::empty()))?;
+        } else if depth >= MAX_DESCENT {
             move_up(top, folder, name, moved)?;
         } else {
             let inner = match open_for_removal(folder, name) {
@@ -86,24 +86,24 @@ fn clear_names(
                 opened => opened?,
             };
             clear(top, &inner, depth + 1, moved)?;
-            or_gone(rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR))?;
+            ok_if_gone(rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR))?;
         }
     }
     Ok(())
 }
 
-/// A folder without rights still belongs to us: it gets them back first.
+/// We own a folder without permissions, so grant them first.
 fn open_for_removal(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    if let Ok(stat) = look(parent, name)
+    if let Ok(stat) = stat_entry(parent, name)
         && stat.st_mode & 0o700 != 0o700
     {
-        give_rights(parent, name)?;
+        grant_permissions(parent, name)?;
     }
     open_folder(parent, name)
 }
 
 fn move_up(top: &OwnedFd, folder: &OwnedFd, name: &CStr, moved: &mut u64) -> Result<(), TreeError> {
-    // Moving a folder writes its `..`, so it needs rights on itself.
+    // Moving a folder rewrites its `..`, which needs permissions on the folder itself.
     drop(open_for_removal(folder, name)?);
     loop {
         *moved += 1;

@@ -1,9 +1,9 @@
-//! Folders as an attacker would make them.
+//! Folders as an attacker would create them.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use super::opened::give_rights;
+use super::permissions::grant_permissions;
 use super::*;
 
 fn copy(from: &Path, to: &Path, most: u64) -> Result<(), TreeError> {
@@ -12,7 +12,7 @@ fn copy(from: &Path, to: &Path, most: u64) -> Result<(), TreeError> {
 }
 
 #[test]
-fn a_copy_keeps_links_modes_and_times_and_drops_what_is_dangerous() {
+fn copy_keeps_links_modes_and_times_and_drops_special_files() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("a/b")).unwrap();
@@ -31,7 +31,7 @@ fn a_copy_keeps_links_modes_and_times_and_drops_what_is_dangerous() {
 }
 
 #[test]
-fn a_sparse_file_costs_what_it_holds_and_a_large_one_is_refused() {
+fn sparse_file_costs_its_data_and_large_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -46,7 +46,7 @@ fn a_sparse_file_costs_what_it_holds_and_a_large_one_is_refused() {
 }
 
 #[test]
-fn a_file_with_many_names_stays_one_and_costs_what_one_does() {
+fn hard_links_are_preserved_and_counted_once() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to, again) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("again"));
     fs::create_dir_all(from.join("hidden/inner")).unwrap();
@@ -60,7 +60,7 @@ fn a_file_with_many_names_stays_one_and_costs_what_one_does() {
     for (name, mode) in [("first", 0o400), ("hidden/inner", 0), ("hidden", 0)] {
         fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    as_ordinary_user(dir.path(), || {
+    as_unprivileged_user(dir.path(), || {
         for (from, to) in [(&from, &to), (&to, &again)] {
             fs::create_dir(to).unwrap();
             let without = vec![std::path::PathBuf::from("left-out")];
@@ -83,11 +83,11 @@ fn a_file_with_many_names_stays_one_and_costs_what_one_does() {
         assert_eq!(fs::read_to_string(copy.join("kept")).unwrap(), "x");
     }
     let names = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(names, 3, "what told which names belong together is gone");
+    assert_eq!(names, 3, "the temporary folder of links must be removed");
 }
 
 #[test]
-fn a_very_deep_folder_is_refused_and_still_removed() {
+fn very_deep_folder_is_refused_but_can_be_removed() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
     fs::create_dir(&top).unwrap();
@@ -112,7 +112,7 @@ fn a_very_deep_folder_is_refused_and_still_removed() {
 }
 
 #[test]
-fn a_link_in_place_of_the_folder_is_not_followed() {
+fn symlink_in_place_of_the_folder_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (real, link) = (dir.path().join("real"), dir.path().join("link"));
     fs::create_dir(&real).unwrap();
@@ -123,7 +123,7 @@ fn a_link_in_place_of_the_folder_is_not_followed() {
 }
 
 #[test]
-fn rights_are_given_to_a_folder_and_never_through_a_link_that_took_its_place() {
+fn permissions_are_never_granted_through_a_symlink() {
     let dir = tempfile::tempdir().unwrap();
     let (real, link) = (dir.path().join("real"), dir.path().join("link"));
     fs::create_dir(&real).unwrap();
@@ -131,15 +131,15 @@ fn rights_are_given_to_a_folder_and_never_through_a_link_that_took_its_place() {
     fs::set_permissions(&real, fs::Permissions::from_mode(0o500)).unwrap();
     symlink(&real, &link).unwrap();
     let top = open_top(dir.path()).unwrap();
-    assert!(give_rights(&top, c"link").is_err());
+    assert!(grant_permissions(&top, c"link").is_err());
     assert_eq!(mode(), 0o500);
-    give_rights(&top, c"real").unwrap();
+    grant_permissions(&top, c"real").unwrap();
     assert_eq!(mode(), 0o700);
 }
 
-/// What a sandbox that is not stopped can do while its files are copied.
+/// What a running sandbox can do while its files are copied.
 #[test]
-fn a_folder_swapped_for_a_link_in_the_middle_leads_nowhere() {
+fn folder_swapped_for_a_symlink_during_a_copy_is_not_followed() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let dir = tempfile::tempdir().unwrap();
     let (from, secret) = (dir.path().join("from"), dir.path().join("secret"));
@@ -178,7 +178,7 @@ fn a_folder_swapped_for_a_link_in_the_middle_leads_nowhere() {
 }
 
 #[test]
-fn two_may_remove_the_same_folder_at_once() {
+fn concurrent_removals_of_the_same_folder_succeed() {
     for _ in 0..30 {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
@@ -196,14 +196,14 @@ fn two_may_remove_the_same_folder_at_once() {
 }
 
 #[test]
-fn what_is_to_be_left_out_is_not_in_the_copy_and_stays_where_it_is() {
+fn excluded_paths_are_not_copied_and_stay_in_the_source() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     fs::create_dir_all(from.join("a/ours")).unwrap();
     for file in ["a/.env", "a/ours/key", "a/.env.example", "ours", "b"] {
         fs::write(from.join(file), "x").unwrap();
     }
-    // A link to what is left out leads nowhere in the copy.
+    // A symlink to an excluded file dangles in the copy.
     symlink("a/.env", from.join("link")).unwrap();
     fs::create_dir(&to).unwrap();
     let without = ["a/.env", "a/ours", "nowhere", "b/c"].map(std::path::PathBuf::from);
@@ -214,8 +214,8 @@ fn what_is_to_be_left_out_is_not_in_the_copy_and_stays_where_it_is() {
     assert!(fs::read(from.join("link")).is_ok() && fs::read(from.join("a/ours/key")).is_ok());
 }
 
-/// What `work` gives as an ordinary user who owns `folder`.
-fn as_ordinary_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` as an unprivileged user who owns `folder`.
+fn as_unprivileged_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> T {
     const USER: u32 = 61_235;
     if !rustix::process::geteuid().is_root() {
         return work();
@@ -224,7 +224,7 @@ fn as_ordinary_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> 
     assert!(chown.unwrap().success());
     let user = rustix::fs::Uid::from_raw(USER);
     let dropped = || {
-        // Of this thread alone.
+        // Affects only this thread.
         rustix::thread::set_thread_res_uid(user, user, user).unwrap();
         work()
     };
@@ -232,7 +232,7 @@ fn as_ordinary_user<T: Send>(folder: &Path, work: impl FnOnce() -> T + Send) -> 
 }
 
 #[test]
-fn what_has_no_rights_is_measured_and_copied_and_keeps_none() {
+fn files_without_permissions_are_measured_and_copied_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to, again) = (dir.path().join("from"), dir.path().join("to"), dir.path().join("again"));
     fs::create_dir_all(from.join("none/inner")).unwrap();
@@ -243,12 +243,12 @@ fn what_has_no_rights_is_measured_and_copied_and_keeps_none() {
     for (name, mode) in [("none/inner", 0o100), ("none", 0), ("list", 0o600), ("file", 0o200), ("", 0o300)] {
         fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    as_ordinary_user(dir.path(), || {
+    as_unprivileged_user(dir.path(), || {
         let size = measure(&from, 1 << 30).unwrap();
         assert!(size.bytes >= 3 << 20 && size.names == 6, "{size:?}");
         assert_eq!(measure(&from, 2 << 20), Err(TreeError::TooLarge(2 << 20)));
         copy(&from, &to, 1 << 30).unwrap();
-        // As a snapshot becomes a home again.
+        // Copies back, as when a snapshot becomes a home.
         copy(&to, &again, 1 << 30).unwrap();
     });
     for top in [from, to, again] {
@@ -266,7 +266,7 @@ fn what_has_no_rights_is_measured_and_copied_and_keeps_none() {
 }
 
 #[test]
-#[ignore = "run by what_cannot_be_opened_is_told_and_not_left_out"]
+#[ignore = "run by files_that_cannot_be_opened_are_errors"]
 fn with_few_descriptors() {
     use rustix::process::{Resource, Rlimit};
     let dir = std::env::current_dir().unwrap();
@@ -279,7 +279,7 @@ fn with_few_descriptors() {
 }
 
 /// Runs one ignored test of this file in another process, in this folder.
-fn alone(test: &str, dir: &Path) {
+fn run_in_own_process(test: &str, dir: &Path) {
     let (passed, said) = run_alone(test, dir);
     assert!(passed && said.contains("it was told"), "{said}");
 }
@@ -295,14 +295,14 @@ fn run_alone(test: &str, dir: &Path) -> (bool, String) {
 }
 
 #[test]
-fn what_cannot_be_opened_is_told_and_not_left_out() {
+fn files_that_cannot_be_opened_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("from").join("d/".repeat(60))).unwrap();
-    alone("with_few_descriptors", dir.path());
+    run_in_own_process("with_few_descriptors", dir.path());
 }
 
 #[test]
-#[ignore = "run by a_folder_of_many_names_is_measured_without_keeping_them"]
+#[ignore = "run by folder_with_many_entries_is_measured_in_constant_memory"]
 fn with_little_memory() {
     let dir = std::env::current_dir().unwrap();
     allow_little_memory();
@@ -311,7 +311,7 @@ fn with_little_memory() {
 }
 
 #[test]
-#[ignore = "run by a_folder_of_many_names_is_measured_without_keeping_them"]
+#[ignore = "run by folder_with_many_entries_is_measured_in_constant_memory"]
 fn with_little_memory_and_all_names() {
     let dir = std::env::current_dir().unwrap();
     allow_little_memory();
@@ -330,20 +330,20 @@ fn allow_little_memory() {
 }
 
 #[test]
-fn a_folder_of_many_names_is_measured_without_keeping_them() {
+fn folder_with_many_entries_is_measured_in_constant_memory() {
     let dir = tempfile::tempdir().unwrap();
     let folder = open_top(dir.path()).unwrap();
     for number in 0..20_000 {
         let name = format!("{number:0250}");
         rustix::fs::symlinkat(c"x", &folder, name.as_str()).unwrap();
     }
-    alone("with_little_memory", dir.path());
+    run_in_own_process("with_little_memory", dir.path());
     let (passed, said) = run_alone("with_little_memory_and_all_names", dir.path());
     assert!(!passed, "so little memory would do for all names, and the test above cannot fail: {said}");
 }
 
 #[test]
-fn a_folder_of_many_names_is_removed_whole() {
+fn folder_with_many_entries_is_removed_completely() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().join("top");
     fs::create_dir_all(top.join("many")).unwrap();

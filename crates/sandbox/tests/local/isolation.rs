@@ -1,4 +1,4 @@
-//! Attempts to get out, made inside the real sandbox. All have to fail.
+//! Attempts to escape from a real sandbox. All must fail.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use sandbox::Provider as _;
 use tokio::net::TcpListener;
 
-use super::support::{Bed, LISTEN, id};
+use super::support::{LISTEN, TestBed, id};
 
-/// The attempts that need nothing prepared on the host: a script, and what it must not be able to print.
+/// Attempts that need no preparation on the host: a script, and what it must not print.
 const ATTEMPTS: &[(&str, &str)] = &[
     ("host users", "cat /etc/shadow && echo ESCAPED"),
     ("root's home", "ls /root && echo ESCAPED"),
@@ -89,56 +89,56 @@ const ATTEMPTS: &[(&str, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_attempt_to_get_out_fails() {
-    let bed = Bed::new();
+async fn every_attempt_to_escape_fails() {
+    let bed = TestBed::new();
     let sandbox = bed.start("attempts").await;
     for (name, script) in ATTEMPTS {
-        let said = bed.run(&sandbox, &format!("{{ {script}; }} 2>&1; echo done")).await;
-        assert!(said.contains("done") && !said.contains("ESCAPED"), "{name}: {said}");
+        let output = bed.run(&sandbox, &format!("{{ {script}; }} 2>&1; echo done")).await;
+        assert!(output.contains("done") && !output.contains("ESCAPED"), "{name}: {output}");
     }
-    println!("{} attempts failed as they should", ATTEMPTS.len());
+    println!("{} attempts to escape failed, as they must", ATTEMPTS.len());
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
 #[cfg(target_arch = "x86_64")]
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_the_old_architecture_are_killed() {
-    let bed = Bed::new();
+async fn system_calls_of_i386_are_killed() {
+    let bed = TestBed::new();
     let sandbox = bed.start("old-calls").await;
-    // 20 is getpid there; 159 is the end by a call that a filter forbids.
+    // 20 is getpid on i386; 159 is the exit code of a process killed by SIGSYS.
     let script = r#"printf 'int main(){int r;__asm__ volatile("int $0x80":"=a"(r):"a"(20));return r>0;}' \
         | gcc -x c - -o /tmp/a && /tmp/a; echo $?"#;
-    let said = bed.run(&sandbox, script).await;
-    assert!(said.contains("159"), "{said} (it needs a C compiler: apt-get install build-essential)");
+    let output = bed.run(&sandbox, script).await;
+    assert!(output.contains("159"), "{output} (it needs a C compiler: apt-get install build-essential)");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inside_has_no_privilege_and_sees_only_itself() {
-    let bed = Bed::new();
+async fn sandbox_has_no_privileges_and_sees_only_its_own_processes() {
+    let bed = TestBed::new();
     let sandbox = bed.start("status").await;
-    let said = bed
+    let output = bed
         .run(&sandbox, "cat /proc/self/status; id; pwd; ls /proc | grep -c '^[0-9]'; cat /etc/hostname")
         .await;
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"] {
-        assert!(said.contains(line), "{line} in {said}");
+        assert!(output.contains(line), "{line} in {output}");
     }
     assert!(
-        said.contains("uid=1000(user) gid=1000(user)") && said.contains("/home/user/workspace"),
-        "{said}"
+        output.contains("uid=1000(user) gid=1000(user)") && output.contains("/home/user/workspace"),
+        "{output}"
     );
-    assert_eq!(said.lines().last(), Some("sandbox"), "{said}");
+    assert_eq!(output.lines().last(), Some("sandbox"), "{output}");
     // PID 1, its child, and what the child runs.
-    let count: u32 = said.lines().rev().nth(1).unwrap().parse().unwrap();
+    let count: u32 = output.lines().rev().nth(1).unwrap().parse().unwrap();
     assert!(count <= 5, "{count} processes are visible");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_the_gateway_is_inside() {
-    // A descriptor that every child inherits, as a careless parent of the gateway leaves one behind.
+async fn nothing_of_the_gateway_is_visible_inside() {
+    // A descriptor that every child inherits, as a careless parent of the gateway may leave behind.
     let _left_open = rustix::io::dup(std::io::stderr()).unwrap();
-    let bed = Bed::new();
+    let bed = TestBed::new();
     let secret = bed.folder.path().join("secret");
     fs::write(&secret, "hunter2").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
@@ -148,22 +148,23 @@ async fn nothing_of_the_gateway_is_inside() {
             spec.stdin = b"the key".to_vec();
         })
         .await;
-    let said = bed.run(&sandbox, &format!("cat {} 2>&1; ls /tmp", secret.display())).await;
-    assert!(said.contains("No such file") && !said.contains("hunter2"), "{said}");
-    // The environment, also that of PID 1, and the descriptors are only what was given.
-    let said = bed.run(&sandbox, "tr '\\0' '\\n' < /proc/1/environ | sort").await;
-    let names: Vec<_> = said.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
-    assert_eq!(names, ["GIVEN", "HOME", "LANG", "PATH", "PWD", "USER"], "{said}");
-    let said = bed.run(&sandbox, "ls -l /proc/1/fd | grep -v total").await;
-    assert!(!said.contains("memfd") && said.lines().count() == 4, "descriptors of PID 1: {said}");
-    println!("descriptors of PID 1:\n{said}");
+    let output = bed.run(&sandbox, &format!("cat {} 2>&1; ls /tmp", secret.display())).await;
+    assert!(output.contains("No such file") && !output.contains("hunter2"), "{output}");
+    // The environment and the descriptors of PID 1 contain only what was given.
+    let output = bed.run(&sandbox, "tr '\\0' '\\n' < /proc/1/environ | sort").await;
+    let names: Vec<_> =
+        output.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert_eq!(names, ["GIVEN", "HOME", "LANG", "PATH", "PWD", "USER"], "{output}");
+    let output = bed.run(&sandbox, "ls -l /proc/1/fd | grep -v total").await;
+    assert!(!output.contains("memfd") && output.lines().count() == 4, "descriptors of PID 1: {output}");
+    println!("descriptors of PID 1:\n{output}");
     assert_eq!(bed.run(&sandbox, "KEY").await, "the key");
     bed.provider.terminate(&sandbox).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
-    let bed = Bed::new();
+    let bed = TestBed::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let (one, two) = (bed.start("one").await, bed.start("two").await);
@@ -173,13 +174,13 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
             "perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(PeerAddr => q(127.0.0.1:{port}), Timeout => 2) ? q(REACHED) : $!'"
         )
     };
-    let said = bed.run(&one, &connect(port)).await;
-    assert!(said.contains("refused"), "{said}");
-    // A socket file that anybody on the host may use.
+    let output = bed.run(&one, &connect(port)).await;
+    assert!(output.contains("refused"), "{output}");
+    // A socket file that everybody on the host may use.
     let socket = bed.folder.path().join("socket");
     let _socket = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
-    let said = bed
+    let output = bed
         .run(
             &one,
             &format!(
@@ -188,17 +189,17 @@ async fn host_loopback_and_other_sandboxes_are_out_of_reach() {
             ),
         )
         .await;
-    assert!(said.contains("No such file"), "{said}");
+    assert!(output.contains("No such file"), "{output}");
     bed.run(&two, LISTEN).await;
-    let said = bed.run(&one, &connect(5000)).await;
-    assert!(said.contains("refused"), "{said}");
+    let output = bed.run(&one, &connect(5000)).await;
+    assert!(output.contains("refused"), "{output}");
     let other = bed.folder.path().join("data/sandboxes/two/home/file");
     assert!(other.exists());
-    let said = bed.run(&one, &format!("cat {} /proc/*/root/home/user/file 2>&1", other.display())).await;
-    assert!(!said.contains("private"), "{said}");
+    let output = bed.run(&one, &format!("cat {} /proc/*/root/home/user/file 2>&1", other.display())).await;
+    assert!(!output.contains("private"), "{output}");
     let host = std::process::id();
-    let said = bed.run(&one, &format!("kill -0 {host} 2>&1; cat /proc/{host}/environ 2>&1")).await;
-    assert!(said.contains("No such process") && said.contains("No such file"), "{said}");
+    let output = bed.run(&one, &format!("kill -0 {host} 2>&1; cat /proc/{host}/environ 2>&1")).await;
+    assert!(output.contains("No such process") && output.contains("No such file"), "{output}");
     for name in ["one", "two"] {
         bed.provider.terminate(&id(name)).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Whatever happens, nothing is left behind: processes, mounts, control groups, folders, user ids.
+//! Whatever happens, nothing leaks: processes, mounts, control groups, folders, user ids.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use sandbox::local::LocalConfig;
 use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 
-use super::support::{Bed, HELPER, spec};
+use super::support::{HELPER, TestBed, spec};
 
-/// What a provider with this folder and these user ids has on the host.
+/// What a provider with this folder and these user ids holds on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Count {
+struct HostResources {
     processes: BTreeSet<String>,
     mounts: usize,
     groups: Vec<String>,
@@ -21,7 +21,7 @@ struct Count {
     uids: usize,
 }
 
-fn count(bed: &Bed, range: &std::ops::RangeInclusive<u32>) -> Count {
+fn host_resources(bed: &TestBed, range: &std::ops::RangeInclusive<u32>) -> HostResources {
     let data = bed.folder.path().join("data");
     let list = |path: &Path| -> Vec<String> {
         let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
@@ -37,13 +37,13 @@ fn count(bed: &Bed, range: &std::ops::RangeInclusive<u32>) -> Count {
             processes.insert(format!("{pid} {text}"));
         }
     }
-    // The mark of the provider is the hash of its folder.
+    // The provider marks its groups with the hash of its folder.
     let mark = fs::canonicalize(&data).unwrap();
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     let mark = mark.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
     let mut groups = Vec::new();
     find_groups(Path::new("/sys/fs/cgroup"), &format!("{mark:016x}"), &mut groups);
-    Count {
+    HostResources {
         processes,
         mounts: fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
         groups,
@@ -62,12 +62,17 @@ fn find_groups(folder: &Path, mark: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Zombies are taken note of by a task, so a moment may pass.
-async fn settles(bed: &Bed, range: &std::ops::RangeInclusive<u32>, before: &Count, case: &str) {
-    // A zombie of a test beside this one may have been there before and be gone now.
-    let none = Count { processes: BTreeSet::new(), ..before.clone() };
+/// A task reaps zombies, so this may take a moment.
+async fn assert_nothing_leaked(
+    bed: &TestBed,
+    range: &std::ops::RangeInclusive<u32>,
+    before: &HostResources,
+    case: &str,
+) {
+    // A zombie of a parallel test may have existed before and be gone now.
+    let none = HostResources { processes: BTreeSet::new(), ..before.clone() };
     let left = || {
-        let mut now = count(bed, range);
+        let mut now = host_resources(bed, range);
         now.processes.retain(|process| !before.processes.contains(process));
         now
     };
@@ -82,34 +87,35 @@ async fn settles(bed: &Bed, range: &std::ops::RangeInclusive<u32>, before: &Coun
     assert_eq!(now, none, "{case}");
 }
 
-async fn check(
+async fn check_failed_start(
     case: &str,
     configure: impl FnOnce(&mut LocalConfig),
     change: impl FnOnce(&mut Spec),
     want: fn(&SandboxError) -> bool,
 ) {
     let mut range = 0..=0;
-    let bed = Bed::with(|config| {
+    let bed = TestBed::with(|config| {
         configure(config);
         range = config.uids.clone();
     });
-    let before = count(&bed, &range);
+    let before = host_resources(&bed, &range);
     let mut spec = spec("leak");
     spec.injected.insert(3128);
     change(&mut spec);
     let error = bed.provider.ensure(&spec).await.expect_err(case);
     assert!(want(&error), "{case}: {error}");
-    settles(&bed, &range, &before, case).await;
+    assert_nothing_leaked(&bed, &range, &before, case).await;
     println!("{case}: {error}");
 }
 
-/// A program beside the provider's folder that every user may run.
+/// Writes a script next to the provider's folder that every user may run.
 pub(crate) fn script(config: &LocalConfig, body: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = config.root.parent().unwrap();
     fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
     let path = folder.join("script");
-    // Written by another process: what a child of a neighbouring test holds open for writing cannot be run.
+    // Written by another process: a file that a child of a parallel test holds open for writing cannot be executed
+    // (ETXTBSY).
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2"; chmod 755 "$2""#;
     let mut written = std::process::Command::new("sh");
     assert!(written.args(["-c", write, "sh", body]).arg(&path).status().unwrap().success());
@@ -121,33 +127,33 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_starts_leave_nothing_behind() {
-    check(
+async fn failed_starts_leak_nothing() {
+    check_failed_start(
         "no bubblewrap",
         |config| config.bwrap = "/nonexistent/bwrap".into(),
         |_| {},
         |error| matches!(error, SandboxError::BubblewrapMissing),
     )
     .await;
-    check(
+    check_failed_start(
         "a bubblewrap that fails",
         |config| config.bwrap = "/bin/false".into(),
         |_| {},
         |error| matches!(error, SandboxError::InitExited),
     )
     .await;
-    check(
+    check_failed_start(
         "a host without namespaces",
         |config| {
-            let said =
+            let output =
                 "bwrap: No permissions to create new namespace, likely because the kernel does not allow";
-            config.bwrap = script(config, &format!("echo '{said}' >&2; exit 1"));
+            config.bwrap = script(config, &format!("echo '{output}' >&2; exit 1"));
         },
         |_| {},
         |error| matches!(error, SandboxError::NamespacesForbidden),
     )
     .await;
-    check(
+    check_failed_start(
         "a bubblewrap that hangs",
         |config| {
             config.bwrap = script(config, "sleep 100");
@@ -157,28 +163,28 @@ async fn failed_starts_leave_nothing_behind() {
         |error| matches!(error, SandboxError::Timeout(_)),
     )
     .await;
-    check(
+    check_failed_start(
         "a root filesystem without anything",
         |_| {},
         |spec| spec.rootfs = Some("/proc".into()),
         |error| matches!(error, SandboxError::BadSpec(_)),
     )
     .await;
-    check(
+    check_failed_start(
         "no such program",
         |_| {},
         |spec| spec.init = words(&["/no/such/program"]),
         |error| matches!(error, SandboxError::StartFailed(_)),
     )
     .await;
-    check(
+    check_failed_start(
         "a helper that is missing",
         |config| config.helper = "/nonexistent/helper".into(),
         |_| {},
         |error| matches!(error, SandboxError::Host { .. }),
     )
     .await;
-    check(
+    check_failed_start(
         "a broker that dies",
         |config| {
             let body = format!("[ $1 = sandbox-broker ] || exec {HELPER} \"$@\"");
@@ -191,32 +197,32 @@ async fn failed_starts_leave_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by a_full_disk_is_told_and_leaves_nothing_behind on a small disk"]
+#[ignore = "run by full_disk_is_reported_and_nothing_leaks on a small disk"]
 async fn on_a_small_disk() {
     let disk = std::env::current_dir().unwrap();
     let range = 291_000..=291_007;
-    let bed = Bed::below(&disk, |config| config.uids = range.clone());
-    let before = count(&bed, &range);
+    let bed = TestBed::below(&disk, |config| config.uids = range.clone());
+    let before = host_resources(&bed, &range);
     let filler = disk.join("filler");
     let full = std::io::copy(&mut std::io::repeat(0), &mut fs::File::create(&filler).unwrap()).unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     let error = bed.provider.ensure(&spec("full")).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
-    settles(&bed, &range, &before, "a full disk").await;
+    assert_nothing_leaked(&bed, &range, &before, "a full disk").await;
     fs::remove_file(filler).unwrap();
     let sandbox = bed.start("full").await;
     fs::write(bed.folder.path().join("data/sandboxes/full/home/large"), vec![0; 700_000]).unwrap();
     let error = bed.provider.snapshot(&sandbox, &[]).await.unwrap_err();
     assert!(matches!(error, SandboxError::DiskFull), "{error}");
     bed.provider.terminate(&sandbox).await.unwrap();
-    settles(&bed, &range, &before, "a snapshot on a full disk").await;
-    println!("it was told: {error}");
+    assert_nothing_leaked(&bed, &range, &before, "a snapshot on a full disk").await;
+    println!("it was reported: {error}");
 }
 
 #[test]
-fn a_full_disk_is_told_and_leaves_nothing_behind() {
-    // In a mount table of its own, so that a test that fails leaves no mount. An ordinary user may mount in a user
-    // namespace, with capabilities that bubblewrap refuses to be started with.
+fn full_disk_is_reported_and_nothing_leaks() {
+    // Uses its own mount namespace, so that a failed test leaves no mount. An unprivileged user may mount in a user
+    // namespace, but with capabilities with which bubblewrap refuses to start.
     let (namespaces, drop): (&[_], _) = if rustix::process::geteuid().is_root() {
         (&["-m"], "")
     } else {
@@ -233,13 +239,13 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
         .arg(std::env::current_exe().unwrap())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success() && said.contains("it was told"), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && output.contains("it was reported"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exhausted_user_ids_are_told() {
-    let bed = Bed::with(|config| config.uids = 270_000..=270_000);
+async fn exhausted_user_ids_are_reported() {
+    let bed = TestBed::with(|config| config.uids = 270_000..=270_000);
     let first = bed.start("first").await;
     let second = bed.provider.ensure(&spec("second")).await.map(drop);
     if rustix::process::geteuid().is_root() {
@@ -255,11 +261,11 @@ async fn exhausted_user_ids_are_told() {
 const CRASH_UIDS: std::ops::RangeInclusive<u32> = 292_000..=292_007;
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by the next test, which expects its launcher to kill it"]
-async fn a_gateway_that_crashes_in_the_middle_of_a_start() {
+#[ignore = "run by the next test, whose launcher kills it"]
+async fn gateway_that_crashes_during_a_start() {
     let folder = std::env::current_dir().unwrap();
     let mut config = LocalConfig { uids: CRASH_UIDS, ..super::support::config(&folder) };
-    // With the plan comes all that a start makes before bubblewrap runs.
+    // By the time the plan arrives, the start has created everything that precedes bubblewrap.
     config.helper = script(
         &config,
         r#"case $1 in *broker) exit;; esac; head -c 4 > /dev/null; echo $$ > "$0.pid"; kill -9 $PPID; exec sleep 600"#,
@@ -269,33 +275,38 @@ async fn a_gateway_that_crashes_in_the_middle_of_a_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_in_the_middle_of_a_start_leaves_nothing_that_is_not_known() {
+async fn crash_during_a_start_leaves_only_recorded_resources() {
     let folder = tempfile::tempdir().unwrap();
     let crashed = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "leaks::a_gateway_that_crashes_in_the_middle_of_a_start"])
+        .args(["--ignored", "--exact", "leaks::gateway_that_crashes_during_a_start"])
         .current_dir(folder.path())
         .output()
         .unwrap();
     assert!(!crashed.status.success());
     let launcher = fs::read_to_string(folder.path().join("script.pid")).unwrap();
-    // One that has ended may still be seen for a moment, as a zombie or just dead.
+    // A process that has exited may be visible for a moment, as a zombie or dead.
     let over = |stat: &String| stat.contains(") Z ") || stat.contains(") X ");
     let launcher =
         || fs::read_to_string(format!("/proc/{}/stat", launcher.trim())).ok().filter(|stat| !over(stat));
-    assert!(launcher().is_some(), "the crash ended its launcher as well");
-    let bed = Bed::again(folder, |config| config.uids = CRASH_UIDS);
+    assert!(launcher().is_some(), "the crash must leave its launcher running");
+    let bed = TestBed::again(folder, |config| config.uids = CRASH_UIDS);
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Dead);
     bed.provider.terminate(&super::support::id("half")).await.unwrap();
-    let left = count(&bed, &CRASH_UIDS);
-    let nothing =
-        Count { processes: BTreeSet::new(), groups: vec![], folders: vec![], uids: 0, ..left.clone() };
+    let left = host_resources(&bed, &CRASH_UIDS);
+    let nothing = HostResources {
+        processes: BTreeSet::new(),
+        groups: vec![],
+        folders: vec![],
+        uids: 0,
+        ..left.clone()
+    };
     assert_eq!(left, nothing);
-    assert_eq!(launcher(), None, "a launcher is left");
+    assert_eq!(launcher(), None, "the launcher must be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_id_that_was_taken_and_not_recorded_comes_back() {
-    let bed = Bed::with(|config| config.uids = 271_000..=271_000);
+async fn unrecorded_user_id_is_released() {
+    let bed = TestBed::with(|config| config.uids = 271_000..=271_000);
     let data = bed.folder.path().join("data");
     fs::create_dir(data.join("sandboxes/half")).unwrap();
     if rustix::process::geteuid().is_root() {
@@ -304,41 +315,41 @@ async fn a_user_id_that_was_taken_and_not_recorded_comes_back() {
         bed.provider.terminate(&super::support::id("half")).await.unwrap();
     }
     bed.start("other").await;
-    // An ordinary user hands out none.
+    // An unprivileged gateway allocates no user ids.
     assert_eq!(data.join("uids").exists(), rustix::process::geteuid().is_root());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_life_leaves_nothing_behind() {
+async fn complete_life_cycle_leaks_nothing() {
     let mut range = 0..=0;
-    let bed = Bed::with(|config| range = config.uids.clone());
-    let before = count(&bed, &range);
+    let bed = TestBed::with(|config| range = config.uids.clone());
+    let before = host_resources(&bed, &range);
     for round in 0..3 {
         let sandbox = bed.start_with("life", |spec| spec.injected.extend([3128])).await;
         bed.run(&sandbox, "mkdir -p a/b; ln -s / a/b/root; chmod 0 a; (setsid sleep 100 >/dev/null 2>&1 &)")
             .await;
         let snapshot = bed.provider.snapshot(&sandbox, &[]).await;
-        // As an ordinary user a folder without rights cannot be copied, and that is told or left out.
+        // An unprivileged user cannot copy a folder without permissions, which is an error or omitted.
         bed.provider.terminate(&sandbox).await.unwrap();
         if let Ok(snapshot) = snapshot {
             bed.provider.remove_snapshot(&snapshot).await.unwrap();
         }
-        settles(&bed, &range, &before, &format!("round {round}")).await;
+        assert_nothing_leaked(&bed, &range, &before, &format!("round {round}")).await;
     }
     println!("before and after three lives: {before:?}");
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_data_folder_is_gone_is_found_and_ended() {
-    let bed = Bed::new();
+async fn sandbox_without_its_data_folder_is_found_and_killed() {
+    let bed = TestBed::new();
     let id = bed.start("lost").await;
     assert_eq!(bed.run(&id, "echo here").await, "here\n");
     let ours = || {
-        let all = sandbox::local::leaked();
+        let all = sandbox::local::find_leaked_sandboxes();
         let folder = fs::canonicalize(bed.folder.path()).unwrap();
         all.into_iter().filter(move |leaked| leaked.home.starts_with(&folder)).collect::<Vec<_>>()
     };
-    assert_eq!(ours(), [], "it is known");
+    assert_eq!(ours(), [], "a sandbox with a data folder must not count as leaked");
     fs::remove_dir_all(bed.folder.path().join("data")).unwrap();
     let found = ours();
     assert_eq!(found.len(), 1, "{found:?}");

@@ -1,4 +1,4 @@
-//! A sandbox's life: found again, reached, stopped and continued, copied, ended.
+//! The life cycle of a sandbox: recovered, reached, paused and resumed, copied, stopped.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use sandbox::{Provider as _, SandboxError, SandboxState, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::leaks::script;
-use super::support::{Bed, HELPER, LISTEN, config, gives_groups, id, run, spec};
+use super::support::{HELPER, LISTEN, TestBed, config, host_allows_cgroups, id, run, spec};
 
 fn doomed(root: &Path) -> LocalConfig {
     LocalConfig { uids: 290_000..=290_007, ..config(root) }
@@ -24,7 +24,7 @@ fn doomed_spec() -> Spec {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the next test in another process, to be killed"]
-async fn a_gateway_to_be_killed() {
+async fn gateway_to_be_killed() {
     let root = std::env::current_dir().unwrap();
     let provider = LocalProvider::open(doomed(&root)).unwrap();
     assert!(!provider.ensure(&doomed_spec()).await.unwrap().recovered);
@@ -34,10 +34,10 @@ async fn a_gateway_to_be_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_outlives_a_killed_gateway_and_is_found_again() {
+async fn sandbox_outlives_a_killed_gateway_and_is_recovered() {
     let folder = tempfile::tempdir().unwrap();
     let mut gateway = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "lifecycle::a_gateway_to_be_killed"])
+        .args(["--ignored", "--exact", "lifecycle::gateway_to_be_killed"])
         .current_dir(folder.path())
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -50,7 +50,7 @@ async fn it_outlives_a_killed_gateway_and_is_found_again() {
     }
     gateway.kill().unwrap();
     gateway.wait().unwrap();
-    let bed = Bed { provider: LocalProvider::open(doomed(folder.path())).unwrap(), folder };
+    let bed = TestBed { provider: LocalProvider::open(doomed(folder.path())).unwrap(), folder };
     let wanted = doomed_spec();
     assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Running);
     assert!(bed.provider.ensure(&wanted).await.unwrap().recovered);
@@ -63,7 +63,7 @@ async fn it_outlives_a_killed_gateway_and_is_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gateway_left_running_is_watched_before_anybody_asks_for_it() {
+async fn leftover_sandbox_is_watched_before_it_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let first = LocalProvider::open(config.clone()).unwrap();
@@ -75,14 +75,14 @@ async fn what_a_gateway_left_running_is_watched_before_anybody_asks_for_it() {
     run(&first, &wanted.id, script).await.unwrap();
     // Its watcher ends with it.
     drop(first);
-    let bed = Bed { provider: LocalProvider::open(config).unwrap(), folder };
+    let bed = TestBed { provider: LocalProvider::open(config).unwrap(), folder };
     std::fs::write(bed.folder.path().join("data/sandboxes/left/home/go"), "").unwrap();
-    assert!(super::limits::ends(&bed, &wanted.id, 30).await, "nobody watches it");
+    assert!(super::limits::dies_within(&bed, &wanted.id, 30).await, "the sandbox is not watched");
 }
 
-/// With a gateway that was not there for a moment.
+/// Simulates a gateway that was absent for a moment.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_takes_the_gateways_port_ends_and_the_files_stay() {
+async fn program_that_takes_the_gateways_port_is_killed_and_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let first = LocalProvider::open(config.clone()).unwrap();
@@ -107,8 +107,8 @@ async fn a_program_that_takes_the_gateways_port_ends_and_the_files_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_workspace_that_is_gone_or_something_else_is_made_anew() {
-    let bed = Bed::new();
+async fn missing_or_replaced_workspace_is_recreated() {
+    let bed = TestBed::new();
     let wanted = spec("moved");
     let cases = [
         ("mv /home/user/workspace /home/user/elsewhere", ""),
@@ -127,22 +127,22 @@ async fn a_workspace_that_is_gone_or_something_else_is_made_anew() {
         if let Some(pid) = rustix::process::Pid::from_raw(pid) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
-        assert!(super::limits::ends(&bed, &wanted.id, 30).await);
+        assert!(super::limits::dies_within(&bed, &wanted.id, 30).await);
         assert!(!bed.provider.ensure(&wanted).await.unwrap().recovered, "{script}");
         assert_eq!(
             bed.run(&wanted.id, "touch it && pwd -P; rm it").await,
             "/home/user/workspace\n",
             "{script}"
         );
-        let said = bed.run(&wanted.id, "ls /home/user | grep aside | tail -1").await;
-        assert_eq!(said.trim(), aside, "{script}");
+        let output = bed.run(&wanted.id, "ls /home/user | grep aside | tail -1").await;
+        assert_eq!(output.trim(), aside, "{script}");
     }
     bed.provider.terminate(&wanted.id).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_fits_another_process_is_not_trusted() {
-    let bed = Bed::new();
+async fn record_of_a_reused_pid_is_not_trusted() {
+    let bed = TestBed::new();
     let sandbox = bed.start("stale").await;
     let path = bed.folder.path().join("data/sandboxes/stale/state.json");
     let good = std::fs::read_to_string(&path).unwrap();
@@ -163,8 +163,8 @@ async fn a_record_that_fits_another_process_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_injected_port_arrives_at_the_gateway() {
-    let bed = Bed::new();
+async fn injected_port_connects_to_the_gateway() {
+    let bed = TestBed::new();
     let sandbox = bed.start_with("inject", |spec| spec.injected.extend([3128, 3129])).await;
     let mut arrivals = bed.provider.listeners(&sandbox).await.unwrap();
     let echo = tokio::spawn(async move {
@@ -182,9 +182,9 @@ async fn an_injected_port_arrives_at_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_inside_runs_before_the_injected_ports_are_ours() {
-    // A broker that takes its time.
-    let bed = Bed::with(|config| {
+async fn injected_ports_are_bound_before_any_program_runs() {
+    // A slow broker.
+    let bed = TestBed::with(|config| {
         let body = format!("[ $1 = sandbox-broker ] && sleep 0.5; exec {HELPER} \"$@\"");
         config.helper = script(config, &body);
     });
@@ -196,18 +196,18 @@ async fn nothing_inside_runs_before_the_injected_ports_are_ours() {
     })
     .await;
     let path = bed.folder.path().join("data/sandboxes/eager/home/first");
-    let said = || std::fs::read_to_string(&path).unwrap_or_default();
-    while said().is_empty() {
+    let output = || std::fs::read_to_string(&path).unwrap_or_default();
+    while output().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(said(), "served");
+    assert_eq!(output(), "served");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pause_keeps_memory_and_stops_time() {
-    let bed = Bed::new();
+async fn pause_keeps_memory_and_freezes_processes() {
+    let bed = TestBed::new();
     let freezer = bed.provider.capabilities().memory_pause;
-    assert_eq!(freezer, gives_groups("freezer"), "the report is not what this host gives");
+    assert_eq!(freezer, host_allows_cgroups("freezer"), "the report does not match this host");
     let sandbox = bed.start("pause").await;
     if !freezer {
         let refused = bed.provider.pause(&sandbox).await;
@@ -238,7 +238,7 @@ async fn pause_keeps_memory_and_stops_time() {
     assert_eq!(count("pause"), before);
     bed.provider.resume(&sandbox).await.unwrap();
     grows_beyond("pause", before).await;
-    // A paused one can be ended, too.
+    // A paused sandbox can also be terminated.
     bed.provider.pause(&sandbox).await.unwrap();
     bed.provider.terminate(&sandbox).await.unwrap();
     bed.provider.terminate(&neighbour).await.unwrap();
@@ -246,8 +246,8 @@ async fn pause_keeps_memory_and_stops_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshot_outlives_its_sandbox_and_starts_others() {
-    let bed = Bed::new();
+async fn snapshot_outlives_its_sandbox_and_starts_others() {
+    let bed = TestBed::new();
     let sandbox = bed.start("origin").await;
     bed.run(
         &sandbox,
@@ -259,9 +259,9 @@ async fn a_snapshot_outlives_its_sandbox_and_starts_others() {
     bed.provider.terminate(&sandbox).await.unwrap();
     for name in ["fork-1", "fork-2"] {
         let fork = bed.start_with(name, |spec| spec.snapshot = Some(snapshot.clone())).await;
-        let said =
+        let output =
             bed.run(&fork, "cat file; readlink link; stat -c '%a %u' a/b/c; echo y >> file && echo ok").await;
-        assert_eq!(said, "first\n/etc/shadow\n755 1000\nok\n");
+        assert_eq!(output, "first\n/etc/shadow\n755 1000\nok\n");
         bed.provider.terminate(&fork).await.unwrap();
     }
     bed.provider.remove_snapshot(&snapshot).await.unwrap();
@@ -271,11 +271,11 @@ async fn a_snapshot_outlives_its_sandbox_and_starts_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_one_starts_again_with_its_files() {
-    let bed = Bed::new();
+async fn dead_sandbox_restarts_with_its_files() {
+    let bed = TestBed::new();
     let sandbox = bed.start("dead").await;
     bed.run(&sandbox, "echo kept > file; kill -9 1; true").await;
-    // PID 1 cannot be killed from inside its namespace; ending it is its own affair.
+    // PID 1 cannot be killed from inside its namespace.
     let pid = init_pid(&bed, "dead");
     assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     while bed.provider.list().await.unwrap()[0].state != SandboxState::Dead {
@@ -286,10 +286,10 @@ async fn a_dead_one_starts_again_with_its_files() {
     bed.provider.terminate(&id("dead")).await.unwrap();
 }
 
-/// As a reboot leaves it: no process, and no control group.
+/// Simulates a reboot: no process, and no control group.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_one_without_its_control_group_can_be_copied() {
-    let bed = Bed::new();
+async fn dead_sandbox_without_its_control_group_can_be_copied() {
+    let bed = TestBed::new();
     let sandbox = bed.start("rebooted").await;
     bed.run(&sandbox, "echo kept > file; ln file other").await;
     bed.provider.halt(&sandbox).await.unwrap();
@@ -303,10 +303,10 @@ async fn a_dead_one_without_its_control_group_can_be_copied() {
     assert_eq!(bed.run(&fork, "cat file; stat -c %h file other").await, "kept\n2\n2\n");
 }
 
-/// As a gateway leaves it that is killed while it puts the files of a snapshot together.
+/// Simulates a gateway that is killed while it restores a snapshot.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_restore_is_no_sandbox_and_starts_from_the_snapshot_again() {
-    let bed = Bed::new();
+async fn interrupted_restore_starts_again_from_the_snapshot() {
+    let bed = TestBed::new();
     let first = bed.start("first").await;
     bed.run(&first, "echo kept > file").await;
     let snapshot = bed.provider.snapshot(&first, &[]).await.unwrap();
@@ -317,15 +317,15 @@ async fn half_a_restore_is_no_sandbox_and_starts_from_the_snapshot_again() {
     let folder = bed.folder.path().join("data/sandboxes/second");
     std::fs::rename(folder.join("home"), folder.join("home.draft")).unwrap();
     std::fs::create_dir(folder.join("home.draft.links")).unwrap();
-    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Unmade);
+    assert_eq!(bed.provider.list().await.unwrap()[0].state, SandboxState::Incomplete);
     bed.start_with("second", |spec| spec.snapshot = Some(snapshot.clone())).await;
     assert_eq!(bed.run(&second, "cat file").await, "kept\n");
     assert!(!folder.join("home.draft.links").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_broker_is_replaced() {
-    let bed = Bed::new();
+async fn killed_broker_is_replaced() {
+    let bed = TestBed::new();
     let sandbox = bed.start("broker").await;
     assert_eq!(bed.run(&sandbox, "echo one").await, "one\n");
     let namespace = identity(&bed, "broker")["net_namespace"].as_u64().unwrap();
@@ -345,8 +345,8 @@ async fn a_killed_broker_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
-    let bed = Bed::new();
+async fn port_that_never_accepts_delays_only_its_own_caller() {
+    let bed = TestBed::new();
     let sandbox = bed.start("stall").await;
     bed.run(&sandbox, LISTEN).await;
     let mut held = Vec::new();
@@ -357,13 +357,13 @@ async fn a_port_that_never_accepts_holds_up_only_its_own_caller() {
             Err(_) => stalled = true,
         }
     }
-    assert!(stalled, "the queue of the program inside is full");
+    assert!(stalled, "the backlog of the program inside must be full");
     assert_eq!(bed.run(&sandbox, "echo alive").await, "alive\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_root_filesystem_of_the_operator_takes_the_place_of_the_hosts() {
-    let bed = Bed::new();
+async fn rootfs_of_the_operator_replaces_the_hosts() {
+    let bed = TestBed::new();
     let rootfs = bed.folder.path().join("rootfs");
     std::fs::create_dir_all(rootfs.join("etc")).unwrap();
     std::fs::write(rootfs.join("etc/mime.types"), "of the operator").unwrap();
@@ -371,27 +371,27 @@ async fn a_root_filesystem_of_the_operator_takes_the_place_of_the_hosts() {
         std::os::unix::fs::symlink(target, rootfs.join(name)).unwrap();
     }
     let sandbox = bed.start_with("rootfs", |spec| spec.rootfs = Some(rootfs.clone())).await;
-    let said = bed.run(&sandbox, "cat /etc/mime.types; ls /etc/ssl 2>&1; touch /etc/mime.types 2>&1").await;
-    assert!(said.contains("of the operator") && said.contains("No such file"), "{said}");
-    assert!(said.contains("Read-only") || said.contains("denied"), "{said}");
+    let output = bed.run(&sandbox, "cat /etc/mime.types; ls /etc/ssl 2>&1; touch /etc/mime.types 2>&1").await;
+    assert!(output.contains("of the operator") && output.contains("No such file"), "{output}");
+    assert!(output.contains("Read-only") || output.contains("denied"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_given_program_is_inside_and_cannot_be_changed() {
-    let bed = Bed::new();
+async fn given_program_is_inside_and_read_only() {
+    let bed = TestBed::new();
     let program = bed.folder.path().join("program");
     std::fs::copy("/bin/sh", &program).unwrap();
     let sandbox = bed
         .start_with("program", |spec| spec.programs = [("proliferate".to_owned(), program.clone())].into())
         .await;
-    let said =
+    let output =
         bed.run(&sandbox, "/opt/proliferate -c 'echo runs'; echo x > /opt/proliferate && echo CHANGED").await;
-    assert!(said.contains("runs") && !said.contains("CHANGED"), "{said}");
+    assert!(output.contains("runs") && !output.contains("CHANGED"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_starts_are_quick() {
-    let bed = Bed::new();
+async fn twenty_starts_are_fast() {
+    let bed = TestBed::new();
     let clock = Clock::system();
     let mut times = Vec::new();
     for _ in 0..20 {
@@ -404,13 +404,13 @@ async fn twenty_starts_are_quick() {
     println!("start to a running PID 1, 20 times: p50 {:?}, p95 {:?}", times[9], times[18]);
 }
 
-fn identity(bed: &Bed, name: &str) -> serde_json::Value {
+fn identity(bed: &TestBed, name: &str) -> serde_json::Value {
     let path = bed.folder.path().join("data/sandboxes").join(name).join("state.json");
     let record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     record["identity"].clone()
 }
 
-/// The host's number of the process that is PID 1 inside.
-fn init_pid(bed: &Bed, name: &str) -> u64 {
+/// The host pid of the process that is PID 1 inside.
+fn init_pid(bed: &TestBed, name: &str) -> u64 {
     identity(bed, name)["pid"].as_u64().unwrap()
 }

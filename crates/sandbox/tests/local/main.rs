@@ -1,7 +1,7 @@
-//! The local provider with real sandboxes, as root and as an ordinary user.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
-#![expect(clippy::print_stdout, reason = "what was not tried has to be said")]
-#![expect(clippy::expect_used, reason = "a test that cannot go on ends here")]
+//! Tests of the local provider with real sandboxes, as root and as an unprivileged user.
+#![expect(clippy::unwrap_used, reason = "a failed step ends the test")]
+#![expect(clippy::print_stdout, reason = "skipped checks must be reported")]
+#![expect(clippy::expect_used, reason = "a failed step ends the test")]
 
 mod isolation;
 mod leaks;

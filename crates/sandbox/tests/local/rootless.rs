@@ -1,13 +1,13 @@
-//! The same tests again as an ordinary user, when they are run as root.
+//! Repeats the tests as an unprivileged user, when they are run as root.
 
 use std::process::Command;
 
 const USER: &str = "61234";
 
 #[test]
-fn all_holds_for_an_ordinary_user_too() {
+fn all_tests_pass_for_an_unprivileged_user() {
     if !rustix::process::geteuid().is_root() {
-        println!("these tests run as an ordinary user already");
+        println!("these tests already run as an unprivileged user");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -20,7 +20,7 @@ fn all_holds_for_an_ordinary_user_too() {
         .env("TMPDIR", folder.path())
         .output()
         .unwrap();
-    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    println!("as user {USER}:\n{said}");
-    assert!(ran.status.success(), "{said}");
+    let output = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    println!("as user {USER}:\n{output}");
+    assert!(ran.status.success(), "{output}");
 }

@@ -1,4 +1,4 @@
-//! A provider in a folder of its own, and a program inside that runs what it is told.
+//! A provider in a temporary folder, and a program inside that runs scripts.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +8,10 @@ use sandbox::local::{LocalConfig, LocalProvider};
 use sandbox::{Provider, SandboxError, SandboxId, Spec};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// The port on which the program inside takes scripts.
+/// The port on which the program inside accepts scripts.
 pub(crate) const PORT: u16 = 4000;
 
-/// PID 1 for the tests: each connection is a script for the shell, its answer what the script prints.
+/// PID 1 of the tests: it runs each connection's input as a shell script and sends back the output.
 const SERVER: &str = r"
     use IO::Socket::INET;
     my $key = do { local $/; <STDIN> };
@@ -31,26 +31,26 @@ const SERVER: &str = r"
     }
 ";
 
-/// A script that ends when something listens on port 5000 inside, which never accepts.
+/// A script that returns once something listens on port 5000 inside without ever accepting.
 pub(crate) const LISTEN: &str = "mkfifo /tmp/up; perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => \
     q(127.0.0.1:5000), Listen => 1) or die; open F, q(>), q(/tmp/up); close F; sleep 60' >/dev/null 2>&1 & cat /tmp/up";
 
-pub(crate) struct Bed {
+pub(crate) struct TestBed {
     pub(crate) provider: LocalProvider,
     pub(crate) folder: tempfile::TempDir,
 }
 
 pub(crate) const HELPER: &str = env!("CARGO_BIN_EXE_sandbox-helper");
 
-/// Every folder gets user ids of its own, as two gateways on one host need.
+/// Every folder gets its own user ids, like separate gateways on one host.
 pub(crate) fn config(root: &Path) -> LocalConfig {
-    // Apart from those that gateways take, which may run beside.
+    // Outside of the default range, because real gateways may run on this host.
     static NEXT: AtomicU32 = AtomicU32::new(400_000);
     let first = NEXT.fetch_add(8, Ordering::SeqCst);
     LocalConfig { uids: first..=first + 7, ..LocalConfig::new(root.join("data"), HELPER.into()) }
 }
 
-impl Bed {
+impl TestBed {
     pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
@@ -59,12 +59,12 @@ impl Bed {
         Self::again(tempfile::tempdir().unwrap(), change)
     }
 
-    /// On another disk than usual.
+    /// Places the folder on another disk.
     pub(crate) fn below(parent: &Path, change: impl FnOnce(&mut LocalConfig)) -> Self {
         Self::again(tempfile::tempdir_in(parent).unwrap(), change)
     }
 
-    /// In a folder that another one had before.
+    /// Reuses the folder of a previous instance.
     pub(crate) fn again(folder: tempfile::TempDir, change: impl FnOnce(&mut LocalConfig)) -> Self {
         let mut config = config(folder.path());
         change(&mut config);
@@ -82,14 +82,14 @@ impl Bed {
         spec.id
     }
 
-    /// Runs a script inside and gives what it printed.
+    /// Runs a script inside and returns its output.
     pub(crate) async fn run(&self, id: &SandboxId, script: &str) -> String {
         run(&self.provider, id, script).await.unwrap()
     }
 }
 
-/// A test that fails leaves nothing running either.
-impl Drop for Bed {
+/// Also kills the sandboxes of a test that fails.
+impl Drop for TestBed {
     fn drop(&mut self) {
         let provider = self.provider.clone();
         let end = async move {
@@ -103,15 +103,15 @@ impl Drop for Bed {
     }
 }
 
-/// Whether this host lets us make control groups with this controller; found out by trying, apart from the provider.
-pub(crate) fn gives_groups(controller: &str) -> bool {
+/// Whether this host lets us create control groups with this controller; tried independently of the provider.
+pub(crate) fn host_allows_cgroups(controller: &str) -> bool {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let group = |names: &str| {
         let line = own.lines().find_map(|line| {
             let (listed, path) = line.split_once(':')?.1.split_once(':')?;
             listed.split(',').any(|name| name == names).then_some(path)
         });
-        // Version 2 may have moved this process into a group beside its own.
+        // With version 2, the provider may have moved this process into a child group.
         line.map(|path| path.trim_end_matches("proliferate-gateway").trim_matches('/').to_owned())
     };
     let made = |folder: PathBuf| {
@@ -152,6 +152,6 @@ pub(crate) async fn run(
     stream.shutdown().await.unwrap();
     let mut text = Vec::new();
     let read = tokio::time::timeout(Duration::from_mins(1), stream.read_to_end(&mut text)).await;
-    let _ = read.expect("the script ends in a minute");
+    let _ = read.expect("the script must end within a minute");
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

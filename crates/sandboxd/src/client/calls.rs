@@ -1,4 +1,4 @@
-//! What can be asked for, beside running programs.
+//! The requests of the client, except running programs.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{ClientError, Sandboxd, collect, collect_answer, read_answer, send_all};
 use crate::protocol::{
-    CONNECTED, Dial, EnvApplied, EnvBody, EnvFile, EnvScrubbed, List, Listing, Logs, LogsDone, MAX_FILE,
-    Named, Nothing, Place, Read, ReadDone, Remove, Rename, Request, ServiceInfo, ServiceSpec, Stat, Status,
-    Write,
+    CONNECTED, Dial, EnvApplyResult, EnvBody, EnvFile, EnvScrubResult, List, Listing, Logs, LogsDone,
+    MAX_FILE, Nothing, Place, Read, ReadDone, Remove, Rename, Request, ServiceInfo, ServiceName, ServiceSpec,
+    Stat, Status, Write,
 };
 
-/// A file, or the part of it that was asked for.
+/// A file, or the requested part of it.
 #[derive(Clone, Debug)]
 pub struct FileContent {
     pub bytes: Vec<u8>,
-    /// Of the whole file, by the inside's word.
+    /// The size of the entire file, as reported by the sandbox.
     pub size: u64,
     pub mode: u32,
 }
@@ -29,7 +29,7 @@ impl Sandboxd {
         self.call(&Request::Status(Nothing {})).await
     }
 
-    /// At most `limit` bytes from `offset` on.
+    /// Reads at most `limit` bytes from `offset`.
     pub async fn read_file(&self, place: Place, offset: u64, limit: u64) -> Result<FileContent, ClientError> {
         let limit = limit.min(MAX_FILE);
         let mut stream = self.open(&Request::Read(Read { place, offset, limit: Some(limit) })).await?;
@@ -39,17 +39,17 @@ impl Sandboxd {
             let bytes = collect(&mut stream.receiver, most).await?;
             let done: ReadDone = match read_answer(&stream.receiver.outcome().await?)? {
                 Ok(done) => done,
-                Err(_) => return Err(ClientError::Nonsense("a document after a file")),
+                Err(_) => return Err(ClientError::InvalidAnswer("unexpected document after a file")),
             };
             if done.sent != bytes.len() as u64 {
-                return Err(ClientError::Nonsense("a file of another length"));
+                return Err(ClientError::InvalidAnswer("a file of the wrong length"));
             }
             Ok(FileContent { bytes, size: done.size, mode: done.mode })
         };
-        self.within(reading).await
+        self.with_deadline(reading).await
     }
 
-    /// Replaces a file as a whole, and makes the folders above it.
+    /// Replaces a file atomically, and creates missing parent folders.
     pub async fn write_file(
         &self,
         place: Place,
@@ -64,14 +64,14 @@ impl Sandboxd {
             send_all(&mut sender, content).await?;
             collect_answer(&mut receiver).await
         };
-        self.within(writing).await
+        self.with_deadline(writing).await
     }
 
     pub async fn list(&self, place: Place, most: usize) -> Result<Listing, ClientError> {
         let mut listing: Listing = self.call(&Request::List(List { place, most: Some(most) })).await?;
         listing.truncated |= listing.entries.len() > most;
         listing.entries.truncate(most);
-        // A name that is a path would lead whoever joins it to another place.
+        // A hostile server could return a path as a name, which would escape when joined.
         listing.entries.retain(|entry| !entry.name.contains('/') && !matches!(&*entry.name, "" | "." | ".."));
         Ok(listing)
     }
@@ -92,16 +92,17 @@ impl Sandboxd {
         self.call(&Request::Rename(Rename { from, to })).await.map(|Nothing {}| ())
     }
 
-    /// Writes environment files; if required values are missing, all are named and nothing is written.
+    /// Writes environment files. If required values are missing, the error names all of them and nothing is
+    /// written.
     pub async fn env_apply(
         &self,
         spec: Vec<EnvFile>,
         values: BTreeMap<String, String>,
-    ) -> Result<EnvApplied, ClientError> {
+    ) -> Result<EnvApplyResult, ClientError> {
         self.call_with(&Request::EnvApply(Nothing {}), &EnvBody { spec, values }).await
     }
 
-    pub async fn env_scrub(&self, spec: Vec<EnvFile>) -> Result<EnvScrubbed, ClientError> {
+    pub async fn env_scrub(&self, spec: Vec<EnvFile>) -> Result<EnvScrubResult, ClientError> {
         self.call_with(&Request::EnvScrub(Nothing {}), &EnvBody { spec, values: BTreeMap::new() }).await
     }
 
@@ -110,63 +111,64 @@ impl Sandboxd {
     }
 
     pub async fn service_stop(&self, name: &str) -> Result<(), ClientError> {
-        self.call(&Request::ServiceStop(named(name))).await.map(|Nothing {}| ())
+        self.call(&Request::ServiceStop(service_name(name))).await.map(|Nothing {}| ())
     }
 
     pub async fn service_restart(&self, name: &str) -> Result<ServiceInfo, ClientError> {
-        self.call(&Request::ServiceRestart(named(name))).await
+        self.call(&Request::ServiceRestart(service_name(name))).await
     }
 
     pub async fn service_list(&self) -> Result<Vec<ServiceInfo>, ClientError> {
         self.call(&Request::ServiceList(Nothing {})).await
     }
 
-    /// What is kept of a service's log; with `follow`, also what comes, until the service is over.
+    /// Reads the retained part of a service's log; with `follow`, also new output until the service ends.
     pub async fn logs(&self, name: &str, follow: bool) -> Result<LogStream, ClientError> {
         let mut stream = self.open(&Request::Logs(Logs { name: name.to_owned(), follow })).await?;
         stream.sender.end();
         Ok(LogStream(stream))
     }
 
-    /// A connection to a port of the sandbox's loopback. Dropping it resets it; shutting it down ends one direction.
+    /// Connects to a port on the sandbox's loopback. Dropping the connection resets it; a shutdown ends one
+    /// direction.
     pub async fn dial(&self, port: u16) -> Result<Connection, ClientError> {
         let mut stream = self.open(&Request::Dial(Dial { port })).await?;
         let dialling = async {
             match stream.controls.recv().await? {
                 Some(said) if said == CONNECTED => Ok(Connection(stream)),
-                Some(_) => Err(ClientError::Nonsense("not the word that a port answers")),
+                Some(_) => Err(ClientError::InvalidAnswer("unexpected message before the connection")),
                 None => match collect_answer::<Nothing>(&mut stream.receiver).await {
-                    Ok(_) => Err(ClientError::Nonsense("an end before a beginning")),
+                    Ok(_) => Err(ClientError::InvalidAnswer("the stream ended before the connection")),
                     Err(error) => Err(error),
                 },
             }
         };
-        self.within(dialling).await
+        self.with_deadline(dialling).await
     }
 }
 
-fn named(name: &str) -> Named {
-    Named { name: name.to_owned() }
+fn service_name(name: &str) -> ServiceName {
+    ServiceName { name: name.to_owned() }
 }
 
-/// A service's log as it comes.
+/// A service's log as a stream.
 pub struct LogStream(Stream);
 
 impl LogStream {
-    /// The next part; nothing when the log has ended.
+    /// The next part; `None` when the log has ended.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         match self.0.receiver.recv().await? {
             Some(chunk) if chunk.lane == Lane::Main => Ok(Some(chunk.bytes)),
-            Some(_) => Err(ClientError::Nonsense("errors where there are none")),
+            Some(_) => Err(ClientError::InvalidAnswer("unexpected stderr output")),
             None => match read_answer::<LogsDone>(&self.0.receiver.outcome().await?)? {
                 Ok(_) => Ok(None),
-                Err(_) => Err(ClientError::Nonsense("a document after a log")),
+                Err(_) => Err(ClientError::InvalidAnswer("unexpected document after a log")),
             },
         }
     }
 }
 
-/// A connection to a port inside.
+/// A connection to a port inside the sandbox.
 pub struct Connection(Stream);
 
 impl AsyncRead for Connection {

@@ -1,4 +1,4 @@
-//! Running programs: collected, or as they go.
+//! Running programs, with collected or streamed output.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use tokio::time::timeout;
 use super::{ClientError, Sandboxd, read_answer};
 use crate::protocol::{Control, Exec, ExecDone, Request, Size};
 
-/// Beyond the program's own time limit: for killing it and for telling.
-const SLACK: Duration = Duration::from_secs(10);
+/// Added to the program's own time limit, for killing it and sending the result.
+const RESULT_SLACK: Duration = Duration::from_secs(10);
 
-/// A program that has ended, and what it said.
+/// The result of a finished program.
 #[derive(Clone, Debug)]
-pub struct Collected {
+pub struct ExecResult {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub done: ExecDone,
 }
 
-/// A program that runs. Dropping it kills the program.
+/// A running program. Dropping the handle kills the program.
 pub struct ExecHandle {
     pub stdin: ExecInput,
     pub output: ExecOutput,
@@ -34,7 +34,7 @@ pub struct ExecOutput(Receiver);
 pub struct ExecControl(Controls);
 
 impl Sandboxd {
-    /// Starts a program. Whether it could be started is told by its output's end.
+    /// Starts a program. If it could not be started, reading its output fails.
     pub async fn exec(&self, exec: Exec) -> Result<ExecHandle, ClientError> {
         let Stream { sender, receiver, controls } = self.open(&Request::Exec(exec)).await?;
         Ok(ExecHandle {
@@ -44,19 +44,20 @@ impl Sandboxd {
         })
     }
 
-    /// Runs a program with this input to its end. It must have a time limit. Of its output, `most` bytes are kept.
+    /// Runs a program with this input until it exits. It must have a time limit. At most `most` bytes of output are
+    /// kept.
     pub async fn run(
         &self,
         mut exec: Exec,
         input: impl Into<Bytes>,
         most: usize,
-    ) -> Result<Collected, ClientError> {
+    ) -> Result<ExecResult, ClientError> {
         let Some(limit) = exec.timeout_ms else { return Err(ClientError::BadRequest) };
         let input = input.into();
         exec.stdin = !input.is_empty();
         exec.output_limit = Some(most as u64);
         let ExecHandle { mut stdin, mut output, control: _control } = self.exec(exec).await?;
-        // A program may leave its input unread, or only read it once somebody takes its output.
+        // A program may never read its input, or only after its output was read.
         let feeding = async {
             let _ = stdin.write(input).await;
             stdin.close();
@@ -65,10 +66,10 @@ impl Sandboxd {
         let running = async {
             tokio::select! {
                 collected = output.collect(most) => collected,
-                () = feeding => Err(ClientError::Nonsense("unreachable")),
+                () = feeding => Err(ClientError::InvalidAnswer("unreachable")),
             }
         };
-        let within = Duration::from_millis(limit).saturating_add(SLACK);
+        let within = Duration::from_millis(limit).saturating_add(RESULT_SLACK);
         timeout(within, running).await.unwrap_or(Err(ClientError::TimedOut))
     }
 }
@@ -84,37 +85,37 @@ impl ExecInput {
 }
 
 impl ExecControl {
-    /// To the program's process group; 9 kills all that came of it.
+    /// Sends a signal to the program's process group; 9 kills all its descendants.
     pub async fn signal(&mut self, signal: i32) -> Result<(), ClientError> {
-        self.say(Control::Signal(signal)).await
+        self.send_control(Control::Signal(signal)).await
     }
 
     pub async fn resize(&mut self, cols: u16, rows: u16) -> Result<(), ClientError> {
-        self.say(Control::Resize(Size { cols, rows })).await
+        self.send_control(Control::Resize(Size { cols, rows })).await
     }
 
-    async fn say(&mut self, control: Control) -> Result<(), ClientError> {
+    async fn send_control(&mut self, control: Control) -> Result<(), ClientError> {
         let message = serde_json::to_vec(&control).map_err(|_| ClientError::BadRequest)?;
         Ok(self.0.send(message).await?)
     }
 }
 
 impl ExecOutput {
-    /// The next piece; nothing when the program has ended and all was read.
+    /// The next chunk; `None` when the program has exited and all output was read.
     pub async fn next(&mut self) -> Result<Option<(Lane, Bytes)>, ClientError> {
         Ok(self.0.recv().await?.map(|chunk| (chunk.lane, chunk.bytes)))
     }
 
-    /// How the program ended; output that was not read is dropped.
+    /// Waits for the program's exit; unread output is dropped.
     pub async fn done(&mut self) -> Result<ExecDone, ClientError> {
         match read_answer(&self.0.outcome().await?)? {
             Ok(done) => Ok(done),
-            Err(_) => Err(ClientError::Nonsense("a document after a program")),
+            Err(_) => Err(ClientError::InvalidAnswer("unexpected document after a program")),
         }
     }
 
-    /// All output, of which `most` bytes are kept.
-    pub async fn collect(&mut self, most: usize) -> Result<Collected, ClientError> {
+    /// Reads all output and keeps at most `most` bytes.
+    pub async fn collect(&mut self, most: usize) -> Result<ExecResult, ClientError> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let mut left = most;
         let mut cut = false;
@@ -129,6 +130,6 @@ impl ExecOutput {
         }
         let mut done = self.done().await?;
         done.truncated |= cut;
-        Ok(Collected { stdout, stderr, done })
+        Ok(ExecResult { stdout, stderr, done })
     }
 }

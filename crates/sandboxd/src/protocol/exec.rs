@@ -11,7 +11,7 @@ use super::Place;
 #[serde(deny_unknown_fields)]
 pub struct Exec {
     pub argv: Vec<String>,
-    /// The workspace, if nothing is said.
+    /// Defaults to the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<Place>,
     /// Added to a clean environment.
@@ -19,16 +19,16 @@ pub struct Exec {
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Without it, the program's input is empty.
+    /// Without it, stdin is empty.
     #[serde(default)]
     pub stdin: bool,
-    /// Errors go where output goes, in the order in which they were written.
+    /// Sends stderr to stdout, in the order in which it was written.
     #[serde(default)]
     pub merge: bool,
-    /// What comes beyond this is read and dropped.
+    /// Output beyond this is read and dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_limit: Option<u64>,
-    /// A terminal of this size, for input, output and errors.
+    /// Uses a terminal of this size for stdin, stdout and stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<Size>,
 }
@@ -40,31 +40,31 @@ pub struct Size {
     pub rows: u16,
 }
 
-/// Said by the caller beside the input.
+/// A control message from the caller to a running program.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Control {
-    /// Goes to the whole process group; `SIGKILL` to all that came of the program.
+    /// Sent to the process group; `SIGKILL` goes to all descendants of the program.
     Signal(i32),
     Resize(Size),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ExecDone {
-    pub ended: Ended,
+    pub ended: ExitReason,
     /// Some output was dropped because of the limit.
     #[serde(default)]
     pub truncated: bool,
-    /// The program left somebody behind who still holds its output.
+    /// The program left a process behind that still holds its output.
     #[serde(default)]
     pub detached: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum ExitReason {
     Exit(i32),
     Signal(i32),
-    /// The time limit killed it.
+    /// The program was killed by the time limit.
     TimedOut,
 }

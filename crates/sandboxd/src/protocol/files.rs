@@ -51,17 +51,17 @@ pub struct Stat {
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// What is not UTF-8 in it is replaced, and then no request can name it.
+    /// Bytes that are not UTF-8 are replaced, and then no request can name the entry.
     pub name: String,
     #[serde(flatten)]
     pub stat: Stat,
 }
 
-/// A folder's content, by name.
+/// The entries of a folder, sorted by name.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Listing {
     pub entries: Vec<Entry>,
-    /// There is more than was asked for.
+    /// There are more entries than were requested.
     #[serde(default)]
     pub truncated: bool,
 }
@@ -70,12 +70,12 @@ pub struct Listing {
 pub struct ReadDone {
     /// How many bytes were sent.
     pub sent: u64,
-    /// Of the whole file, when it was opened.
+    /// The size of the entire file when it was opened.
     pub size: u64,
     pub mode: u32,
 }
 
-/// What env apply and env scrub take on the main lane. Values are secrets: they are nowhere but here and in the file.
+/// The body of env apply and env scrub. The values are secrets: they exist only here and in the written file.
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnvBody {
@@ -84,7 +84,7 @@ pub struct EnvBody {
     pub values: BTreeMap<String, String>,
 }
 
-/// One file to write or to scrub. The names are those of the stored configurations.
+/// One file to write or to scrub. The field names are those of the stored configurations.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnvFile {
@@ -128,18 +128,18 @@ pub struct EnvKey {
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct EnvApplied {
-    pub applied: Vec<EnvWritten>,
+pub struct EnvApplyResult {
+    pub applied: Vec<WrittenEnvFile>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EnvWritten {
+pub struct WrittenEnvFile {
     pub path: String,
     pub key_count: usize,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct EnvScrubbed {
+pub struct EnvScrubResult {
     pub scrubbed: Vec<String>,
 }

@@ -1,12 +1,12 @@
-//! Programs that are kept running, and how the inside itself is.
+//! Long-running services, and the status of the server itself.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ended, Place};
+use super::{ExitReason, Place};
 
-/// What to keep running. A service of the same name is replaced.
+/// A service to keep running. It replaces a service of the same name.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceSpec {
@@ -39,7 +39,7 @@ pub struct ServiceInfo {
     pub state: ServiceState,
     pub pid: Option<u32>,
     pub restarts: u32,
-    pub last_exit: Option<Ended>,
+    pub last_exit: Option<ExitReason>,
     /// Milliseconds since 1970, of the last start.
     pub started_at: Option<i64>,
 }
@@ -48,17 +48,17 @@ pub struct ServiceInfo {
 #[serde(rename_all = "snake_case")]
 pub enum ServiceState {
     Running,
-    /// It ended, and is started again after a while.
+    /// It has exited, and will be restarted after a delay.
     Waiting,
-    /// It was stopped, or ended and is not to be restarted.
+    /// It was stopped, or has exited and is not to be restarted.
     Stopped,
-    /// It ended with a failure and is not to be restarted, or could not be started.
+    /// It failed and is not to be restarted, or could not be started.
     Failed,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct LogsDone {
-    /// Bytes that had left the memory before they could be sent.
+    /// Bytes that were dropped from memory before they could be sent.
     pub skipped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Ten seconds of fuzzing of the reader of requests, and the proof that it finds something.
+//! Fuzzes the request parser for ten seconds, and checks that the fuzzer finds planted bugs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
@@ -14,12 +14,12 @@ use testkit::fuzz::Target;
 const TIME: Duration = Duration::from_secs(10);
 
 #[test]
-fn the_reader_of_requests_holds() {
+fn request_parser_survives_fuzzing() {
     testkit::fuzz::holds(REQUESTS, TIME);
 }
 
 #[test]
-fn the_corpus_has_every_kind_of_answer() {
+fn corpus_covers_every_kind_of_answer() {
     let parsed: Vec<_> = corpus().iter().map(|seed| parse(seed)).collect();
     assert!(parsed.iter().filter(|parsed| parsed.is_ok()).count() >= 10);
     assert!(
@@ -28,11 +28,11 @@ fn the_corpus_has_every_kind_of_answer() {
 }
 
 #[test]
-fn every_known_operation_is_one() {
+fn every_listed_operation_is_parsed() {
     for op in OPS {
         let refused = parse(format!(r#"{{"op":"{op}","no_such_field":1}}"#).as_bytes()).unwrap_err();
         assert_eq!(refused.code, Code::BadRequest, "{op}");
-        assert_eq!(refused.message, format!("not what {op} takes"));
+        assert_eq!(refused.message, format!("the fields of {op} are not valid"));
     }
 }
 
@@ -41,7 +41,7 @@ fn finds(parser: targets::Parser, problem: &str) {
 }
 
 #[test]
-fn a_planted_refusal_that_repeats_the_request_is_found() {
+fn fuzzer_finds_a_refusal_that_quotes_the_request() {
     let parser: targets::Parser = |bytes| {
         serde_json::from_slice(bytes).map_err(|error| {
             let mut refusal = parse(b"").unwrap_err();
@@ -49,15 +49,15 @@ fn a_planted_refusal_that_repeats_the_request_is_found() {
             refusal
         })
     };
-    finds(parser, "it repeats the request");
+    finds(parser, "the refusal quotes the request");
 }
 
 #[test]
-fn a_planted_reader_that_ignores_a_field_is_found() {
+fn fuzzer_finds_an_ignored_field() {
     let parser: targets::Parser = |bytes| {
         let Ok(Value::Object(mut request)) = serde_json::from_slice(bytes) else { return parse(bytes) };
         request.remove("most");
         parse(Value::Object(request).to_string().as_bytes())
     };
-    finds(parser, "it ignored something");
+    finds(parser, "the parser ignored a field");
 }

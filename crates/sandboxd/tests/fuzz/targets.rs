@@ -1,5 +1,5 @@
-//! What must hold of any bytes that are taken for a request: no panic; a refusal repeats nothing of them; what is
-//! accepted was understood as a whole, so that no field was ignored.
+//! The invariants of the request parser for any input: it does not panic, a refusal quotes nothing of the input,
+//! and no field of an accepted request was ignored.
 
 use std::ops::Range;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) const REQUESTS: Target<'_> = Target {
     shape: Shape { units: words_of, ..Shape::text(&[], 64 * 1024) },
 };
 
-/// Strings, other words, and single signs.
+/// Splits the input into strings, words and single characters.
 fn words_of(bytes: &[u8]) -> Vec<Range<usize>> {
     let (mut words, mut start) = (Vec::new(), 0);
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -50,7 +50,7 @@ pub(crate) fn holds(parser: Parser, input: &[u8]) -> Result<String, String> {
         Err(refusal) => {
             let text = serde_json::to_string(&refusal).map_err(|error| error.to_string())?;
             if text.contains(SECRET) {
-                return Err(format!("it repeats the request: {text}"));
+                return Err(format!("the refusal quotes the request: {text}"));
             }
             Ok(format!("{:?} {}", refusal.code, refusal.message))
         }
@@ -58,16 +58,16 @@ pub(crate) fn holds(parser: Parser, input: &[u8]) -> Result<String, String> {
             let given: Value = serde_json::from_slice(input).map_err(|error| error.to_string())?;
             let taken = serde_json::to_value(&request).map_err(|error| error.to_string())?;
             if !covers(&taken, &given) {
-                return Err(format!("it ignored something: {given} became {taken}"));
+                return Err(format!("the parser ignored a field: {given} became {taken}"));
             }
             let again = parser(taken.to_string().as_bytes());
-            again.map_err(|error| format!("not taken twice: {error}"))?;
+            again.map_err(|error| format!("the encoded request is not accepted: {error}"))?;
             Ok(format!("taken: {}", taken["op"]))
         }
     }
 }
 
-/// Whether all that was given was taken. Null is as good as nothing.
+/// Whether everything in `given` is also in `taken`. Null counts as absent.
 fn covers(taken: &Value, given: &Value) -> bool {
     match (taken, given) {
         (Value::Object(taken), Value::Object(given)) => given

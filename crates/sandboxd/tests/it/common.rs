@@ -1,4 +1,4 @@
-//! A sandbox of folders and a worker for each test.
+//! A sandbox of temporary folders with a worker, for each test.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use channel::{Key, Limits};
 use clock::{Clock, Rng};
 use sandboxd::Sandboxd;
-use sandboxd::client::{ClientError, Collected};
-use sandboxd::inside::{Options, Worker};
+use sandboxd::client::{ClientError, ExecResult};
 use sandboxd::protocol::{Code, Exec};
+use sandboxd::server::{Options, Worker};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -55,7 +55,7 @@ pub(crate) fn shell(script: &str) -> Exec {
     Exec { argv, timeout_ms: Some(20_000), ..Exec::default() }
 }
 
-pub(crate) async fn sh(client: &Sandboxd, script: &str) -> Collected {
+pub(crate) async fn sh(client: &Sandboxd, script: &str) -> ExecResult {
     client.run(shell(script), "", 64 * 1024 * 1024).await.unwrap()
 }
 
@@ -63,12 +63,12 @@ pub(crate) fn code<T>(result: Result<T, ClientError>) -> Code {
     match result {
         Err(ClientError::Refused(refusal)) => refusal.code,
         Err(error) => panic!("no refusal: {error}"),
-        Ok(_) => panic!("it was done"),
+        Ok(_) => panic!("the request was not refused"),
     }
 }
 
-/// Waits until something is so; ten seconds at most.
-pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until the condition holds, at most ten seconds.
+pub(crate) async fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     for _ in 0..500 {
         if so() {
             return;
@@ -78,8 +78,8 @@ pub(crate) async fn until(what: &str, mut so: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// Whether a process lives; the dead who wait to be reaped do not.
-pub(crate) fn lives(pid: &str) -> bool {
+/// Whether a process is running; zombies do not count.
+pub(crate) fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }

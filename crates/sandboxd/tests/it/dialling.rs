@@ -1,4 +1,4 @@
-//! Ports inside.
+//! Dialling ports inside the sandbox.
 
 use sandboxd::protocol::Code;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use crate::common::{code, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_flow_both_ways_and_each_way_ends_by_itself() {
+async fn each_direction_of_a_connection_ends_independently() {
     let sandbox = start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -15,7 +15,7 @@ async fn bytes_flow_both_ways_and_each_way_ends_by_itself() {
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut heard = Vec::new();
         socket.read_to_end(&mut heard).await.unwrap();
-        // Said after the other way has ended.
+        // Sent after the other direction has ended.
         socket.write_all(&heard).await.unwrap();
         heard.len()
     });
@@ -30,7 +30,7 @@ async fn bytes_flow_both_ways_and_each_way_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_behind_ipv6_answers_and_a_dropped_connection_is_seen() {
+async fn ipv6_server_is_reached_and_notices_a_dropped_connection() {
     let sandbox = start().await;
     let Ok(listener) = TcpListener::bind("[::1]:0").await else {
         println!("this host has no IPv6 loopback");
@@ -45,7 +45,7 @@ async fn a_server_behind_ipv6_answers_and_a_dropped_connection_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_and_ourselves_are_refused() {
+async fn closed_port_and_own_port_are_refused() {
     let sandbox = start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Environment files, by the vectors that were observed, with what we mend: quoting, and values that outlive a scrub.
+//! Environment files, checked against recorded examples, with two fixes: quoting, and values that survive a scrub.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -20,7 +20,7 @@ const TWO: &str = r#"[{"workspacePath":".","path":".env.local","format":"dotenv"
     "keys":[{"key":"A_KEY","required":true},{"key":"B_KEY","required":false},{"key":"C_KEY","required":false}]}]"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_are_applied_and_scrubbed_and_applied_again() {
+async fn files_are_applied_scrubbed_and_reapplied() {
     let sandbox = start().await;
     let client = &sandbox.client;
     std::fs::create_dir_all(sandbox.workspace().join(".git/info")).unwrap();
@@ -47,7 +47,7 @@ async fn files_are_applied_and_scrubbed_and_applied_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_that_is_missing_is_named_before_anything_is_written() {
+async fn all_missing_variables_are_named_before_any_write() {
     let sandbox = start().await;
     let many = spec(
         r#"[{"path":"one.env","keys":[{"key":"HERE","required":true}]},
@@ -63,7 +63,7 @@ async fn all_that_is_missing_is_named_before_anything_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_stay_within_and_bad_ones_are_found_before_anything_is_written() {
+async fn invalid_paths_are_refused_before_any_write() {
     let sandbox = start().await;
     symlink(sandbox.folder.path(), sandbox.workspace().join("out")).unwrap();
     for bad in ["../x", "/etc/x", "a/../../x"] {
@@ -83,7 +83,7 @@ async fn paths_stay_within_and_bad_ones_are_found_before_anything_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_keys_are_one_newline_and_plain_files_survive_a_scrub() {
+async fn empty_file_is_one_newline_and_plain_files_survive_a_scrub() {
     let sandbox = start().await;
     let files = spec(r#"[{"workspacePath":"app/web","path":"conf/.env","mode":"plain","keys":[]}]"#);
     let applied = sandbox.client.env_apply(files.clone(), values(&[])).await.unwrap();

@@ -1,22 +1,22 @@
-//! Programs: how they end, what they say, and that nobody survives a kill.
+//! Programs: their exit status and output, and that no process survives a kill.
 
 use std::time::Duration;
 
 use channel::Lane;
 use clock::Clock;
-use sandboxd::protocol::{Code, Ended, Exec, Place};
+use sandboxd::protocol::{Code, Exec, ExitReason, Place};
 
-use crate::common::{code, connect, lives, sh, shell, start, until};
+use crate::common::{code, connect, is_running, sh, shell, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exit_codes_signals_and_lanes_come_back() {
+async fn exit_codes_signals_and_lanes_are_reported() {
     let sandbox = start().await;
     let done = sh(&sandbox.client, "echo out; echo err >&2; exit 7").await;
     assert_eq!(
         (&*done.stdout, &*done.stderr, done.done.ended),
-        (&b"out\n"[..], &b"err\n"[..], Ended::Exit(7))
+        (&b"out\n"[..], &b"err\n"[..], ExitReason::Exit(7))
     );
-    assert_eq!(sh(&sandbox.client, "kill -SEGV $$").await.done.ended, Ended::Signal(11));
+    assert_eq!(sh(&sandbox.client, "kill -SEGV $$").await.done.ended, ExitReason::Signal(11));
     let merged = Exec { merge: true, ..shell("echo a; echo b >&2; echo c") };
     let done = sandbox.client.run(merged, "", 100).await.unwrap();
     assert_eq!((&*done.stdout, &*done.stderr), (&b"a\nb\nc\n"[..], &b""[..]));
@@ -27,7 +27,7 @@ async fn exit_codes_signals_and_lanes_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_environment_is_clean_and_the_folder_is_the_workspace() {
+async fn environment_is_clean_and_cwd_is_the_workspace() {
     let sandbox = start().await;
     let mut exec = shell("pwd; echo $ADDED; env | cut -d= -f1 | sort | tr '\\n' ' '");
     exec.env.insert("ADDED".to_owned(), "a b".to_owned());
@@ -45,7 +45,7 @@ async fn the_environment_is_clean_and_the_folder_is_the_workspace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_megabytes_come_whole_and_a_limit_cuts() {
+async fn ten_megabytes_arrive_complete_and_a_limit_truncates() {
     let sandbox = start().await;
     let clock = Clock::system();
     let done = sh(&sandbox.client, "seq 1 1500000; echo end >&2").await;
@@ -54,7 +54,7 @@ async fn ten_megabytes_come_whole_and_a_limit_cuts() {
     assert_eq!((&*done.stderr, done.done.truncated), (&b"end\n"[..], false));
     println!("{} bytes in {:?}", done.stdout.len(), clock.elapsed());
     let done = sandbox.client.run(shell("seq 1 1500000"), "", 1000).await.unwrap();
-    assert_eq!((done.stdout.len(), done.done.truncated, done.done.ended), (1000, true, Ended::Exit(0)));
+    assert_eq!((done.stdout.len(), done.done.truncated, done.done.ended), (1000, true, ExitReason::Exit(0)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,30 +63,30 @@ async fn input_is_echoed_and_its_end_is_seen() {
     let input: Vec<u8> = (0..3_000_000_u32).map(|number| number.to_le_bytes()[0]).collect();
     let done = sandbox.client.run(shell("cat"), input.clone(), 10_000_000).await.unwrap();
     assert!(done.stdout == input);
-    // A program that does not want its input holds nobody up.
+    // A program that does not read its input must not block.
     let done = sandbox.client.run(shell("exec <&-; echo no"), input, 1000).await.unwrap();
-    assert_eq!((&*done.stdout, done.done.ended), (&b"no\n"[..], Ended::Exit(0)));
+    assert_eq!((&*done.stdout, done.done.ended), (&b"no\n"[..], ExitReason::Exit(0)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_limit_kills_those_who_ignore_and_those_who_leave() {
+async fn time_limit_kills_stubborn_and_detached_processes() {
     let sandbox = start().await;
     let script = "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > ignores; while :; do sleep 1; done' & \
         setsid sh -c 'trap \"\" TERM; echo $$ > leaves; while :; do sleep 1; done' & \
         (setsid sh -c 'echo $$ > orphan; exec sleep 100' &) ; wait; while :; do sleep 1; done";
-    // Long enough for all three to have begun on a busy machine.
+    // Long enough for all three to start on a busy machine.
     let exec = Exec { timeout_ms: Some(3000), ..shell(script) };
     let run = sandbox.client.run(exec, "", 1000);
     let done = tokio::time::timeout(Duration::from_mins(1), run).await.unwrap().unwrap();
-    assert_eq!(done.done.ended, Ended::TimedOut);
+    assert_eq!(done.done.ended, ExitReason::TimedOut);
     for name in ["ignores", "leaves", "orphan"] {
         let pid = std::fs::read_to_string(sandbox.workspace().join(name)).unwrap();
-        assert!(!lives(&pid), "{name} lives");
+        assert!(!is_running(&pid), "{name} still runs");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signals_reach_the_group_and_kill_reaches_all() {
+async fn signals_reach_the_group_and_kill_reaches_all_descendants() {
     let sandbox = start().await;
     let mut handle = sandbox
         .client
@@ -96,33 +96,33 @@ async fn signals_reach_the_group_and_kill_reaches_all() {
     assert_eq!(handle.output.next().await.unwrap().unwrap().1, "ready\n");
     handle.control.signal(10).await.unwrap();
     assert_eq!(handle.output.next().await.unwrap().unwrap().1, "got\n");
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Exit(3));
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(3));
     let script =
         "setsid sh -c 'echo $$ > left; sleep 100' & while [ ! -s left ]; do sleep 0.05; done; echo go; wait";
     let mut handle = sandbox.client.exec(shell(script)).await.unwrap();
     assert_eq!(handle.output.next().await.unwrap().unwrap().1, "go\n");
     handle.control.signal(9).await.unwrap();
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Signal(9));
-    assert!(!lives(&std::fs::read_to_string(sandbox.workspace().join("left")).unwrap()));
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Signal(9));
+    assert!(!is_running(&std::fs::read_to_string(sandbox.workspace().join("left")).unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_loses_interest_ends_the_program() {
+async fn dropping_the_handle_or_channel_kills_the_program() {
     let sandbox = start().await;
     let pid_in = |name: &str| std::fs::read_to_string(sandbox.workspace().join(name)).unwrap_or_default();
     let mut handle = sandbox.client.exec(shell("echo $$ > one; echo; exec sleep 100")).await.unwrap();
     handle.output.next().await.unwrap();
     drop(handle);
-    until("the program ends with its handle", || !lives(&pid_in("one"))).await;
+    wait_until("the program ends when its handle is dropped", || !is_running(&pid_in("one"))).await;
     let other = connect(sandbox.port).await;
     let mut handle = other.exec(shell("echo $$ > two; echo; exec sleep 100")).await.unwrap();
     handle.output.next().await.unwrap();
     drop((handle, other));
-    until("the program ends with its channel", || !lives(&pid_in("two"))).await;
+    wait_until("the program ends when its channel is closed", || !is_running(&pid_in("two"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_left_behind_does_not_hold_the_answer_up() {
+async fn leftover_process_does_not_delay_the_answer() {
     let sandbox = start().await;
     let run = sh(&sandbox.client, "sleep 1000 & echo started");
     let done = tokio::time::timeout(Duration::from_mins(1), run).await.unwrap();
@@ -130,7 +130,7 @@ async fn somebody_left_behind_does_not_hold_the_answer_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_stops_the_writer_and_can_still_kill() {
+async fn slow_reader_blocks_the_writer_and_can_still_kill_it() {
     let sandbox = start().await;
     let mut handle = sandbox.client.exec(shell("echo $$ > pid; exec yes")).await.unwrap();
     handle.output.next().await.unwrap();
@@ -139,9 +139,9 @@ async fn a_slow_reader_stops_the_writer_and_can_still_kill() {
         let io = std::fs::read_to_string(format!("/proc/{}/io", pid.trim())).unwrap();
         io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap()
     };
-    // It fills what the channel may hold and then waits, however often one looks.
+    // The writer fills the channel's window and then blocks, however often we check.
     let (mut before, mut same) = (0, 0);
-    until("the writer stands still", || {
+    wait_until("the writer blocks", || {
         let now = written();
         same = if now == before { same + 1 } else { 0 };
         before = now;
@@ -156,13 +156,13 @@ async fn a_slow_reader_stops_the_writer_and_can_still_kill() {
         assert_eq!(lane, Lane::Main);
         bytes += piece.len();
     }
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Signal(9));
-    println!("{bytes} bytes were under way");
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Signal(9));
+    println!("{bytes} bytes were in flight");
     assert!(bytes < 2 << 20, "{bytes}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_at_once() {
+async fn many_concurrent_programs() {
     let sandbox = start().await;
     let mut all = tokio::task::JoinSet::new();
     for number in 0..100 {
@@ -170,7 +170,7 @@ async fn many_at_once() {
         all.spawn(async move {
             let done = sh(&client, &format!("echo {number}; exit {number}")).await;
             assert_eq!(done.stdout, format!("{number}\n").as_bytes());
-            assert_eq!(done.done.ended, Ended::Exit(number));
+            assert_eq!(done.done.ended, ExitReason::Exit(number));
         });
     }
     all.join_all().await;

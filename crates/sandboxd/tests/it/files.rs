@@ -1,4 +1,4 @@
-//! Files: what is read and written, and that nothing leads out of the roots.
+//! Files: reading and writing, and that no path leads out of the roots.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use sandboxd::protocol::{Code, Kind, MAX_FILE, Place};
 use crate::common::{code, start};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_written_is_read_in_whole_or_in_part() {
+async fn written_file_is_read_completely_or_in_part() {
     let sandbox = start().await;
     let client = &sandbox.client;
     let content: Vec<u8> = (0..5_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
@@ -25,13 +25,17 @@ async fn what_is_written_is_read_in_whole_or_in_part() {
     client.write_file(place(), "short", None).await.unwrap();
     let file = sandbox.workspace().join("a/b/c.bin");
     assert_eq!(std::fs::read(&file).unwrap(), b"short");
-    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o750, "the mode is kept");
+    assert_eq!(
+        file.metadata().unwrap().permissions().mode() & 0o777,
+        0o750,
+        "the mode of the replaced file must be kept"
+    );
     client.write_file(Place::home(".profile"), "", None).await.unwrap();
     assert_eq!(client.stat(Place::home(".profile")).await.unwrap().size, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn folders_are_listed_made_moved_and_removed() {
+async fn folders_are_created_listed_moved_and_removed() {
     let sandbox = start().await;
     let client = &sandbox.client;
     client.mkdir(Place::workspace("x/y/z")).await.unwrap();
@@ -55,11 +59,15 @@ async fn folders_are_listed_made_moved_and_removed() {
         std::fs::write(sandbox.workspace().join(format!("a-rather-long-name-{number}")), "").unwrap();
     }
     let listing = client.list(Place::workspace(""), 5000).await.unwrap();
-    assert_eq!((listing.entries.len(), listing.truncated), (3000, false), "longer than a frame");
+    assert_eq!(
+        (listing.entries.len(), listing.truncated),
+        (3000, false),
+        "a listing longer than a frame must arrive"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_link_and_no_path_leads_out() {
+async fn no_symlink_or_path_leaves_the_root() {
     let sandbox = start().await;
     let client = &sandbox.client;
     let outside = sandbox.folder.path().join("outside");
@@ -95,7 +103,7 @@ async fn no_link_and_no_path_leads_out() {
     assert_eq!(code(client.mkdir(Place::workspace("absolute/made")).await), Code::Escapes);
     let to_outside = client.rename(Place::workspace("inner"), Place::workspace("absolute/inner")).await;
     assert!(matches!(code(to_outside), Code::Escapes | Code::NotADirectory));
-    // A link that stays within is read through, and never written through.
+    // A symlink that stays inside is followed for reading, and never for writing.
     std::fs::write(workspace.join("inner/text"), "inner").unwrap();
     assert_eq!(client.read_file(Place::workspace("within/text"), 0, 10).await.unwrap().bytes, b"inner");
     assert_eq!(code(client.write_file(Place::workspace("within/text"), "x", None).await), Code::Escapes);
@@ -105,7 +113,7 @@ async fn no_link_and_no_path_leads_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_is_swapped_for_a_link_all_the_time_never_leads_out() {
+async fn folder_swapped_for_a_symlink_never_leaves_the_root() {
     let sandbox = start().await;
     let outside = sandbox.folder.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -137,19 +145,19 @@ async fn a_folder_that_is_swapped_for_a_link_all_the_time_never_leads_out() {
         let _ = sandbox.client.remove(Place::workspace("dir/new"), true).await;
     }
     let escaped = std::fs::read_dir(&outside).unwrap().count();
-    // The same without care leads out, or this would prove nothing.
+    // The control experiment: without the protection, the race leads outside.
     for _ in 0..1000 {
         let _ = std::fs::write(workspace.join("dir/careless"), "x");
     }
     stop.store(true, Ordering::SeqCst);
     let swaps = swapping.join().unwrap();
     println!("{written} written, {refused} refused, {swaps} swaps");
-    assert_eq!(escaped, 0, "something is outside");
+    assert_eq!(escaped, 0, "a file was created outside of the root");
     assert!(written > 0 && refused > 0 && outside.join("careless").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifos_devices_and_folders_are_no_files() {
+async fn fifos_devices_and_folders_are_refused_as_files() {
     let sandbox = start().await;
     let workspace = sandbox.workspace();
     mknodat(CWD, workspace.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -165,7 +173,7 @@ async fn fifos_devices_and_folders_are_no_files() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_huge_file_is_read_only_in_parts_and_a_failed_write_leaves_nothing() {
+async fn huge_file_is_read_in_parts_and_failed_write_leaves_nothing() {
     let sandbox = start().await;
     let workspace = sandbox.workspace();
     let file = std::fs::File::create(workspace.join("huge")).unwrap();
@@ -180,14 +188,14 @@ async fn a_huge_file_is_read_only_in_parts_and_a_failed_write_leaves_nothing() {
     assert_ne!(
         workspace.join("kept").metadata().unwrap().ino(),
         inode,
-        "it is another file, put in place whole"
+        "a write must replace the file atomically"
     );
     let cut = crate::hostile::write_with_limit(sandbox.port, "kept", 10, 1000).await;
     assert!(cut.contains("too_large"), "{cut}");
     let names = || -> Vec<_> {
         std::fs::read_dir(&workspace).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     };
-    crate::hostile::write_and_break_off(sandbox.port, "kept", || names().len() == 2).await;
-    crate::common::until("the draft is gone", || names() == ["kept"]).await;
+    crate::hostile::write_and_disconnect(sandbox.port, "kept", || names().len() == 2).await;
+    crate::common::wait_until("the temporary file is removed", || names() == ["kept"]).await;
     assert_eq!(std::fs::read(workspace.join("kept")).unwrap(), b"new");
 }

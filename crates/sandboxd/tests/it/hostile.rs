@@ -1,4 +1,4 @@
-//! Those who know no key, and those who know it and talk nonsense.
+//! Peers without the key, and peers with the key that send invalid data.
 
 use std::time::Duration;
 
@@ -33,17 +33,17 @@ pub(crate) async fn write_with_limit(port: u16, path: &str, most: u64, size: usi
     String::from_utf8(stream.receiver.outcome().await.unwrap().to_vec()).unwrap()
 }
 
-/// Breaks off once `begun` says that the sandbox has begun to write.
-pub(crate) async fn write_and_break_off(port: u16, path: &str, begun: impl FnMut() -> bool) {
+/// Disconnects once `begun` says that the server has started to write.
+pub(crate) async fn write_and_disconnect(port: u16, path: &str, begun: impl FnMut() -> bool) {
     let caller = raw(port).await;
     let request = format!(r#"{{"op":"write","place":{{"root":"workspace","path":"{path}"}}}}"#);
     let mut stream = caller.open(request).await.unwrap();
     stream.sender.send(Lane::Main, vec![1; 1000]).await.unwrap();
-    crate::common::until("the draft is there", begun).await;
+    crate::common::wait_until("the temporary file exists", begun).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_key_there_is_nothing() {
+async fn peer_without_the_key_gets_nothing() {
     let sandbox = start().await;
     let socket = TcpStream::connect(("127.0.0.1", sandbox.port)).await.unwrap();
     let refused = Sandboxd::connect(socket, &Key::new([8; 32]), Limits::default(), &Rng::system()).await;
@@ -52,12 +52,12 @@ async fn without_the_key_there_is_nothing() {
     socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut heard = Vec::new();
     let _ = tokio::time::timeout(Duration::from_secs(8), socket.read_to_end(&mut heard)).await.unwrap();
-    assert!(heard.len() < 100, "a greeting at most");
+    assert!(heard.len() < 100, "a peer without the key must get a greeting at most");
     assert_eq!(sh(&sandbox.client, "echo on").await.stdout, b"on\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_without_the_key_does_not_keep_the_host_out() {
+async fn many_peers_without_the_key_do_not_block_the_gateway() {
     let sandbox = start().await;
     let mut crowd = Vec::new();
     for _ in 0..300 {
@@ -80,7 +80,7 @@ async fn the_newest_channels_replace_the_oldest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nonsense_is_refused_and_the_channel_lives_on() {
+async fn invalid_requests_are_refused_and_the_channel_survives() {
     let sandbox = start().await;
     let caller = raw(sandbox.port).await;
     let deep = format!(r#"{{"op":"status","x":{}1{}}}"#, "[".repeat(20_000), "]".repeat(20_000));
@@ -115,8 +115,8 @@ async fn nonsense_is_refused_and_the_channel_lives_on() {
     assert!(ask(&caller, r#"{"op":"status"}"#).await.starts_with(r#"{"ok":"#));
 }
 
-/// An inside that has been taken over: it knows the key and answers whatever it likes.
-async fn liar(behave: impl AsyncFn(channel::Stream) + Send + Sync + 'static) -> Sandboxd {
+/// A compromised server: it knows the key and sends arbitrary answers.
+async fn hostile_server(behave: impl AsyncFn(channel::Stream) + Send + Sync + 'static) -> Sandboxd {
     let (near, far) = tokio::io::duplex(100_000);
     let (key, rng) = (Key::new(KEY), Rng::system());
     let (client, accepted) = tokio::join!(
@@ -130,34 +130,35 @@ async fn liar(behave: impl AsyncFn(channel::Stream) + Send + Sync + 'static) -> 
             behave(stream).await;
         }
     });
-    client.unwrap().with_patience(Duration::from_millis(300))
+    client.unwrap().with_timeout(Duration::from_millis(300))
 }
 
 #[tokio::test]
-async fn a_lying_inside_is_found_out() {
+async fn invalid_answers_of_the_server_are_detected() {
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {
-            let client = liar(async |stream| stream.finish("nonsense").unwrap()).await;
-            assert!(matches!(client.status().await, Err(ClientError::Nonsense(_))));
+            let client = hostile_server(async |stream| stream.finish("nonsense").unwrap()).await;
+            assert!(matches!(client.status().await, Err(ClientError::InvalidAnswer(_))));
             let refusal = r#"{"refused":{"code":"brand_new","message":"a\u001b[31mb"}}"#;
-            let client = liar(async move |stream| stream.finish(refusal).unwrap()).await;
+            let client = hostile_server(async move |stream| stream.finish(refusal).unwrap()).await;
             let error = client.status().await.unwrap_err().to_string();
             assert_eq!(error, "the sandbox refused: Other: a [31mb");
-            let client = liar(
-                async |mut stream| {
-                    while stream.sender.send(Lane::Main, vec![0; 60_000]).await.is_ok() {}
-                },
-            )
-            .await
-            .with_patience(Duration::from_secs(20));
+            let client =
+                hostile_server(
+                    async |mut stream| {
+                        while stream.sender.send(Lane::Main, vec![0; 60_000]).await.is_ok() {}
+                    },
+                )
+                .await
+                .with_timeout(Duration::from_secs(20));
             let place = Place::workspace("x");
             assert!(matches!(
                 client.read_file(place.clone(), 0, 1000).await,
                 Err(ClientError::TooLarge(1000))
             ));
             assert!(matches!(client.status().await, Err(ClientError::TooLarge(_))));
-            let client = liar(async |stream| {
+            let client = hostile_server(async |stream| {
                 tokio::time::sleep(Duration::from_mins(1)).await;
                 drop(stream);
             })
@@ -165,7 +166,7 @@ async fn a_lying_inside_is_found_out() {
             assert!(matches!(client.status().await, Err(ClientError::TimedOut)));
             let listing =
                 r#"{"ok":{"entries":[{"name":"../up","kind":"file","size":1,"mode":1,"modified":1}]}}"#;
-            let client = liar(async move |stream| stream.finish(listing).unwrap()).await;
+            let client = hostile_server(async move |stream| stream.finish(listing).unwrap()).await;
             assert_eq!(client.list(place, 10).await.unwrap().entries, []);
         })
         .await;

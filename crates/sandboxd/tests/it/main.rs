@@ -1,4 +1,4 @@
-//! A real worker on a real loopback port, and the client against it.
+//! A real worker on a loopback port, and the client connected to it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]

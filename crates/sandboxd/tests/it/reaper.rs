@@ -1,4 +1,4 @@
-//! The real program: PID 1 and its worker as processes of their own.
+//! The real program: PID 1 and its worker as separate processes.
 
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use sandboxd::Sandboxd;
-use sandboxd::inside::startup;
 use sandboxd::protocol::{Restart, ServiceSpec};
+use sandboxd::server::startup;
 use tokio::net::TcpStream;
 
-use crate::common::{KEY, connect, lives, options, sh, until};
+use crate::common::{KEY, connect, is_running, options, sh, wait_until};
 
 struct Process {
     child: Running,
@@ -20,7 +20,7 @@ struct Process {
     folder: tempfile::TempDir,
 }
 
-/// A test that fails leaves nothing behind.
+/// Kills the process when a test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -30,27 +30,27 @@ impl Drop for Running {
     }
 }
 
-/// As this uid, if root runs the test: root could look into anything.
-const ORDINARY: u32 = 12_345;
+/// The uid to use if root runs the tests, because root could inspect any process.
+const UNPRIVILEGED_UID: u32 = 12_345;
 
 async fn launch() -> Process {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let options = sandboxd::inside::Options { port, ..options(&folder) };
-    // An ordinary user may not reach the folder where it was built.
+    let options = sandboxd::server::Options { port, ..options(&folder) };
+    // An unprivileged user may not be able to read the build folder.
     let program = folder.path().join("program");
-    // Copied by another process: a child that a neighbouring test starts meanwhile would hold a file of ours open for
-    // writing, and what is open for writing cannot be run.
+    // Copied by another process: a child that a parallel test forks meanwhile would inherit our file handle, and a
+    // file that is open for writing cannot be executed (ETXTBSY).
     assert!(
         Command::new("cp").arg(env!("CARGO_BIN_EXE_sandboxd-test")).arg(&program).status().unwrap().success()
     );
     let mut command = Command::new(&program);
-    command.arg(sandboxd::inside::WORD);
+    command.arg(sandboxd::server::SUBCOMMAND);
     if getuid().is_root() {
         for path in ["", "home", "home/workspace"] {
-            chown(folder.path().join(path), Some(ORDINARY), Some(ORDINARY)).unwrap();
+            chown(folder.path().join(path), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
         }
-        command.uid(ORDINARY).gid(ORDINARY);
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
     let mut child = Running(command.stdin(Stdio::piped()).spawn().unwrap());
     child.0.stdin.take().unwrap().write_all(&startup(&KEY, &options).unwrap()).unwrap();
@@ -60,10 +60,10 @@ async fn launch() -> Process {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never listened");
+    panic!("the worker never listened");
 }
 
-/// Parent and state of every process that has this parent.
+/// The children of this process, with their states.
 fn children_of(parent: u32) -> Vec<(u32, char)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -80,16 +80,16 @@ fn children_of(parent: u32) -> Vec<(u32, char)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn orphans_are_reaped_and_the_end_of_the_worker_is_the_end() {
+async fn orphans_are_reaped_and_pid_1_ends_with_the_worker() {
     let mut process = launch().await;
     let init = process.child.0.id();
-    // Each leaves a grandchild behind that ends later, or at once.
+    // Each leaves a grandchild behind that exits later, or immediately.
     for _ in 0..20 {
         sh(&process.client, "(sleep 0.2 >/dev/null 2>&1 &); (true &); exit 0").await;
     }
-    until("only the worker is left", || children_of(init).len() == 1).await;
+    wait_until("only the worker is left", || children_of(init).len() == 1).await;
     let [(worker, _)] = children_of(init)[..] else { panic!("{:?}", children_of(init)) };
-    assert_eq!(children_of(worker), [], "the worker reaps its own");
+    assert_eq!(children_of(worker), [], "the worker must reap its own children");
     let memory = process.client.status().await.unwrap().memory_bytes;
     println!("resident memory of the worker: {} KiB", memory / 1024);
     kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
@@ -98,7 +98,7 @@ async fn orphans_are_reaped_and_the_end_of_the_worker_is_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_inside_sees_the_key() {
+async fn key_is_not_visible_to_other_processes() {
     let mut process = launch().await;
     let init = process.child.0.id();
     let [(worker, _)] = children_of(init)[..] else { panic!("{:?}", children_of(init)) };
@@ -110,10 +110,10 @@ async fn nobody_inside_sees_the_key() {
         }
         match std::fs::read_link(format!("/proc/{pid}/fd/0")) {
             Ok(input) => assert_eq!(input.to_str(), Some("/dev/null")),
-            // Only root may look.
+            // Only root may read the link.
             Err(error) => assert!(!getuid().is_root(), "{error}"),
         }
-        // Not dumpable: its entries belong to root, whoever runs it.
+        // The `/proc` entries of a process that is not dumpable belong to root.
         let owner = std::fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid();
         assert_eq!(owner, 0);
     }
@@ -133,7 +133,7 @@ async fn nobody_inside_sees_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn termination_stops_the_services_first() {
+async fn sigterm_stops_the_services_first() {
     let mut process = launch().await;
     let command =
         "trap 'echo bye > ended; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done".to_owned();
@@ -142,18 +142,18 @@ async fn termination_stops_the_services_first() {
     process.client.service_start(spec).await.unwrap();
     let workspace = process.folder.path().join("home/workspace");
     let pid = || std::fs::read_to_string(workspace.join("pid")).unwrap_or_default();
-    until("the service runs", || pid().ends_with('\n')).await;
+    wait_until("the service runs", || pid().ends_with('\n')).await;
     let pid = pid();
     kill_process(Pid::from_child(&process.child.0), Signal::TERM).unwrap();
     assert_eq!(process.child.0.wait().unwrap().code(), Some(0));
     assert_eq!(std::fs::read_to_string(workspace.join("ended")).unwrap(), "bye\n");
-    assert!(!lives(&pid));
+    assert!(!is_running(&pid));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_worker_does_not_outlive_its_parent() {
     let process = launch().await;
-    let [(worker, _)] = children_of(process.child.0.id())[..] else { panic!("there is not one worker") };
+    let [(worker, _)] = children_of(process.child.0.id())[..] else { panic!("expected exactly one worker") };
     drop(process);
-    until("the worker is gone", || !lives(&worker.to_string())).await;
+    wait_until("the worker is gone", || !is_running(&worker.to_string())).await;
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sandboxd::client::ExecHandle;
-use sandboxd::protocol::{Ended, Exec, Size};
+use sandboxd::protocol::{Exec, ExitReason, Size};
 use tokio::time::timeout;
 
 use crate::common::{shell, start};
 
-/// Reads on until the text has been seen.
-async fn see(handle: &mut ExecHandle, wanted: &str) -> String {
+/// Reads until the output contains `wanted`.
+async fn read_until(handle: &mut ExecHandle, wanted: &str) -> String {
     let mut seen = String::new();
     let reading = async {
         while !seen.contains(wanted) {
@@ -27,57 +27,57 @@ fn terminal(script: &str) -> Exec {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_terminal_has_its_size_and_gets_a_new_one() {
+async fn terminal_reports_its_size_and_resizes() {
     let sandbox = start().await;
     let script =
         "stty size; trap 'stty size; exit 5' WINCH; tty > /dev/null && echo tty; while :; do sleep 0.1; done";
     let mut handle = sandbox.client.exec(terminal(script)).await.unwrap();
-    let seen = see(&mut handle, "tty").await;
+    let seen = read_until(&mut handle, "tty").await;
     assert!(seen.starts_with("25 81\r\n"), "{seen:?}");
     handle.control.resize(132, 50).await.unwrap();
-    see(&mut handle, "50 132").await;
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Exit(5));
+    read_until(&mut handle, "50 132").await;
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(5));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn control_c_reaches_the_foreground_job_and_the_shell_goes_on() {
+async fn control_c_interrupts_the_foreground_job_and_the_shell_survives() {
     let sandbox = start().await;
     let prompt = [("PS1".to_owned(), "$ ".to_owned())].into();
     let argv = ["/bin/bash", "--norc", "--noprofile", "-i"].map(str::to_owned).to_vec();
     let mut handle = sandbox.client.exec(Exec { argv, env: prompt, ..terminal("") }).await.unwrap();
-    // Said by the job itself: it is in the foreground by then.
+    // The job prints this itself, so it is in the foreground by then.
     handle.stdin.write("sh -c \"echo re''ady; exec sleep 1000\"\n").await.unwrap();
-    see(&mut handle, "ready\r\n").await;
+    read_until(&mut handle, "ready\r\n").await;
     handle.stdin.write("\u{3}").await.unwrap();
-    // A signal flushes what was typed ahead, so this waits for the shell to ask again.
-    see(&mut handle, "$ ").await;
+    // A signal discards typed-ahead input, so wait for the next prompt.
+    read_until(&mut handle, "$ ").await;
     handle.stdin.write("echo status $?\n").await.unwrap();
-    let seen = see(&mut handle, "status 130").await;
+    let seen = read_until(&mut handle, "status 130").await;
     assert!(!seen.contains("no job control"), "{seen:?}");
     handle.stdin.write("exit 9\n").await.unwrap();
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Exit(9));
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(9));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_of_input_ends_a_reader_and_dropping_ends_all() {
+async fn end_of_input_ends_a_reader_and_dropping_ends_the_program() {
     let sandbox = start().await;
     let mut handle = sandbox.client.exec(terminal("cat; echo over")).await.unwrap();
     handle.stdin.write("line\n").await.unwrap();
     handle.stdin.close();
-    see(&mut handle, "over").await;
-    assert_eq!(handle.output.done().await.unwrap().ended, Ended::Exit(0));
+    read_until(&mut handle, "over").await;
+    assert_eq!(handle.output.done().await.unwrap().ended, ExitReason::Exit(0));
     let mut handle = sandbox.client.exec(terminal("echo $$ > pid; echo up; sleep 100")).await.unwrap();
-    see(&mut handle, "up").await;
+    read_until(&mut handle, "up").await;
     drop(handle);
     let pid = std::fs::read_to_string(sandbox.workspace().join("pid")).unwrap();
-    crate::common::until("the terminal's program ends", || !crate::common::lives(&pid)).await;
+    crate::common::wait_until("the terminal's program ends", || !crate::common::is_running(&pid)).await;
 }
 
-/// What is started by `nohup … &` ignores these, and so would everything that it starts.
+/// A program started by `nohup … &` ignores these signals, and its children would inherit that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn control_c_works_although_the_supervisor_was_started_without_it() {
+async fn control_c_works_even_if_the_server_was_started_ignoring_it() {
     let this = std::env::current_exe().unwrap();
-    let again = "trap '' INT QUIT HUP; exec \"$0\" --exact terminal::control_c_reaches_the_foreground_job_and_the_shell_goes_on";
+    let again = "trap '' INT QUIT HUP; exec \"$0\" --exact terminal::control_c_interrupts_the_foreground_job_and_the_shell_survives";
     let mut shell = tokio::process::Command::new("bash");
     let ran =
         timeout(Duration::from_mins(3), shell.args(["-c", again]).arg(this).output()).await.unwrap().unwrap();

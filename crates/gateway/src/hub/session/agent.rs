@@ -91,7 +91,7 @@ impl Session {
     /// Why the session's sandbox was ended, where the gateway did it because it took too much.
     pub(super) async fn ended_for(&self) -> Option<String> {
         let id = crate::runtime::sandbox_of(&self.record).ok()?;
-        self.app.sandboxes.provider.ended_for(&id).await
+        self.app.sandboxes.provider.stop_reason(&id).await
     }
 
     async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use channel::Key;
 use clock::{Clock, Rng};
 use egress::{AddressPolicy, Config, Limits, Mode, Rules, SystemResolver};
-use sandbox::{Capabilities, Ensured, ExpiryOwner, Isolation, Listed, Provider};
-use sandboxd::inside::Worker;
-use sandboxd::protocol::{Ended, Exec};
+use sandbox::{Capabilities, EnsureOutcome, ExpiryOwner, Isolation, Provider, SandboxInfo};
+use sandboxd::protocol::{Exec, ExitReason};
+use sandboxd::server::Worker;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::network::{Counted, proxy_of};
@@ -34,7 +34,7 @@ async fn connections_beyond_those_that_are_served_wait_and_are_not_dropped() {
     let mut ours = Vec::new();
     for _ in 0..=SERVED {
         let (one, other) = tokio::io::duplex(4096);
-        to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
+        to.send(InjectedConnection { port: PROXY, stream: Box::new(other) }).await.unwrap();
         ours.push(one);
     }
     for mut stream in ours {
@@ -59,7 +59,7 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     let (to, injected) = mpsc::channel(1);
     let serving = tokio::spawn(serve(injected, served));
     let (mut ours, other) = tokio::io::duplex(4096);
-    to.send(Injected { port: PROXY, stream: Box::new(other) }).await.unwrap();
+    to.send(InjectedConnection { port: PROXY, stream: Box::new(other) }).await.unwrap();
     ours.write_all(format!("CONNECT {host} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
     let (mut reached, _) = origin.accept().await.unwrap();
     let mut answer = [0; 12];
@@ -69,14 +69,14 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     reached.read_exact(&mut [0; 5]).await.unwrap();
     way_out.close().await;
     let recorded = futures_util::FutureExt::now_or_never(records.next()).flatten();
-    let Some(egress::News::Record(record)) = recorded else { panic!("{recorded:?}") };
-    assert_eq!((record.ended, record.bytes_up), (egress::Ended::Cancelled, 5));
+    let Some(egress::RecordItem::Record(record)) = recorded else { panic!("{recorded:?}") };
+    assert_eq!((record.ended, record.bytes_up), (egress::RequestEnd::Cancelled, 5));
     serving.abort();
 }
 
 /// A provider of one sandbox, which is wherever the test says.
 struct Fake {
-    ensured: Ensured,
+    ensured: EnsureOutcome,
     /// Where its supervisor listens; `None` where it cannot be reached.
     supervisor: Option<u16>,
     dialled: AtomicU32,
@@ -84,7 +84,7 @@ struct Fake {
 }
 
 impl Fake {
-    fn new(ensured: Ensured, supervisor: Option<u16>) -> Arc<Self> {
+    fn new(ensured: EnsureOutcome, supervisor: Option<u16>) -> Arc<Self> {
         let (dialled, undone) = (AtomicU32::default(), std::sync::Mutex::default());
         Arc::new(Self { ensured, supervisor, dialled, undone })
     }
@@ -112,7 +112,7 @@ impl Provider for Fake {
         }
     }
 
-    async fn ensure(&self, _: &Spec) -> Result<Ensured, SandboxError> {
+    async fn ensure(&self, _: &Spec) -> Result<EnsureOutcome, SandboxError> {
         Ok(self.ensured.clone())
     }
 
@@ -142,7 +142,7 @@ impl Provider for Fake {
         Ok(())
     }
 
-    async fn list(&self) -> Result<Vec<Listed>, SandboxError> {
+    async fn list(&self) -> Result<Vec<SandboxInfo>, SandboxError> {
         Ok(Vec::new())
     }
 
@@ -153,7 +153,7 @@ impl Provider for Fake {
         Ok(Box::new(stream.map_err(|error| SandboxError::Refused { port, kind: error.kind() })?))
     }
 
-    async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<Injected>, SandboxError> {
+    async fn listeners(&self, _: &SandboxId) -> Result<mpsc::Receiver<InjectedConnection>, SandboxError> {
         Ok(mpsc::channel(1).1)
     }
 }
@@ -165,7 +165,7 @@ async fn a_start_that_does_not_become_ready_removes_only_files_that_it_made() {
         [(true, false, vec![]), (false, false, vec!["processes"]), (false, true, vec!["files"])]
     {
         let id = SandboxId::new("one").unwrap();
-        let fake = Fake::new(Ensured { id: id.clone(), recovered, made_files }, None);
+        let fake = Fake::new(EnsureOutcome { id: id.clone(), recovered, made_files }, None);
         let wanted = Wanted {
             id,
             env: BTreeMap::new(),
@@ -193,14 +193,14 @@ async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
     let worker = Worker::bind(&options, key.clone(), clock, rng.clone()).await.unwrap();
     let port = worker.port();
     tokio::spawn(worker.run());
-    let ensured = Ensured { id: id.clone(), recovered: true, made_files: false };
+    let ensured = EnsureOutcome { id: id.clone(), recovered: true, made_files: false };
     let fake = Fake::new(ensured, Some(port));
     let sandboxes = Sandboxes::of(fake.clone(), folder.path());
     let line = Line { port, channel: Mutex::new(ended(&key, &rng).await) };
     for _ in 0..2 {
         let inside = line.reach(&sandboxes, &id).await.unwrap();
         let exec = Exec { argv: vec!["/bin/true".to_owned()], timeout_ms: Some(20_000), ..Exec::default() };
-        assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, Ended::Exit(0));
+        assert_eq!(inside.run(exec, "", 0).await.unwrap().done.ended, ExitReason::Exit(0));
     }
     assert_eq!(fake.dialled.load(Ordering::SeqCst), 1);
 }

@@ -1,4 +1,4 @@
-//! The numbers of the kernel calls in question, by architecture, as `seccompiler` takes numbers only.
+//! System call numbers by architecture, because `seccompiler` accepts only numbers.
 
 pub(super) use arch::{CLONE, CLONE3, IO_SETUP, IOCTL, REFUSED, SHMGET, SOCKET, SOCKETPAIR};
 

@@ -1,4 +1,4 @@
-//! A folder that a sandbox has to have, whatever it did to it the last time: it cannot start without.
+//! Ensures that a folder which a sandbox needs to start exists, whatever the sandbox did to it before.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -7,15 +7,15 @@ use std::path::Path;
 use rustix::fs::{FileType, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
-use super::opened::{HANDLE, change_rights};
-use super::{Owner, TreeError, kind, look};
+use super::permissions::{HANDLE, set_permissions};
+use super::{Owner, TreeError, kind, stat_entry};
 
-/// Makes the folder `name` in `top`, if it is not there. What is no folder is moved aside, and nothing is lost. Both can be
-/// entered by their owner afterwards. Nothing inside may run meanwhile.
-pub(crate) fn keep_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(), TreeError> {
+/// Creates the folder `name` in `top` if it does not exist. Anything else with that name is renamed, so that
+/// nothing is lost. Afterwards the owner can access both. No program inside may run meanwhile.
+pub(crate) fn ensure_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(), TreeError> {
     let top = rustix::fs::open(top, HANDLE | OFlags::DIRECTORY, Mode::empty())?;
-    open_up(&top)?;
-    match look(&top, name).map(|stat| kind(&stat)) {
+    ensure_accessible(&top)?;
+    match stat_entry(&top, name).map(|stat| kind(&stat)) {
         Ok(FileType::Directory) => {}
         Ok(_) => {
             move_aside(&top, name)?;
@@ -24,12 +24,12 @@ pub(crate) fn keep_folder(top: &Path, name: &CStr, owner: Owner) -> Result<(), T
         Err(Errno::NOENT) => make(&top, name, owner)?,
         Err(error) => return Err(error.into()),
     }
-    Ok(open_up(&rustix::fs::openat(&top, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?)?)
+    Ok(ensure_accessible(&rustix::fs::openat(&top, name, HANDLE | OFlags::DIRECTORY, Mode::empty())?)?)
 }
 
-fn open_up(folder: &OwnedFd) -> Result<(), Errno> {
+fn ensure_accessible(folder: &OwnedFd) -> Result<(), Errno> {
     let mode = rustix::fs::fstat(folder)?.st_mode & 0o7777;
-    if mode & 0o700 == 0o700 { Ok(()) } else { change_rights(folder, Mode::from_raw_mode(mode | 0o700)) }
+    if mode & 0o700 == 0o700 { Ok(()) } else { set_permissions(folder, Mode::from_raw_mode(mode | 0o700)) }
 }
 
 fn make(top: &OwnedFd, name: &CStr, owner: Owner) -> Result<(), Errno> {

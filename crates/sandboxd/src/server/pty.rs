@@ -1,4 +1,4 @@
-//! A terminal: the end that the program does not see.
+//! The master side of a pseudo-terminal.
 
 use std::io;
 
@@ -9,13 +9,13 @@ use tokio::net::unix::pipe;
 
 use crate::protocol::Size;
 
-/// What a terminal takes for the end of input.
+/// The character that a terminal takes for the end of input.
 pub(super) const END_OF_INPUT: &[u8] = b"\x04";
 
 pub(super) struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// The terminal, and the program's end of it.
+    /// Opens a pseudo-terminal and returns its master and the program's end.
     pub(super) fn open(size: Size) -> io::Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let near = openpt(flags)?;
@@ -28,13 +28,13 @@ impl Terminal {
         Ok((terminal, far))
     }
 
-    /// The kernel tells the program (`SIGWINCH`).
+    /// The kernel notifies the program with `SIGWINCH`.
     pub(super) fn resize(&self, size: Size) -> io::Result<()> {
         let size = Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(&self.0, size)?)
     }
 
-    /// It is no pipe, but it is read like one; the safe way to wait for any other file does not exist.
+    /// A pty is not a pipe but is read like one; tokio has no safe way to poll other file descriptors.
     pub(super) fn output(&self) -> io::Result<pipe::Receiver> {
         pipe::Receiver::from_owned_fd_unchecked(self.0.try_clone()?)
     }

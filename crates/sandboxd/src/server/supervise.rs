@@ -1,4 +1,4 @@
-//! Keeps one service running: starts it, keeps what it says, and starts it again when it fails, with growing pauses.
+//! Supervises one service: starts it, keeps its output, and restarts it after a failure with exponential backoff.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,18 +10,18 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::beneath::io_refusal;
-use super::exec::ended;
-use super::launch::{Ends, Launched, Launcher};
+use super::exec::exit_reason;
+use super::launch::{Launcher, RunningProgram, StandardStreams};
 use super::log::Log;
-use crate::protocol::{Ended, Refusal, Restart, ServiceInfo, ServiceSpec, ServiceState};
+use super::roots::io_refusal;
+use crate::protocol::{ExitReason, Refusal, Restart, ServiceInfo, ServiceSpec, ServiceState};
 
-/// Between asking a service to end and killing it.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// What a service that has ended may still have to say.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How long to wait for the remaining output of a service that has exited.
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The pauses between starts: doubled up to half a minute, and short again after a run that was long enough.
+/// The delays between restarts: doubled up to half a minute, and reset after a run that was long enough.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -45,61 +45,66 @@ impl Backoff {
 pub(super) struct Service {
     pub(super) spec: ServiceSpec,
     pub(super) log: Log,
-    facts: Mutex<Facts>,
+    run_state: Mutex<RunState>,
     stop: watch::Sender<bool>,
-    over: watch::Sender<bool>,
+    done: watch::Sender<bool>,
 }
 
-struct Facts {
+struct RunState {
     state: ServiceState,
     pid: Option<u32>,
     restarts: u32,
-    last_exit: Option<Ended>,
+    last_exit: Option<ExitReason>,
     started_at: Option<i64>,
 }
 
 impl Service {
     pub(super) fn new(spec: ServiceSpec, log: Log) -> Self {
-        let facts =
-            Facts { state: ServiceState::Waiting, pid: None, restarts: 0, last_exit: None, started_at: None };
-        let (stop, over) = (watch::Sender::new(false), watch::Sender::new(false));
-        Self { spec, log, facts: Mutex::new(facts), stop, over }
+        let run_state = RunState {
+            state: ServiceState::Waiting,
+            pid: None,
+            restarts: 0,
+            last_exit: None,
+            started_at: None,
+        };
+        let (stop, done) = (watch::Sender::new(false), watch::Sender::new(false));
+        Self { spec, log, run_state: Mutex::new(run_state), stop, done }
     }
 
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn run_state(&self) -> MutexGuard<'_, RunState> {
+        self.run_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn info(&self) -> ServiceInfo {
-        let facts = self.facts();
+        let run_state = self.run_state();
         ServiceInfo {
             name: self.spec.name.clone(),
             command: self.spec.command.clone(),
-            state: facts.state,
-            pid: facts.pid,
-            restarts: facts.restarts,
-            last_exit: facts.last_exit,
-            started_at: facts.started_at,
+            state: run_state.state,
+            pid: run_state.pid,
+            restarts: run_state.restarts,
+            last_exit: run_state.last_exit,
+            started_at: run_state.started_at,
         }
     }
 
-    /// Waits until nothing of it runs.
+    /// Stops the service and waits until none of its processes runs.
     pub(super) async fn stop(&self) {
         self.stop.send_replace(true);
-        told(&mut self.over.subscribe()).await;
+        wait_until_set(&mut self.done.subscribe()).await;
     }
 
-    pub(super) fn over(&self) -> watch::Receiver<bool> {
-        self.over.subscribe()
+    pub(super) fn done(&self) -> watch::Receiver<bool> {
+        self.done.subscribe()
     }
 
-    /// Runs until it is stopped, or has ended and is not to be started again.
+    /// Runs until the service is stopped, or has exited and is not to be restarted.
     pub(super) async fn supervise(self: Arc<Self>, launcher: Arc<Launcher>, clock: Clock) {
         let mut backoff = Backoff::default();
         loop {
             let started = clock.elapsed();
             let run = self.run_once(&launcher, &clock).await;
-            let failed = !matches!(run, Ok(Ended::Exit(0)));
+            let failed = !matches!(run, Ok(ExitReason::Exit(0)));
             if let Err(refusal) = &run {
                 self.log.append(format!("sandboxd: {}\n", refusal.message).as_bytes());
             }
@@ -109,33 +114,33 @@ impl Service {
                 Restart::Always => true,
             };
             let pause = backoff.pause_after(clock.elapsed().saturating_sub(started));
-            self.facts().note(run.ok(), again, failed);
+            self.run_state().record_exit(run.ok(), again, failed);
             if *self.stop.borrow() || !again || self.stopped_within(pause).await {
                 break;
             }
-            self.facts().restarts += 1;
+            self.run_state().restarts += 1;
         }
         if *self.stop.borrow() {
-            self.facts().state = ServiceState::Stopped;
+            self.run_state().state = ServiceState::Stopped;
         }
-        self.over.send_replace(true);
+        self.done.send_replace(true);
     }
 
     async fn stopped_within(&self, pause: Duration) -> bool {
         let mut stop = self.stop.subscribe();
         tokio::select! {
-            () = told(&mut stop) => true,
+            () = wait_until_set(&mut stop) => true,
             () = sleep(pause) => false,
         }
     }
 
-    async fn run_once(&self, launcher: &Launcher, clock: &Clock) -> Result<Ended, Refusal> {
-        let (Launched { mut child, tree }, mut output) = self.start(launcher)?;
+    async fn run_once(&self, launcher: &Launcher, clock: &Clock) -> Result<ExitReason, Refusal> {
+        let (RunningProgram { mut child, tree }, mut output) = self.start(launcher)?;
         {
-            let mut facts = self.facts();
-            facts.state = ServiceState::Running;
-            facts.pid = child.id();
-            facts.started_at = Some(clock.now().timestamp_millis());
+            let mut run_state = self.run_state();
+            run_state.state = ServiceState::Running;
+            run_state.pid = child.id();
+            run_state.started_at = Some(clock.now().timestamp_millis());
         }
         let mut stop = self.stop.subscribe();
         let mut buffer = vec![0; 16 * 1024];
@@ -147,38 +152,39 @@ impl Service {
                     Ok(length) if length > 0 => self.log.append(&buffer[..length]),
                     _ => open = false,
                 },
-                () = told(&mut stop) => {
+                () = wait_until_set(&mut stop) => {
                     tree.end(GRACE).await;
                     break child.wait().await;
                 }
             }
         };
-        while let Ok(Ok(length @ 1..)) = timeout(LAST_WORDS, output.read(&mut buffer)).await {
+        while let Ok(Ok(length @ 1..)) = timeout(FINAL_OUTPUT_TIMEOUT, output.read(&mut buffer)).await {
             self.log.append(&buffer[..length]);
         }
-        // Whoever it left behind would hold its port when it starts again.
-        tree.kill_rest().await;
-        status.map(ended).map_err(|error| io_refusal(&error))
+        // A process that it left behind would hold its port when it is restarted.
+        tree.kill_leftovers().await;
+        status.map(exit_reason).map_err(|error| io_refusal(&error))
     }
 
-    fn start(&self, launcher: &Launcher) -> Result<(Launched, pipe::Receiver), Refusal> {
+    fn start(&self, launcher: &Launcher) -> Result<(RunningProgram, pipe::Receiver), Refusal> {
         let failed = |error: std::io::Error| io_refusal(&error);
         let (reader, writer) = std::io::pipe().map_err(failed)?;
         let stdout = writer.try_clone().map_err(failed)?.into();
-        let ends = Ends { stdin: Stdio::null(), stdout, stderr: writer.into(), terminal: false };
+        let streams =
+            StandardStreams { stdin: Stdio::null(), stdout, stderr: writer.into(), terminal: false };
         let argv = ["/bin/sh", "-c", &self.spec.command].map(str::to_owned);
-        let program = launcher.start(&argv, self.spec.cwd.as_ref(), &self.spec.env, ends)?;
+        let program = launcher.start(&argv, self.spec.cwd.as_ref(), &self.spec.env, streams)?;
         Ok((program, pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?))
     }
 }
 
-/// Waits until the flag is up; also when there is nobody left to put it up.
-async fn told(flag: &mut watch::Receiver<bool>) {
+/// Waits until the flag is set, or its sender is dropped.
+async fn wait_until_set(flag: &mut watch::Receiver<bool>) {
     let _ = flag.wait_for(|up| *up).await;
 }
 
-impl Facts {
-    fn note(&mut self, ended: Option<Ended>, again: bool, failed: bool) {
+impl RunState {
+    fn record_exit(&mut self, ended: Option<ExitReason>, again: bool, failed: bool) {
         self.pid = None;
         self.last_exit = ended.or(self.last_exit);
         self.state = match (again, failed) {
@@ -194,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_bound_and_a_healthy_run_resets_them() {
+    fn backoff_doubles_to_a_limit_and_a_healthy_run_resets_it() {
         let mut backoff = Backoff::default();
         let pauses: Vec<u128> =
             (0..10).map(|_| backoff.pause_after(Duration::from_secs(1)).as_millis()).collect();

@@ -1,4 +1,4 @@
-//! A program's output on its way to the caller: as fast as the caller reads, and nothing kept beyond that.
+//! Forwards a program's output to the caller as fast as the caller reads, without buffering more.
 
 use std::io;
 use std::time::Duration;
@@ -9,31 +9,32 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-const PIECE: usize = 32 * 1024;
-/// Once the program has ended, its output ends when nothing comes for so long, although somebody still holds it…
-const QUIET: Duration = Duration::from_millis(200);
-/// … or after so many pieces more, which is what the largest pipe can hold twice over.
-const LAST_PIECES: usize = 64;
+const CHUNK: usize = 32 * 1024;
+/// After the program has exited, forwarding stops when no output arrives for this long, even if another process
+/// still holds the pipe…
+const QUIET_TIMEOUT: Duration = Duration::from_millis(200);
+/// … or after this many more chunks, twice what the largest pipe can hold.
+const MAX_LAST_CHUNKS: usize = 64;
 
 pub(super) type Source = Box<dyn AsyncRead + Send + Unpin>;
 
 pub(super) struct Output {
-    main: Lined,
-    errors: Lined,
+    main: LaneReader,
+    errors: LaneReader,
     left: u64,
     pub(super) truncated: bool,
     pub(super) detached: bool,
 }
 
-struct Lined {
+struct LaneReader {
     source: Option<Source>,
-    /// Read here and copied out to size: what waits for a slow reader must not hold a large buffer for a small piece.
+    /// Reads go here and are copied out at their size: a small chunk must not keep a large buffer alive.
     buffer: Vec<u8>,
 }
 
-impl Lined {
+impl LaneReader {
     fn new(source: Option<Source>) -> Self {
-        let length = if source.is_some() { PIECE } else { 0 };
+        let length = if source.is_some() { CHUNK } else { 0 };
         Self { source, buffer: vec![0; length] }
     }
 
@@ -43,7 +44,7 @@ impl Lined {
             Ok(0) => self.source = None,
             Ok(length) => return Some(Bytes::copy_from_slice(&self.buffer[..length])),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Some(Bytes::new()),
-            // A terminal that nobody holds any more gives an error and not an end.
+            // A terminal without a slave end returns an error instead of an end of file.
             Err(_) => self.source = None,
         }
         None
@@ -52,23 +53,23 @@ impl Lined {
 
 impl Output {
     pub(super) fn new(main: Option<Source>, errors: Option<Source>, limit: Option<u64>) -> Self {
-        let (main, errors) = (Lined::new(main), Lined::new(errors));
+        let (main, errors) = (LaneReader::new(main), LaneReader::new(errors));
         Self { main, errors, left: limit.unwrap_or(u64::MAX), truncated: false, detached: false }
     }
 
-    /// Runs until the output has ended, or the program has and nothing more comes.
+    /// Runs until the output ends, or the program has exited and no more output arrives.
     pub(super) async fn pump(
         &mut self,
         sender: &mut Sender,
         mut exited: watch::Receiver<bool>,
     ) -> Result<(), StreamError> {
-        let mut last_pieces = 0;
+        let mut last_chunks = 0;
         while self.main.source.is_some() || self.errors.source.is_some() {
             let has_exited = *exited.borrow();
-            let piece = if has_exited {
-                last_pieces += 1;
-                let next = timeout(QUIET, self.next()).await;
-                if next.is_err() || last_pieces > LAST_PIECES {
+            let chunk = if has_exited {
+                last_chunks += 1;
+                let next = timeout(QUIET_TIMEOUT, self.next()).await;
+                if next.is_err() || last_chunks > MAX_LAST_CHUNKS {
                     self.detached = true;
                     return Ok(());
                 }
@@ -76,12 +77,12 @@ impl Output {
             } else {
                 tokio::select! {
                     biased;
-                    piece = self.next() => piece,
+                    chunk = self.next() => chunk,
                     _ = exited.changed() => None,
                 }
             };
-            if let Some((lane, piece)) = piece {
-                self.forward(sender, lane, piece).await?;
+            if let Some((lane, chunk)) = chunk {
+                self.forward(sender, lane, chunk).await?;
             }
         }
         Ok(())
@@ -90,8 +91,8 @@ impl Output {
     async fn next(&mut self) -> Option<(Lane, Bytes)> {
         let Self { main, errors, .. } = self;
         tokio::select! {
-            piece = main.next(), if main.source.is_some() => piece.map(|piece| (Lane::Main, piece)),
-            piece = errors.next(), if errors.source.is_some() => piece.map(|piece| (Lane::Errors, piece)),
+            chunk = main.next(), if main.source.is_some() => chunk.map(|chunk| (Lane::Main, chunk)),
+            chunk = errors.next(), if errors.source.is_some() => chunk.map(|chunk| (Lane::Errors, chunk)),
             else => None,
         }
     }
@@ -100,14 +101,14 @@ impl Output {
         &mut self,
         sender: &mut Sender,
         lane: Lane,
-        mut piece: Bytes,
+        mut chunk: Bytes,
     ) -> Result<(), StreamError> {
-        let length = piece.len() as u64;
+        let length = chunk.len() as u64;
         if length > self.left {
             self.truncated = true;
-            piece.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+            chunk.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
         }
         self.left = self.left.saturating_sub(length);
-        sender.send(lane, piece).await
+        sender.send(lane, chunk).await
     }
 }

@@ -1,4 +1,4 @@
-//! All services by name.
+//! All services, by name.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use super::log::Log;
 use super::supervise::Service;
 use crate::protocol::{Code, Logs, LogsDone, Nothing, Refusal, ServiceInfo, ServiceSpec};
 
-const MOST: usize = 32;
+const MAX_SERVICES: usize = 32;
 const MAX_COMMAND: usize = 16 * 1024;
 
 pub(super) struct Services {
     running: Mutex<BTreeMap<String, Arc<Service>>>,
-    /// One change at a time: two starts of the same name must not both run.
+    /// Serialises changes: two starts of the same name must not both run.
     changing: tokio::sync::Mutex<()>,
     launcher: Arc<Launcher>,
     logs: PathBuf,
@@ -37,7 +37,7 @@ impl Services {
 
     fn find(&self, name: &str) -> Result<Arc<Service>, Refusal> {
         let found = self.running().get(name).cloned();
-        found.ok_or_else(|| Refusal::new(Code::NotFound, "there is no service of this name"))
+        found.ok_or_else(|| Refusal::new(Code::NotFound, "no service has this name"))
     }
 
     /// Replaces the service of the same name, if there is one.
@@ -50,8 +50,8 @@ impl Services {
         };
         match old {
             Some(old) => old.stop().await,
-            None if count >= MOST => {
-                return Err(Refusal::new(Code::Limit, format!("there are {MOST} services")));
+            None if count >= MAX_SERVICES => {
+                return Err(Refusal::new(Code::Limit, format!("there are already {MAX_SERVICES} services")));
             }
             None => {}
         }
@@ -62,7 +62,7 @@ impl Services {
         Ok(service.info())
     }
 
-    /// It stays listed, with its log. To stop what is not there is no fault.
+    /// The service stays listed, with its log. Stopping an unknown service is not an error.
     pub(super) async fn stop(&self, name: &str) -> Result<Nothing, Refusal> {
         let _changing = self.changing.lock().await;
         if let Ok(service) = self.find(name) {
@@ -100,19 +100,19 @@ impl Services {
     }
 }
 
-/// What is there; and if it is followed, what comes, until the service is over or the caller leaves.
+/// Sends the existing log and, with `follow`, new output until the service ends or the caller goes away.
 async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Result<u64, StreamError> {
-    let (mut grown, mut over) = (service.log.watch(), service.over());
-    // What was lost before anybody asked is not missed by whoever asks now.
-    let (mut at, mut skipped) = (service.log.after(0).skipped, 0);
+    let (mut grown, mut done) = (service.log.watch(), service.done());
+    // Bytes that were dropped before this request do not count as skipped.
+    let (mut at, mut skipped) = (service.log.read_from(0).skipped, 0);
     loop {
-        let finished = *over.borrow_and_update();
+        let finished = *done.borrow_and_update();
         grown.borrow_and_update();
-        let piece = service.log.after(at);
-        skipped += piece.skipped;
-        at = piece.next;
-        if !piece.bytes.is_empty() {
-            stream.sender.send(Lane::Main, piece.bytes).await?;
+        let part = service.log.read_from(at);
+        skipped += part.skipped;
+        at = part.next;
+        if !part.bytes.is_empty() {
+            stream.sender.send(Lane::Main, part.bytes).await?;
             continue;
         }
         if !follow || finished {
@@ -120,8 +120,8 @@ async fn send_log(service: &Service, follow: bool, stream: &mut Stream) -> Resul
         }
         tokio::select! {
             _ = grown.changed() => {}
-            _ = over.changed() => {}
-            said = stream.controls.recv() => if said?.is_none() { return Err(StreamError::Finished) },
+            _ = done.changed() => {}
+            message = stream.controls.recv() => if message?.is_none() { return Err(StreamError::Finished) },
         }
     }
 }
@@ -130,7 +130,7 @@ fn check(spec: &ServiceSpec) -> Result<(), Refusal> {
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let named = (1..=64).contains(&spec.name.len()) && spec.name.chars().all(letter);
     if !named || spec.name.starts_with('.') {
-        return Err(Refusal::new(Code::BadRequest, "not a name for a service"));
+        return Err(Refusal::new(Code::BadRequest, "the name of the service is not valid"));
     }
     if spec.command.trim().is_empty() || spec.command.len() > MAX_COMMAND {
         return Err(Refusal::new(Code::BadRequest, "the command is empty or too long"));

@@ -1,4 +1,4 @@
-//! Reading, writing, listing and moving files. Sizes are bounded while bytes flow, whatever a file says it has.
+//! Reading, writing, listing and moving files. Sizes are limited while bytes flow, whatever size a file reports.
 
 use std::io;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, openat, renameat, unlinkat}
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-use super::beneath::{Roots, clean, io_refusal, refusal, stat_at, stat_of};
+use super::roots::{Roots, clean, io_refusal, refusal, stat_at, stat_of};
 use crate::protocol::{
     Code, Entry, Kind, List, Listing, MAX_ENTRIES, MAX_FILE, Nothing, Place, Read, ReadDone, Refusal, Rename,
     Stat, Write,
 };
 
-const PIECE: usize = 64 * 1024;
+const CHUNK: usize = 64 * 1024;
 
-/// Work that may wait for a disk, away from the tasks that keep the channel alive.
+/// Runs disk I/O on a blocking thread, away from the tasks that keep the channel alive.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::new(Code::Io, "the work broke off")))
+    done.unwrap_or_else(|_| Err(Refusal::new(Code::Io, "the operation was aborted")))
 }
 
 pub(super) async fn read(roots: Arc<Roots>, read: Read, sender: &mut Sender) -> Result<ReadDone, Refusal> {
@@ -30,36 +30,36 @@ pub(super) async fn read(roots: Arc<Roots>, read: Read, sender: &mut Sender) -> 
     let (file, stat) = blocking(move || roots.open_to_read(&read.place, false)).await?;
     let ahead = stat.size.saturating_sub(offset);
     if limit.is_none() && ahead > MAX_FILE {
-        return Err(Refusal::new(Code::TooLarge, format!("{ahead} bytes are more than {MAX_FILE}")));
+        return Err(Refusal::new(Code::TooLarge, format!("{ahead} bytes exceed the limit of {MAX_FILE}")));
     }
     let mut file = tokio::fs::File::from_std(file);
     file.seek(io::SeekFrom::Start(offset)).await.map_err(|error| io_refusal(&error))?;
     let mut left = limit.unwrap_or(MAX_FILE).min(MAX_FILE);
     let mut sent = 0;
     while left > 0 {
-        let mut piece = bytes::BytesMut::with_capacity(PIECE);
-        let got = (&mut file).take(left).read_buf(&mut piece).await.map_err(|error| io_refusal(&error))?;
+        let mut chunk = bytes::BytesMut::with_capacity(CHUNK);
+        let got = (&mut file).take(left).read_buf(&mut chunk).await.map_err(|error| io_refusal(&error))?;
         if got == 0 {
             break;
         }
         left -= got as u64;
         sent += got as u64;
-        let gone = |_| Refusal::new(Code::Io, "the reader has left");
-        sender.send(Lane::Main, piece.freeze()).await.map_err(gone)?;
+        let gone = |_| Refusal::new(Code::Io, "the caller stopped reading");
+        sender.send(Lane::Main, chunk.freeze()).await.map_err(gone)?;
     }
     Ok(ReadDone { sent, size: stat.size, mode: stat.mode })
 }
 
-/// A file that nobody sees under its name before it is whole. It vanishes if it never becomes so.
-pub(super) struct Draft {
+/// A temporary file that replaces its target atomically once it is complete, and is removed otherwise.
+pub(super) struct AtomicWrite {
     folder: OwnedFd,
     name: String,
     temporary: String,
     mode: u32,
-    placed: bool,
+    committed: bool,
 }
 
-impl Draft {
+impl AtomicWrite {
     pub(super) fn new(
         roots: &Roots,
         place: &Place,
@@ -79,25 +79,25 @@ impl Draft {
             Some(Kind::Symlink) => return Err(refusal(Errno::LOOP)),
             Some(Kind::Other) => return Err(Refusal::new(Code::NotAFile, "not a regular file")),
         }
-        // Neither setuid nor the like: nobody here has a use for it.
+        // Drop setuid, setgid and sticky bits, which nothing here needs.
         let mode = mode.or(old.map(|old| old.mode)).unwrap_or(0o644) & 0o777;
         let temporary = format!(".sandboxd-{number:016x}.tmp");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&folder, &temporary, flags, Mode::from_raw_mode(0o600)).map_err(refusal)?;
-        Ok((Self { folder, name, temporary, mode, placed: false }, file.into()))
+        Ok((Self { folder, name, temporary, mode, committed: false }, file.into()))
     }
 
-    pub(super) fn place(mut self, file: &std::fs::File) -> Result<Stat, Refusal> {
+    pub(super) fn commit(mut self, file: &std::fs::File) -> Result<Stat, Refusal> {
         fchmod(file, Mode::from_raw_mode(self.mode)).map_err(refusal)?;
         renameat(&self.folder, &self.temporary, &self.folder, &self.name).map_err(refusal)?;
-        self.placed = true;
+        self.committed = true;
         stat_of(file).map_err(refusal)
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicWrite {
     fn drop(&mut self) {
-        if !self.placed {
+        if !self.committed {
             let _ = unlinkat(&self.folder, &self.temporary, AtFlags::empty());
         }
     }
@@ -110,11 +110,11 @@ pub(super) async fn write(
     receiver: &mut Receiver,
 ) -> Result<Stat, Refusal> {
     let most = write.most.unwrap_or(MAX_FILE).min(MAX_FILE);
-    let (draft, file) =
-        blocking(move || Draft::new(&roots, &write.place, write.mode, write.parents, number)).await?;
+    let (target, file) =
+        blocking(move || AtomicWrite::new(&roots, &write.place, write.mode, write.parents, number)).await?;
     let mut file = tokio::fs::File::from_std(file);
     let mut size = 0;
-    let broken = |_| Refusal::new(Code::Io, "the content broke off");
+    let broken = |_| Refusal::new(Code::Io, "the content ended early");
     while let Some(chunk) = receiver.recv().await.map_err(broken)? {
         size += chunk.bytes.len() as u64;
         if size > most {
@@ -124,7 +124,7 @@ pub(super) async fn write(
     }
     file.flush().await.map_err(|error| io_refusal(&error))?;
     let file = file.into_std().await;
-    blocking(move || draft.place(&file)).await
+    blocking(move || target.commit(&file)).await
 }
 
 pub(super) fn list(roots: &Roots, list: &List) -> Result<Listing, Refusal> {
@@ -141,7 +141,7 @@ pub(super) fn list(roots: &Roots, list: &List) -> Result<Listing, Refusal> {
             listing.truncated = true;
             break;
         }
-        // It may have gone since.
+        // The entry may have been removed meanwhile.
         let Ok(stat) = stat_at(&folder, name) else { continue };
         listing.entries.push(Entry { name: name.to_string_lossy().into_owned(), stat });
     }
@@ -149,7 +149,7 @@ pub(super) fn list(roots: &Roots, list: &List) -> Result<Listing, Refusal> {
     Ok(listing)
 }
 
-/// A folder and those above it; it is no fault if it is there.
+/// Creates a folder and its parents; an existing folder is fine.
 pub(super) fn mkdir(roots: &Roots, place: &Place) -> Result<Nothing, Refusal> {
     let path = clean(&place.path)?;
     roots.folder(place.root, &path, true).map(|_| Nothing {})
@@ -159,15 +159,15 @@ pub(super) fn rename(roots: &Roots, rename: &Rename) -> Result<Nothing, Refusal>
     let (from, old) = roots.parent(&rename.from, false)?;
     let (to, new) = roots.parent(&rename.to, false)?;
     renameat(from, old, to, new).map_err(|error| match error {
-        // Here it is no path that leaves its root.
+        // Here XDEV does not mean that a path leaves its root.
         Errno::XDEV => Refusal::new(Code::Io, "the two places are on different file systems"),
         other => refusal(other),
     })?;
     Ok(Nothing {})
 }
 
-/// Reads a small file whole, for changing it.
-pub(super) fn slurp(roots: &Roots, place: &Place, most: u64) -> Result<Vec<u8>, Refusal> {
+/// Reads a small file completely.
+pub(super) fn read_small(roots: &Roots, place: &Place, most: u64) -> Result<Vec<u8>, Refusal> {
     use std::io::Read as _;
     let (file, _) = roots.open_to_read(place, false)?;
     let mut content = Vec::new();
@@ -178,8 +178,8 @@ pub(super) fn slurp(roots: &Roots, place: &Place, most: u64) -> Result<Vec<u8>, 
     Ok(content)
 }
 
-/// Writes a small file whole.
-pub(super) fn put(
+/// Writes a small file atomically.
+pub(super) fn write_small(
     roots: &Roots,
     place: &Place,
     mode: Option<u32>,
@@ -187,7 +187,7 @@ pub(super) fn put(
     number: u64,
 ) -> Result<(), Refusal> {
     use std::io::Write as _;
-    let (draft, mut file) = Draft::new(roots, place, mode, true, number)?;
+    let (target, mut file) = AtomicWrite::new(roots, place, mode, true, number)?;
     file.write_all(content).map_err(|error| io_refusal(&error))?;
-    draft.place(&file).map(drop)
+    target.commit(&file).map(drop)
 }

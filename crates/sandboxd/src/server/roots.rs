@@ -1,6 +1,7 @@
-//! Opening things beneath a root by handle: a path is looked up once, by the kernel, which refuses to leave the root.
+//! Opens files beneath a root by handle: the kernel resolves each path once (`openat2`) and refuses to leave the
+//! root.
 //!
-//! Whoever swaps a folder for a link while we work changes nothing: what we hold is the folder and not its name.
+//! Swapping a folder for a symlink meanwhile has no effect, because we hold the folder itself and not its name.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{Code, Kind, Place, Refusal, Root, Stat};
 
-/// The folders that requests are relative to, held open from the start.
+/// The folders that requests are relative to, opened at the start.
 pub(super) struct Roots {
     home: OwnedFd,
     workspace: OwnedFd,
@@ -22,7 +23,7 @@ pub(super) struct Roots {
     workspace_path: PathBuf,
 }
 
-/// Reading may pass links that stay beneath the root; changing may pass none.
+/// Reading may follow symlinks that stay beneath the root; changing follows none.
 const FOLLOWING: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 const STRICT: ResolveFlags = FOLLOWING.union(ResolveFlags::NO_SYMLINKS);
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -53,7 +54,7 @@ impl Roots {
         &self.workspace_path
     }
 
-    /// The path for a program's working folder; the program could go anywhere anyway.
+    /// The path of a program's working directory. It is not confined, because the program could go anywhere anyway.
     pub(super) fn path_of(&self, place: &Place) -> Result<PathBuf, Refusal> {
         let root = match place.root {
             Root::Home => &self.home_path,
@@ -62,7 +63,7 @@ impl Roots {
         Ok(root.join(clean(&place.path)?))
     }
 
-    /// A file or folder for reading. It never waits for the other end of a fifo.
+    /// Opens a file or folder for reading, without blocking on a fifo.
     pub(super) fn open_to_read(&self, place: &Place, folder: bool) -> Result<(File, Stat), Refusal> {
         let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if folder {
@@ -79,7 +80,7 @@ impl Roots {
         }
     }
 
-    /// What is at a place, without following a link there.
+    /// Returns the metadata of a path, without following a symlink at its end.
     pub(super) fn stat(&self, place: &Place) -> Result<Stat, Refusal> {
         let path = clean(&place.path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -87,7 +88,7 @@ impl Roots {
         stat_of(found.map_err(refusal)?).map_err(refusal)
     }
 
-    /// The folder that holds a place, and the name within it. No link is passed on the way.
+    /// Opens the folder that contains a path and returns it with the last component. No symlink is followed.
     pub(super) fn parent(&self, place: &Place, make: bool) -> Result<(OwnedFd, String), Refusal> {
         let path = clean(&place.path)?;
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -120,7 +121,7 @@ fn or_dot(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// A relative path without `.` and, above all, without `..`.
+/// Returns a relative path without `.`; refuses `..`.
 pub(super) fn clean(path: &str) -> Result<PathBuf, Refusal> {
     if path.len() > 4096 || path.contains('\0') {
         return Err(Refusal::new(Code::BadRequest, "not a path"));
@@ -130,7 +131,7 @@ pub(super) fn clean(path: &str) -> Result<PathBuf, Refusal> {
         match part {
             Component::Normal(name) => clean.push(name),
             Component::CurDir => {}
-            _ => return Err(Refusal::new(Code::Escapes, "a path is relative and has no ..")),
+            _ => return Err(Refusal::new(Code::Escapes, "a path must be relative and must not contain ..")),
         }
     }
     Ok(clean)
@@ -140,7 +141,7 @@ pub(super) fn stat_of(file: impl AsFd) -> Result<Stat, Errno> {
     stat_at(file, "")
 }
 
-/// Of the thing with this name, and not of what it links to; of the handle itself if the name is empty.
+/// The metadata of the named entry itself (no symlink is followed), or of the handle if the name is empty.
 pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
     let found = statx(folder, name, flags, StatxFlags::BASIC_STATS)?;
@@ -155,22 +156,22 @@ pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result
     Ok(Stat { kind, size: found.stx_size, mode: u32::from(found.stx_mode) & 0o7777, modified })
 }
 
-/// What an errno means to whoever asked.
+/// Translates an errno for the client.
 pub(super) fn refusal(error: Errno) -> Refusal {
     let (code, text) = match error {
-        Errno::NOENT => (Code::NotFound, "there is nothing there"),
-        Errno::EXIST => (Code::Exists, "there is something already"),
-        Errno::NOTDIR => (Code::NotADirectory, "not a folder"),
-        Errno::ISDIR => (Code::IsADirectory, "a folder"),
+        Errno::NOENT => (Code::NotFound, "no such file or folder"),
+        Errno::EXIST => (Code::Exists, "it already exists"),
+        Errno::NOTDIR => (Code::NotADirectory, "it is not a folder"),
+        Errno::ISDIR => (Code::IsADirectory, "it is a folder"),
         Errno::NOTEMPTY => (Code::NotEmpty, "the folder is not empty"),
         Errno::XDEV | Errno::LOOP | Errno::AGAIN => {
-            (Code::Escapes, "the path passes a link or leaves its root")
+            (Code::Escapes, "the path follows a symlink or leaves its root")
         }
         Errno::NXIO | Errno::NODEV | Errno::OPNOTSUPP => (Code::NotAFile, "not a regular file"),
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => (Code::Denied, "not allowed"),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => (Code::Denied, "permission denied"),
         Errno::NAMETOOLONG | Errno::INVAL => (Code::BadRequest, "not a path"),
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (Code::Limit, "there is no space"),
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => (Code::Limit, "there are no resources"),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => (Code::Limit, "no space is left"),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => (Code::Limit, "no resources are left"),
         other => return Refusal::new(Code::Io, format!("errno {}", other.raw_os_error())),
     };
     Refusal::new(code, text)

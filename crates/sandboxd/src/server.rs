@@ -1,16 +1,15 @@
-//! The part that runs inside the sandbox.
+//! The server that runs inside the sandbox.
 //!
-//! Two processes. PID 1 (`reaper`) reads the key, splits off the worker (`serve`) and reaps whatever is orphaned. It is a
-//! process of its own so that reaping everything never steals a child that the worker waits for. If the worker ends,
-//! PID 1 ends, and the kernel ends everything else in the namespace.
+//! It has two processes. PID 1 (`reaper`) reads the key, forks the worker (`serve`) and reaps all orphans. The
+//! worker is a separate process so that reaping never steals a child that the worker waits for. If the worker
+//! exits, PID 1 exits, and the kernel kills everything else in the namespace.
 //!
-//! The agent runs with the same uid. So both processes are not dumpable (nobody reads their memory or opens their
-//! files through `/proc`), the key comes on standard input and goes nowhere else, and the port answers only to the
-//! key. A process that the agent hides well (own session, cleared environment, orphaned) survives the end of its exec;
-//! it does not survive the sandbox. And the agent can kill or stop the worker, as anybody can his own processes: that
-//! ends its own sandbox, or shows on the host as a channel that has fallen silent.
+//! The agent runs with the same uid. Therefore both processes are not dumpable (nobody can read their memory or
+//! open their files through `/proc`), the key arrives on standard input and is stored nowhere else, and the port
+//! only accepts peers that prove the key. A process that the agent hides well (own session, cleared environment,
+//! orphaned) survives the end of its exec, but not the sandbox. The agent can also kill or stop the worker, since
+//! it has the same uid: that ends its own sandbox, or the gateway sees a silent channel.
 
-mod beneath;
 mod dial;
 mod dispatch;
 mod envfiles;
@@ -22,6 +21,7 @@ mod output;
 mod pty;
 mod reaper;
 mod remove;
+mod roots;
 mod serve;
 mod services;
 mod supervise;
@@ -38,13 +38,13 @@ use serde::{Deserialize, Serialize};
 
 pub use serve::Worker;
 
-/// The word by which the program that has this becomes PID 1.
-pub const WORD: &str = "sandboxd";
+/// The subcommand that makes the program act as PID 1.
+pub const SUBCOMMAND: &str = "sandboxd";
 
-/// Runs the inside, if this word is its name, and gives the exit code of this process. To be called first of all in
-/// `main`: a process that splits in two must have one thread.
+/// Runs the server if `word` is its subcommand, and returns the exit code. Call it first in `main`: the process
+/// forks, so it must have only one thread.
 pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
-    if word != WORD {
+    if word != SUBCOMMAND {
         return None;
     }
     Some(reaper::init().map_or_else(
@@ -59,19 +59,20 @@ pub fn hidden_main(word: &OsStr) -> Option<ExitCode> {
 /// The longest [`Options`] as JSON.
 const MAX_OPTIONS: usize = 256 * 1024;
 
-/// How the inside is set up. It comes on standard input behind the key, so that nothing of it shows in `/proc`.
+/// The configuration of the server. It arrives on standard input after the key, so that none of it is visible in
+/// `/proc`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {
-    /// On 127.0.0.1; 0 for any.
+    /// The port on 127.0.0.1; 0 selects a free one.
     pub port: u16,
     pub home: PathBuf,
     pub workspace: PathBuf,
-    /// Log files of services.
+    /// The folder for the log files of services.
     pub logs: PathBuf,
     /// A file of submitted values that older tools leave behind; scrubbing removes it.
     pub env_store: PathBuf,
-    /// What every program gets, beside and instead of what it gets anyway (`HOME`, `PATH` and the like).
+    /// Variables for every program, in addition to the defaults (`HOME`, `PATH` and so on), which they override.
     pub env: BTreeMap<String, String>,
 }
 
@@ -88,25 +89,25 @@ impl Default for Options {
     }
 }
 
-/// Why the inside could not start. There is nobody to tell but the launcher, who sees it on standard error.
+/// Why the server could not start. The launcher sees the message on standard error.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("standard input holds no key and options: {0}")]
+    #[error("could not read the key and the options from standard input: {0}")]
     Input(io::Error),
-    #[error("the options make no sense")]
+    #[error("the options are not valid")]
     Options,
     #[error("{0} failed: {1}")]
     Step(&'static str, io::Error),
 }
 
-/// What the launcher writes to the standard input of PID 1.
+/// Encodes what the launcher writes to the standard input of PID 1.
 pub fn startup(key: &[u8; 32], options: &Options) -> Result<Vec<u8>, StartError> {
     let options = serde_json::to_vec(options).map_err(|_| StartError::Options)?;
     let length = u32::try_from(options.len()).map_err(|_| StartError::Options)?;
     Ok([key.as_slice(), &length.to_be_bytes(), &options].concat())
 }
 
-/// Reads what [`startup`] made, and nothing behind it; then standard input is empty.
+/// Reads exactly what [`startup`] encodes, then redirects standard input from `/dev/null`.
 fn read_startup() -> Result<([u8; 32], Options), StartError> {
     let mut input = io::stdin().lock();
     let (mut key, mut length) = ([0; 32], [0; 4]);
@@ -123,9 +124,9 @@ fn read_startup() -> Result<([u8; 32], Options), StartError> {
     Ok((key, serde_json::from_slice(&options).map_err(|_| StartError::Options)?))
 }
 
-/// Nobody of the same uid may look into this process.
-fn hide() -> Result<(), StartError> {
+/// Prevents other processes of the same uid from inspecting this process.
+fn forbid_inspection() -> Result<(), StartError> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| StartError::Step("becoming undumpable", error.into()))
+        .map_err(|error| StartError::Step("making the process not dumpable", error.into()))
 }

@@ -1,4 +1,4 @@
-//! From a request to whoever does it, and back with the answer.
+//! Dispatches requests and sends their answers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use crate::protocol::{
     Answer, Code, EnvBody, MAX_DOCUMENT, MAX_ENV_BODY, Nothing, Refusal, Request, Status, parse,
 };
 
-/// All that requests are done with.
-pub(super) struct Inside {
+/// The state that requests share.
+pub(super) struct Server {
     pub(super) launcher: Arc<Launcher>,
     pub(super) services: Services,
     pub(super) env_store: PathBuf,
@@ -28,21 +28,21 @@ pub(super) struct Inside {
     pub(super) port: u16,
 }
 
-pub(super) async fn handle(inside: Arc<Inside>, request: Bytes, stream: Stream) {
+pub(super) async fn handle(server: Arc<Server>, request: Bytes, stream: Stream) {
     match parse(&request) {
-        Ok(request) => perform(&inside, request, stream).await,
+        Ok(request) => perform(&server, request, stream).await,
         Err(refusal) => answer::<Nothing>(stream, Err(refusal)).await,
     }
 }
 
-async fn perform(inside: &Inside, request: Request, mut stream: Stream) {
-    let roots = Arc::clone(&inside.launcher.roots);
-    let number = u64::from_le_bytes(inside.rng.bytes());
+async fn perform(server: &Server, request: Request, mut stream: Stream) {
+    let roots = Arc::clone(&server.launcher.roots);
+    let number = u64::from_le_bytes(server.rng.bytes());
     match request {
-        Request::Exec(exec) => exec::run(&inside.launcher, exec, stream).await,
-        Request::Dial(dial) => dial::dial(dial.port, inside.port, stream).await,
-        Request::Logs(logs) => inside.services.logs(&logs, stream).await,
-        Request::Status(_) => answer(stream, Ok(inside.status())).await,
+        Request::Exec(exec) => exec::run(&server.launcher, exec, stream).await,
+        Request::Dial(dial) => dial::dial(dial.port, server.port, stream).await,
+        Request::Logs(logs) => server.services.logs(&logs, stream).await,
+        Request::Status(_) => answer(stream, Ok(server.status())).await,
         Request::Read(read) => {
             let done = files::read(roots, read, &mut stream.sender).await;
             answer(stream, done).await;
@@ -64,21 +64,21 @@ async fn perform(inside: &Inside, request: Request, mut stream: Stream) {
             answer(stream, done).await;
         }
         Request::EnvScrub(_) => {
-            let store = inside.env_store.clone();
+            let store = server.env_store.clone();
             let done = match env_body(&mut stream.receiver).await {
                 Ok(body) => blocking(move || envfiles::scrub(&roots, &body, &store)).await,
                 Err(refusal) => Err(refusal),
             };
             answer(stream, done).await;
         }
-        Request::ServiceStart(spec) => answer(stream, inside.services.start(spec).await).await,
-        Request::ServiceStop(named) => answer(stream, inside.services.stop(&named.name).await).await,
-        Request::ServiceRestart(named) => answer(stream, inside.services.restart(&named.name).await).await,
-        Request::ServiceList(_) => answer(stream, Ok(inside.services.list())).await,
+        Request::ServiceStart(spec) => answer(stream, server.services.start(spec).await).await,
+        Request::ServiceStop(named) => answer(stream, server.services.stop(&named.name).await).await,
+        Request::ServiceRestart(named) => answer(stream, server.services.restart(&named.name).await).await,
+        Request::ServiceList(_) => answer(stream, Ok(server.services.list())).await,
     }
 }
 
-impl Inside {
+impl Server {
     fn status(&self) -> Status {
         let uptime = self.clock.elapsed();
         Status {
@@ -97,7 +97,7 @@ fn resident() -> Option<u64> {
 
 async fn env_body(receiver: &mut Receiver) -> Result<EnvBody, Refusal> {
     let mut body = Vec::new();
-    let broken = |_| Refusal::new(Code::Io, "the content broke off");
+    let broken = |_| Refusal::new(Code::Io, "the content ended early");
     while let Some(chunk) = receiver.recv().await.map_err(broken)? {
         if body.len() + chunk.bytes.len() > MAX_ENV_BODY {
             return Err(Refusal::new(Code::TooLarge, format!("more than {MAX_ENV_BODY} bytes")));
@@ -105,27 +105,28 @@ async fn env_body(receiver: &mut Receiver) -> Result<EnvBody, Refusal> {
         body.extend_from_slice(&chunk.bytes);
     }
     serde_json::from_slice(&body)
-        .map_err(|_| Refusal::new(Code::BadRequest, "not a list of files and values"))
+        .map_err(|_| Refusal::new(Code::BadRequest, "the body is not a valid list of files and values"))
 }
 
 /// How long a caller may take to read an answer.
-const PATIENCE: Duration = Duration::from_mins(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Ends a conversation; a long answer goes before its end. Whether the caller still listens is the caller's business.
+/// Finishes a stream with an answer; a long answer is sent on the main lane first. A caller that has gone away is
+/// ignored.
 pub(super) async fn answer<T: Serialize>(mut stream: Stream, result: Result<T, Refusal>) {
     let result = match result {
         Ok(done) => Answer::Ok(done),
         Err(refusal) => Answer::Refused(refusal),
     };
     let Ok(mut text) = serde_json::to_vec(&result) else {
-        return stream.reset("the answer cannot be written");
+        return stream.reset("the answer cannot be encoded");
     };
     if text.len() > MAX_PAYLOAD {
         if text.len() > MAX_DOCUMENT {
             return stream.reset("the answer is too long");
         }
         let length = text.len();
-        let sending = tokio::time::timeout(PATIENCE, stream.sender.send(Lane::Main, text));
+        let sending = tokio::time::timeout(ANSWER_TIMEOUT, stream.sender.send(Lane::Main, text));
         if !matches!(sending.await, Ok(Ok(()))) {
             return;
         }

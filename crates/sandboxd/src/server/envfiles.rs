@@ -1,7 +1,8 @@
-//! The environment files of a project: written with their values, and scrubbed before the files are captured.
+//! The environment files of a project: written with their values, and scrubbed before a snapshot of the files is
+//! taken.
 //!
-//! The values come with each request and are kept nowhere else, so a scrub loses nothing that a later apply needs. All
-//! paths and all required values are looked at before anything is written.
+//! The values arrive with each request and are stored nowhere else, so scrubbing loses nothing that a later apply
+//! needs. All paths and required values are checked before anything is written.
 
 use std::path::{Path, PathBuf};
 
@@ -9,17 +10,17 @@ use proto::dotenv::quote;
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
-use super::beneath::{Roots, clean, refusal};
-use super::files::{put, slurp};
+use super::files::{read_small, write_small};
+use super::roots::{Roots, clean, refusal};
 use crate::protocol::{
-    Code, EnvApplied, EnvBody, EnvFile, EnvMode, EnvScrubbed, EnvWritten, Kind, Place, Refusal,
+    Code, EnvApplyResult, EnvBody, EnvFile, EnvMode, EnvScrubResult, Kind, Place, Refusal, WrittenEnvFile,
 };
 
 const MAX_FILES: usize = 100;
 const MAX_KEYS: usize = 1_000;
 const MAX_EXCLUDE: u64 = 1024 * 1024;
 
-/// A file whose paths hold what they must.
+/// An environment file whose paths were validated.
 struct Target<'a> {
     spec: &'a EnvFile,
     /// Relative to the workspace.
@@ -34,12 +35,12 @@ impl Target<'_> {
     }
 }
 
-/// Only made of what came as UTF-8.
+/// Lossless, because every part arrived as UTF-8.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplied, Refusal> {
+pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApplyResult, Refusal> {
     let targets = check(&body.spec)?;
     let missing = missing(body);
     if !missing.is_empty() {
@@ -47,22 +48,22 @@ pub(super) fn apply(roots: &Roots, body: &EnvBody, number: u64) -> Result<EnvApp
         return Err(Refusal { code: Code::Missing, message, missing });
     }
     if body.values.values().any(|value| value.contains('\0')) {
-        return Err(Refusal::new(Code::BadRequest, "a value holds a NUL"));
+        return Err(Refusal::new(Code::BadRequest, "a value contains a NUL"));
     }
     let mut applied = Vec::new();
     for target in &targets {
         let lines: Vec<String> = target.spec.keys.iter().filter_map(|key| line(body, &key.key)).collect();
-        // Without lines, this is one newline.
+        // Without variables, the file is a single newline.
         let content = lines.join("\n") + "\n";
         let place = target.place();
-        put(roots, &place, Some(0o600), content.as_bytes(), number)?;
+        write_small(roots, &place, Some(0o600), content.as_bytes(), number)?;
         exclude(roots, target, number)?;
-        applied.push(EnvWritten { path: place.path, key_count: lines.len() });
+        applied.push(WrittenEnvFile { path: place.path, key_count: lines.len() });
     }
-    Ok(EnvApplied { applied })
+    Ok(EnvApplyResult { applied })
 }
 
-pub(super) fn scrub(roots: &Roots, body: &EnvBody, store: &Path) -> Result<EnvScrubbed, Refusal> {
+pub(super) fn scrub(roots: &Roots, body: &EnvBody, store: &Path) -> Result<EnvScrubResult, Refusal> {
     let mut scrubbed = Vec::new();
     for target in check(&body.spec)? {
         let place = target.place();
@@ -70,9 +71,9 @@ pub(super) fn scrub(roots: &Roots, body: &EnvBody, store: &Path) -> Result<EnvSc
             scrubbed.push(place.path);
         }
     }
-    // A link there is removed, and not what it leads to.
+    // This removes a symlink at the path, not its target.
     let _ = std::fs::remove_file(store);
-    Ok(EnvScrubbed { scrubbed })
+    Ok(EnvScrubResult { scrubbed })
 }
 
 fn unlink(roots: &Roots, place: &Place) -> Result<bool, Refusal> {
@@ -95,10 +96,13 @@ fn check(spec: &[EnvFile]) -> Result<Vec<Target<'_>>, Refusal> {
         .map(|spec| {
             let (project, path) = (clean(&spec.workspace_path)?, clean(&spec.path)?);
             if path.as_os_str().is_empty() || spec.path.contains(['\n', '\r']) {
-                return Err(Refusal::new(Code::BadRequest, "a file has no path, or one of several lines"));
+                return Err(Refusal::new(
+                    Code::BadRequest,
+                    "the path of a file is empty or contains a line break",
+                ));
             }
             if spec.keys.iter().any(|key| !is_name(&key.key)) {
-                return Err(Refusal::new(Code::BadRequest, "a key is no name of a variable"));
+                return Err(Refusal::new(Code::BadRequest, "a key is not a valid variable name"));
             }
             Ok(Target { spec, project, path })
         })
@@ -111,7 +115,7 @@ fn is_name(key: &str) -> bool {
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Over all files, each once, in the order in which they are asked for.
+/// The missing required variables of all files, each once, in the order of the request.
 fn missing(body: &EnvBody) -> Vec<String> {
     let mut missing: Vec<String> = Vec::new();
     for key in body.spec.iter().flat_map(|file| &file.keys) {
@@ -126,14 +130,14 @@ fn line(body: &EnvBody, key: &str) -> Option<String> {
     body.values.get(key).map(|value| format!("{key}={}", quote(value)))
 }
 
-/// Git must not offer the file for commit. Where the project is no repository of its own, nothing is to be done.
+/// Keeps the file out of commits. If the project is not a Git repository, nothing needs to be done.
 fn exclude(roots: &Roots, target: &Target<'_>, number: u64) -> Result<(), Refusal> {
     let git = Place::workspace(text(&target.project.join(".git")));
     if !roots.stat(&git).is_ok_and(|stat| stat.kind == Kind::Directory) {
         return Ok(());
     }
     let place = Place::workspace(text(&target.project.join(".git/info/exclude")));
-    let mut content = match slurp(roots, &place, MAX_EXCLUDE) {
+    let mut content = match read_small(roots, &place, MAX_EXCLUDE) {
         Err(Refusal { code: Code::NotFound, .. }) => Vec::new(),
         other => other?,
     };
@@ -146,5 +150,5 @@ fn exclude(roots: &Roots, target: &Target<'_>, number: u64) -> Result<(), Refusa
     }
     content.extend_from_slice(line.as_bytes());
     content.push(b'\n');
-    put(roots, &place, None, &content, number)
+    write_small(roots, &place, None, &content, number)
 }

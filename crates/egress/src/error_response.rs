@@ -1,4 +1,4 @@
-//! What the proxy itself says to a client. Nothing that the client sent is repeated unless it was normalised.
+//! The proxy's own HTTP responses. They repeat nothing that the client sent unless it was normalised.
 
 use crate::fields::HeadError;
 use crate::record::{Failure, Refusal};
@@ -7,17 +7,17 @@ use crate::rules::Denial;
 const BAD_GATEWAY: &str = "502 Bad Gateway";
 const TIMEOUT: &str = "504 Gateway Timeout";
 
-/// An answer that does not come from the target.
+/// A response that the proxy makes itself instead of relaying one from the target.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ErrorResponse {
     status: &'static str,
-    /// For programs; the message is for people and models.
+    /// Machine-readable; the message is for people and models.
     code: &'static str,
     message: String,
 }
 
-impl Answer {
-    /// The whole answer, as bytes for the wire. An answer to `HEAD` has no body.
+impl ErrorResponse {
+    /// Encodes the complete response. A response to `HEAD` has no body.
     pub(crate) fn to_bytes(&self, keep_alive: bool, with_body: bool) -> Vec<u8> {
         let body = serde_json::json!({ "error": self.code, "message": format!("egress: {}", self.message) });
         let body = format!("{body}\n");
@@ -31,7 +31,7 @@ impl Answer {
     }
 }
 
-impl From<&Refusal> for Answer {
+impl From<&Refusal> for ErrorResponse {
     fn from(refusal: &Refusal) -> Self {
         let (status, code) = match refusal {
             Refusal::Rule(denial) => ("403 Forbidden", code_of(denial)),
@@ -52,29 +52,35 @@ fn code_of(denial: &Denial) -> &'static str {
         Denial::Offline => "offline",
         Denial::Denied(..) => "denied",
         Denial::NotListed(_) => "not_on_allow_list",
-        Denial::PortClosed(_) | Denial::PortNever => "port_closed",
+        Denial::PortClosed(_) | Denial::PortBlocked => "port_closed",
     }
 }
 
-impl From<Failure> for Answer {
+impl From<Failure> for ErrorResponse {
     fn from(failure: Failure) -> Self {
         let (status, code, message) = match failure {
             Failure::NotFound => (BAD_GATEWAY, "name_not_found", "the host's name does not resolve"),
-            Failure::Unreachable => (BAD_GATEWAY, "unreachable", "nobody answers at the host's address"),
+            Failure::Unreachable => {
+                (BAD_GATEWAY, "unreachable", "no connection could be made to the host's address")
+            }
             Failure::TimedOut => (TIMEOUT, "connect_timeout", "the host could not be reached in time"),
-            Failure::Idle => (TIMEOUT, "idle", "nothing came from the host for too long"),
+            Failure::Idle => (TIMEOUT, "idle", "the host sent nothing for too long"),
             Failure::TargetGone => (BAD_GATEWAY, "target_gone", "the host closed the connection too early"),
             Failure::BadResponse => (BAD_GATEWAY, "bad_response", "the host's answer is not valid HTTP/1.1"),
-            Failure::RefusedSince => {
-                ("403 Forbidden", "refused_since", "the organisation's rules changed and refuse it now")
-            }
+            Failure::RefusedSince => (
+                "403 Forbidden",
+                "refused_since",
+                "the organisation's egress rules changed and no longer allow this request",
+            ),
             Failure::BodyStalled => {
-                ("408 Request Timeout", "body_timeout", "the body did not arrive in time")
+                ("408 Request Timeout", "body_timeout", "the request body did not arrive in time")
             }
-            Failure::ClientGone => ("400 Bad Request", "body_incomplete", "the body ended too early"),
-            Failure::BadBody => ("400 Bad Request", "malformed_body", "the body's chunks are malformed"),
+            Failure::ClientGone => ("400 Bad Request", "body_incomplete", "the request body ended too early"),
+            Failure::BadBody => {
+                ("400 Bad Request", "malformed_body", "the chunks of the request body are malformed")
+            }
             Failure::BodyTooLong => {
-                ("413 Content Too Large", "body_too_long", "the body is longer than allowed")
+                ("413 Content Too Large", "body_too_long", "the request body is longer than allowed")
             }
         };
         Self { status, code, message: message.to_owned() }

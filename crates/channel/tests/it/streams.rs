@@ -1,16 +1,16 @@
-//! Honest conversations: whole, side by side, bounded, in turn.
+//! Streams between honest peers: integrity, isolation, memory bounds and fairness.
 
 use bytes::Bytes;
 use channel::frame::Frame;
 use channel::{
-    Incoming, Lane, MAX_CONTROL, MAX_PAYLOAD, PIECE_COST, Receiver, Stream, StreamError, Usage, WINDOW,
+    CHUNK_OVERHEAD, Incoming, Lane, MAX_CONTROL, MAX_PAYLOAD, Receiver, Stream, StreamError, Usage, WINDOW,
 };
 use clock::Rng;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy, copy_bidirectional, duplex};
 
-use crate::common::{hostile_callee, pair, pair_over, pattern, soon};
+use crate::common::{hostile_callee, pair, pair_over, pattern, with_timeout};
 
-/// Sends back what it gets and finishes with the request.
+/// Echoes all data and finishes with the request as its result.
 async fn echo(mut incoming: Incoming) {
     while let Some((request, stream)) = incoming.next().await {
         tokio::spawn(echo_one(request, stream));
@@ -33,7 +33,7 @@ async fn read_all(receiver: &mut Receiver) -> Result<Vec<u8>, StreamError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_conversations_at_once_stay_whole_and_apart() {
+async fn fifty_concurrent_streams_stay_intact_and_separate() {
     let pair = pair().await;
     tokio::spawn(echo(pair.incoming));
     let rng = Rng::seeded(50);
@@ -49,15 +49,15 @@ async fn fifty_conversations_at_once_stay_whole_and_apart() {
                 sender.end();
             };
             let ((), got) = tokio::join!(send, read_all(&mut receiver));
-            assert!(got.unwrap() == content, "conversation {n} of {length} bytes came back otherwise");
+            assert!(got.unwrap() == content, "stream {n} of {length} bytes came back changed");
             assert_eq!(receiver.outcome().await.unwrap(), format!("request {n}"));
         });
     }
-    soon(async { while all.join_next().await.transpose().unwrap().is_some() {} }).await;
+    with_timeout(async { while all.join_next().await.transpose().unwrap().is_some() {} }).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_reader_costs_its_window_and_nobody_elses_time() {
+async fn stalled_reader_costs_its_window_and_delays_no_other_stream() {
     let mut pair = pair().await;
     let stalled = pair.caller.open("large").await.unwrap();
     let (_, mut flood) = pair.incoming.next().await.unwrap();
@@ -68,20 +68,20 @@ async fn a_stalled_reader_costs_its_window_and_nobody_elses_time() {
         }
     });
     for n in 0..200 {
-        let mut small = soon(pair.caller.open(format!("{n}"))).await.unwrap();
-        assert_eq!(soon(small.receiver.outcome()).await.unwrap(), format!("{n}"));
+        let mut small = with_timeout(pair.caller.open(format!("{n}"))).await.unwrap();
+        assert_eq!(with_timeout(small.receiver.outcome()).await.unwrap(), format!("{n}"));
         assert!(pair.caller.usage().incoming <= WINDOW, "{:?}", pair.caller.usage());
     }
-    assert!(pair.caller.usage().incoming > WINDOW / 2, "it was never stalled");
+    assert!(pair.caller.usage().incoming > WINDOW / 2, "the reader was never stalled");
     assert!(!flooding.is_finished());
     drop(stalled);
-    assert_eq!(soon(flooding).await.unwrap(), Err(StreamError::Reset("dropped".to_owned())));
-    // The last small one may not have been forgotten yet; the stalled one is.
+    assert_eq!(with_timeout(flooding).await.unwrap(), Err(StreamError::Reset("dropped".to_owned())));
+    // The last small stream may still be open; the stalled one must be gone.
     assert_eq!(pair.caller.usage().incoming, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_writer_that_nobody_reads_costs_its_window() {
+async fn unread_writer_costs_its_window() {
     let (_attacker, caller, _running) = hostile_callee(64).await;
     let mut stream = caller.open("").await.unwrap();
     let sending = tokio::spawn(async move { stream.sender.send(Lane::Main, vec![0; 50 * WINDOW]).await });
@@ -97,12 +97,12 @@ async fn a_writer_that_nobody_reads_costs_its_window() {
 async fn a_small_request_overtakes_a_large_transfer() {
     let (mut attacker, caller, _running) = hostile_callee(64).await;
     let mut large = caller.open("large").await.unwrap();
-    // Four whole frames would cost a little more than the window.
-    large.sender.send(Lane::Main, vec![0; WINDOW - 4 * PIECE_COST]).await.unwrap();
+    // Four full frames would cost slightly more than the window.
+    large.sender.send(Lane::Main, vec![0; WINDOW - 4 * CHUNK_OVERHEAD]).await.unwrap();
     tokio::task::yield_now().await;
     let _small = caller.open("small").await.unwrap();
     let mut before = 0;
-    while let Some(frame) = soon(attacker.recv()).await {
+    while let Some(frame) = with_timeout(attacker.recv()).await {
         match frame {
             Frame::Data(..) => before += 1,
             Frame::Open(2, _) => break,
@@ -113,14 +113,14 @@ async fn a_small_request_overtakes_a_large_transfer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn transfers_take_turns() {
+async fn transfers_share_the_connection_fairly() {
     let (mut attacker, caller, _running) = hostile_callee(64).await;
     let (mut one, mut two) = (caller.open("").await.unwrap(), caller.open("").await.unwrap());
     one.sender.send(Lane::Main, vec![0; 3 * MAX_PAYLOAD]).await.unwrap();
     two.sender.send(Lane::Main, vec![0; 3 * MAX_PAYLOAD]).await.unwrap();
     let mut order = Vec::new();
     while order.len() < 6 {
-        if let Frame::Data(id, ..) = soon(attacker.recv()).await.unwrap() {
+        if let Frame::Data(id, ..) = with_timeout(attacker.recv()).await.unwrap() {
             order.push(id);
         }
     }
@@ -128,7 +128,7 @@ async fn transfers_take_turns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_and_errors_keep_their_lanes_and_their_order() {
+async fn stdout_and_stderr_keep_their_lanes_and_order() {
     let mut pair = pair().await;
     let mut stream = pair.caller.open("exec").await.unwrap();
     let (_, mut program) = pair.incoming.next().await.unwrap();
@@ -137,7 +137,7 @@ async fn output_and_errors_keep_their_lanes_and_their_order() {
     program.sender.send(Lane::Main, "more").await.unwrap();
     program.finish("{\"exit\":0}").unwrap();
     let mut got = Vec::new();
-    while let Some(chunk) = soon(stream.receiver.recv()).await.unwrap() {
+    while let Some(chunk) = with_timeout(stream.receiver.recv()).await.unwrap() {
         got.push((chunk.lane, chunk.bytes));
     }
     let wanted = [(Lane::Main, "out"), (Lane::Errors, "err"), (Lane::Main, "more")];
@@ -155,10 +155,10 @@ async fn a_signal_reaches_a_program_that_does_not_read_its_input() {
         tokio::task::yield_now().await;
     }
     controls.send("kill").await.unwrap();
-    assert_eq!(soon(program.controls.recv()).await.unwrap().unwrap(), "kill");
+    assert_eq!(with_timeout(program.controls.recv()).await.unwrap().unwrap(), "kill");
     program.finish("killed").unwrap();
-    assert_eq!(soon(receiver.outcome()).await.unwrap(), "killed");
-    assert_eq!(soon(input).await.unwrap(), Err(StreamError::Finished));
+    assert_eq!(with_timeout(receiver.outcome()).await.unwrap(), "killed");
+    assert_eq!(with_timeout(input).await.unwrap(), Err(StreamError::Finished));
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,14 +177,14 @@ async fn control_messages_wait_for_their_reader_and_are_bounded() {
     });
     let (_, mut callee) = pair.incoming.next().await.unwrap();
     for n in 0..100 {
-        assert!(soon(callee.controls.recv()).await.unwrap().unwrap() == pattern(n, MAX_CONTROL));
+        assert!(with_timeout(callee.controls.recv()).await.unwrap().unwrap() == pattern(n, MAX_CONTROL));
     }
-    assert_eq!(soon(callee.controls.recv()).await.unwrap().unwrap(), "last");
-    soon(sending).await.unwrap().unwrap();
+    assert_eq!(with_timeout(callee.controls.recv()).await.unwrap().unwrap(), "last");
+    with_timeout(sending).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_and_results_that_do_not_fit_are_refused_here() {
+async fn oversized_requests_and_results_are_refused_locally() {
     let mut pair = pair().await;
     let (long, error) =
         (vec![0; MAX_PAYLOAD + 1], StreamError::TooLong { length: MAX_PAYLOAD + 1, most: MAX_PAYLOAD });
@@ -193,11 +193,11 @@ async fn requests_and_results_that_do_not_fit_are_refused_here() {
     let (request, callee) = pair.incoming.next().await.unwrap();
     assert_eq!(request.len(), MAX_PAYLOAD);
     assert_eq!(callee.finish(long), Err(error));
-    assert_eq!(soon(stream.receiver.outcome()).await, Err(StreamError::Reset("dropped".to_owned())));
+    assert_eq!(with_timeout(stream.receiver.outcome()).await, Err(StreamError::Reset("dropped".to_owned())));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_copied_and_its_outcome_known() {
+async fn file_copy_reports_its_outcome() {
     let mut pair = pair_over(1000).await;
     let mut stream = pair.caller.open("read").await.unwrap();
     let (_, mut file) = pair.incoming.next().await.unwrap();
@@ -208,13 +208,13 @@ async fn a_file_is_copied_and_its_outcome_known() {
         file.finish("ok").unwrap();
     });
     let mut got = Vec::new();
-    soon(stream.read_to_end(&mut got)).await.unwrap();
+    with_timeout(stream.read_to_end(&mut got)).await.unwrap();
     assert!(got == sent);
     assert_eq!(stream.receiver.outcome().await.unwrap(), "ok");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_port_is_forwarded_with_its_half_closes() {
+async fn port_forwarding_preserves_half_closes() {
     let mut pair = pair().await;
     let mut stream = pair.caller.open("dial").await.unwrap();
     let (_, mut forwarded) = pair.incoming.next().await.unwrap();
@@ -223,16 +223,16 @@ async fn a_port_is_forwarded_with_its_half_closes() {
     stream.write_all(b"question").await.unwrap();
     stream.shutdown().await.unwrap();
     let mut question = String::new();
-    soon(server.read_to_string(&mut question)).await.unwrap();
+    with_timeout(server.read_to_string(&mut question)).await.unwrap();
     server.write_all(b"answer").await.unwrap();
     drop(server);
     let mut answer = String::new();
-    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    with_timeout(stream.read_to_string(&mut answer)).await.unwrap();
     assert_eq!((question.as_str(), answer.as_str()), ("question", "answer"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn opening_waits_for_a_place_and_nothing_is_left_behind() {
+async fn open_waits_for_a_permit_and_leaks_nothing() {
     let mut pair = pair().await;
     let mut open = Vec::new();
     for _ in 0..64 {
@@ -245,8 +245,8 @@ async fn opening_waits_for_a_place_and_nothing_is_left_behind() {
     }
     assert!(!next.is_finished());
     open.remove(7).receiver.outcome().await.unwrap();
-    drop(soon(next).await.unwrap().unwrap());
-    let (request, one_more) = soon(pair.incoming.next()).await.unwrap();
+    drop(with_timeout(next).await.unwrap().unwrap());
+    let (request, one_more) = with_timeout(pair.incoming.next()).await.unwrap();
     assert_eq!(request, "one more");
     drop((open, one_more));
     while pair.caller.usage() != Usage::default() || pair.incoming.usage() != Usage::default() {

@@ -1,5 +1,5 @@
-//! How fast one sandbox may ask. Every request becomes a record, so one that asks faster than records can be kept waits:
-//! that costs it time, and nobody anything else.
+//! The rate limit of one sandbox. Every request writes a record, so a sandbox that sends requests faster than
+//! records can be stored waits; nobody else is affected.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,31 +8,31 @@ use clock::Clock;
 
 use crate::limits::Limits;
 
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     clock: Clock,
-    /// What one request takes of the time.
+    /// The interval between requests at the sustained rate.
     each: Duration,
-    /// How far requests may be ahead of it.
+    /// The size of a burst, as the time it takes at the sustained rate.
     ahead: Duration,
-    /// When all that were let through would be over, one after the other.
+    /// When all requests so far would have been sent at the sustained rate.
     through: Mutex<Duration>,
 }
 
-impl Pace {
+impl RateLimiter {
     pub(crate) fn new(limits: &Limits, clock: Clock) -> Self {
         let each = Duration::from_secs(1) / limits.requests_per_second.max(1);
         Self { clock, each, ahead: each * limits.requests_at_once, through: Mutex::default() }
     }
 
-    /// Waits until it is this request's turn; those who wait keep their order.
-    pub(crate) async fn turn(&self) {
-        let wait = self.book();
+    /// Waits until this request may proceed; waiting requests keep their order.
+    pub(crate) async fn acquire(&self) {
+        let wait = self.reserve();
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
     }
 
-    fn book(&self) -> Duration {
+    fn reserve(&self) -> Duration {
         let now = self.clock.elapsed();
         let mut through = self.through.lock().unwrap_or_else(PoisonError::into_inner);
         *through = now.max(*through) + self.each;

@@ -1,8 +1,8 @@
-//! All that came of a program: to be signalled and killed as a whole.
+//! Finds all descendants of a program, to signal and kill them together.
 //!
-//! A process belongs to it if it is in the program's group or session, descends from one that does, or carries the
-//! program's mark in its environment. The mark finds those that left the group with `setsid` and lost their parent.
-//! Whoever also clears its environment is not found: only the end of the sandbox ends it.
+//! A process belongs to the program if it is in the program's group or session, descends from such a process, or
+//! has the program's mark in its environment. The mark finds processes that left the group with `setsid` and lost
+//! their parent. A process that also clears its environment is not found; it lives until the sandbox ends.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::time::sleep;
 
-/// The variable that holds the mark.
+/// The environment variable that contains the mark.
 pub(super) const MARK: &str = "SANDBOXD_RUN";
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A fork bomb may need several rounds; each kills all that it sees.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// A fork bomb may need several rounds; each kills every process that it finds.
 const ROUNDS: usize = 50;
 
 #[derive(Clone)]
-pub(super) struct Tree {
+pub(super) struct ProcessTree {
     pub(super) leader: Pid,
-    /// `SANDBOXD_RUN=…`, with the NUL that ends it.
+    /// `SANDBOXD_RUN=…`, with its terminating NUL.
     mark: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum MemberFilter {
     All,
     Marked,
 }
@@ -37,19 +37,19 @@ struct Process {
     dead: bool,
 }
 
-impl Tree {
+impl ProcessTree {
     pub(super) fn new(leader: Pid, mark: &str) -> Self {
         Self { leader, mark: format!("{MARK}={mark}\0").into_bytes() }
     }
 
-    /// To the leader's group, which is what a terminal would do.
+    /// Signals the leader's group, as a terminal would.
     pub(super) fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// The group gets it in one stroke, so that no shell lives to comment on the death of its child.
+    /// The group gets the signal at once, so that no shell survives to report the death of its child.
     fn signal_all(&self, signal: Signal) -> usize {
-        let members = self.members(Who::All);
+        let members = self.members(MemberFilter::All);
         if !members.is_empty() {
             self.signal(signal);
         }
@@ -59,16 +59,16 @@ impl Tree {
         members.len()
     }
 
-    /// Asks all to end, and kills those that have not after `grace`.
+    /// Sends SIGTERM to all, and SIGKILL to those that still run after `grace`.
     pub(super) async fn end(&self, grace: Duration) {
         if self.signal_all(Signal::TERM) == 0 {
             return;
         }
         let mut waited = Duration::ZERO;
         while waited < grace {
-            sleep(LOOK_EVERY).await;
-            waited += LOOK_EVERY;
-            if self.members(Who::All).is_empty() {
+            sleep(CHECK_INTERVAL).await;
+            waited += CHECK_INTERVAL;
+            if self.members(MemberFilter::All).is_empty() {
                 return;
             }
         }
@@ -80,48 +80,50 @@ impl Tree {
             if self.signal_all(Signal::KILL) == 0 {
                 return;
             }
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// Kills whom a leader left behind that was already reaped. Its number may be somebody else's by now, so only the
-    /// mark counts.
-    pub(super) async fn kill_rest(&self) {
+    /// Kills the processes left behind by a leader that was already reaped. Its pid may have been reused, so only
+    /// the mark counts.
+    pub(super) async fn kill_leftovers(&self) {
         for _ in 0..ROUNDS {
-            let rest = self.members(Who::Marked);
+            let rest = self.members(MemberFilter::Marked);
             if rest.is_empty() {
                 return;
             }
             for (pid, _) in rest {
                 let _ = kill_process(pid, Signal::KILL);
             }
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 
-    /// All that live, and whether each is in the leader's group; the dead who wait to be reaped do not count.
-    fn members(&self, who: Who) -> Vec<(Pid, bool)> {
+    /// All running members, and whether each is in the leader's group; zombies do not count.
+    fn members(&self, filter: MemberFilter) -> Vec<(Pid, bool)> {
         let processes = processes();
         let leader = self.leader.as_raw_nonzero().get();
         let ours = std::process::id().cast_signed();
         let named = |pid: i32, process: &Process| [pid, process.group, process.session].contains(&leader);
         let mut found: HashSet<i32> = processes
             .iter()
-            .filter(|(pid, process)| (who == Who::All && named(**pid, process)) || self.marked(**pid))
+            .filter(|(pid, process)| {
+                (filter == MemberFilter::All && named(**pid, process)) || self.marked(**pid)
+            })
             .map(|(pid, _)| *pid)
             .collect();
         loop {
-            let is_born =
+            let is_new_child =
                 |pid: &i32, process: &Process| !found.contains(pid) && found.contains(&process.parent);
-            let born: Vec<i32> = processes
+            let children: Vec<i32> = processes
                 .iter()
-                .filter(|(pid, process)| is_born(pid, process))
+                .filter(|(pid, process)| is_new_child(pid, process))
                 .map(|(pid, _)| *pid)
                 .collect();
-            if born.is_empty() {
+            if children.is_empty() {
                 break;
             }
-            found.extend(born);
+            found.extend(children);
         }
         let living = |pid: i32| processes.get(&pid).filter(|process| pid != ours && !process.dead);
         let member = |pid: i32| Some((Pid::from_raw(pid)?, living(pid)?.group == leader));
@@ -143,7 +145,7 @@ fn processes() -> HashMap<i32, Process> {
         .collect()
 }
 
-/// Reads a line of `/proc/PID/stat`; a program's name may hold anything, so what counts is behind the last `)`.
+/// Parses `/proc/PID/stat`; a program's name may contain anything, so parsing starts after the last `)`.
 fn process(stat: &str) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let dead = matches!(fields.next()?, "Z" | "X");
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_does_not_confuse() {
+    fn process_name_with_parentheses_is_parsed() {
         let read = process("12 (a) Z 1 (b) S 7 8 9 0 -1").unwrap();
         assert_eq!((read.parent, read.group, read.session, read.dead), (7, 8, 9, false));
         assert!(process("12 (x) Z 1 2 3").unwrap().dead);

@@ -1,14 +1,14 @@
-//! Removing files and whole trees, by handle and within bounds: a link is removed and never followed.
+//! Removes files and trees, by handle and with a depth limit: a symlink is removed and never followed.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::beneath::{Roots, refusal};
+use super::roots::{Roots, refusal};
 use crate::protocol::{Code, Nothing, Refusal, Remove};
 
-/// Each level holds a handle.
-const DEEPEST: usize = 200;
+/// The depth limit; each level holds a handle.
+const MAX_DEPTH: usize = 200;
 
 pub(super) fn remove(roots: &Roots, remove: &Remove) -> Result<Nothing, Refusal> {
     let (folder, name) = roots.parent(&remove.place, false)?;
@@ -18,7 +18,7 @@ pub(super) fn remove(roots: &Roots, remove: &Remove) -> Result<Nothing, Refusal>
         Err(error) => return Err(refusal(error)),
     }
     if remove.recursive {
-        empty(&open(&folder, &name)?, DEEPEST)?;
+        empty(&open(&folder, &name)?, MAX_DEPTH)?;
     }
     unlinkat(&folder, &name, AtFlags::REMOVEDIR).map_err(refusal)?;
     Ok(Nothing {})
@@ -29,9 +29,9 @@ fn open(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Refu
     openat(folder, name, flags, Mode::empty()).map_err(refusal)
 }
 
-fn empty(folder: &OwnedFd, deeper: usize) -> Result<(), Refusal> {
-    if deeper == 0 {
-        return Err(Refusal::new(Code::Limit, format!("nested deeper than {DEEPEST}")));
+fn empty(folder: &OwnedFd, depth_left: usize) -> Result<(), Refusal> {
+    if depth_left == 0 {
+        return Err(Refusal::new(Code::Limit, format!("folders are nested more than {MAX_DEPTH} deep")));
     }
     for entry in Dir::read_from(folder).map_err(refusal)? {
         let entry = entry.map_err(refusal)?;
@@ -42,7 +42,7 @@ fn empty(folder: &OwnedFd, deeper: usize) -> Result<(), Refusal> {
         match unlinkat(folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(Errno::ISDIR) => {
-                empty(&open(folder, name)?, deeper - 1)?;
+                empty(&open(folder, name)?, depth_left - 1)?;
                 unlinkat(folder, name, AtFlags::REMOVEDIR).map_err(refusal)?;
             }
             Err(error) => return Err(refusal(error)),

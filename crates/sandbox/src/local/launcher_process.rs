@@ -1,4 +1,4 @@
-//! The gateway's end of a launcher that becomes bubblewrap: what it is told, and what it says.
+//! The gateway's side of a launcher that becomes bubblewrap: writes its plan and reads its reports.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,23 +15,23 @@ use super::plan::Plan;
 use super::records::Folder;
 use crate::error::SandboxError;
 
-/// Longer than what bubblewrap says of a child.
+/// Longer than bubblewrap's report about its child.
 const MAX_INFO: usize = 4096;
 
-pub(super) struct Launched {
+pub(super) struct LauncherProcess {
     child: Child,
-    /// First the plan, then the file for which bubblewrap waits.
+    /// Carries the plan first, then the file that bubblewrap waits for.
     input: Option<ChildStdin>,
     init: Option<OwnedFd>,
 }
 
-impl Launched {
-    /// Starts a launcher; it does nothing before it has a [plan](Self::plan).
+impl LauncherProcess {
+    /// Starts a launcher; it does nothing before it receives a [plan](Self::plan).
     pub(super) fn spawn(helper: &Path, folder: &Folder) -> Result<Self, SandboxError> {
         let host = SandboxError::host("start the launcher");
         let log = folder.open_log().map_err(&host)?;
         log.set_len(0).map_err(&host)?;
-        // A group of its own: an interrupt from the gateway's terminal is not meant for sandboxes.
+        // A separate process group: an interrupt from the gateway's terminal must not reach sandboxes.
         let mut child = Command::new(helper)
             .arg(LAUNCHER)
             .env_clear()
@@ -46,14 +46,14 @@ impl Launched {
         Ok(Self { child, input, init: None })
     }
 
-    /// Whether it took the plan; one that did not has ended.
+    /// Sends the plan. Returns whether the launcher read it; otherwise it has exited.
     pub(super) async fn plan(&mut self, plan: &Plan) -> Result<bool, SandboxError> {
         let plan = plan.encode().map_err(SandboxError::host("start the launcher"))?;
         let Some(pipe) = &mut self.input else { return Ok(false) };
         Ok(pipe.write_all(&plan).await.is_ok())
     }
 
-    /// Reads what bubblewrap says of its child; `None` when it ended without a word.
+    /// Reads the child's pid from bubblewrap's report; `None` when it exited without one.
     pub(super) async fn child_pid(&mut self) -> Option<i32> {
         let mut from = self.child.stdout.take()?;
         let mut text = Vec::new();
@@ -66,20 +66,20 @@ impl Launched {
         info.get("child-pid")?.as_i64().and_then(|pid| i32::try_from(pid).ok())
     }
 
-    /// Makes the process that is to be PID 1 end with [`Self::abort`].
-    pub(super) fn hold(&mut self, init: OwnedFd) {
+    /// Makes [`Self::abort`] also kill the process that becomes PID 1.
+    pub(super) fn kill_on_abort(&mut self, init: OwnedFd) {
         self.init = Some(init);
     }
 
-    /// Lets bubblewrap finish, which makes PID 1 run.
-    pub(super) async fn go(&mut self) {
+    /// Lets bubblewrap finish its setup, which starts PID 1.
+    pub(super) async fn start_init(&mut self) {
         if let Some(mut pipe) = self.input.take() {
-            // When it is gone, the next look at the process says so.
+            // If bubblewrap is gone, the next check of the process detects it.
             let _ = pipe.write_all(LAST_FILE.1.as_bytes()).await;
         }
     }
 
-    /// Ends PID 1, if it is known, and the whole process group of the launcher.
+    /// Kills PID 1, if it is known, and the launcher's process group.
     pub(super) fn abort(&mut self) {
         if let Some(init) = &self.init {
             identity::kill(init);
@@ -89,8 +89,8 @@ impl Launched {
         }
     }
 
-    /// Waits until bubblewrap, and so the sandbox, is over.
-    pub(super) async fn ended(mut self) {
+    /// Waits until bubblewrap, and thereby the sandbox, has exited.
+    pub(super) async fn wait(mut self) {
         let _ = self.child.wait().await;
     }
 }

@@ -1,4 +1,5 @@
-//! What a service has said last: a bounded ring in memory to read and follow, and a bounded file for people inside.
+//! The recent output of a service: a bounded ring in memory to read and follow, and a bounded file for people
+//! inside.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,18 +10,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::sync::watch;
 
-use super::beneath::stat_of;
+use super::roots::stat_of;
 use crate::protocol::Kind;
 
-/// What is kept in memory of each service.
-pub(super) const KEPT: usize = 256 * 1024;
-/// The file is set aside at this size, and the one that was set aside before is dropped.
-const FILE_MOST: u64 = 1024 * 1024;
-const PIECE: usize = 32 * 1024;
+/// How much is kept in memory per service.
+pub(super) const RING_SIZE: usize = 256 * 1024;
+/// The file is rotated at this size; only one rotated file is kept.
+const MAX_FILE_SIZE: u64 = 1024 * 1024;
+const MAX_PART: usize = 32 * 1024;
 
 pub(super) struct Log {
     ring: Mutex<Ring>,
-    /// How much was ever written.
+    /// The number of bytes ever written.
     end: watch::Sender<u64>,
 }
 
@@ -31,8 +32,8 @@ struct Ring {
     file: Option<(File, u64)>,
 }
 
-/// A part of the log from some point on.
-pub(super) struct Piece {
+/// A part of the log, starting at some offset.
+pub(super) struct LogPart {
     pub(super) bytes: Vec<u8>,
     pub(super) skipped: u64,
     pub(super) next: u64,
@@ -62,30 +63,30 @@ impl Log {
         self.end.subscribe()
     }
 
-    pub(super) fn after(&self, from: u64) -> Piece {
+    pub(super) fn read_from(&self, from: u64) -> LogPart {
         let ring = self.ring();
         let oldest = ring.end - ring.bytes.len() as u64;
         let start = from.max(oldest);
         let at = usize::try_from(start - oldest).unwrap_or(usize::MAX);
-        let bytes: Vec<u8> = ring.bytes.iter().skip(at).take(PIECE).copied().collect();
+        let bytes: Vec<u8> = ring.bytes.iter().skip(at).take(MAX_PART).copied().collect();
         let next = start + bytes.len() as u64;
-        Piece { bytes, skipped: start - from, next }
+        LogPart { bytes, skipped: start - from, next }
     }
 }
 
 impl Ring {
     fn append(&mut self, bytes: &[u8]) {
-        let last = &bytes[bytes.len().saturating_sub(KEPT)..];
-        let surplus = (self.bytes.len() + last.len()).saturating_sub(KEPT);
+        let last = &bytes[bytes.len().saturating_sub(RING_SIZE)..];
+        let surplus = (self.bytes.len() + last.len()).saturating_sub(RING_SIZE);
         self.bytes.drain(..surplus);
         self.bytes.extend(last);
         self.end += bytes.len() as u64;
-        self.keep_in_file(bytes);
+        self.append_to_file(bytes);
     }
 
-    /// A log file that cannot be written is no reason to stop a service.
-    fn keep_in_file(&mut self, bytes: &[u8]) {
-        if self.file.as_ref().is_some_and(|(_, size)| size + bytes.len() as u64 > FILE_MOST) {
+    /// A service must not fail because its log file cannot be written.
+    fn append_to_file(&mut self, bytes: &[u8]) {
+        if self.file.as_ref().is_some_and(|(_, size)| size + bytes.len() as u64 > MAX_FILE_SIZE) {
             self.file = None;
             let _ = std::fs::rename(&self.path, self.path.with_extension("log.1"));
             self.file = open(&self.path);
@@ -98,7 +99,7 @@ impl Ring {
     }
 }
 
-/// The agent may have put anything there: a link is not followed and a fifo not waited for.
+/// The agent may have put anything at this path: a symlink is not followed, and a fifo does not block.
 fn open(path: &Path) -> Option<(File, u64)> {
     std::fs::create_dir_all(path.parent()?).ok()?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -112,33 +113,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_and_the_files_are_bounded_and_keep_the_end() {
+    fn ring_and_files_are_bounded_and_keep_the_newest_output() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/web.log");
         let log = Log::new(path.clone());
         for number in 0..400_000_u32 {
             log.append(format!("{number:09}\n").as_bytes());
         }
-        let first = log.after(0);
-        assert_eq!(first.skipped, 4_000_000 - KEPT as u64);
+        let first = log.read_from(0);
+        assert_eq!(first.skipped, 4_000_000 - RING_SIZE as u64);
         let (mut from, mut all) = (0, Vec::new());
         loop {
-            let piece = log.after(from);
-            if piece.bytes.is_empty() {
+            let part = log.read_from(from);
+            if part.bytes.is_empty() {
                 break;
             }
-            all.extend(piece.bytes);
-            from = piece.next;
+            all.extend(part.bytes);
+            from = part.next;
         }
-        assert_eq!((all.len(), from), (KEPT, 4_000_000));
+        assert_eq!((all.len(), from), (RING_SIZE, 4_000_000));
         assert!(all.ends_with(b"000399999\n"));
         let sizes = ["log", "log.1"].map(|end| path.with_extension(end).metadata().unwrap().len());
-        assert!(sizes.iter().all(|size| *size <= FILE_MOST), "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size <= MAX_FILE_SIZE), "{sizes:?}");
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 2);
     }
 
     #[test]
-    fn a_link_or_a_fifo_in_place_of_the_file_is_left_alone() {
+    fn symlink_or_fifo_at_the_log_path_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let (path, target) = (folder.path().join("a.log"), folder.path().join("target"));
         std::fs::write(&target, "untouched").unwrap();
@@ -149,6 +150,6 @@ mod tests {
         rustix::fs::mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let log = Log::new(path);
         log.append(b"hello");
-        assert_eq!(log.after(0).bytes, b"hello");
+        assert_eq!(log.read_from(0).bytes, b"hello");
     }
 }

@@ -1,4 +1,4 @@
-//! PID 1: starts the worker, reaps everything, passes SIGTERM on.
+//! PID 1: starts the worker, reaps all orphans, forwards SIGTERM.
 
 use std::thread;
 
@@ -7,26 +7,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::serve::worker;
 use super::sys::fork;
-use super::{StartError, hide, read_startup};
+use super::{StartError, forbid_inspection, read_startup};
 
-/// Runs as PID 1 until the worker ends, and gives the exit code for this process, which in the worker is the worker's.
+/// Runs as PID 1 until the worker exits and returns the exit code of this process; in the worker, the worker's own.
 pub(super) fn init() -> Result<u8, StartError> {
-    hide()?;
+    forbid_inspection()?;
     let (key, options) = read_startup()?;
-    // As PID 1 this is so anyway; elsewhere (tests, a provider without namespaces) it makes orphans come here.
+    // PID 1 adopts orphans anyway; elsewhere (tests, a provider without namespaces) it must be a subreaper.
     set_child_subreaper(Some(getpid()))
         .map_err(|error| StartError::Step("adopting orphans", error.into()))?;
     match fork().map_err(|error| StartError::Step("starting the worker", error))? {
         None => worker(key, &options),
         Some(pid) => {
-            pass_on_termination(pid)?;
+            forward_sigterm(pid)?;
             reap_until(pid)
         }
     }
 }
 
-/// PID 1 ignores signals that it has no handler for, so there is one, on a thread of its own.
-fn pass_on_termination(worker: Pid) -> Result<(), StartError> {
+/// PID 1 ignores signals without a handler, so a thread of its own handles SIGTERM.
+fn forward_sigterm(worker: Pid) -> Result<(), StartError> {
     let failed = |error| StartError::Step("watching for signals", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
     let mut asked = {

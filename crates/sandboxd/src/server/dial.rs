@@ -1,4 +1,4 @@
-//! A connection to a port inside.
+//! Connects the caller to a port inside the sandbox.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::dispatch::answer;
 use crate::protocol::{CONNECTED, Code, Nothing, Refusal};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `own` is this program's port: whoever dialled it would only talk to us through us.
+/// `own` is the server's port, which must not be dialled through itself.
 pub(super) async fn dial(port: u16, own: u16, mut stream: Stream) {
     let mut socket = match connect(port, own).await {
         Ok(socket) => socket,
@@ -24,20 +24,20 @@ pub(super) async fn dial(port: u16, own: u16, mut stream: Stream) {
     }
     match copy_bidirectional(&mut stream, &mut socket).await {
         Ok(_) => answer(stream, Ok(Nothing {})).await,
-        Err(_) => stream.reset("the connection broke"),
+        Err(_) => stream.reset("the connection failed"),
     }
 }
 
 /// Development servers listen on either loopback address.
 async fn connect(port: u16, own: u16) -> Result<TcpStream, Refusal> {
     if port == 0 || port == own {
-        return Err(Refusal::new(Code::Denied, "this port is not for dialling"));
+        return Err(Refusal::new(Code::Denied, "this port cannot be dialled"));
     }
     for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-        if let Ok(Ok(socket)) = timeout(PATIENCE, TcpStream::connect((address, port))).await {
+        if let Ok(Ok(socket)) = timeout(CONNECT_TIMEOUT, TcpStream::connect((address, port))).await {
             let _ = socket.set_nodelay(true);
             return Ok(socket);
         }
     }
-    Err(Refusal::new(Code::Unreachable, format!("nobody answers on port {port}")))
+    Err(Refusal::new(Code::Unreachable, format!("nothing accepts connections on port {port}")))
 }

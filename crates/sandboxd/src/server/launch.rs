@@ -1,4 +1,5 @@
-//! Starting a program with a clean environment, in a group of its own, with a mark to find its offspring by.
+//! Starts programs with a clean environment, in their own process group, with a mark that identifies their
+//! descendants.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -9,32 +10,32 @@ use rustix::process::Pid;
 use tokio::process::{Child, Command};
 
 use super::Options;
-use super::beneath::{Roots, io_refusal};
-use super::tree::{MARK, Tree};
+use super::roots::{Roots, io_refusal};
+use super::tree::{MARK, ProcessTree};
 use crate::protocol::{Code, Place, Refusal};
 
-/// Also what the kernel allows for one argument.
+/// The kernel's limit for a single argument.
 const MAX_TEXT: usize = 128 * 1024;
 
-/// What every program here is started with.
+/// What all programs are started with.
 pub(super) struct Launcher {
     pub(super) roots: Arc<Roots>,
     env: BTreeMap<String, String>,
     rng: Rng,
 }
 
-/// A program that runs, and how to end it.
-pub(super) struct Launched {
+/// A running program, and how to kill it.
+pub(super) struct RunningProgram {
     pub(super) child: Child,
-    pub(super) tree: Tree,
+    pub(super) tree: ProcessTree,
 }
 
-/// How a program's input, output and errors are connected.
-pub(super) struct Ends {
+/// How stdin, stdout and stderr of a program are connected.
+pub(super) struct StandardStreams {
     pub(super) stdin: Stdio,
     pub(super) stdout: Stdio,
     pub(super) stderr: Stdio,
-    /// They are a terminal that the program shall control.
+    /// They are a terminal, which becomes the program's controlling terminal.
     pub(super) terminal: bool,
 }
 
@@ -62,16 +63,16 @@ impl Launcher {
         argv: &[String],
         cwd: Option<&Place>,
         env: &BTreeMap<String, String>,
-        ends: Ends,
-    ) -> Result<Launched, Refusal> {
+        streams: StandardStreams,
+    ) -> Result<RunningProgram, Refusal> {
         check(argv, env)?;
         let cwd = cwd.map_or(Ok(self.roots.workspace().to_owned()), |place| self.roots.path_of(place))?;
         let mark = u128::from_le_bytes(self.rng.bytes());
         let mark = format!("{mark:032x}");
         let mut words = argv.iter();
-        let mut command = if ends.terminal {
-            // A terminal becomes the controlling one by a call that Rust has no safe word for; util-linux makes it.
-            // It does not fork, since it does not lead a group: leader, group and session are one number.
+        let mut command = if streams.terminal {
+            // Rust has no safe API to acquire a controlling terminal, so util-linux's `setsid` does it. It does not
+            // fork, because it is not a group leader: leader, group and session have the same number.
             let mut command = Command::new("/usr/bin/setsid");
             command.args(["--ctty", "--"]);
             command
@@ -81,30 +82,30 @@ impl Launcher {
             command
         };
         command.args(words).env_clear().envs(&self.env).envs(env).env(MARK, &mark).current_dir(&cwd);
-        command.stdin(ends.stdin).stdout(ends.stdout).stderr(ends.stderr);
-        let child = command.spawn().map_err(|error| unstarted(&error))?;
+        command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
+        let child = command.spawn().map_err(|error| start_refusal(&error))?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        let pid = pid.ok_or_else(|| Refusal::new(Code::Unreachable, "the program ended at once"))?;
-        Ok(Launched { child, tree: Tree::new(pid, &mark) })
+        let pid = pid.ok_or_else(|| Refusal::new(Code::Unreachable, "the program exited immediately"))?;
+        Ok(RunningProgram { child, tree: ProcessTree::new(pid, &mark) })
     }
 }
 
 fn check(argv: &[String], env: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let bad = |text: &str| Err(Refusal::new(Code::BadRequest, text));
     if argv.first().is_none_or(String::is_empty) {
-        return bad("argv names no program");
+        return bad("argv does not name a program");
     }
     let texts = argv.iter().chain(env.values()).chain(env.keys());
     if texts.into_iter().any(|text| text.contains('\0') || text.len() > MAX_TEXT) {
-        return bad("an argument or a variable is too long, or holds a NUL");
+        return bad("an argument or a variable is too long, or contains a NUL");
     }
     if env.keys().any(|name| name.is_empty() || name.contains('=')) {
-        return bad("not the name of a variable");
+        return bad("a variable name is not valid");
     }
     Ok(())
 }
 
-fn unstarted(error: &std::io::Error) -> Refusal {
+fn start_refusal(error: &std::io::Error) -> Refusal {
     let why = io_refusal(error);
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => Code::NotFound,
