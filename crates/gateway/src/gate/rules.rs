@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use policy::{Files, KnownTool, Policy, PolicyError};
+use policy::{Files, Policy, PolicyError, ToolFacts};
 
 use crate::file_work::FileWork;
 use crate::sources;
@@ -94,9 +94,9 @@ pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
 }
 
 /// What a policy makes of a tool, looked for exactly as for a call: what is replayed must be what would be executed.
-pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownTool> {
+pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFacts> {
     let tool = sources::find(policy, name, operation)?;
-    Some(KnownTool { risk: tool.risk(), writes: tool.writes().cloned(), mode_key: tool.mode_key() })
+    Some(ToolFacts { risk: tool.risk(), writes: tool.writes().cloned(), mode_key: tool.mode_key() })
 }
 
 fn read_file(path: &Path) -> Result<Option<String>, RulesError> {
