@@ -1,21 +1,21 @@
-//! The vocabulary of actions: how dangerous one is, what policy says to it, and how far an attempt has come.
+//! The vocabulary of actions: their risk, the mode that the policy assigns, and the status of an invocation.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// What an action can do to the world.
+string_enums! {
+    /// The effect that an action can have.
     Risk as "risk level" {
-        /// It only looks.
+        /// It only reads.
         Read = "read",
-        /// It changes something that can be changed back.
+        /// It makes changes that can be undone.
         Write = "write",
-        /// It may do harm that stays.
+        /// It may cause lasting damage.
         Danger = "danger",
     }
 
-    /// What policy answers to an action.
+    /// Whether an action may run.
     ActionMode as "action mode" {
-        /// Run it at once.
+        /// Run it immediately.
         Allow = "allow",
         /// Ask a human first.
         RequireApproval = "require_approval",
@@ -23,31 +23,31 @@ words! {
         Deny = "deny",
     }
 
-    /// Which rule decided the mode.
+    /// Where the mode comes from.
     ModeSource as "mode source" {
-        /// The automation that started the session says so.
+        /// A setting of the automation that started the session.
         AutomationOverride = "automation_override",
-        /// The organisation says so.
+        /// A setting of the organisation.
         OrgDefault = "org_default",
-        /// Nobody said anything; it follows from the risk.
+        /// The default for the action's risk, because nobody set a mode.
         InferredDefault = "inferred_default",
     }
 
-    /// How far an invocation has come.
+    /// The status of an invocation.
     InvocationStatus as "invocation status" {
-        /// It waits for a human.
+        /// It waits for a human's approval.
         Pending = "pending",
-        /// It may run, by policy or by a human.
+        /// The policy or a human allowed it to run.
         Approved = "approved",
-        /// It runs now.
+        /// It is running.
         Executing = "executing",
-        /// It ran and has a result.
+        /// It completed and has a result.
         Completed = "completed",
-        /// It ran, or tried to, and has an error.
+        /// It failed, or could not be started, and has an error.
         Failed = "failed",
-        /// Policy or a human refused it.
+        /// The policy or a human denied it.
         Denied = "denied",
-        /// Nobody answered in time.
+        /// Nobody approved or denied it in time.
         Expired = "expired",
     }
 }

@@ -1,53 +1,53 @@
-//! What sessions work on: the words for repositories, configurations and the prompts that wait.
+//! The vocabulary of repositories, configurations and queued prompts.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
+string_enums! {
     /// Where a repository comes from.
     RepoSource as "repo source" {
         /// A repository on GitHub.
         Github = "github",
         /// Any other git URL.
         Git = "git",
-        /// A directory of somebody's own machine.
+        /// A directory of a user's own machine.
         Local = "local",
     }
 
-    /// Who keeps a configuration.
+    /// Who maintains a configuration.
     ConfigurationKind as "configuration kind" {
-        /// People do.
+        /// Users.
         Manual = "manual",
-        /// The gateway made it from the organisation's repositories.
+        /// The gateway, which created it from the organisation's repositories.
         Managed = "managed",
-        /// The command line made it for one directory of one user.
+        /// The command line, which created it for one directory of one user.
         Cli = "cli",
     }
 
-    /// How far a configuration's snapshot is.
+    /// The state of a configuration's snapshot.
     ConfigurationStatus as "configuration status" {
-        /// Nobody has begun.
+        /// Not started.
         Pending = "pending",
-        /// It is being made.
+        /// It is being built.
         Building = "building",
-        /// It holds the repositories and nothing else.
+        /// It contains only the repositories.
         Default = "default",
-        /// It holds the dependencies too.
+        /// It also contains the dependencies.
         Ready = "ready",
-        /// It could not be made.
+        /// It could not be built.
         Failed = "failed",
     }
 
-    /// What became of a prompt.
+    /// The state of a prompt.
     PromptState as "prompt state" {
         /// It waits for its turn.
         Queued = "queued",
-        /// The agent has it, or may have it.
+        /// It was sent to the agent, or may have been.
         Dispatched = "dispatched",
         /// Its turn is complete.
         Answered = "answered",
-        /// Somebody took it back.
+        /// Somebody cancelled it.
         Cancelled = "cancelled",
-        /// It could not be given to the agent.
+        /// It could not be sent to the agent.
         Failed = "failed",
     }
 }
