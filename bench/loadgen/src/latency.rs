@@ -1,4 +1,4 @@
-//! A histogram of latencies, and the summary of it that goes into result lines.
+//! A latency histogram and its summary for result lines.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::number::write_number;
 use crate::strict::MAX_SAFE_INTEGER;
 
-/// The parser's own depth limit. Only values that the gateway built itself, by mistake, can be increment_depth.
+/// The parser's own depth limit. Only values that the gateway built itself, by mistake, can be deeper.
 const MAX_DEPTH: usize = 128;
 
 /// Why a value has no canonical text. Values from [`parse`](crate::parse) always have one.

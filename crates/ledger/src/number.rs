@@ -15,7 +15,7 @@ pub(crate) fn write_number(out: &mut String, number: f64) {
     // closest, and on a tie the even one. The standard library's `{:e}` rounds ties up. Only the layout
     // differs.
     let shortest = serde_json::Value::from(number.abs()).to_string();
-    let Decimal { digits, point } = Decimal::of(&shortest);
+    let Decimal { digits, point } = Decimal::parse(&shortest);
     write_digits(out, &digits, point);
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Decimal {
 
 impl Decimal {
     /// Parses an unsigned JSON number.
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let all = [whole, fraction].concat();

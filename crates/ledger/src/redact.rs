@@ -36,7 +36,7 @@ impl Redactor {
     /// Ignores secrets shorter than four bytes: they would match ordinary text everywhere.
     pub fn new<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Result<Self, RedactorError> {
         let mut forms: Vec<String> =
-            secrets.into_iter().flat_map(|secret| forms::of(secret.as_ref())).collect();
+            secrets.into_iter().flat_map(|secret| forms::encodings(secret.as_ref())).collect();
         forms.sort();
         forms.dedup();
         // Ignore case, because hexadecimal digits and header values change case in transit.
@@ -59,7 +59,7 @@ impl Redactor {
     }
 
     /// Redacts a value, then truncates it to `limit` bytes of JSON.
-    pub fn stored(&self, value: &Value, limit: usize) -> Value {
+    pub fn redact_and_truncate(&self, value: &Value, limit: usize) -> Value {
         crate::truncate::truncate(self.value(value), limit)
     }
 
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn values_are_redacted_before_they_are_truncated() {
         let value = json!(["x".repeat(10), "hunter2", "y".repeat(90)]);
-        let stored = redactor().stored(&value, 100).to_string();
+        let stored = redactor().redact_and_truncate(&value, 100).to_string();
         assert!(stored.contains("_truncated") && !stored.contains("hunter"), "{stored}");
     }
 

@@ -150,7 +150,7 @@ fn is_safe(number: &[u8]) -> bool {
     let Ok(double) = text.parse::<f64>() else { return false };
     double <= MAX_SAFE_DOUBLE
         || (double >= MIN_EXPONENT_NOTATION
-            && Decimal::of(text) == Decimal::of(&Value::from(double).to_string()))
+            && Decimal::parse(text) == Decimal::parse(&Value::from(double).to_string()))
 }
 
 #[cfg(test)]

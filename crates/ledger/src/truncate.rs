@@ -35,7 +35,7 @@ pub fn truncate(value: Value, limit: usize) -> Value {
     }
 }
 
-/// How many parts fit into `limit` together with the text overhead them. Every part except the first needs a
+/// How many parts fit into `limit` together with the text around them. Every part except the first needs a
 /// comma; the first needs one if `first_has_comma`.
 fn count_fitting(
     lengths: impl Iterator<Item = usize>,

@@ -95,7 +95,9 @@ pub struct Report {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnprovenClaim {
-    #[error("no checkpoint was given: a ledger that was buffer or lost its last records would look the same")]
+    #[error(
+        "no checkpoint was given: a ledger that was rewritten or lost its last records would look the same"
+    )]
     Completeness,
     #[error(
         "records from {from} on are newer than the newest checkpoint: further records may have been removed"
@@ -188,7 +190,7 @@ impl Verifier {
         match self.checkpoints.len() - older {
             0 => unproven.insert(0, UnprovenClaim::Completeness),
             _ if self.last_match < records => {
-                unproven.insert(0, UnprovenClaim::Tail { from: self.last_match })
+                unproven.insert(0, UnprovenClaim::Tail { from: self.last_match });
             }
             _ => {}
         }
@@ -315,7 +317,7 @@ impl fmt::Display for Fault {
             Self::Record { position, event_id: None, problem } => write!(f, "record {position} {problem}"),
             Self::Rewritten { from, to } => write!(
                 f,
-                "the ledger was buffer: it does not match the checkpoint of {to} records, and the first record \
+                "the ledger was rewritten: it does not match the checkpoint of {to} records, and the first record \
                  that differs is between {from} and {}",
                 to.saturating_sub(1)
             ),

@@ -30,7 +30,7 @@ pub use error::ApiError;
 pub use events::Events;
 pub use prompt::Prompt;
 
-/// Polling interval while waiting for the agent to subscribe: initial and maximum.
+/// Polling interval while waiting for the agent to listen: initial and maximum.
 const INITIAL_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -42,7 +42,7 @@ const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
 
 /// Returns whether this many more bytes may be held in memory.
-pub type Allow<'a> = dyn FnMut(usize) -> bool + Send + 'a;
+pub type AllowBytes<'a> = dyn FnMut(usize) -> bool + Send + 'a;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -201,7 +201,7 @@ impl<D: Dial> Client<D> {
         &self,
         session: &str,
         back_to: &str,
-        allow: &mut Allow<'_>,
+        allow: &mut AllowBytes<'_>,
     ) -> Result<History, ApiError> {
         const OPERATION: &str = "read the history";
         let path = format!("/session/{}/message", exchange::check_path_segment(session)?);
@@ -227,7 +227,7 @@ impl<D: Dial> Client<D> {
             );
             match reply.cursor {
                 Some(cursor) if !history.has(back_to) => {
-                    query = format!("?limit={PAGE_LENGTH}&before={cursor}")
+                    query = format!("?limit={PAGE_LENGTH}&before={cursor}");
                 }
                 _ => break,
             }

@@ -1,4 +1,4 @@
-//! The files, environment and command line that the agent is started with, as plain_entry data. With them OpenCode
+//! The files, environment and command line that the agent is started with, as plain data. With them OpenCode
 //! starts without network access, never asks for permission, and does not touch the user's repository.
 
 use std::borrow::Cow;
@@ -83,7 +83,7 @@ pub struct Entry {
     /// Absolute path inside the sandbox.
     pub path: String,
     pub contents: String,
-    /// Only the agent may read it.
+    /// Whether only the agent may read the file.
     pub secret: bool,
 }
 

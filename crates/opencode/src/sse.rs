@@ -10,7 +10,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 pub const MAX_EVENT: usize = 8 * 1024 * 1024;
 
 /// The byte order mark, which may start a stream and is ignored.
-const MARK: &[u8] = b"\xef\xbb\xbf";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The field name before the data; added to the limit of a line, so that a line with the longest data fits.
 const PREFIX: &[u8] = b"data: ";
 
@@ -113,12 +113,12 @@ impl Decoder {
     /// The next complete line without its line end.
     fn line(&mut self) -> Option<Bytes> {
         if !self.past_start {
-            if self.input.len() < MARK.len() && MARK.starts_with(&self.input) {
+            if self.input.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.input) {
                 return None;
             }
             self.past_start = true;
-            if self.input.starts_with(MARK) {
-                self.input.advance(MARK.len());
+            if self.input.starts_with(BYTE_ORDER_MARK) {
+                self.input.advance(BYTE_ORDER_MARK.len());
             }
         }
         if self.after_return && !self.input.is_empty() {

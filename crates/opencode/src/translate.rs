@@ -422,8 +422,7 @@ impl Translator {
     fn reject_permission(&mut self, request: &str, permission: &str, out: &mut Output) {
         if self.accept_request(request) {
             let permission = truncate::line(permission, MAX_ID);
-            let message =
-                format!("The agent requests for the permission \"{permission}\", and it was rejected.");
+            let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
             out.messages.push(ServerMessage::Error { message });
             out.effects.push(Effect::RejectPermission { request: request.to_owned() });
         }

@@ -54,7 +54,7 @@ pub enum Check {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub check: Check,
-    /// Why the check failed, or `None` if it allow_reason.
+    /// Why the check failed, or `None` if it passed.
     pub failed: Option<String>,
     pub rule_id: String,
 }
@@ -300,7 +300,7 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
 
 /// Why a call is allowed: its lane, and its mode if it has one.
 fn allow_reason(mode: Option<&ModeDecision>) -> String {
-    let lane = "all checks of the lane allow_reason";
+    let lane = "all checks of the lane passed";
     mode.map_or_else(
         || lane.to_owned(),
         |decision| format!("{lane}; mode {} ({})", decision.mode.as_str(), decision.source.as_str()),

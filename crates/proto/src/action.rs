@@ -5,21 +5,21 @@ use crate::string_enums::string_enums;
 string_enums! {
     /// The effect that an action can have.
     Risk as "risk level" {
-        /// It only reads.
+        /// The action only reads.
         Read = "read",
-        /// It makes changes that can be undone.
+        /// The action makes changes that can be undone.
         Write = "write",
-        /// It may cause lasting damage.
+        /// The action may cause lasting damage.
         Danger = "danger",
     }
 
     /// Whether an action may run.
     ActionMode as "action mode" {
-        /// Run it immediately.
+        /// The action runs immediately.
         Allow = "allow",
-        /// Ask a human first.
+        /// A human must approve the action first.
         RequireApproval = "require_approval",
-        /// Never run it.
+        /// The action never runs.
         Deny = "deny",
     }
 
@@ -35,19 +35,19 @@ string_enums! {
 
     /// The status of an invocation.
     InvocationStatus as "invocation status" {
-        /// It waits for a human's approval.
+        /// The invocation waits for a human's approval.
         Pending = "pending",
-        /// The policy or a human allowed it to run.
+        /// The policy or a human allowed the invocation to run.
         Approved = "approved",
-        /// It is running.
+        /// The invocation is running.
         Executing = "executing",
-        /// It completed and has a result.
+        /// The invocation completed and has a result.
         Completed = "completed",
-        /// It failed, or could not be started, and has an error.
+        /// The invocation failed, or could not be started, and has an error.
         Failed = "failed",
-        /// The policy or a human denied it.
+        /// The policy or a human denied the invocation.
         Denied = "denied",
-        /// Nobody approved or denied it in time.
+        /// Nobody approved or denied the invocation in time.
         Expired = "expired",
     }
 }

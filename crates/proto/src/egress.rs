@@ -26,11 +26,11 @@ string_enums! {
     /// How an attempt ended.
     EgressOutcome as "egress outcome" {
         Complete = "complete",
-        /// A rule or an address check denied it.
+        /// A rule or an address check denied the connection.
         Refused = "refused",
-        /// It was allowed but did not complete.
+        /// The connection was allowed but did not complete.
         Failed = "failed",
-        /// The sandbox was stopped while it was in progress.
+        /// The sandbox was stopped while the connection was open.
         Cancelled = "cancelled",
     }
 }

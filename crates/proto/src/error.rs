@@ -16,7 +16,7 @@ string_enums! {
         Unauthorized = "unauthorized",
         /// The caller is authenticated but not allowed to do this.
         Forbidden = "forbidden",
-        /// It does not exist, or the caller is not allowed to know that it exists.
+        /// The resource does not exist, or the caller is not allowed to know that it exists.
         NotFound = "not_found",
         /// The path exists but does not support this method.
         MethodNotAllowed = "method_not_allowed",
@@ -26,7 +26,7 @@ string_enums! {
         IdempotencyInProgress = "idempotency_in_progress",
         /// The idempotency key was already used with a different request.
         IdempotencyMismatch = "idempotency_mismatch",
-        /// It existed but has expired, like an approval that nobody gave in time.
+        /// The resource existed but has expired, like an approval that nobody gave in time.
         Expired = "expired",
         /// The organisation has no repository to work on.
         NoRepos = "no_repos",

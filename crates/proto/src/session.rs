@@ -11,19 +11,19 @@ string_enums! {
     /// The status of a session as the database stores it. The WebSocket uses different ones:
     /// [`WireStatus`](crate::socket::WireStatus).
     SessionStatus as "session status" {
-        /// Created, not yet started.
+        /// The session is created but not yet started.
         Pending = "pending",
-        /// Its sandbox is being created.
+        /// The session's sandbox is being created.
         Starting = "starting",
-        /// Its sandbox is running.
+        /// The session's sandbox is running.
         Running = "running",
-        /// It has no running sandbox, but can be resumed.
+        /// The session has no running sandbox, but can be resumed.
         Paused = "paused",
-        /// It has ended.
+        /// The session has ended.
         Stopped = "stopped",
-        /// Billing has suspended it.
+        /// The session is suspended because of billing.
         Suspended = "suspended",
-        /// It failed and cannot continue.
+        /// The session failed and cannot continue.
         Failed = "failed",
     }
 
@@ -59,15 +59,15 @@ string_enums! {
 
     /// Why a session is paused or was stopped.
     PauseReason as "pause reason" {
-        /// Nobody used it for a while.
+        /// Nobody used the session for a while.
         Inactivity = "inactivity",
-        /// Its sandbox disappeared or lost its owner.
+        /// The session's sandbox disappeared or lost its owner.
         Orphaned = "orphaned",
-        /// A user requested it.
+        /// A user paused or stopped the session.
         Manual = "manual",
-        /// Saving its state failed repeatedly.
+        /// Saving the session's state failed repeatedly.
         SnapshotFailed = "snapshot_failed",
-        /// No credits are left.
+        /// The organisation has no credits left.
         CreditLimit = "credit_limit",
         /// A payment failed.
         PaymentFailed = "payment_failed",
@@ -75,25 +75,25 @@ string_enums! {
         OverageCap = "overage_cap",
         /// The account is suspended.
         Suspended = "suspended",
-        /// Its automation run is complete.
+        /// The session's automation run is complete.
         AutomationCompleted = "automation_completed",
     }
 
     /// The outcome of a session.
     Outcome as "outcome" {
-        /// A user ended it.
+        /// A user ended the session.
         Completed = "completed",
-        /// Its automation run succeeded.
+        /// The session's automation run succeeded.
         Succeeded = "succeeded",
-        /// It failed.
+        /// The session failed.
         Failed = "failed",
-        /// Its automation run needs a human.
+        /// The session's automation run needs a human.
         NeedsHuman = "needs_human",
     }
 
     /// The state of a title that does not exist yet.
     TitleStatus as "title status" {
-        /// It is being generated.
+        /// The title is being generated.
         Generating = "generating",
     }
 
@@ -107,19 +107,19 @@ string_enums! {
 
     /// The status that is shown to people.
     DisplayStatus as "display status" {
-        /// It is working or about to start.
+        /// The session is working or about to start.
         Active = "active",
-        /// It is paused until somebody uses it.
+        /// The session is paused until somebody uses it.
         Idle = "idle",
-        /// It lost its sandbox and is being restored.
+        /// The session lost its sandbox and is being restored.
         Recovering = "recovering",
-        /// Billing prevents it from continuing.
+        /// Billing prevents the session from continuing.
         Blocked = "blocked",
-        /// Somebody paused it.
+        /// Somebody paused the session.
         Paused = "paused",
-        /// It ended successfully.
+        /// The session ended successfully.
         Completed = "completed",
-        /// It failed.
+        /// The session failed.
         Failed = "failed",
     }
 }

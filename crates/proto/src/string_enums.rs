@@ -15,8 +15,8 @@ pub struct UnknownWord {
 
 impl UnknownWord {
     pub(crate) fn new(kind: &'static str, given: &str, allowed: &'static [&'static str]) -> Self {
-        const SHOWN: usize = 40;
-        Self { kind, given: given.chars().take(SHOWN).collect(), allowed }
+        const MAX_SHOWN: usize = 40;
+        Self { kind, given: given.chars().take(MAX_SHOWN).collect(), allowed }
     }
 }
 

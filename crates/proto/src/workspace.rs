@@ -25,29 +25,29 @@ string_enums! {
 
     /// The state of a configuration's snapshot.
     ConfigurationStatus as "configuration status" {
-        /// Not started.
+        /// Nobody has started to build the snapshot.
         Pending = "pending",
-        /// It is being built.
+        /// The snapshot is being built.
         Building = "building",
-        /// It contains only the repositories.
+        /// The snapshot contains only the repositories.
         Default = "default",
-        /// It also contains the dependencies.
+        /// The snapshot also contains the dependencies.
         Ready = "ready",
-        /// It could not be built.
+        /// The snapshot could not be built.
         Failed = "failed",
     }
 
     /// The state of a prompt.
     PromptState as "prompt state" {
-        /// It waits for its turn.
+        /// The prompt waits for its turn.
         Queued = "queued",
-        /// It was sent to the agent, or may have been.
+        /// The prompt was sent to the agent, or may have been.
         Dispatched = "dispatched",
-        /// Its turn is complete.
+        /// The prompt's turn is complete.
         Answered = "answered",
-        /// Somebody cancelled it.
+        /// Somebody cancelled the prompt.
         Cancelled = "cancelled",
-        /// It could not be sent to the agent.
+        /// The prompt could not be sent to the agent.
         Failed = "failed",
     }
 }

@@ -1,4 +1,4 @@
-//! The string enums and ids: every text written by hand, invalid ones rejected, and their OpenAPI schemas.
+//! The string enums and ids: every text written by hand, invalid ones rejected, and their API schemas.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 

@@ -43,15 +43,15 @@ pub struct AgentBehavior {
     pub echoes: bool,
     /// For this many prompts, the connection is closed without a response, although the prompt is accepted.
     pub lost_replies: u32,
-    /// This many prompts are rejected.
+    /// How many of the next prompts are rejected.
     pub refusals: u32,
     /// How it reacts to a cancel request.
     pub abort: Abort,
-    /// It never answers requests for its history.
+    /// Whether the agent never answers requests for its history.
     pub mute_history: bool,
     /// Serves an endless history with pages of this size instead of the real one.
     pub endless_history: Option<usize>,
-    /// It closes every event stream immediately.
+    /// Whether the agent closes every event stream immediately.
     pub drops_listeners: bool,
 }
 

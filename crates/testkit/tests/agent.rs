@@ -88,7 +88,7 @@ async fn every_event_has_the_shape_of_a_recorded_one() {
         let mut found = BTreeSet::new();
         keys(event, "", &mut found);
         let known =
-            recorded_keys.get(&name(event)).unwrap_or_else(|| panic!("never recorded_keys: {}", name(event)));
+            recorded_keys.get(&name(event)).unwrap_or_else(|| panic!("never recorded: {}", name(event)));
         let unknown: Vec<_> = found.difference(known).collect();
         assert!(unknown.is_empty(), "{}: {unknown:?}", name(event));
     }

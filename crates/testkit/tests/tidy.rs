@@ -119,7 +119,7 @@ fn function_lengths(text: &str) -> Vec<Violation> {
     match syn::parse_file(text) {
         Ok(file) => functions.visit_file(&file),
         Err(error) => {
-            functions.0.push((error.span().start().line, format!("the file does not parse: {error}")))
+            functions.0.push((error.span().start().line, format!("the file does not parse: {error}")));
         }
     }
     functions.0

@@ -10,7 +10,7 @@ const MIN_BYTES: usize = 4;
 /// like.
 const MIN_LINE: usize = 16;
 
-pub(super) fn of(secret: &str) -> Vec<String> {
+pub(super) fn encodings(secret: &str) -> Vec<String> {
     let whole = [secret, secret.trim()];
     // A multi-line key is often printed line by line.
     let lines =
@@ -20,18 +20,18 @@ pub(super) fn of(secret: &str) -> Vec<String> {
 }
 
 fn spellings(text: &str) -> Vec<String> {
-    let escaped = in_json(text);
+    let escaped = json_escape(text);
     let mut all =
-        vec![text.to_owned(), in_json(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
+        vec![text.to_owned(), json_escape(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
     for before in 0..3 {
-        all.push(middle(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
-        all.push(middle(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));
+        all.push(stable_characters(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
+        all.push(stable_characters(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));
     }
     all
 }
 
 /// Escapes the text as in a JSON string, without the quotes.
-fn in_json(text: &str) -> String {
+fn json_escape(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&quoted).to_owned()
 }
@@ -42,7 +42,7 @@ fn padded(text: &str, before: usize) -> Vec<u8> {
 
 /// Extracts the base64 characters that depend on the secret alone when `before` bytes precede it within its
 /// group of three. The characters at both ends also encode neighbouring bytes.
-fn middle(encoded: &str, length: usize, before: usize) -> String {
+fn stable_characters(encoded: &str, length: usize, before: usize) -> String {
     let first = (before * 8).div_ceil(6);
     let last = (before + length) * 8 / 6;
     encoded.get(first..last).unwrap_or(encoded).to_owned()

@@ -72,7 +72,7 @@ fn redact_assignment<'a>(out: &mut String, key: &str, text: &'a str) -> &'a str 
     &rest[value.len()..]
 }
 
-/// Redacts the redact_credential after the name of an authorization scheme.
+/// Redacts the credential after the name of an authorization scheme.
 fn redact_credential<'a>(out: &mut String, text: &'a str) -> &'a str {
     let rest = text.trim_start_matches(' ');
     let value = leading(rest, is_value);

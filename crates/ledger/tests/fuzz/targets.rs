@@ -146,7 +146,7 @@ pub(crate) const REDACT: Target<'_> = Target {
     run: &|input, _| {
         static REDACTOR: LazyLock<Option<Redactor>> = LazyLock::new(|| Redactor::new(SECRETS).ok());
         let redactor = REDACTOR.as_ref().ok_or("there is no redactor")?;
-        redact_with(|text| redactor.text(text), |value| redactor.stored(value, 400), input)
+        redact_with(|text| redactor.text(text), |value| redactor.redact_and_truncate(value, 400), input)
     },
     corpus: corpus!("redact"),
     write: encode,

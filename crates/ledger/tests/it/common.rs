@@ -71,7 +71,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn of(count: u64) -> Self {
+    pub(crate) fn with_records(count: u64) -> Self {
         let mut ledger = Self::default();
         (0..count).for_each(|number| ledger.append(&event(number)));
         ledger

@@ -6,7 +6,7 @@ use crate::common::{Ledger, event, key};
 
 #[test]
 fn records_are_canonical_json() {
-    let ledger = Ledger::of(40);
+    let ledger = Ledger::with_records(40);
     for (number, entry) in (0..).zip(&ledger.entries) {
         assert_eq!(canonical(&parse(entry.record.as_bytes()).unwrap()).unwrap(), entry.record);
         let line = entry.to_line();
@@ -83,7 +83,7 @@ fn unknown_fields_and_invalid_values_are_rejected() {
 /// Exports must stay verifiable for ever: changing these bytes invalidates what is already stored and signed.
 #[test]
 fn the_format_has_not_changed() {
-    let ledger = Ledger::of(4);
+    let ledger = Ledger::with_records(4);
     let fixture = include_str!("../fixtures/export.jsonl");
     assert_eq!(ledger.lines().join(&b'\n'), fixture.trim_end().as_bytes());
     assert_eq!(ledger.checkpoint(&key(1)).to_string(), include_str!("../fixtures/checkpoint.txt"));

@@ -15,7 +15,7 @@ fn fault(lines: &[Vec<u8>], checkpoints: Vec<Checkpoint>) -> Option<Fault> {
 
 /// Asserts that verification names record `first`, with a checkpoint and, if `alone`, also without one.
 fn assert_found(lines: &[Vec<u8>], first: usize, alone: bool) -> Result<(), TestCaseError> {
-    let checkpoint = Ledger::of(RECORDS).checkpoint(&key(1));
+    let checkpoint = Ledger::with_records(RECORDS).checkpoint(&key(1));
     let first = Some(first as u64);
     let held = fault(lines, vec![checkpoint]).expect("tampering was not found");
     prop_assert_eq!(held.first_bad_record(), first, "{}", held);
@@ -35,7 +35,7 @@ fn verifies_without_checkpoint(lines: &[Vec<u8>]) -> bool {
 proptest! {
     #[test]
     fn a_flipped_bit(at in any::<Index>(), byte in any::<Index>(), bit in 0..8_u32) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let at = at.index(lines.len());
         let byte = byte.index(lines[at].len());
         lines[at][byte] ^= 1_u8 << bit;
@@ -44,7 +44,7 @@ proptest! {
 
     #[test]
     fn a_dropped_record(at in any::<Index>(), many in 1_usize..4) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let at = at.index(lines.len());
         let end = (at + many).min(lines.len());
         lines.drain(at..end);
@@ -54,7 +54,7 @@ proptest! {
 
     #[test]
     fn two_swapped_records(a in any::<Index>(), b in any::<Index>()) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let (a, b) = (a.index(lines.len()), b.index(lines.len()));
         prop_assume!(a != b);
         lines.swap(a, b);
@@ -63,7 +63,7 @@ proptest! {
 
     #[test]
     fn an_inserted_record(at in any::<Index>(), copy in any::<Index>()) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let (at, copy) = (at.index(lines.len()), copy.index(lines.len()));
         let line = lines[copy].clone();
         lines.insert(at, line);
@@ -76,9 +76,9 @@ proptest! {
     /// before a checkpoint this is a rewritten ledger; see `a_rewritten_ledger`.
     #[test]
     fn an_inserted_record_with_a_correct_hash(at in any::<Index>()) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let at = at.index(lines.len() - 1);
-        let mut forged = Ledger::of(at as u64);
+        let mut forged = Ledger::with_records(at as u64);
         forged.append(&event(777));
         lines.insert(at, forged.lines().pop().unwrap());
         assert_found(&lines, at + 1, true)?;
@@ -87,11 +87,11 @@ proptest! {
     /// A forger who computes the hash of a replaced record is found at the next record of its chain.
     #[test]
     fn a_replaced_record_with_a_correct_hash(at in any::<Index>()) {
-        let ledger = Ledger::of(RECORDS);
+        let ledger = Ledger::with_records(RECORDS);
         let at = at.index(ledger.entries.len());
         let chain = &ledger.entries[at].chain;
         let next = ledger.entries[at + 1..].iter().position(|entry| entry.chain == *chain);
-        let mut forged = Ledger::of(at as u64);
+        let mut forged = Ledger::with_records(at as u64);
         forged.append(&event(777));
         let mut lines = ledger.lines();
         lines[at] = forged.lines().pop().unwrap();
@@ -103,7 +103,7 @@ proptest! {
 
     #[test]
     fn a_cut_off_tail(keep in 0..RECORDS) {
-        let lines = Ledger::of(keep).lines();
+        let lines = Ledger::with_records(keep).lines();
         prop_assert!(verifies_without_checkpoint(&lines));
         assert_found(&lines, lines.len(), false)?;
     }
@@ -111,12 +111,12 @@ proptest! {
     /// One record is replaced and everything after it recomputed.
     #[test]
     fn a_rewritten_ledger(at in 0..RECORDS, held in 1..RECORDS) {
-        let mut ledger = Ledger::of(at);
+        let mut ledger = Ledger::with_records(at);
         ledger.append(&event(999));
         (at + 1..RECORDS).for_each(|number| ledger.append(&event(number)));
         let lines = ledger.lines();
         prop_assert!(verifies_without_checkpoint(&lines));
-        let (early, late) = (Ledger::of(held).checkpoint(&key(1)), Ledger::of(RECORDS).checkpoint(&key(1)));
+        let (early, late) = (Ledger::with_records(held).checkpoint(&key(1)), Ledger::with_records(RECORDS).checkpoint(&key(1)));
         let expected = if at < held { Fault::Rewritten { from: 0, to: held } } else { Fault::Rewritten { from: held, to: RECORDS } };
         prop_assert_eq!(fault(&lines, vec![late, early]), Some(expected));
     }
@@ -124,7 +124,7 @@ proptest! {
     /// Other encodings of the same JSON count as tampering, because two parsers could read them differently.
     #[test]
     fn a_different_json_encoding(at in any::<Index>(), kind in 0..6) {
-        let mut lines = Ledger::of(RECORDS).lines();
+        let mut lines = Ledger::with_records(RECORDS).lines();
         let at = at.index(lines.len());
         let line = String::from_utf8(lines[at].clone()).unwrap();
         lines[at] = match kind {
@@ -155,7 +155,7 @@ fn hash_of(entry: &Entry, record: &str) -> Hash {
 /// differently.
 #[test]
 fn a_non_canonical_record_with_a_correct_hash_is_found() {
-    let entry = Ledger::of(1).entries.remove(0);
+    let entry = Ledger::with_records(1).entries.remove(0);
     assert_eq!(hash_of(&entry, &entry.record), entry.hash);
     for record in [
         entry.record.replacen('{', "{ ", 1),
@@ -173,7 +173,7 @@ fn a_non_canonical_record_with_a_correct_hash_is_found() {
 
 #[test]
 fn forging_a_checkpoint_needs_the_key() {
-    let mut ledger = Ledger::of(5);
+    let mut ledger = Ledger::with_records(5);
     ledger.append(&event(999));
     let forged = ledger.checkpoint(&key(2));
     assert_eq!(fault(&ledger.lines(), vec![forged.clone()]), Some(Fault::Signature { checkpoint: 6 }));

@@ -19,11 +19,11 @@ fn verify(
 
 #[test]
 fn an_intact_ledger_verifies_completely() {
-    let ledger = Ledger::of(50);
+    let ledger = Ledger::with_records(50);
     let checkpoints = vec![
         ledger.checkpoint(&key(1)),
-        Ledger::of(20).checkpoint(&key(1)),
-        Ledger::of(0).checkpoint(&key(1)),
+        Ledger::with_records(20).checkpoint(&key(1)),
+        Ledger::with_records(0).checkpoint(&key(1)),
     ];
     let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
     let expected = Report {
@@ -39,10 +39,11 @@ fn an_intact_ledger_verifies_completely() {
 
 #[test]
 fn the_report_lists_what_is_unproven() {
-    let ledger = Ledger::of(10);
+    let ledger = Ledger::with_records(10);
     let alone = verify(&ledger.lines(), Vec::new(), None).unwrap();
     assert_eq!(alone.unproven, [UnprovenClaim::Completeness, UnprovenClaim::Signer]);
-    let older = verify(&ledger.lines(), vec![Ledger::of(7).checkpoint(&key(1))], Some(&key(1))).unwrap();
+    let older =
+        verify(&ledger.lines(), vec![Ledger::with_records(7).checkpoint(&key(1))], Some(&key(1))).unwrap();
     assert_eq!(older.unproven, [UnprovenClaim::Tail { from: 7 }]);
     let unsigned = verify(&ledger.lines(), vec![ledger.checkpoint(&key(9))], None).unwrap();
     assert_eq!(unsigned.unproven, [UnprovenClaim::Signer]);
@@ -50,14 +51,14 @@ fn the_report_lists_what_is_unproven() {
 
 #[test]
 fn a_checkpoint_signed_by_an_unknown_key_is_rejected() {
-    let ledger = Ledger::of(10);
+    let ledger = Ledger::with_records(10);
     let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&key(2))], Some(&key(1)));
     assert_eq!(fault, Err(Fault::Signature { checkpoint: 10 }));
 }
 
 /// Ten records, a key change at position 10, and ten more records.
 fn ledger_with_key_change() -> (Ledger, Checkpoint, Checkpoint) {
-    let mut ledger = Ledger::of(10);
+    let mut ledger = Ledger::with_records(10);
     let before = ledger.checkpoint(&key(1));
     ledger.change_key(&key(1), &key(2));
     for number in 11..20 {
@@ -85,7 +86,7 @@ fn a_key_signs_only_while_it_is_in_force() {
         verify(&ledger.lines(), vec![leaked], Some(&key(1))),
         Err(Fault::Signature { checkpoint: 20 })
     );
-    let early = Ledger::of(10).checkpoint(&key(2));
+    let early = Ledger::with_records(10).checkpoint(&key(2));
     assert_eq!(verify(&ledger.lines(), vec![early], Some(&key(1))), Err(Fault::Signature { checkpoint: 10 }));
 }
 
@@ -99,7 +100,7 @@ fn a_key_change_that_the_old_key_did_not_sign_is_a_fault() {
     else {
         panic!("the key change was accepted");
     };
-    let mut ledger = Ledger::of(3);
+    let mut ledger = Ledger::with_records(3);
     let (name, operation) = ledger::KeyChange::TARGET;
     ledger.append_key_change("no signatures", name, operation);
     assert_eq!(verify(&ledger.lines(), Vec::new(), None).unwrap_err().first_bad_record(), Some(3));
@@ -107,7 +108,7 @@ fn a_key_change_that_the_old_key_did_not_sign_is_a_fault() {
 
 #[test]
 fn a_checkpoint_of_another_ledger_is_refused() {
-    let ledger = Ledger::of(5);
+    let ledger = Ledger::with_records(5);
     let other = SigningKey::from_seed("another/ledger", &[1; 32]).unwrap();
     let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&other)], Some(&key(1)));
     assert_eq!(fault, Err(Fault::Signature { checkpoint: 5 }));
@@ -115,7 +116,7 @@ fn a_checkpoint_of_another_ledger_is_refused() {
 
 /// Ten records of a backup, a restore from thirty records that `signer` signed, and nine more records.
 fn ledger_with_restore(signer: &SigningKey) -> Ledger {
-    let mut ledger = Ledger::of(10);
+    let mut ledger = Ledger::with_records(10);
     let notes = Restore::sign(signer, 10, &ledger.tree.root(), 30);
     let (name, operation) = Restore::TARGET;
     ledger.append_key_change(&notes, name, operation);
@@ -126,7 +127,7 @@ fn ledger_with_restore(signer: &SigningKey) -> Ledger {
 #[test]
 fn a_signed_restore_explains_checkpoints_of_what_it_rolled_back() {
     let ledger = ledger_with_restore(&key(1));
-    let old = |size| Ledger::of(size).checkpoint(&key(1));
+    let old = |size| Ledger::with_records(size).checkpoint(&key(1));
     let checkpoints = vec![old(5), old(15), old(30), ledger.checkpoint(&key(1))];
     let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
     assert_eq!((report.checkpoints, report.unproven.len()), (2, 0), "{report:?}");
@@ -138,7 +139,7 @@ fn a_signed_restore_explains_checkpoints_of_what_it_rolled_back() {
 
 #[test]
 fn a_restore_explains_no_other_mismatch() {
-    let old = |size| Ledger::of(size).checkpoint(&key(1));
+    let old = |size| Ledger::with_records(size).checkpoint(&key(1));
     let forged = ledger_with_restore(&key(9));
     let refused =
         |ledger: &Ledger, checkpoints| verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap_err();
@@ -154,7 +155,7 @@ fn a_restore_explains_no_other_mismatch() {
         Fault::Truncated { records: 20, checkpoint: 31 },
         "the checkpoint is newer than the restore"
     );
-    let other = Ledger::of(10).checkpoint(&key(1)).to_string().replacen("10", "9", 1);
+    let other = Ledger::with_records(10).checkpoint(&key(1)).to_string().replacen("10", "9", 1);
     let other = Checkpoint::parse_all(&other).unwrap();
     assert_eq!(
         refused(&ledger, other),
@@ -166,8 +167,8 @@ fn a_restore_explains_no_other_mismatch() {
     rewritten.append(&crate::common::event(999));
     let checkpoints = vec![old(30), ledger.checkpoint(&key(1)), old(20)];
     assert!(matches!(refused(&rewritten, checkpoints), Fault::Rewritten { to: 20, .. }));
-    let mut copied = Ledger::of(11);
-    let notes = Restore::sign(&key(1), 10, &Ledger::of(10).tree.root(), 30);
+    let mut copied = Ledger::with_records(11);
+    let notes = Restore::sign(&key(1), 10, &Ledger::with_records(10).tree.root(), 30);
     let (name, operation) = Restore::TARGET;
     copied.append_key_change(&notes, name, operation);
     assert_eq!(
@@ -179,7 +180,7 @@ fn a_restore_explains_no_other_mismatch() {
 
 #[test]
 fn after_a_lost_key_each_key_proves_only_its_own_checkpoints() {
-    let mut ledger = Ledger::of(10);
+    let mut ledger = Ledger::with_records(10);
     let before = ledger.checkpoint(&key(1));
     let (name, operation) = LostKey::TARGET;
     ledger.append_key_change(&key(2).public().to_string(), name, operation);

@@ -39,7 +39,7 @@ pub(super) enum Chunk {
     /// The carriage return after the data.
     Return,
     ReturnLineFeed,
-    Over,
+    End,
 }
 
 /// The bytes are not a valid body.
@@ -53,7 +53,7 @@ impl Body {
 
     /// Whether the body has ended.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self, Self::Chunked(Chunk::Over) | Self::Counted(0))
+        matches!(self, Self::Chunked(Chunk::End) | Self::Counted(0))
     }
 
     /// Whether the connection may be closed at this point.
@@ -109,7 +109,7 @@ impl Chunk {
             (Self::Extension { size, left: left @ 1.. }, byte) if byte != b'\n' => {
                 Ok(Self::Extension { size: *size, left: left - 1 })
             }
-            (Self::LineFeed { size: 0 }, b'\n') => Ok(Self::Over),
+            (Self::LineFeed { size: 0 }, b'\n') => Ok(Self::End),
             (Self::LineFeed { size }, b'\n') => Ok(Self::Data { left: *size }),
             (Self::Return, b'\r') => Ok(Self::ReturnLineFeed),
             (Self::ReturnLineFeed, b'\n') => Ok(Self::NEXT),

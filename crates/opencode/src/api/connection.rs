@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 type Work = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// The future that drives a connection; it makes progress only within [`Connection::drive_until`]. The lock is never
-/// contended; it only makes the owner `Sync`.
+/// The future that drives a connection; it makes progress only within [`Connection::drive_until`]. The lock is
+/// never contended; it only makes the owner `Sync`.
 pub(super) struct Connection(Mutex<Work>);
 
 impl Connection {

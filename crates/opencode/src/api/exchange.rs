@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::{Allow, ApiError, Dial, Endpoint};
+use super::{AllowBytes, ApiError, Dial, Endpoint};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
@@ -49,7 +49,7 @@ pub(super) fn check_path_segment(id: &str) -> Result<&str, ApiError> {
 /// How much of a response may be held in memory.
 pub(super) struct Limit<'a, 'b> {
     pub(super) max: usize,
-    pub(super) allow: &'a mut Allow<'b>,
+    pub(super) allow: &'a mut AllowBytes<'b>,
 }
 
 /// Sends a request and reads the complete response.

@@ -10,7 +10,7 @@ pub(super) struct EmittedText {
 impl EmittedText {
     pub(super) const EMPTY: Self = Self { length: 0, hash: 0xcbf2_9ce4_8422_2325 };
 
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_text(text: &str) -> Self {
         let mut emitted = Self::EMPTY;
         emitted.extend(text);
         emitted
@@ -30,6 +30,6 @@ impl EmittedText {
     /// The rest of `text` that is not emitted yet, or `None` if the emitted text is not a prefix of it.
     pub(super) fn unemitted_part<'a>(&self, text: &'a str) -> Option<&'a str> {
         let (begin, rest) = text.split_at_checked(self.length)?;
-        (Self::of(begin) == *self).then_some(rest)
+        (Self::from_text(begin) == *self).then_some(rest)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 
 /// More than the number of parts of any answer.
-const MOST: usize = 512;
+const MAX_IDS: usize = 512;
 
 /// Hashes of ids, oldest first. They are keyed with a secret of this process, so that collisions cannot be
 /// constructed.
@@ -26,7 +26,7 @@ impl RecentIds {
         if self.hashes.contains(&hash) {
             return false;
         }
-        if self.hashes.len() >= MOST {
+        if self.hashes.len() >= MAX_IDS {
             self.hashes.pop_front();
         }
         self.hashes.push_back(hash);
@@ -41,10 +41,10 @@ mod tests {
     #[test]
     fn the_oldest_id_is_forgotten_at_the_limit() {
         let mut recent = RecentIds::default();
-        for number in 0..=MOST {
+        for number in 0..=MAX_IDS {
             assert!(recent.insert(&number.to_string()));
         }
         assert!(!recent.contains("0") && recent.contains("1") && !recent.insert("1"));
-        assert_eq!(recent.hashes.len(), MOST);
+        assert_eq!(recent.hashes.len(), MAX_IDS);
     }
 }

@@ -89,7 +89,7 @@ impl Translator {
         match message {
             ServerMessage::Message(message) if message.role == MessageRole::Assistant => {
                 turn.active = true;
-                // It fitted when it was emitted.
+                // The step limit was not reached when the message was emitted, so this cannot fail.
                 let _ = turn.add_step(&message.id);
             }
             ServerMessage::Token { message_id, part_id, token } => {

@@ -88,7 +88,7 @@ impl ToolCall {
 
     fn report(&mut self, state: &ToolState<'_>, ends: bool, now: i64, out: &mut Vec<ServerMessage>) {
         let raw = state.metadata.map_or("", |raw| raw.get());
-        let mut hash = EmittedText::of(&state.title);
+        let mut hash = EmittedText::from_text(&state.title);
         hash.extend(raw);
         if hash == self.emitted_metadata {
             return;

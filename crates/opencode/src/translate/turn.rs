@@ -124,10 +124,10 @@ impl Turn {
     }
 
     /// Adds a step. Returns the id of a step that was forgotten for it, or an error at the limit.
-    pub(super) fn add_step(&mut self, id: &str) -> Result<Option<String>, Full> {
+    pub(super) fn add_step(&mut self, id: &str) -> Result<Option<String>, LimitReached> {
         let mut forgotten = None;
         if self.steps.len() >= MAX_STEPS {
-            let done = self.steps.iter().position(|step| step.done).ok_or(Full)?;
+            let done = self.steps.iter().position(|step| step.done).ok_or(LimitReached)?;
             forgotten = Some(self.steps.remove(done).id);
         }
         self.steps.push(Step { id: id.to_owned(), end: None, done: false });
@@ -140,15 +140,15 @@ impl Turn {
         id: &str,
         message: &str,
         make: impl FnOnce() -> Kind,
-    ) -> Result<(&mut Part, bool), Full> {
+    ) -> Result<(&mut Part, bool), LimitReached> {
         let fresh = !self.parts.contains_key(id);
         if fresh {
             if self.parts.len() >= MAX_PARTS {
-                return Err(Full);
+                return Err(LimitReached);
             }
             self.parts.insert(id.to_owned(), Part { message: message.to_owned(), kind: make() });
         }
-        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(Full)
+        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(LimitReached)
     }
 
     /// The text of this part, if the next piece can be appended to what was emitted.
@@ -198,4 +198,4 @@ impl Text {
 
 /// The limit is reached.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct LimitReached;

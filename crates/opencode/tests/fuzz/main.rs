@@ -63,9 +63,9 @@ fn loses_state_mid_turn(translator: &mut Translator, number: usize) {
 #[test]
 fn fuzzer_finds_planted_bugs() {
     let planted: [(Reader, Saboteur, &str); 4] = [
-        (forgets_the_carriage_return, no_sabotage, "read differently"),
-        (forgets_half_lines, no_sabotage, "read differently"),
-        (keeps_the_mark, no_sabotage, "read differently"),
+        (forgets_the_carriage_return, no_sabotage, "decoded differently"),
+        (forgets_half_lines, no_sabotage, "decoded differently"),
+        (keeps_the_mark, no_sabotage, "decoded differently"),
         (decode, loses_state_mid_turn, "announced twice"),
     ];
     for (reader, saboteur, problem) in planted {

@@ -119,7 +119,7 @@ fn deltas_after_a_gap_wait_for_the_complete_text() {
 fn a_part_that_starts_after_the_gap_streams_immediately() {
     let mut harness = Harness::busy();
     harness.translator.stream_lost();
-    // It started between the new subscription and the history request.
+    // The part started between the new subscription and the history request.
     harness.reconcile(
         &json!([user(), entry(&info("a1", "assistant"), &[text_part("a1", "p1", "", false)])]),
         true,

@@ -187,7 +187,7 @@ impl Drop for Process {
 
 async fn wait_for_address(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path) -> SocketAddr {
     while let Some(line) = lines.next_line().await.unwrap() {
-        if let Some((_, address)) = line.split_once("wait_for_address on http://") {
+        if let Some((_, address)) = line.split_once("listening on http://") {
             return address.trim().parse().unwrap();
         }
     }

@@ -134,7 +134,7 @@ pub(crate) async fn lost_stream(agent: &Agent) {
     while tokens(&watcher.emitted) < 3 {
         watcher.step().await;
     }
-    // As a new process would, from the log alone.
+    // Resume from the log alone, as a new process would.
     let resumed = Translator::resume(&watcher.session, &watcher.ids.message, &watcher.emitted);
     watcher.reconnect(resumed).await;
     let result = watcher.finish().await;

@@ -99,7 +99,7 @@ pub(crate) fn policy_with(load: Load, input: &[u8]) -> Result<String, String> {
             "the audit can be bypassed",
         )?;
     }
-    let stranger = decide(&policy, &nobody());
+    let stranger = decide(&policy, &unknown_caller());
     ensure(stranger.outcome == Outcome::Deny, "a caller with an unknown role was allowed")?;
     Ok(format!(
         "{} lanes {} roles {} tools {}",
@@ -132,9 +132,9 @@ fn refused(files: &Files<'_>, error: &PolicyError) -> Result<String, String> {
     ))
 }
 
-fn nobody() -> Request {
+fn unknown_caller() -> Request {
     Request {
-        actor: Claim { actor_type: ActorClass::Agent, actor_id: "nobody".to_owned() },
+        actor: Claim { actor_type: ActorClass::Agent, actor_id: "unknown_caller".to_owned() },
         claimed: None,
         role: "this role is in no file".to_owned(),
         lane: "x".to_owned(),

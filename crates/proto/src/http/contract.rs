@@ -93,7 +93,7 @@ pub struct ToolCallReply {
     pub outcome: String,
     pub tool_name: String,
     pub operation: String,
-    /// Absent if the body could not be parsed.
+    /// Absent if the request body could not be parsed.
     pub run_id: Option<String>,
     pub correlation_id: Option<String>,
     #[schema(value_type = Vec<Object>)]

@@ -64,7 +64,7 @@ pub struct CreateSession {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedConfiguration {
-    /// Absent means all repositories.
+    /// The repositories to include; absent means all of the organisation's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_ids: Option<Vec<RepoId>>,
 }

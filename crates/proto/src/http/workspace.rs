@@ -69,7 +69,7 @@ pub struct ConfigurationEntry {
     pub kind: ConfigurationKind,
     pub status: ConfigurationStatus,
     pub snapshot_id: Option<String>,
-    /// Omitted in lists.
+    /// The repositories; omitted in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repos: Vec<RepoPlace>,
     #[serde(with = "iso")]

@@ -27,7 +27,7 @@ pub enum ClientMessage {
         run_id: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<AutoStartMode>,
-        /// Absent means the commands of the configuration.
+        /// The commands to run; absent means those of the configuration.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         commands: Option<Vec<AutoStartCommand>>,
     },
@@ -51,7 +51,7 @@ pub enum ClientMessage {
         workspace_path: Option<String>,
     },
     GitPush {
-        /// Absent means the current branch.
+        /// The branch to push; absent means the current one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         branch_name: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,13 +18,13 @@ pub enum ServerMessage {
         /// The number of earlier messages that did not fit into the frame.
         #[serde(default, skip_serializing_if = "is_zero")]
         earlier: u64,
-        /// Absent if there is no preview.
+        /// The preview settings; absent if there is no preview.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         config: Option<InitConfig>,
     },
     Status {
         status: WireStatus,
-        /// Omitted if empty.
+        /// A message for people; omitted if empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
