@@ -71,13 +71,14 @@ pub enum Command {
     Cold(cold::Options),
     /// Stream deltas through N sessions x K clients; rate 0 = as fast as the gateway reads
     Stream(stream::Options),
-    /// POST tools/save_service_commands
+    /// Measure tool calls: POST tools/save_service_commands
     Tools(requests::ToolsOptions),
-    /// GET actions/available
+    /// Measure the list of actions: GET actions/available
     Available(requests::AvailableOptions),
-    /// POST actions/invoke (read_thing = allow, write_thing = pending, danger_thing = deny)
+    /// Measure action invocations: POST actions/invoke (read_thing = allow, write_thing = pending,
+    /// danger_thing = deny)
     Invoke(invoke::Options),
-    /// POST /proliferate/sessions, deferred
+    /// Measure creating sessions: POST /proliferate/sessions, deferred
     Create(requests::CreateOptions),
     /// Open N sessions with one WebSocket each, hold them, report RSS of --pids
     Hold(hold::Options),

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// In microseconds, up to ten minutes.
+/// A histogram in microseconds, up to ten minutes.
 pub struct Latency(Histogram<u64>);
 
 impl Latency {

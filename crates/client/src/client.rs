@@ -49,7 +49,7 @@ impl Client {
         Ok(Self { http, base })
     }
 
-    /// The owner of the token.
+    /// Returns the owner of the token.
     pub async fn me(&self) -> Result<Me, Error> {
         read(self.get(self.url(&["v1", "me"]))).await
     }
@@ -71,7 +71,7 @@ impl Client {
         read(self.get(self.session(session, None))).await
     }
 
-    /// Whether a session has ended.
+    /// Returns whether a session has ended.
     pub async fn status(&self, session: SessionId) -> Result<SessionStatusReply, Error> {
         read(self.get(self.url(&["proliferate", "sessions", &session.to_string(), "status"]))).await
     }

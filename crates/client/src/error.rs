@@ -1,9 +1,9 @@
-//! The errors of the client.
+//! The errors of the API client.
 
 use proto::ErrorCode;
 use proto::http::ErrorBody;
 
-/// Why a call failed.
+/// Why an API call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The gateway answered with an error.

@@ -31,11 +31,11 @@ const EVENT_BUFFER: usize = 256;
 pub struct Watch {
     /// Resume after this sequence number. Without it, the complete conversation is sent first, as `init`.
     pub since: Option<i64>,
-    /// Do not resume a paused session.
+    /// Whether to watch without resuming a paused session.
     pub passive: bool,
 }
 
-/// An event of a stream.
+/// An event of a session's stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A frame from the gateway. After a `gap`, the following `init` replaces everything before it.
@@ -70,7 +70,7 @@ impl Stream {
     }
 }
 
-/// The state that is needed to resume.
+/// The position in a stream, which is needed to resume it.
 struct Position {
     /// The last sequence number received; `None` before the first `init`, and between a `gap` and its `init`.
     cursor: Option<i64>,
@@ -111,7 +111,7 @@ struct Reader {
     out: mpsc::Sender<Result<Event, Error>>,
 }
 
-/// The stream was dropped.
+/// The receiving end of the stream was dropped.
 struct StreamClosed;
 
 /// The sequence number of a frame with an unknown type.

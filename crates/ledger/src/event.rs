@@ -145,7 +145,7 @@ string_enum!(
     HashSource { Bytes = "bytes", NormalizedText = "normalized_text", NormalizedJson = "normalized_json" }
 );
 
-/// Who acted.
+/// The actor of an audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
@@ -184,7 +184,7 @@ pub struct PolicyVersions {
     pub roles: Text<6, 120>,
 }
 
-/// What was acted on.
+/// The target of an audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
@@ -244,7 +244,7 @@ pub struct Lineage {
     pub transformation: Option<Text<0, 120>>,
 }
 
-/// At most [`MAX_ARTIFACTS`] references.
+/// A list of at most [`MAX_ARTIFACTS`] artifact references.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<ArtifactRef>")]
 pub struct Artifacts(Vec<ArtifactRef>);

@@ -22,7 +22,7 @@ pub(crate) fn write_number(out: &mut String, number: f64) {
 /// A decimal number without its sign, normalized so that different spellings of one number compare equal.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Decimal {
-    /// Without leading and trailing zeros.
+    /// The significant digits, without leading and trailing zeros.
     digits: String,
     /// Position of the decimal point, counted from the first digit.
     point: i32,

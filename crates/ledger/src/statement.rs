@@ -18,7 +18,7 @@ const RESTORE: &str = "proliferate restore v1";
 pub struct Restore {
     /// The number of records in the backup.
     pub size: u64,
-    /// The root over these records.
+    /// The Merkle root over these records.
     pub root: Hash,
     /// The size of the newest checkpoint before the restore. Checkpoints of more than `size` records, up to
     /// this size, cover records that were rolled back.

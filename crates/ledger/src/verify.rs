@@ -40,7 +40,7 @@ pub struct Verifier {
     buffer: Vec<u8>,
 }
 
-/// A checkpoint to compare with.
+/// A checkpoint with which the records are compared.
 #[derive(Debug)]
 struct ExpectedCheckpoint {
     checkpoint: Checkpoint,

@@ -27,7 +27,7 @@ pub(crate) enum Block {
 /// How a stream is split into events.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunking {
-    /// Characters per delta.
+    /// The number of characters per delta.
     pub(crate) chunk: usize,
     /// The delay before each delta.
     pub(crate) delay: Duration,

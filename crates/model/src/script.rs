@@ -108,13 +108,13 @@ pub(crate) struct Step {
     pub(crate) error: Option<Failure>,
     /// Break the connection after this many events of the stream …
     pub(crate) drop_after: Option<usize>,
-    /// … this many times; without it, always.
+    /// How often to break the connection; without it, always.
     pub(crate) drop_times: Option<u32>,
     #[serde(default)]
     delay_ms: u64,
     #[serde(default)]
     delta_delay_ms: u64,
-    /// Characters per delta.
+    /// The number of characters per delta.
     #[serde(default = "default_chunk")]
     pub(crate) chunk: usize,
     pub(crate) stop_reason: Option<StopReason>,
@@ -309,7 +309,7 @@ fn check_step(step: &Step) -> Result<(), String> {
     }
 }
 
-/// Line numbers start at 1.
+/// The line number of an offset, starting at 1.
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

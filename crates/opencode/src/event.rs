@@ -22,7 +22,7 @@ pub struct Event<'a> {
     pub body: Body<'a>,
 }
 
-/// What happened.
+/// The content of an event.
 #[derive(Debug)]
 pub enum Body<'a> {
     /// The next piece of a part's text.

@@ -17,7 +17,7 @@ const PLUGIN: &str = include_str!("files/plugin.mjs");
 const CONTEXT: u32 = 200_000;
 const OUTPUT: u32 = 32_000;
 
-/// The parameters of an agent's start.
+/// Everything that an agent's files and launch command depend on.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
     /// The agent's home directory inside the sandbox.
@@ -39,12 +39,12 @@ pub struct Setup<'a> {
     pub port: u16,
 }
 
-/// Which instructions the agent gets.
+/// The kind of instructions that the agent gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
-    /// For a workspace with a repository.
+    /// Instructions for a workspace with a repository.
     Coding,
-    /// For an empty workspace.
+    /// Instructions for an empty workspace.
     Scratch,
 }
 
@@ -80,7 +80,7 @@ impl Tool {
 /// A file to write before the agent starts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Absolute path inside the sandbox.
+    /// The absolute path inside the sandbox.
     pub path: String,
     pub contents: String,
     /// Whether only the agent may read the file.
@@ -97,7 +97,7 @@ pub struct Launch {
 }
 
 impl Setup<'_> {
-    /// All files to write.
+    /// All files to write before the agent starts.
     pub fn entries(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
         // At the first request OpenCode installs packages into its directories unless they look installed

@@ -22,7 +22,7 @@ const MAX_PARTS: usize = 1024;
 /// The most recent part of a session's history.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// Oldest first.
+    /// The pages, oldest first.
     pub pages: Vec<Page>,
     /// Whether the agent is working on the session. Must be requested before the pages: if the agent was idle
     /// then, the pages are complete.

@@ -13,7 +13,7 @@ const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptIds {
     pub message: String,
-    /// One per part.
+    /// The part ids, one per part.
     pub parts: Vec<String>,
 }
 

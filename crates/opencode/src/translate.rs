@@ -25,7 +25,7 @@ use recent_ids::RecentIds;
 use tool::ToolCall;
 use turn::{End, Kind, Turn, Verdict};
 
-/// Longer ids are forged.
+/// Maximum length of an id; OpenCode's own are shorter, so longer ones are forged.
 const MAX_ID: usize = 128;
 /// Maximum length of an error message or reason for people, in characters.
 const MAX_REASON: usize = 500;
@@ -43,7 +43,7 @@ const SILENT: &str = "The agent ended the turn without an answer.";
 const STOPPED: &str = "The agent stopped before it had finished.";
 const OMITTED: &str = "The agent sent more than can be shown; some of it was omitted.";
 
-/// The result of an event.
+/// What the translator makes of an event: messages and effects.
 #[derive(Debug, Default)]
 pub struct Output {
     /// To broadcast to all clients, in this order.
@@ -52,7 +52,7 @@ pub struct Output {
     pub effects: Vec<Effect>,
 }
 
-/// Something that the caller has to do.
+/// An effect that the caller has to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The agent waits for a permission that nobody can give: reply `reject`.
@@ -71,19 +71,19 @@ pub enum Effect {
 pub struct Translator {
     session: String,
     turn: Option<Turn>,
-    /// The agent's messages of earlier turns.
+    /// Ids of the agent's messages of earlier turns.
     finished: RecentIds,
-    /// Parts of the agent's finished messages.
+    /// Ids of parts of the agent's finished messages.
     closed: RecentIds,
     /// Tool calls, by the id that clients know.
     calls: RecentIds,
-    /// Messages that were sent to the agent.
+    /// Ids of the prompts that were sent to the agent.
     prompts: RecentIds,
-    /// The most recent of them, for a turn that somebody else started.
+    /// The most recent prompt, for a turn that somebody else started.
     last_prompt: Option<String>,
-    /// Sessions of sub-agents.
+    /// Ids of the sessions of sub-agents.
     children: RecentIds,
-    /// Requests of the agent that were rejected.
+    /// Ids of the agent's requests that were rejected.
     rejected: RecentIds,
     /// Counts, since the last prompt, of events that an agent could send without end.
     counters: Counters,

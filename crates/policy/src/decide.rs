@@ -24,9 +24,9 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub outcome: Outcome,
-    /// At most 120 characters.
+    /// The id of the deciding rule, at most 120 characters.
     pub rule_id: String,
-    /// At most 200 characters.
+    /// The reason as a text for people, at most 200 characters.
     pub reason: String,
 }
 

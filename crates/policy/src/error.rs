@@ -5,7 +5,7 @@
 #[error("{file}:{line}: {message}")]
 pub struct PolicyError {
     pub file: &'static str,
-    /// Line number, from 1.
+    /// The line number, from 1.
     pub line: usize,
     pub message: String,
 }

@@ -13,7 +13,7 @@ pub enum Mode {
     Deny,
 }
 
-/// Ordered from the lowest to the highest.
+/// The risk of a tool, ordered from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Risk {

@@ -107,12 +107,12 @@ impl Flag {
         Self(name.into())
     }
 
-    /// Reading or using data of another case.
+    /// The flag for reading or using data of another case.
     pub fn cross_case_lookup() -> Self {
         Self::new("cross_case_lookup")
     }
 
-    /// Sending case data outside.
+    /// The flag for sending case data outside.
     pub fn external_export() -> Self {
         Self::new("external_export")
     }

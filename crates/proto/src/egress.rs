@@ -5,11 +5,11 @@ use crate::string_enums::string_enums;
 string_enums! {
     /// What the sandboxes of an organisation may reach if no rule applies.
     EgressMode as "egress mode" {
-        /// All public hosts.
+        /// Sandboxes may reach all public hosts.
         Open = "open",
-        /// Only hosts on the allow list.
+        /// Sandboxes may reach only hosts on the allow list.
         AllowList = "allow_list",
-        /// Nothing.
+        /// Sandboxes have no network access.
         Offline = "offline",
     }
 
@@ -23,7 +23,7 @@ string_enums! {
         Unknown = "unknown",
     }
 
-    /// How an attempt ended.
+    /// How an attempt to connect ended.
     EgressOutcome as "egress outcome" {
         Complete = "complete",
         /// A rule or an address check denied the connection.

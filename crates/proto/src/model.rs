@@ -115,7 +115,7 @@ impl ModelId {
         self.0
     }
 
-    /// Our own id.
+    /// Our own id of the model.
     pub const fn as_str(self) -> &'static str {
         self.0.id
     }

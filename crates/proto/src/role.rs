@@ -5,11 +5,11 @@ use crate::string_enums::string_enums;
 string_enums! {
     /// The role of a member; each role includes the permissions of the ones before it.
     Role as "role" {
-        /// Works with sessions.
+        /// Members work with sessions.
         Member = "member",
-        /// Also decides what sessions may access.
+        /// Admins also decide what sessions may access.
         Admin = "admin",
-        /// Also manages the organisation itself.
+        /// Owners also manage the organisation itself.
         Owner = "owner",
     }
 }

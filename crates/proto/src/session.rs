@@ -29,7 +29,7 @@ string_enums! {
 
     /// The purpose of a session.
     SessionType as "session type" {
-        /// Working on code.
+        /// A session for working on code.
         Coding = "coding",
         /// Preparing a configuration for other sessions.
         Setup = "setup",
@@ -39,21 +39,21 @@ string_enums! {
 
     /// The kind of client that created a session.
     ClientType as "client type" {
-        /// The web UI.
+        /// Created in the web UI.
         Web = "web",
-        /// A Slack thread.
+        /// Created from a Slack thread.
         Slack = "slack",
-        /// The command line.
+        /// Created on the command line.
         Cli = "cli",
-        /// An automation.
+        /// Created by an automation.
         Automation = "automation",
     }
 
     /// The source of a session's files.
     Origin as "origin" {
-        /// Repositories.
+        /// The files come from repositories.
         Web = "web",
-        /// A local directory.
+        /// The files come from a local directory.
         Cli = "cli",
     }
 

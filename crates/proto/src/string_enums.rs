@@ -7,7 +7,7 @@
 pub struct UnknownWord {
     /// What was expected, such as "session status".
     pub kind: &'static str,
-    /// The beginning of the text.
+    /// The beginning of the rejected text.
     pub given: String,
     /// All allowed values.
     pub allowed: &'static [&'static str],

@@ -15,11 +15,11 @@ string_enums! {
 
     /// Who maintains a configuration.
     ConfigurationKind as "configuration kind" {
-        /// Users.
+        /// Users maintain it.
         Manual = "manual",
-        /// The gateway, which created it from the organisation's repositories.
+        /// The gateway maintains it; it created it from the organisation's repositories.
         Managed = "managed",
-        /// The command line, which created it for one directory of one user.
+        /// The command line maintains it; it created it for one directory of one user.
         Cli = "cli",
     }
 

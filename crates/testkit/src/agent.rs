@@ -33,7 +33,7 @@ pub struct FakeAgent {
     state: Arc<Shared>,
 }
 
-/// How the agent behaves.
+/// How the fake agent behaves.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "the faults are independent and can be combined")]
 pub struct AgentBehavior {
@@ -58,11 +58,11 @@ pub struct AgentBehavior {
 /// How the agent reacts to a cancel request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Abort {
-    /// Ends the active turn.
+    /// The agent ends the active turn.
     Honest,
     /// Waits until the behavior changes, then ends the turn that is active at that time.
     Late,
-    /// Answers successfully but does nothing.
+    /// The agent answers successfully but does nothing.
     Deaf,
 }
 

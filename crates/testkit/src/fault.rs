@@ -38,7 +38,7 @@ pub enum Direction {
 /// Totals over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Accepted connections.
+    /// The number of accepted connections.
     pub connections: u64,
     received: [u64; 2],
     forwarded: [u64; 2],

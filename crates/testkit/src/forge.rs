@@ -58,7 +58,7 @@ impl Forge {
         Ok(Self { server: Server::start(router).await?, state })
     }
 
-    /// Without a trailing slash.
+    /// The base URL, without a trailing slash.
     pub fn url(&self) -> String {
         self.server.url()
     }

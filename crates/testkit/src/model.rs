@@ -27,7 +27,7 @@ pub struct ScriptedModel {
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
     pub method: String,
-    /// Including the query.
+    /// The path, including the query.
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,

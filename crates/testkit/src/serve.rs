@@ -34,7 +34,7 @@ impl Server {
         Ok(Self { address, _task: task })
     }
 
-    /// Without a trailing slash.
+    /// The base URL, without a trailing slash.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -43,7 +43,7 @@ impl TlsFront {
         Ok(Self { address, _task: AbortOnDropHandle::new(tokio::spawn(serving)) })
     }
 
-    /// Without a trailing slash.
+    /// The base URL, without a trailing slash.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }

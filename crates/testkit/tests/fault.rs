@@ -123,7 +123,7 @@ async fn a_throttled_stream_is_slow_until_healed() {
 async fn a_throttled_stream_progresses_by_itself() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    // Four bytes, one by one.
+    // The four bytes are sent one by one.
     proxy.throttle(Direction::ToTarget, NonZeroU32::new(100).unwrap());
     assert!(measure(round_trip(&mut stream)).await >= SHORT_DELAY, "the data was not delayed");
 }

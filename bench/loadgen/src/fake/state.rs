@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// One server-sent event.
+/// Formats one server-sent event.
 pub fn event(kind: &str, properties: &Value) -> Bytes {
     Bytes::from(format!("data: {}\n\n", json!({"type": kind, "properties": properties})))
 }

@@ -21,7 +21,7 @@ pub(crate) enum Behavior {
     Close(Vec<Value>, u16),
     /// Sends these frames, then keeps the connection open.
     Stay(Vec<Value>),
-    /// Rejects the connection.
+    /// Rejects the connection with this status and body.
     Refuse(u16, Value),
 }
 

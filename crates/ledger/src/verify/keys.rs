@@ -14,7 +14,7 @@ pub(super) struct Keys(Vec<Span>);
 struct Span {
     /// The record that put the key in force; the key signs checkpoints of more records than this.
     after: Option<u64>,
-    /// `None` until a key change names it.
+    /// The key, or `None` until a key change names it.
     key: Option<PublicKey>,
     /// Number of lost keys before this one. Within one lineage, each key is vouched for by its predecessor.
     lineage: usize,

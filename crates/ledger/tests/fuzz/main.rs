@@ -34,7 +34,7 @@ fn fuzzer_finds_a_lenient_parser() {
     finds(Target { run: &lenient, ..JSON }, "was");
 }
 
-/// Searches for the literal secret only.
+/// A planted bug: the redactor searches for the literal secret only.
 #[test]
 fn fuzzer_finds_a_redactor_of_literal_secrets_only() {
     let plain = |input: &[u8], _: &_| {
@@ -47,7 +47,7 @@ fn fuzzer_finds_a_redactor_of_literal_secrets_only() {
     finds(Target { run: &plain, ..REDACT }, "a secret is");
 }
 
-/// Redacts values but not keys.
+/// A planted bug: redacts values but not keys.
 fn values_only(redactor: &Redactor, value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
@@ -72,7 +72,7 @@ fn fuzzer_finds_a_redactor_that_skips_keys() {
     finds(Target { run: &forgets, ..REDACT }, "a secret is");
 }
 
-/// Ignores carriage returns.
+/// A planted bug: the verifier ignores carriage returns.
 #[test]
 fn fuzzer_finds_a_lenient_verifier() {
     let forgiving = |input: &[u8], _: &_| {

@@ -14,7 +14,7 @@ pub struct Prompt<'a> {
     /// because the agent remembers the last one, even if no such model exists.
     pub model: &'a str,
     pub text: &'a str,
-    /// Data URIs.
+    /// The images as data URIs.
     pub images: &'a [String],
 }
 

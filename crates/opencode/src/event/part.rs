@@ -64,7 +64,7 @@ pub struct ToolState<'a> {
     pub time: Times,
 }
 
-/// Milliseconds since the Unix epoch.
+/// Timestamps in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Times {
     #[serde(default)]

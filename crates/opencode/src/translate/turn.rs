@@ -42,7 +42,7 @@ pub(super) enum Verdict {
     Ok,
     Failed,
     Cancelled,
-    /// Cancelled, and clients were told.
+    /// The turn was cancelled, and clients were told.
     CancelReported,
 }
 
@@ -196,6 +196,6 @@ impl Text {
     }
 }
 
-/// The limit is reached.
+/// The limit of steps or parts is reached.
 #[derive(Debug)]
 pub(super) struct LimitReached;

@@ -11,7 +11,7 @@ use crate::client_invariants;
 
 pub(crate) const SESSION: &str = "ses_1";
 pub(crate) const PROMPT: &str = "msg_prompt";
-/// Small, so that inputs easily exceed it.
+/// The event size limit; small, so that inputs easily exceed it.
 const MOST: usize = 2_000;
 const LONGEST_INPUT: usize = 20_000;
 /// A message to clients is at most slightly longer than the input.

@@ -17,12 +17,12 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// Without a turn.
+    /// A harness without a turn.
     pub(crate) fn new(session: &str) -> Self {
         Self { translator: Translator::new(session), emitted: Vec::new(), effects: Vec::new(), now: 1_000 }
     }
 
-    /// With a prompt sent and the agent busy.
+    /// A harness with a prompt sent and the agent busy.
     pub(crate) fn busy() -> Self {
         let mut harness = Self::new(SESSION);
         harness.translator.begin(PROMPT);

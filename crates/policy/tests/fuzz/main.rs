@@ -13,7 +13,7 @@ fn policy_loader_upholds_its_invariants() {
     holds(POLICY, Duration::from_secs(8));
 }
 
-/// Reports line numbers that do not exist.
+/// A planted bug: reports line numbers that do not exist.
 fn without_lines(files: Files<'_>) -> Result<Policy, PolicyError> {
     Policy::load(files).map_err(|error| PolicyError { line: error.line * 1000, ..error })
 }
@@ -24,7 +24,7 @@ fn resolves_anchors(files: Files<'_>) -> Result<Policy, PolicyError> {
     Policy::load(Files { lanes: lanes.as_deref(), ..files })
 }
 
-/// Panics on multi-byte characters.
+/// A planted bug: panics on multi-byte characters.
 fn panics_at_letters(files: Files<'_>) -> Result<Policy, PolicyError> {
     assert!(files.lanes.is_none_or(str::is_ascii), "the index is inside a multi-byte character");
     Policy::load(files)

@@ -17,7 +17,7 @@ pub struct ActionModeList {
     pub modes: Vec<ActionModeEntry>,
 }
 
-/// A mode that was set.
+/// The mode that was set for one action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionModeEntry {
@@ -48,7 +48,7 @@ pub struct ActionCatalog {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionSource {
-    /// `null` for a connector.
+    /// The id of the provider account; `null` for a connector.
     pub integration_id: Option<IntegrationId>,
     /// The name to use in requests: `linear`, or `connector:` and the connector's id.
     pub integration: String,
@@ -62,7 +62,7 @@ pub struct ActionInfo {
     pub name: String,
     pub description: String,
     pub risk_level: Risk,
-    /// The JSON Schema of its parameters.
+    /// The JSON Schema of the action's parameters.
     pub params: Value,
 }
 
@@ -102,7 +102,7 @@ pub struct Invocation {
     pub error: Option<String>,
     pub denied_reason: Option<String>,
     pub duration_ms: Option<u64>,
-    /// Who approved or denied it.
+    /// The user who approved or denied the invocation.
     pub approved_by: Option<UserId>,
     #[serde(with = "iso::option")]
     pub approved_at: Option<DateTime<Utc>>,

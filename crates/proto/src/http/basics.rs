@@ -10,7 +10,7 @@ use crate::{BillingCode, ErrorCode, OrgId, Role, UserId};
 /// The answer to `GET /health`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// Always `ok`.
+    /// The status, which is always `ok`.
     pub status: String,
 }
 

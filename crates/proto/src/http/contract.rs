@@ -69,7 +69,7 @@ pub struct ToolCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolActor {
-    /// `agent`, `human` or `system`.
+    /// The class of the actor: `agent`, `human` or `system`.
     pub actor_type: String,
     #[schema(min_length = 3, max_length = 120)]
     pub actor_id: String,
@@ -89,7 +89,7 @@ pub struct PolicyVersionsBody {
 /// The answer to a tool call, whatever its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallReply {
-    /// `success`, `failure` or `deny`.
+    /// The outcome of the call: `success`, `failure` or `deny`.
     pub outcome: String,
     pub tool_name: String,
     pub operation: String,
@@ -139,7 +139,7 @@ pub struct FinishRun {
     pub outcome: Option<String>,
 }
 
-/// A run.
+/// A run of the Tool Gateway Contract.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunRecord {
     pub run_id: String,
@@ -185,10 +185,10 @@ pub struct RunQuery {
     pub parent_run_id: Option<String>,
     pub status: Option<RunStatus>,
     pub run_kind: Option<RunKind>,
-    /// `next` of the previous page.
+    /// The cursor: `next` of the previous page.
     #[param(max_length = 200)]
     pub before: Option<String>,
-    /// At most 200; the default is 50.
+    /// The page size: at most 200; the default is 50.
     #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,
@@ -209,9 +209,9 @@ pub struct AuditQuery {
     pub run_id: Option<String>,
     #[param(max_length = 200)]
     pub case_id: Option<String>,
-    /// `next` of the previous page.
+    /// The cursor: `next` of the previous page.
     pub after: Option<i64>,
-    /// At most 1000; the default is 100.
+    /// The page size: at most 1000; the default is 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,

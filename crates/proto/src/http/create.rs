@@ -117,13 +117,13 @@ impl fmt::Debug for SshOptions {
 /// What a session starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigurationChoice<'a> {
-    /// An empty workspace.
+    /// The session starts with an empty workspace.
     Scratch,
-    /// An existing configuration.
+    /// The session starts from an existing configuration.
     Existing(&'a str),
-    /// A configuration that the gateway finds or creates.
+    /// The session starts from a configuration that the gateway finds or creates.
     Managed(&'a ManagedConfiguration),
-    /// A configuration for a local directory.
+    /// The session starts from a configuration for a local directory.
     Cli(&'a CliConfiguration),
 }
 

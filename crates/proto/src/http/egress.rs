@@ -25,7 +25,7 @@ pub struct EgressRules {
 #[into_params(parameter_in = Query)]
 pub struct EgressQuery {
     pub session_id: Option<SessionId>,
-    /// At most 1000; the default is 100.
+    /// The number of records: at most 1000; the default is 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
 }

@@ -57,7 +57,7 @@ pub struct MemberList {
 pub struct AddMember {
     #[schema(min_length = 3, max_length = 320)]
     pub email: String,
-    /// Defaults to the email address.
+    /// The name of the member; defaults to the email address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 320)]
     pub name: Option<String>,
@@ -112,11 +112,11 @@ string_enums! {
 
     /// Which sessions may use a secret.
     SecretScope as "secret scope" {
-        /// Every session of the organisation.
+        /// Every session of the organisation may use it.
         Org = "org",
-        /// Sessions on one repository.
+        /// Sessions on one repository may use it.
         Repo = "repo",
-        /// Sessions of one configuration.
+        /// Sessions of one configuration may use it.
         Configuration = "configuration",
     }
 }

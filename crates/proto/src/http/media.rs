@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 
 use crate::iso;
 
-/// The files under a prefix.
+/// The uploaded files under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaFiles {
     pub files: Vec<MediaFile>,
 }
 
-/// One stored file.
+/// One uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MediaFile {

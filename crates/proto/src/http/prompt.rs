@@ -18,7 +18,7 @@ pub enum PostMessage {
         user_id: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         source: Option<MessageSource>,
-        /// Data URIs.
+        /// Images as data URIs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(max_items = 20)]
         images: Option<Vec<String>>,

@@ -28,10 +28,10 @@ pub struct SessionQuery {
     pub exclude_setup: Option<String>,
     pub exclude_cli: Option<String>,
     pub exclude_automation: Option<String>,
-    /// At most 50, which is also the default.
+    /// The page size: at most 50, which is also the default.
     #[param(minimum = 1, maximum = 50)]
     pub limit: Option<u32>,
-    /// `next` of the previous page.
+    /// The cursor: `next` of the previous page.
     pub after: Option<String>,
 }
 

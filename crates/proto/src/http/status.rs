@@ -24,7 +24,7 @@ string_enums! {
 pub enum Liveness {
     Alive,
     Gone,
-    /// The check itself failed.
+    /// The check of the sandbox itself failed.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ pub struct SessionStatusReply {
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
-    /// Absent if the sandbox was not checked.
+    /// Whether the sandbox is alive; absent if it was not checked.
     #[serde(default, deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub sandbox_alive: Option<Liveness>,

@@ -41,11 +41,11 @@ pub struct AddRepo {
     /// `https://host/path`, without user name and password.
     #[schema(max_length = 500)]
     pub url: String,
-    /// Defaults to the last part of the URL.
+    /// The name of the repository; defaults to the last part of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
-    /// Defaults to the default branch of the repository itself.
+    /// The default branch; defaults to the one of the repository itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub default_branch: Option<String>,

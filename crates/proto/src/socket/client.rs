@@ -11,7 +11,7 @@ pub enum ClientMessage {
     Ping,
     Prompt {
         content: String,
-        /// Data URIs.
+        /// Images as data URIs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         images: Option<Vec<String>>,
     },
@@ -89,9 +89,9 @@ impl ClientMessage {
 string_enums! {
     /// Why service commands are run.
     AutoStartMode as "auto start mode" {
-        /// To test whether they work.
+        /// Commands are run to test whether they work.
         Test = "test",
-        /// To start the services.
+        /// Commands are run to start the services.
         Start = "start",
     }
 }

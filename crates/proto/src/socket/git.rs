@@ -69,7 +69,7 @@ pub struct GitState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GitChange {
-    /// `old -> new` for a rename.
+    /// The path of the file; `old -> new` for a rename.
     pub path: String,
     pub index_status: String,
     pub worktree_status: String,
@@ -78,7 +78,7 @@ pub struct GitChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCommit {
     pub sha: String,
-    /// The subject line.
+    /// The subject line of the commit message.
     pub message: String,
     pub author: String,
     /// In git's ISO format, with the author's time zone.

@@ -36,7 +36,7 @@ string_enums! {
 pub struct Message {
     pub id: String,
     pub role: MessageRole,
-    /// All text parts, concatenated.
+    /// The text of the message: all text parts, concatenated.
     pub content: String,
     pub is_complete: bool,
     pub created_at: i64,
@@ -68,7 +68,7 @@ pub enum Part {
         part_id: Option<String>,
     },
     Image {
-        /// A data URI or a URL.
+        /// The image as a data URI or a URL.
         image: String,
     },
     Tool {

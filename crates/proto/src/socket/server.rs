@@ -77,7 +77,7 @@ pub enum ServerMessage {
         #[serde(serialize_with = "serialize_non_empty")]
         result: String,
         duration_ms: u64,
-        /// Present only if the call failed.
+        /// `Error` if the call failed, otherwise absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<ToolStatus>,
     },
@@ -214,7 +214,7 @@ string_enums! {
     SnapshotTarget as "snapshot target" {
         /// The configuration: all future sessions use it.
         Configuration = "configuration",
-        /// Only this session.
+        /// The snapshot belongs to this session only.
         Session = "session",
     }
 
@@ -243,7 +243,7 @@ pub struct AutoStartEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     pub output: String,
-    /// `null` while the command is running.
+    /// The exit code; `null` while the command is running.
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_file: Option<String>,

@@ -72,7 +72,7 @@ impl Turn {
         });
     }
 
-    /// Begins, emits this text and ends.
+    /// Begins the answer, emits this text and ends.
     pub fn answer(&self, text: &str) {
         self.begin();
         self.say(text);

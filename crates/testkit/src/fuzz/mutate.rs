@@ -73,7 +73,7 @@ fn change_bytes(input: &mut Vec<u8>, inputs: &[Vec<u8>], dice: &Dice) {
             drop(input.splice(to..to, again));
         }
         6 => drop(input.splice(at..at, (0..dice.below(16)).map(|_| dice.byte()).collect::<Vec<_>>())),
-        // Longer than small buffers.
+        // Sometimes inserts more data than small buffers can hold.
         7 if dice.below(4) == 0 => drop(input.splice(at..at, vec![b'x'; dice.below(4096)])),
         _ => {
             let other = dice.pick(inputs);
