@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Measures the release binary beside the ceiling (a bare server, see loadgen/README.md), run by run in turn on this
-# machine, and prints one table. `make bench` calls it. A missed target is said plainly and is no failure.
+# Compares the release binary with the ceiling (a bare server, see loadgen/README.md) in alternating runs on
+# this machine and prints one table. `make bench` calls it. A missed target is reported, but is not a failure.
 #   bench/bench.sh
-# PROLIFERATE and LOADGEN name other binaries than the built ones.
+# PROLIFERATE and LOADGEN select other binaries than the built ones.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 . "$root/scripts/postgres.sh"
 proliferate=${PROLIFERATE:-$root/target/release/proliferate}
 loadgen=${LOADGEN:-$root/bench/loadgen/target/release/loadgen}
 SANDBOXES=20 COLD_RUNS=10 IDLE_RUNS=3 IDLE_REST=5 GET_RUNS=3 GET_SECS=3 CONCURRENCY=16
-QUIET=20 # percent of a core that others may use while a run begins
+QUIET=20 # percentage of a core that other processes may use when a run starts
 
 results=$root/bench/results/$(date -u +%Y%m%dT%H%M%SZ)
 sides=(proliferate ceiling)
@@ -24,11 +24,11 @@ need_binaries() {
     [ -x "$loadgen" ] || { echo "$loadgen is missing" >&2; exit 1; }
     return
   fi
-  say "building the load generator (once; some minutes)"
+  say "building the load generator (only once; takes some minutes)"
   cargo build --release --locked --manifest-path "$root/bench/loadgen/Cargo.toml" --target-dir "$root/bench/loadgen/target"
 }
 
-command_of() { # command_of SIDE ; sets `words` to what starts its server
+command_of() { # command_of SIDE ; sets `words` to the command that starts its server
   case $1 in
     proliferate) words=("$proliferate" serve --listen "${address[$1]}" --data-dir "$work/data") ;;
     ceiling) words=("$loadgen" ceiling --listen "${address[$1]}" --db "$ceiling_db") ;;
@@ -86,10 +86,10 @@ clean_up() {
   rm -rf "$work"
 }
 
-FAKE=127.0.0.1:58800 # where the generator's agent listens and its rows point to
-STREAMS=("1 1000" "1 10000" "1 0" "10 0" "100 0") # clients and deltas a second; 0 is as fast as it goes
+FAKE=127.0.0.1:58800 # address of the fake agent, to which the seeded rows refer
+STREAMS=("1 1000" "1 10000" "1 0" "10 0" "100 0") # clients and deltas per second; 0 = as fast as possible
 
-start_stream() { # start_stream [DATABASE_URL] ; both servers anew, with the generator's agent behind them
+start_stream() { # start_stream [DATABASE_URL] ; starts fresh servers of both sides, and the fake agent
   "${bare[@]}" "$loadgen" fake --listen $FAKE >>"$work/fake.log" 2>&1 &
   server[fake]=$!
   clean=("${bare[@]}" SANDBOX_PROVIDER=attach "SANDBOX_ATTACH_URL=http://$FAKE/s/{sessionId}" SANDBOX_TOKEN_COMPAT=1 PROLIFERATE_LOG=warn
@@ -102,19 +102,19 @@ start_stream() { # start_stream [DATABASE_URL] ; both servers anew, with the gen
   for side in "${sides[@]}"; do start_server "$side"; done
 }
 
-HELD=1000 HOLD_SECS=5 # live sessions with one client each, and how long they are held before memory is read
+HELD=1000 HOLD_SECS=5 # live sessions with one client each, and how long to hold them before measuring memory
 
 hold() { # hold ITEM SIDE
   measure "$1" "$2" hold --sessions $HELD --secs $HOLD_SECS --pids "gw=${server[$2]}"
 }
 
-FLOOD_PAD=4096 STALLED=64 # an agent that says much at once; readers that take nothing
+FLOOD_PAD=4096 STALLED=64 # bytes per delta of a flooding agent; number of readers that do not read
 
-flood() { # flood ITEM SIDE ; one agent flat out, large deltas: what the server needs at most (VmHWM)
+flood() { # flood ITEM SIDE ; one agent at full speed with large deltas, for the server's peak memory (VmHWM)
   measure "$1" "$2" stream --sessions 1 --clients 1 --rate 0 --secs $GET_SECS --pad $FLOOD_PAD --pids "gw=${server[$2]}"
 }
 
-stalled() { # stalled ITEM SIDE ; more than the buffers of all of them hold
+stalled() { # stalled ITEM SIDE ; sends more than the buffers of all stalled readers can hold
   measure "$1" "$2" slow --stalled $STALLED --rate 20000 --secs $GET_SECS --pad 1024 --later 0 --pids "gw=${server[$2]}"
 }
 
@@ -122,16 +122,16 @@ stream() { # stream ITEM SIDE CLIENTS RATE
   measure "$1" "$2" stream --sessions 1 --clients "$3" --rate "$4" --secs $GET_SECS --pids "gw=${server[$2]}"
 }
 
-tools() { # tools ITEM SIDE [--dup] ; each call is a claim, two events, an effect of its own and an outcome, all on disk
+tools() { # tools ITEM SIDE [--dup] ; each call durably writes a claim, two events, its effect and an outcome
   measure "$1" "$2" tools --conc 64 --secs $GET_SECS --pids "gw=${server[$2]}$postgres_pid" "${@:3}"
 }
 
-measure_tools() { # measure_tools SUFFIX ; calls that were never made, and such that were
+measure_tools() { # measure_tools SUFFIX ; new calls, and duplicate calls
   in_turn $GET_RUNS tools "tools$1"
   in_turn $GET_RUNS tools "dup$1" --dup
 }
 
-start_on_postgres() { # both sides on one private PostgreSQL that waits for the disk, a database for each
+start_on_postgres() { # both sides on one private PostgreSQL with fsync on, with one database each
   chmod 755 "$work"
   start_postgres "$work/pg" on
   postgres_pid=,pg=$(head -1 "$work/pg/data/postmaster.pid")
@@ -175,13 +175,13 @@ table() {
   row get "GET /health, p50" ms %.3f median 1 p50_ms
   row get "GET /health, p99" ms %.3f median 1 p99_ms
   row tools "tool calls, 64 at once" req/s %.0f median 1 req_per_s
-  row dup "tool calls again, 64 at once" req/s %.0f median 1 req_per_s
+  row dup "duplicate tool calls, 64 at once" req/s %.0f median 1 req_per_s
   row tools-pg "tool calls, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
-  row dup-pg "tool calls again, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
+  row dup-pg "duplicate calls, 64 at once, PostgreSQL" req/s %.0f median 1 req_per_s
   for kind in "${STREAMS[@]}"; do
     read -r clients rate <<<"$kind"
     if [ "$rate" = 0 ]; then
-      row "stream-$clients-0" "stream, $clients clients, flat out" ev/s %.0f median 1 delivered_per_s
+      row "stream-$clients-0" "stream, $clients clients, max. rate" ev/s %.0f median 1 delivered_per_s
     else
       row "stream-$clients-$rate" "stream, $rate ev/s, p50" ms %.3f median 1 p50_ms
       row "stream-$clients-$rate" "stream, $rate ev/s, p99" ms %.3f median 1 p99_ms
@@ -194,16 +194,16 @@ remarks() {
   local others wrong joined
   others=$(figure max 1 other_cpu_pct <(cat "$work"/get.*))
   wrong=$(cat "$work"/get.* | grep -vc '"codes":{"200":[0-9]*},"conc":[0-9]*,"errors":0,' || true)
-  echo "ratio = proliferate / ceiling. GET: medians of $GET_RUNS runs of $GET_SECS s; the generator has one thread, and where"
-  echo "that is busy (usage.loadgen.cpu_pct in the runs) req/s is a lower bound."
-  echo "Others used up to $others % of a core during these runs; above 30 % the figures are not worth much."
+  echo "ratio = proliferate / ceiling. GET: medians of $GET_RUNS runs of $GET_SECS s. The generator has one thread; if that"
+  echo "is saturated (usage.loadgen.cpu_pct in the runs), req/s is a lower bound."
+  echo "Other processes used up to $others % of a core during these runs; above 30 % the figures are unreliable."
   joined=$(cat "$work"/stream-*.proliferate | grep -o '"seq_mismatch":[0-9]*' | cut -d: -f2 | awk '{ n += $1 } END { print n + 0 }')
-  [ "$joined" = 0 ] || echo "$joined deltas came joined for readers that lagged (seqFrom), which the generator counts as mismatches."
-  [ "$wrong" = 0 ] || echo "IN $wrong OF THESE RUNS NOT ALL ANSWERS WERE 200."
+  [ "$joined" = 0 ] || echo "$joined deltas were merged for slow readers (seqFrom), which the generator counts as mismatches."
+  [ "$wrong" = 0 ] || echo "$wrong OF THESE RUNS HAD ANSWERS OTHER THAN 200."
   if [ $over = 0 ]; then echo "All targets are met."; else echo "TARGETS MISSED: $over (see verdict)."; fi
 }
 
-within() { # within TEXT VALUE UNIT TARGET below|above ; one line of a figure that has no ceiling beside it
+within() { # within TEXT VALUE UNIT TARGET below|above ; prints one figure that is not compared with the ceiling
   local verdict
   verdict=$(awk -v a="$2" -v t="$4" -v how="$5" 'BEGIN { print (how == "below" ? a < t : a > t) ? "ok" : "missed" }')
   [ "$verdict" = ok ] || over=$((over + 1))
@@ -212,57 +212,57 @@ within() { # within TEXT VALUE UNIT TARGET below|above ; one line of a figure th
     >>"$results.jsonl"
 }
 
-sandbox_table() { # what `sandbox bench` measured
+sandbox_table() { # the results of `sandbox bench`
   local start bare trip
   start=$(json startMs p50) bare=$(json bareBubblewrapMs p50) trip=$(json roundTripMs p50)
   within "sandbox: start to a ready supervisor, p50" "$start" ms 60 below
   within "sandbox: start to a ready supervisor, p95" "$(json startMs p95)" ms 60 below
   within "sandbox: bare bubblewrap /bin/true, p50" "$bare" ms 60 below
-  within "sandbox: start over bare bubblewrap" "$(awk -v a="$start" -v b="$bare" 'BEGIN { print a / b }')" x 3 below
+  within "sandbox: start relative to bare bubblewrap" "$(awk -v a="$start" -v b="$bare" 'BEGIN { print a / b }')" x 3 below
   within "sandbox: round trip of the channel, p50" "$trip" ms 1 below
   within "sandbox: throughput of the channel" "$(json megabytesPerSecond)" MB/s 100 above
-  within "sandbox: memory of the supervisor's own" "$(json supervisorPrivateMib)" MiB 10 below
+  within "sandbox: private memory of the supervisor" "$(json supervisorPrivateMib)" MiB 10 below
 }
 
-memory_table() { # what one agent and readers that stand still can cost; the kernel's part has both ends of the connections
-  within "memory: one agent flat out, peak" "$(figure max 1 peak_mib <(gw_of flood))" MiB 150 below
+memory_table() { # the memory that one flooding agent and stalled readers can cost; the kernel's part includes both ends of the connections
+  within "memory: one flooding agent, peak" "$(figure max 1 peak_mib <(gw_of flood))" MiB 150 below
   within "memory: $STALLED stalled readers, kernel" "$(figure max 0.0009765625 kernel_tcp_kib "$work/stalled.proliferate")" MiB 100 below
   within "memory: $STALLED stalled readers, server's peak" "$(figure max 1 peak_mib <(gw_of stalled))" MiB 200 below
 }
 
-gw_of() { # gw_of ITEM ; what was measured of the server alone
+gw_of() { # gw_of ITEM ; the usage of the server alone
   grep -o '"gw":{[^}]*}' "$work/$1.proliferate"
 }
 
-gate_table() { # a call through the gate against one bare durable insert, and a call that was made before against one that was not
+gate_table() { # calls through the gate relative to bare durable inserts, and duplicate calls relative to new calls
   local name suffix
   for name in SQLite PostgreSQL; do
     if [ $name = SQLite ]; then suffix=; else suffix=-pg; fi
-    within "gate, $name: calls over bare inserts" "$(times "tools$suffix.proliferate" "tools$suffix.ceiling")" x 0.4 above
-    within "gate, $name: calls again over first calls" "$(times "dup$suffix.proliferate" "tools$suffix.proliferate")" x 5 above
+    within "gate, $name: calls / bare inserts" "$(times "tools$suffix.proliferate" "tools$suffix.ceiling")" x 0.4 above
+    within "gate, $name: duplicate calls / new calls" "$(times "dup$suffix.proliferate" "tools$suffix.proliferate")" x 5 above
   done
 }
 
-times() { # times FILE FILE ; the requests a second of one over those of the other
+times() { # times FILE FILE ; the ratio of their requests per second
   awk -v a="$(figure median 1 req_per_s "$work/$1")" -v b="$(figure median 1 req_per_s "$work/$2")" 'BEGIN { print a / b }'
 }
 
-json() { # json KEY [KEY] ; a number of the sandbox figures
+json() { # json KEY [KEY] ; a number from the results of `sandbox bench`
   if [ $# = 2 ]; then grep -o "\"$1\":{[^}]*}" "$work/sandbox" | grep -o "\"$2\":[0-9.e+-]*" | cut -d: -f2
   else grep -o "\"$1\":[0-9.e+-]*" "$work/sandbox" | cut -d: -f2; fi
 }
 
 need_binaries
 mkdir -p "$root/bench/results" "$root/target"
-work=$(mktemp -d "$root/target/bench.XXXXXX") # the data dir lies on the disk of the project, like the ceiling's
-bare=(env -i PATH="$PATH" HOME="$work") # nothing that this shell inherited becomes a setting of what is measured
-clean=("${bare[@]}") # and what the servers are told
+work=$(mktemp -d "$root/target/bench.XXXXXX") # on the project's disk, so that both databases use the same one
+bare=(env -i PATH="$PATH" HOME="$work") # the servers must not inherit settings from this shell
+clean=("${bare[@]}") # the environment of the servers
 ceiling_db=$work/ceiling.db postgres_pid=""
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 for side in "${sides[@]}"; do address[$side]=127.0.0.1:$(free_port); done
 
-say "making the data dirs: one start each, not counted"
+say "creating the data dirs: one start each, not counted"
 in_turn 1 cold first 0
 say "cold start to the first GET /health: $COLD_RUNS runs each"
 in_turn $COLD_RUNS cold cold 0
@@ -274,25 +274,25 @@ in_turn $GET_RUNS get get
 stop_servers
 say "sandboxes: $SANDBOXES starts, each beside a bare bubblewrap"
 "${clean[@]}" "$proliferate" --data-dir "$work/sandboxes" sandbox bench --count $SANDBOXES --json >"$work/sandbox"
-say "streams through the whole path: clients and deltas a second: ${STREAMS[*]/%/,}"
+say "streams end to end, clients and deltas per second: ${STREAMS[*]/%/,}"
 start_stream
 for kind in "${STREAMS[@]}"; do
   read -r clients rate <<<"$kind"
   in_turn $GET_RUNS stream "stream-$clients-$rate" "$clients" "$rate"
 done
-say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many of calls that were made before"
+say "tool calls through the gate, 64 at once: $GET_RUNS runs of $GET_SECS s each, and as many with duplicate calls"
 measure_tools ""
 stop_servers
-say "memory: one agent flat out, and $STALLED readers that stand still, in servers that have done nothing else"
+say "memory: one flooding agent, and $STALLED stalled readers, in fresh servers"
 start_stream
 in_turn 1 flood flood
 in_turn 1 stalled stalled
 stop_servers
-say "$HELD live sessions, in servers that have done nothing else"
+say "memory: $HELD live sessions, in fresh servers"
 start_stream
 in_turn 1 hold hold
 stop_servers
-say "the tool calls once more, both sides on one PostgreSQL"
+say "tool calls again, both sides on one PostgreSQL"
 start_on_postgres
 measure_tools -pg
 stop_servers

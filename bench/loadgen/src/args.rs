@@ -1,5 +1,4 @@
-//! The command line: the options that every command takes, and the list of commands. Each command keeps
-//! its own options beside its code.
+//! The command line: the common options and the list of commands. Each command defines its own options.
 
 use clap::{Args, Parser, Subcommand};
 
@@ -15,7 +14,7 @@ pub struct Cli {
 
 #[derive(Args)]
 pub struct Common {
-    /// Gateway host:port
+    /// Address of the gateway, host:port
     #[arg(long, global = true, env = "LG_ADDR", default_value = "127.0.0.1:58787")]
     pub addr: String,
     #[arg(
@@ -41,19 +40,19 @@ pub struct Common {
     pub configs: usize,
     #[arg(long, global = true, env = "LG_CONNECTOR", default_value = "00000000-0000-4000-8000-0000000000cc")]
     pub connector: String,
-    /// name=pid,... : CPU and RSS of these process trees are reported
+    /// Report CPU and RSS of these process trees: name=pid,...
     #[arg(long, global = true, env = "LG_PIDS", default_value = "")]
     pub pids: String,
-    /// Free text copied to the result line
+    /// Copy this text to the result line
     #[arg(long, global = true, env = "LG_TAG", default_value = "")]
     pub tag: String,
-    /// Before each run wait (60 s at most) until unrelated processes use less than this
-    /// percent of one core; 0 = do not wait
+    /// Before each run, wait (60 s at most) until unrelated processes use less than this percentage of one
+    /// core; 0 = do not wait
     #[arg(long, global = true, env = "LG_QUIET", default_value_t = 0.0)]
     pub quiet: f64,
     #[arg(long, global = true, env = "LG_QUIET_MAX", default_value_t = 60)]
     pub quiet_max: u64,
-    /// Runtime threads of this process
+    /// Number of runtime threads of this process
     #[arg(long, global = true, env = "LG_THREADS", default_value_t = 1)]
     pub threads: usize,
 }
@@ -62,29 +61,30 @@ pub struct Common {
 pub enum Command {
     /// Serve the fake agent (/s/<key>/...) and the fake MCP server (/mcp)
     Fake(fake::Options),
-    /// Serve the same wire protocol with the least work honestly needed: the yardstick
+    /// Serve the same wire protocol with the minimum of work, as a baseline
     Ceiling(ceiling::Options),
     /// Read result lines and print one table: each tag's median [min-max] and ratio to the tag `ceiling`
     Table(table::Options),
-    /// Print tokens for hand tests
+    /// Print tokens for manual tests
     Tokens(tokens::Options),
-    /// Start a command, time until GET /health is 200, then RSS after a rest; kill it
+    /// Start a command, measure the time until GET /health is 200 and the RSS after a rest, then kill it
     Cold(cold::Options),
-    /// Stream deltas through N sessions x K clients. rate 0 = as fast as the gateway reads
+    /// Stream deltas through N sessions x K clients; rate 0 = as fast as the gateway reads
     Stream(stream::Options),
-    /// POST tools/save_service_commands
+    /// Measure tool calls: POST tools/save_service_commands
     Tools(requests::ToolsOptions),
-    /// GET actions/available
+    /// Measure the list of actions: GET actions/available
     Available(requests::AvailableOptions),
-    /// POST actions/invoke (read_thing = allow, write_thing = pending, danger_thing = deny)
+    /// Measure action invocations: POST actions/invoke (read_thing = allow, write_thing = pending,
+    /// danger_thing = deny)
     Invoke(invoke::Options),
-    /// POST /proliferate/sessions, deferred
+    /// Measure creating sessions: POST /proliferate/sessions, deferred
     Create(requests::CreateOptions),
-    /// Open N sessions with one WS each, hold them, report RSS of --pids
+    /// Open N sessions with one WebSocket each, hold them, report RSS of --pids
     Hold(hold::Options),
-    /// One session, `stalled` sockets that stop reading after init and one that reads:
-    /// does the gateway's memory grow, and does the good reader suffer?
+    /// Stop reading on `stalled` sockets of a session and measure how memory and one normal reader are
+    /// affected
     Slow(slow::Options),
-    /// Any one HTTP endpoint: GET path without auth (e.g. /health)
+    /// Send GET requests without authentication to any path (e.g. /health)
     Get(requests::GetOptions),
 }

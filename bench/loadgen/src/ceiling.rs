@@ -1,7 +1,7 @@
-//! A bare server that answers the gateway's wire protocol with the least work that is honestly
-//! needed: check the token, parse, make the row durable, answer; translate each agent event once
-//! and hand the same bytes to every socket. No policy, no limits, no audit, no recovery. It is the
-//! yardstick other implementations are divided by, not a gateway.
+//! A bare server that implements the gateway's wire protocol with the minimum of work: check the token,
+//! parse, make the row durable, answer; translate each agent event once and send the same bytes to every
+//! socket. It has no policy, limits, audit or recovery. It is the baseline that other implementations are
+//! compared with, not a gateway.
 
 mod action;
 mod database;
@@ -35,17 +35,17 @@ use database::Database;
 use keys::Keys;
 use session::Session;
 
-/// Kernel send buffer of a socket: bounds what a stalled reader holds outside this process.
+/// Kernel send buffer of a socket; limits what a stalled reader holds outside this process.
 const SEND_BUFFER: u32 = 256 << 10;
 const BACKLOG: u32 = 1024;
-/// What a lock's `expect` says: a panic elsewhere would make every figure worthless.
+/// The `expect` message of locks: after a panic elsewhere, every figure would be worthless.
 const LOCK: &str = "no holder of this lock panics";
 
 #[derive(clap::Args)]
 pub struct Options {
     #[arg(long, default_value = "127.0.0.1:58810")]
     listen: String,
-    /// host:port of the fake agent and MCP server
+    /// Address of the fake agent and MCP server, host:port
     #[arg(long, default_value = "127.0.0.1:58800")]
     agent: String,
     /// SQLite file (WAL, synchronous=FULL), or postgres://… (fsync and synchronous_commit on)
@@ -57,7 +57,7 @@ struct App {
     database: Database,
     keys: Keys,
     sessions: RwLock<HashMap<String, Arc<Session>>>,
-    /// Kept-alive connections to the agent host that nobody uses at the moment.
+    /// Idle keep-alive connections to the agent host.
     idle: Mutex<Vec<Connection>>,
     agent_addr: String,
     service_token: String,
@@ -88,7 +88,7 @@ impl App {
         self.sessions.read().expect(LOCK).get(id).cloned()
     }
 
-    /// One call to the agent host over a kept-alive connection.
+    /// One call to the agent host over a keep-alive connection.
     async fn call_agent(&self, path: &str, body: Value) -> Result<Value> {
         let idle = self.idle.lock().expect(LOCK).pop();
         let mut connection = idle.unwrap_or_else(|| Connection::new(&self.agent_addr));

@@ -1,8 +1,8 @@
-//! The clocks of a measurement: one that all processes of the machine share, and the wall clock.
+//! The clocks of a measurement: a monotonic one that all processes of the machine share, and the wall clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Monotonic nanoseconds, comparable between processes of one machine; `Instant` is not.
+/// Monotonic nanoseconds, comparable between processes of one machine, unlike `Instant`.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live timespec, and CLOCK_MONOTONIC exists on every Linux.
@@ -25,19 +25,19 @@ pub async fn sleep_until(at_ns: u64) {
     }
 }
 
-fn since_1970() -> Duration {
+fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 pub fn unix_secs() -> u64 {
-    since_1970().as_secs()
+    since_epoch().as_secs()
 }
 
 pub fn unix_ms() -> u64 {
-    since_1970().as_millis() as u64
+    since_epoch().as_millis() as u64
 }
 
-/// Milliseconds since 1970 as RFC 3339 in UTC (days to civil date by H. Hinnant's algorithm).
+/// Formats milliseconds since the Unix epoch as RFC 3339 in UTC (with H. Hinnant's civil-date algorithm).
 pub fn iso(ms: u64) -> String {
     let (days, secs) = ((ms / 86_400_000) as i64 + 719_468, ms % 86_400_000 / 1000);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -56,7 +56,7 @@ mod tests {
     use super::iso;
 
     #[test]
-    fn dates_survive_leap_years_and_turns_of_the_year() {
+    fn dates_handle_leap_years_and_year_ends() {
         assert_eq!(iso(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(iso(951_782_400_007), "2000-02-29T00:00:00.007Z");
         assert_eq!(iso(1_735_689_599_999), "2024-12-31T23:59:59.999Z");

@@ -1,5 +1,5 @@
 //! The closed loop behind all HTTP commands: each worker has one keep-alive connection and sends its next
-//! request when the last one is answered.
+//! request when the previous one is answered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::http::Connection;
 use crate::latency::Latency;
 
 const WARM_UP_SECS: f64 = 1.0;
-/// Answers that come later than this after the end are not counted.
+/// Answers that arrive later than this after the end are not counted.
 const LATE_NS: u64 = 2_000_000_000;
-/// Characters of an answer that are shown in the result.
+/// Number of characters of an answer that are included in the result.
 const SAMPLE: usize = 160;
 
 pub struct Request {
@@ -39,9 +39,9 @@ impl Request {
 
 #[derive(Clone, Copy)]
 pub enum Length {
-    /// After a warm-up that is not counted.
+    /// Duration in seconds, after a warm-up that is not counted.
     Secs(f64),
-    /// Requests of all workers together, all counted.
+    /// Total number of requests of all workers, all counted.
     Requests(usize),
 }
 
@@ -64,7 +64,7 @@ impl Schedule {
         Self { length, issued: AtomicUsize::new(0), from, until }
     }
 
-    /// The number of a worker's next request, or `None` when the run is over.
+    /// The number of a worker's next request, or `None` if the run is over.
     fn next(&self, sent: u64) -> Option<u64> {
         match self.length {
             Length::Secs(_) => (now_ns() < self.until).then_some(sent + 1),
@@ -102,7 +102,7 @@ impl Tally {
     }
 }
 
-/// Runs the loop; `make` is given the worker and the number of the request.
+/// Runs the loop; `make` gets the index of the worker and the number of the request.
 pub async fn closed_loop<F>(context: &Context, workers: usize, length: Length, make: F) -> Result<Value>
 where
     F: Fn(usize, u64) -> Request + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! The command that starts a server again and again: how soon it is healthy, and what it needs at rest.
+//! The command that starts a server repeatedly and measures the time until it is healthy and its idle memory.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -14,27 +14,27 @@ use crate::context::Context;
 use crate::http::Connection;
 use crate::process;
 
-/// How exact the figure is, as long as the port is not open; a server that listens answers when it can.
+/// Precision of the measurement until the port is open; afterwards the server answers as soon as it can.
 const POLL: Duration = Duration::from_micros(500);
 /// A server that has not ended this long after SIGTERM is killed.
 const STOP_LIMIT_S: f64 = 8.0;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// a command line for `sh`, whose own start is then part of the figure
+    /// Run this command line with `sh`; the start of the shell is then part of the figure
     #[arg(long, required_unless_present = "program", conflicts_with = "program")]
     exec: Option<String>,
     #[arg(long, default_value_t = 5)]
     runs: usize,
     #[arg(long, default_value_t = 3.0)]
     rest: f64,
-    /// the rest begins when this path answers 200, too
+    /// Start the rest only when this path answers 200, too
     #[arg(long, default_value = "/health")]
     ready_path: String,
-    /// give up when a path has not answered 200 this many seconds after the start
+    /// Give up if a path has not answered 200 this many seconds after the start
     #[arg(long, default_value_t = 60.0)]
     limit: f64,
-    /// a program and its arguments, started without a shell
+    /// Start this program with its arguments, without a shell
     #[arg(last = true)]
     program: Vec<String>,
 }
@@ -52,23 +52,23 @@ impl Options {
 pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     for run in 0..options.runs {
         context.wait_quiet().await;
-        once(context, options, run).await?;
+        run_once(context, options, run).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     Ok(())
 }
 
-async fn once(context: &Context, options: &Options, run: usize) -> Result<()> {
+async fn run_once(context: &Context, options: &Options, run: usize) -> Result<()> {
     let addr = &context.common.addr;
     if TcpStream::connect(addr).await.is_ok() {
-        return Err(format!("something else answers at {addr} already").into());
+        return Err(format!("another program already listens at {addr}").into());
     }
     let machine_before = process::machine_cpu_s();
     let mut server = Server::start(options.command())?;
-    let health_s = server.answers(addr, "/health", options.limit).await?;
+    let health_s = server.wait_for_200(addr, "/health", options.limit).await?;
     let at_health = process::tree(server.pid());
     let others_s = (process::machine_cpu_s() - machine_before - at_health.cpu_s).max(0.0);
-    let ready_path_s = server.answers(addr, &options.ready_path, options.limit).await?;
+    let ready_path_s = server.wait_for_200(addr, &options.ready_path, options.limit).await?;
     tokio::time::sleep(Duration::from_secs_f64(options.rest)).await;
     let idle = process::tree(server.pid());
     let exit_s = server.stop().await?;
@@ -80,7 +80,7 @@ async fn once(context: &Context, options: &Options, run: usize) -> Result<()> {
     Ok(())
 }
 
-/// A process in a group of its own, which ends with this value, and with the generator.
+/// A process in its own process group, which is killed when this value is dropped or the generator ends.
 struct Server {
     child: Child,
     started: u64,
@@ -89,7 +89,7 @@ struct Server {
 impl Server {
     fn start(mut command: Command) -> Result<Self> {
         let started = now_ns();
-        // SAFETY: between fork and exec only system calls are made.
+        // SAFETY: only system calls are made between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 libc::setsid();
@@ -105,12 +105,12 @@ impl Server {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: kill touches no memory; the group is that of a child which was not reaped yet.
+        // SAFETY: kill touches no memory; the group belongs to a child that is not reaped yet.
         unsafe { libc::kill(-self.pid(), signal) };
     }
 
-    /// Seconds from the start to the first 200.
-    async fn answers(&mut self, addr: &str, path: &str, limit: f64) -> Result<f64> {
+    /// Seconds from the start to the first 200 on this path.
+    async fn wait_for_200(&mut self, addr: &str, path: &str, limit: f64) -> Result<f64> {
         loop {
             let left = Duration::from_secs_f64((limit - secs_since(self.started)).max(0.0));
             let mut connection = Connection::new(addr);
@@ -130,17 +130,17 @@ impl Server {
         }
     }
 
-    /// Seconds from SIGTERM to the end.
+    /// Seconds from SIGTERM to the end of the process.
     async fn stop(&mut self) -> Result<f64> {
         self.signal(libc::SIGTERM);
-        let asked = now_ns();
+        let signalled_at = now_ns();
         while self.child.try_wait()?.is_none() {
-            if secs_since(asked) > STOP_LIMIT_S {
+            if secs_since(signalled_at) > STOP_LIMIT_S {
                 self.signal(libc::SIGKILL);
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(secs_since(asked))
+        Ok(secs_since(signalled_at))
     }
 }
 

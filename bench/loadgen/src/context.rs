@@ -1,4 +1,4 @@
-//! What every command needs: the common options, a user's token, new sessions, and where results go.
+//! State that every command needs: the common options, a user token, new sessions, and the output of results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::tokens::{sandbox_token, user_jwt};
 use crate::usage::{self, Usage};
 use crate::{Error, Result};
 
-/// Connections that open sessions and sockets side by side, outside the measurement.
+/// Number of connections that create sessions and sockets concurrently, outside the measurement.
 pub const OPENERS: usize = 16;
 
 pub struct Context {
@@ -37,7 +37,7 @@ impl Context {
         usage::wait_quiet(&self.common.pids, self.common.quiet, self.common.quiet_max).await;
     }
 
-    /// One result = one JSON line.
+    /// Prints a result as one JSON line.
     pub fn emit(&self, mut result: Value, command: &str) {
         result["cmd"] = json!(command);
         result["tag"] = json!(self.common.tag);

@@ -1,5 +1,5 @@
-//! Fake coding-agent server (the slice of the OpenCode HTTP API a gateway needs) for any number
-//! of sandboxes under /s/<key>/..., plus a fake MCP server at /mcp. Deltas carry a send time.
+//! A fake agent server (the part of the OpenCode HTTP API that a gateway needs) for any number of sandboxes
+//! under /s/<key>/..., and a fake MCP server at /mcp. Deltas contain their send time.
 
 mod deltas;
 mod mcp;
@@ -24,7 +24,7 @@ pub struct Options {
     listen: String,
     #[arg(long, default_value_t = 10)]
     heartbeat: u64,
-    /// put deltas into message.part.updated, as OpenCode did before 1.18, not into message.part.delta
+    /// Put deltas into message.part.updated, as OpenCode did before 1.18, instead of message.part.delta
     #[arg(long)]
     old_events: bool,
 }

@@ -1,4 +1,4 @@
-//! The command that holds many sessions open and tells what each costs in memory.
+//! The command that holds many sessions open and reports the memory per session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::Result;
 use crate::clock::{now_ns, secs_since};
 use crate::context::Context;
-use crate::sockets::{Opened, open_all};
+use crate::sockets::{OpenSocket, open_all};
 use crate::usage::Usage;
 
 #[derive(clap::Args)]
@@ -23,7 +23,7 @@ pub struct Options {
     secs: f64,
 }
 
-/// RSS in KiB of each watched process, at each step.
+/// RSS in KiB of each watched process at each step.
 struct Memory {
     before: Vec<u64>,
     created: Vec<u64>,
@@ -52,10 +52,10 @@ pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Reads what comes, so that no socket stalls; counts those that were closed.
-fn read_all(sockets: Vec<Opened>) -> Arc<AtomicUsize> {
+/// Reads from all sockets, so that none stalls; counts those that are closed.
+fn read_all(sockets: Vec<OpenSocket>) -> Arc<AtomicUsize> {
     let closed = Arc::new(AtomicUsize::new(0));
-    for Opened { mut socket, .. } in sockets {
+    for OpenSocket { mut socket, .. } in sockets {
         let closed = closed.clone();
         tokio::spawn(async move {
             while let Some(Ok(_)) = socket.next().await {}

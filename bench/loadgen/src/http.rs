@@ -1,4 +1,4 @@
-//! A tiny keep-alive HTTP/1.1 client: a bigger one would be part of what is measured.
+//! A minimal keep-alive HTTP/1.1 client; a larger one would influence the measurement.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::Result;
 
-/// One connection, opened when it is needed and again when the server has closed it.
+/// One connection, opened on demand and reopened if the server closed it.
 pub struct Connection {
     addr: String,
     sender: Option<SendRequest<Full<Bytes>>>,

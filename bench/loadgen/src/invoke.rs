@@ -1,4 +1,5 @@
-//! The command that invokes actions; sessions are rotated, because a gateway limits what one may invoke.
+//! The command that invokes actions. It rotates sessions, because a gateway limits the invocations per
+//! session.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ pub struct Options {
     action: String,
     #[arg(long, default_value_t = 1)]
     conc: usize,
-    /// total requests
+    /// Total number of requests
     #[arg(long, default_value_t = 1000)]
     n: usize,
-    /// requests per session (limits: 60 a minute, 10 pending)
+    /// Number of requests per session (limits: 60 per minute, 10 pending)
     #[arg(long, default_value_t = 50)]
     per_session: usize,
     #[arg(long, default_value_t = 1)]
@@ -44,7 +45,7 @@ pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// New sessions; the connector's tool list of each is fetched here, outside the measurement.
+/// Creates sessions and fetches the connector's tool list for each, outside the measurement.
 async fn sessions_with_tools(context: &Arc<Context>, count: usize) -> Result<Sessions> {
     let ids = context.create_sessions(count, "coding").await?;
     let sessions: Sessions = Arc::new(

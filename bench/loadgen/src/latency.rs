@@ -1,9 +1,9 @@
-//! A histogram of latencies, and the summary of it that goes into result lines.
+//! A latency histogram and its summary for result lines.
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// In microseconds, up to ten minutes.
+/// A histogram in microseconds, up to ten minutes.
 pub struct Latency(Histogram<u64>);
 
 impl Latency {

@@ -1,5 +1,5 @@
-//! Load generator for a session gateway: speaks only the public HTTP/WebSocket protocol, so that nothing
-//! in it knows which implementation it talks to.
+//! A load generator for session gateways. It uses only the public HTTP and WebSocket protocol, so it works
+//! with any implementation.
 
 mod args;
 mod ceiling;

@@ -1,4 +1,4 @@
-//! What /proc tells about processes: CPU and memory of a tree, and CPU of the whole machine.
+//! Reads /proc: CPU and memory of a process tree, and CPU of the whole machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,14 +10,14 @@ pub struct Process {
 }
 
 fn system_value(name: libc::c_int) -> u64 {
-    // SAFETY: sysconf reads no memory of ours; an unknown name gives -1, which becomes 0.
+    // SAFETY: sysconf accesses no memory of ours; an unknown name gives -1, which becomes 0.
     u64::try_from(unsafe { libc::sysconf(name) }).unwrap_or_default()
 }
 
 /// The parent's id, and the process itself.
 fn read(pid: i32) -> Option<(i32, Process)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold blanks and brackets, so fields are counted from its closing bracket.
+    // The name may contain spaces and parentheses, so count the fields from its closing parenthesis.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();
     let parent: i32 = fields[1].parse().ok()?;
     let ticks: f64 = fields[11].parse::<f64>().ok()? + fields[12].parse::<f64>().ok()?;
@@ -36,7 +36,7 @@ fn all() -> HashMap<i32, (i32, Process)> {
         .collect()
 }
 
-/// Sum of CPU seconds and RSS over `root` and all of its descendants.
+/// The sum of CPU seconds and RSS over `root` and all its descendants.
 pub fn tree(root: i32) -> Process {
     let all = all();
     let mut sum = Process::default();
@@ -57,14 +57,14 @@ pub fn tree(root: i32) -> Process {
     sum
 }
 
-/// The most memory that a process had at once since it was started.
+/// The peak RSS of a process since its start.
 pub fn peak_kib(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
 }
 
-/// What the kernel holds for all TCP sockets of this network namespace.
+/// The memory that the kernel holds for all TCP sockets of this network namespace.
 pub fn tcp_kib() -> u64 {
     let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let tcp = sockets.lines().find_map(|line| line.strip_prefix("TCP:")).unwrap_or_default();
@@ -76,8 +76,8 @@ pub fn tcp_kib() -> u64 {
     pages * system_value(libc::_SC_PAGESIZE) / 1024
 }
 
-/// CPU seconds of all processes of the machine, and seconds the hypervisor took away (steal). The sum
-/// over processes is exact; the busy time of /proc/stat is sampled by ticks and wrong for short bursts.
+/// CPU seconds of all processes of the machine, plus steal time of the hypervisor. The sum over processes is
+/// exact; the busy time in /proc/stat is sampled by ticks and wrong for short bursts.
 pub fn machine_cpu_s() -> f64 {
     let used: f64 = all().values().map(|(_, process)| process.cpu_s).sum();
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The commands that repeat one plain request: tool calls, the list of actions, new sessions, any GET.
+//! The commands that repeat one simple request: tool calls, the list of actions, new sessions, any GET.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub struct ToolsOptions {
     conc: usize,
     #[arg(long, default_value_t = 5.0)]
     secs: f64,
-    /// re-use one tool_call_id per worker
+    /// Reuse one tool_call_id per worker
     #[arg(long)]
     dup: bool,
     #[arg(long, default_value_t = 1)]
@@ -28,7 +28,7 @@ pub struct AvailableOptions {
     conc: usize,
     #[arg(long, default_value_t = 5.0)]
     secs: f64,
-    /// use the user token instead of the sandbox token
+    /// Use the user token instead of the sandbox token
     #[arg(long)]
     as_user: bool,
     #[arg(long, default_value_t = 1)]

@@ -1,4 +1,5 @@
-//! The command that stalls readers beside a good one: who pays for them, the gateway's memory or the reader?
+//! The command that stalls readers next to a normal one, to see whether the gateway's memory or the normal
+//! reader suffers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::process::tcp_kib;
 use crate::sockets::{self, Socket, stamp};
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long after the scheduled end the good reader may still be served.
+/// How long after the scheduled end the normal reader may still be served.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -28,7 +29,7 @@ pub struct Options {
     secs: f64,
     #[arg(long, default_value_t = 64)]
     pad: usize,
-    /// seconds, for all stalled sockets together, spent on reading what was kept for them
+    /// Seconds, for all stalled sockets together, to spend on reading what is buffered for them
     #[arg(long, default_value_t = 20.0)]
     later: f64,
 }
@@ -40,7 +41,7 @@ struct Reader {
 }
 
 #[derive(Default)]
-struct Kept {
+struct BufferedFrames {
     frames: u64,
     bytes: u64,
     closed: usize,
@@ -61,13 +62,13 @@ pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     socket.send(Message::Text(json!({"type": "prompt", "content": prompt}).to_string())).await?;
     let reader = read(&mut socket, end + GRACE.as_nanos() as u64).await;
     let after = usage.report();
-    // What stands in the buffers of the stalled, at both ends.
+    // What the kernel buffers for the stalled sockets, at both ends.
     let kernel = tcp_kib().saturating_sub(kernel);
-    let kept = read_later(&mut idle, later).await;
+    let buffered = read_later(&mut idle, later).await;
     let result = json!({"stalled": stalled, "rate": rate, "secs": secs, "pad": pad,
         "reader_got": reader.deltas, "reader_done": reader.done, "lat": reader.latency.summary(),
-        "rss_before_mib": usage.rss_mib_at_start(), "usage": after, "kernel_tcp_kib": kernel, "stalled_read_later": kept.frames,
-        "stalled_read_later_mib": kept.bytes / 1_048_576, "stalled_closed": kept.closed});
+        "rss_before_mib": usage.rss_mib_at_start(), "usage": after, "kernel_tcp_kib": kernel, "stalled_read_later": buffered.frames,
+        "stalled_read_later_mib": buffered.bytes / 1_048_576, "stalled_closed": buffered.closed});
     context.emit(result, "slow");
     Ok(())
 }
@@ -88,9 +89,10 @@ async fn read(socket: &mut Socket, deadline: u64) -> Reader {
     reader
 }
 
-/// Can a stalled client still be served? Reads what is left for each, `secs` at most in all.
-async fn read_later(idle: &mut [Socket], secs: f64) -> Kept {
-    let mut kept = Kept::default();
+/// Checks whether stalled clients can still be served: reads what is buffered for each, for at most `secs` in
+/// total.
+async fn read_later(idle: &mut [Socket], secs: f64) -> BufferedFrames {
+    let mut buffered = BufferedFrames::default();
     let share = clock::ns(secs / idle.len().max(1) as f64);
     for socket in idle {
         let stop = now_ns() + share;
@@ -98,16 +100,16 @@ async fn read_later(idle: &mut [Socket], secs: f64) -> Kept {
             let wait = stop.saturating_sub(now_ns()).min(1_000_000_000);
             match tokio::time::timeout(Duration::from_nanos(wait), socket.next()).await {
                 Ok(Some(Ok(message))) => {
-                    kept.frames += 1;
-                    kept.bytes += message.len() as u64;
+                    buffered.frames += 1;
+                    buffered.bytes += message.len() as u64;
                 }
                 Ok(_) => {
-                    kept.closed += 1;
+                    buffered.closed += 1;
                     break;
                 }
                 Err(_) => break,
             }
         }
     }
-    kept
+    buffered
 }

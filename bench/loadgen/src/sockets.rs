@@ -1,4 +1,5 @@
-//! WebSockets to sessions: opening them until the session runs, and reading the stamps in their frames.
+//! WebSockets to sessions: opening them until the session is running, and parsing the timestamps in their
+//! frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,9 +18,9 @@ use crate::latency::Latency;
 
 pub type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-pub struct Opened {
+pub struct OpenSocket {
     pub socket: Socket,
-    /// The first socket of its session is the one that prompts.
+    /// The first socket of each session sends the prompt.
     pub first: bool,
 }
 
@@ -45,12 +46,12 @@ async fn connect_until_running(url: &str) -> Result<Socket> {
     Ok(socket)
 }
 
-/// `clients` sockets on each of the sessions, and how long each took to open.
+/// Opens `clients` sockets for each session; returns them with their opening times.
 pub async fn open_all(
     context: &Arc<Context>,
     sessions: Vec<String>,
     clients: usize,
-) -> Result<(Vec<Opened>, Latency)> {
+) -> Result<(Vec<OpenSocket>, Latency)> {
     let next = Arc::new(AtomicUsize::new(0));
     let total = sessions.len() * clients;
     let sessions = Arc::new(sessions);
@@ -72,21 +73,21 @@ async fn open_some(
     next: Arc<AtomicUsize>,
     sessions: Arc<Vec<String>>,
     clients: usize,
-) -> Result<(Vec<Opened>, Latency)> {
+) -> Result<(Vec<OpenSocket>, Latency)> {
     let (mut opened, mut latency) = (Vec::new(), Latency::new());
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let Some(session) = sessions.get(number / clients) else {
             return Ok((opened, latency));
         };
-        let begun = now_ns();
+        let started_at = now_ns();
         let socket = open(&context, session, Duration::from_secs(60)).await?;
-        latency.record_ns(now_ns() - begun);
-        opened.push(Opened { socket, first: number.is_multiple_of(clients) });
+        latency.record_ns(now_ns() - started_at);
+        opened.push(OpenSocket { socket, first: number.is_multiple_of(clients) });
     }
 }
 
-/// Pulls `@T<seq>:<ns>;` out of a frame without parsing JSON.
+/// Extracts `@T<seq>:<ns>;` from a frame without parsing JSON.
 pub fn stamp(frame: &[u8]) -> Option<(u64, u64)> {
     let mut at = frame.windows(2).position(|pair| pair == b"@T")? + 2;
     let mut number_until = |end: u8| -> Option<u64> {
@@ -110,7 +111,7 @@ mod tests {
     use super::stamp;
 
     #[test]
-    fn a_stamp_is_found_in_any_frame_and_nowhere_else() {
+    fn stamp_is_parsed_only_if_present() {
         assert_eq!(
             stamp(br#"{"type":"token","payload":{"token":"@T17:123456789;xxx"}}"#),
             Some((17, 123_456_789))

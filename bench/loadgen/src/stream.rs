@@ -1,4 +1,4 @@
-//! The command that streams deltas through sessions and measures how late each arrives.
+//! The command that streams deltas through sessions and measures their latency.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::Result;
 use crate::clock::{self, now_ns, secs_since};
 use crate::context::Context;
 use crate::latency::Latency;
-use crate::sockets::{Opened, open_all, stamp};
+use crate::sockets::{OpenSocket, open_all, stamp};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -25,10 +25,10 @@ pub struct Options {
     secs: f64,
     #[arg(long, default_value_t = 0)]
     pad: usize,
-    /// 0 = part.text stays empty; K = part.text accumulates, new part each K deltas
+    /// 0 = part.text stays empty; K = part.text accumulates, with a new part every K deltas
     #[arg(long, default_value_t = 0)]
     cum: usize,
-    /// give up this long after the scheduled end
+    /// Give up this many seconds after the scheduled end
     #[arg(long, default_value_t = 30.0)]
     grace: f64,
     #[arg(long, default_value_t = 1)]
@@ -42,7 +42,7 @@ struct Window {
     deadline: u64,
 }
 
-struct Received {
+struct DeliveryStats {
     deltas: u64,
     last: u64,
     in_window: u64,
@@ -51,7 +51,7 @@ struct Received {
     latency: Latency,
 }
 
-impl Received {
+impl DeliveryStats {
     fn new() -> Self {
         Self { deltas: 0, last: 0, in_window: 0, mismatches: 0, complete: 0, latency: Latency::new() }
     }
@@ -77,14 +77,14 @@ impl Received {
 
 pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
     for _ in 0..options.repeat {
-        let result = once(context, options).await?;
+        let result = run_once(context, options).await?;
         context.emit(result, "stream");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     Ok(())
 }
 
-async fn once(context: &Arc<Context>, options: &Options) -> Result<Value> {
+async fn run_once(context: &Arc<Context>, options: &Options) -> Result<Value> {
     let Options { sessions, clients, rate, secs, pad, cum, grace, .. } = *options;
     let ids = context.create_sessions(sessions, "coding").await?;
     let opening = now_ns();
@@ -92,7 +92,7 @@ async fn once(context: &Arc<Context>, options: &Options) -> Result<Value> {
     let open_s = secs_since(opening);
     tokio::time::sleep(Duration::from_millis(500)).await;
     context.wait_quiet().await;
-    // All sessions start at one instant, late enough for the prompts of all of them to arrive.
+    // All sessions start at the same time, late enough for all prompts to arrive.
     let start = now_ns() + 1_000_000_000 + sessions as u64 * 6_000_000;
     let end = start + clock::ns(secs);
     let window = Window { end, deadline: end + clock::ns(grace) };
@@ -102,7 +102,7 @@ async fn once(context: &Arc<Context>, options: &Options) -> Result<Value> {
     let conns = readers.len();
     clock::sleep_until(start).await;
     let usage = context.begin_usage();
-    let mut all = Received::new();
+    let mut all = DeliveryStats::new();
     for reader in readers {
         all.add(&reader.await?);
     }
@@ -119,15 +119,16 @@ async fn once(context: &Arc<Context>, options: &Options) -> Result<Value> {
         "seq_mismatch": all.mismatches, "lat": all.latency.summary(), "usage": usage}))
 }
 
-async fn read(opened: Opened, prompt: String, window: Window) -> Received {
+async fn read(opened: OpenSocket, prompt: String, window: Window) -> DeliveryStats {
     let mut socket = opened.socket;
     if opened.first {
         let prompt = json!({"type": "prompt", "content": prompt, "userId": "x"}).to_string();
-        // A socket that does not take the prompt delivers nothing, and that is what is reported.
+        // If the prompt cannot be sent, the socket delivers nothing, which the result shows.
         let _ = socket.send(Message::Text(prompt)).await;
     }
-    let mut received = Received::new();
-    // A timeout of zero still takes what is there, so a flood would be read for ever without this check.
+    let mut received = DeliveryStats::new();
+    // A timeout of zero still returns available messages, so without this check a flood would be read
+    // forever.
     while now_ns() < window.deadline {
         let left = window.deadline.saturating_sub(now_ns());
         let next = tokio::time::timeout(Duration::from_nanos(left), socket.next());

@@ -1,4 +1,5 @@
-//! Result lines -> one table: per item the median [min-max] of each tag and the ratio to a base tag.
+//! Converts result lines to one table: per item the median [min-max] of each tag, and the ratio to a base
+//! tag.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +10,15 @@ use crate::Result;
 #[derive(clap::Args)]
 pub struct Options {
     files: Vec<String>,
-    /// the tag the others are divided by
+    /// Compare the other tags with this one
     #[arg(long, default_value = "ceiling")]
     base: String,
-    /// leave out results in which others used more than this percent of a core
+    /// Omit results in which other processes used more than this percentage of a core
     #[arg(long, default_value_t = 30.0)]
     max_other: f64,
 }
 
-/// What stands at the beginning of a row: the item and the metric.
+/// The item and the metric of a row.
 type Row = (String, &'static str);
 
 #[derive(Default)]
@@ -25,7 +26,7 @@ struct Results {
     rows: Vec<Row>,
     tags: Vec<String>,
     values: BTreeMap<(Row, String), Vec<f64>>,
-    wrong: Vec<String>,
+    problems: Vec<String>,
     noisy: usize,
 }
 
@@ -39,23 +40,26 @@ pub fn print(options: &Options) -> Result<()> {
         }
     }
     results.print(&options.base);
-    println!("\nresults left out (others above {} % of a core): {}", options.max_other, results.noisy);
-    results.wrong.iter().for_each(|line| println!("check: {line}"));
+    println!(
+        "\nresults omitted (other processes above {} % of a core): {}",
+        options.max_other, results.noisy
+    );
+    results.problems.iter().for_each(|line| println!("check: {line}"));
     Ok(())
 }
 
 impl Results {
     fn add(&mut self, result: &Value, max_other: f64) {
-        // A cold start is shorter than the ticks in which the CPU of others is counted.
+        // A cold start is shorter than the clock ticks in which the CPU time of others is measured.
         if result["cmd"] != "cold" && number(&result["usage"]["other_cpu_pct"]) > max_other {
             self.noisy += 1;
             return;
         }
         let (item, tag) = (item(result), result["tag"].as_str().unwrap_or("").to_owned());
-        let wrong = number(&result["errors"]) + number(&result["seq_mismatch"]);
-        if wrong > 0.0 || result["codes"].as_object().is_some_and(|codes| codes.len() > 1) {
+        let problems = number(&result["errors"]) + number(&result["seq_mismatch"]);
+        if problems > 0.0 || result["codes"].as_object().is_some_and(|codes| codes.len() > 1) {
             let codes = &result["codes"];
-            self.wrong.push(format!("{item} {tag}: errors+mismatches {wrong}, codes {codes}"));
+            self.problems.push(format!("{item} {tag}: errors+mismatches {problems}, codes {codes}"));
         }
         if !self.tags.contains(&tag) {
             self.tags.push(tag.clone());
@@ -79,10 +83,10 @@ impl Results {
                 .iter()
                 .map(|tag| {
                     let cell = self.cell(row, tag);
-                    format!(" {} | {} |", shown(cell.as_ref()), ratio(base_cell.as_ref(), cell.as_ref()))
+                    format!(" {} | {} |", cell_text(cell.as_ref()), ratio(base_cell.as_ref(), cell.as_ref()))
                 })
                 .collect();
-            println!("| {} | {} | {} |{columns}", row.0, row.1, shown(base_cell.as_ref()));
+            println!("| {} | {} | {} |{columns}", row.0, row.1, cell_text(base_cell.as_ref()));
         }
     }
 
@@ -107,7 +111,7 @@ impl Cell {
     }
 }
 
-fn shown(cell: Option<&Cell>) -> &str {
+fn cell_text(cell: Option<&Cell>) -> &str {
     cell.map_or("-", |cell| &cell.text)
 }
 
@@ -136,7 +140,7 @@ fn item(result: &Value) -> String {
     let command = result["cmd"].as_str().unwrap_or("?");
     match command {
         "stream" if whole("rate") == 0 => {
-            format!("stream {}x{} flat out", whole("sessions"), whole("clients"))
+            format!("stream {}x{} max. rate", whole("sessions"), whole("clients"))
         }
         "stream" => format!("stream {}x{} {}/s", whole("sessions"), whole("clients"), whole("rate")),
         "hold" => format!("hold {}", whole("sessions")),
@@ -153,7 +157,7 @@ fn metrics(result: &Value) -> Vec<(&'static str, f64)> {
     let latency = &result["lat"];
     let metrics = match result["cmd"].as_str().unwrap_or("") {
         "stream" => {
-            // Flat out, latency only tells how much the buffers hold.
+            // At an unlimited rate, latency only reflects the size of the buffers.
             let paced =
                 |value: &Value| if number(&result["rate"]) > 0.0 { value.clone() } else { Value::Null };
             vec![

@@ -1,4 +1,4 @@
-//! The three kinds of token a gateway is given, signed here so that no login is part of a measurement.
+//! The three kinds of tokens, signed here so that no login is part of a measurement.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac};
@@ -8,7 +8,7 @@ use sha2::Sha256;
 use crate::clock::unix_secs;
 use crate::context::Context;
 
-const LIFE_SECS: u64 = 36_000;
+const LIFETIME_SECS: u64 = 36_000;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -26,15 +26,15 @@ pub fn print(context: &Context, session: &str) {
 
 pub fn user_jwt(user: &str, org: &str, secret: &str) -> String {
     let now = unix_secs();
-    jwt_hs256(&json!({"sub": user, "orgId": org, "iat": now, "exp": now + LIFE_SECS}), secret)
+    jwt_hs256(&json!({"sub": user, "orgId": org, "iat": now, "exp": now + LIFETIME_SECS}), secret)
 }
 
 pub fn service_jwt(name: &str, secret: &str) -> String {
     let now = unix_secs();
-    jwt_hs256(&json!({"sub": name, "service": true, "iat": now, "exp": now + LIFE_SECS}), secret)
+    jwt_hs256(&json!({"sub": name, "service": true, "iat": now, "exp": now + LIFETIME_SECS}), secret)
 }
 
-/// Per-session sandbox token: hex(HMAC-SHA256(service secret, session id)).
+/// Sandbox token of a session: hex(HMAC-SHA256(service secret, session id)).
 pub fn sandbox_token(service_secret: &str, session: &str) -> String {
     hex::encode(sign(service_secret, session))
 }

@@ -1,4 +1,4 @@
-//! CPU and memory of the processes under test over one run, and of everybody else, who spoil it.
+//! CPU and memory of the processes under test during one run, and of all other processes, which disturb it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn own_pid() -> i32 {
 }
 
 impl Usage {
-    /// Begins a measurement of the processes in `name=pid,...`.
+    /// Starts a measurement of the processes in `name=pid,...`.
     pub fn begin(pids: &str) -> Self {
         let watched: Vec<(String, i32)> = pids
             .split(',')
@@ -64,14 +64,14 @@ impl Usage {
             put(name, *pid, *before, process::tree(*pid));
         }
         put("loadgen", own_pid(), self.own, process::tree(own_pid()));
-        // Percent of one core; steal is part of it.
+        // Percent of one core, including steal time.
         let other = ((busy - known).max(0.0) / span * 100.0).round();
         report.insert("other_cpu_pct".to_owned(), json!(other));
         Value::Object(report)
     }
 }
 
-/// Waits until processes that are not `pids` use less than `percent` of a core, `max_secs` at most.
+/// Waits until processes other than `pids` use less than `percent` of a core, for at most `max_secs`.
 pub async fn wait_quiet(pids: &str, percent: f64, max_secs: u64) {
     if percent <= 0.0 {
         return;

@@ -194,7 +194,9 @@ impl From<client::Error> for Failure {
             (client::Error::Unreachable { .. }, _) => {
                 "is it running? `proliferate up` starts one, --url names another"
             }
-            (client::Error::Garbled { .. }, _) => "--url must be the address that `proliferate up` prints",
+            (client::Error::UnexpectedResponse { .. }, _) => {
+                "--url must be the address that `proliferate up` prints"
+            }
             _ => return Self::failed(error.to_string()),
         };
         match error {

@@ -1,4 +1,4 @@
-//! The calls, one function each.
+//! The API calls, one function each.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use url::Url;
 use crate::error::{Error, cause};
 use crate::stream::{Stream, Watch};
 
-const CONNECT: Duration = Duration::from_secs(10);
-/// A sandbox that is waited for takes the longest, by far.
-const ANSWER: Duration = Duration::from_mins(2);
-/// The longest that saving the files of a large session may take.
-const COPY: Duration = Duration::from_mins(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Creating a session that waits for its sandbox takes by far the longest.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(2);
+/// How long saving the files of a large session may take.
+const STOP_TIMEOUT: Duration = Duration::from_mins(30);
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
-/// A gateway and the token to speak to it with.
+/// A client of one gateway, with its token.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) http: reqwest::Client,
@@ -32,54 +32,54 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the gateway at `base`. Nothing is sent yet.
+    /// A client of the gateway at `base`. Sends nothing yet.
     pub fn new(base: Url, token: &SecretString) -> Result<Self, Error> {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))
             .map_err(|_| Error::BadToken)?;
         bearer.set_sensitive(true);
         let http = reqwest::Client::builder()
             .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
-            .connect_timeout(CONNECT)
-            // The stream is an upgrade, which only this version has.
+            .connect_timeout(CONNECT_TIMEOUT)
+            // The stream needs a protocol upgrade, which only HTTP/1.1 has.
             .http1_only()
-            // A redirect would carry the token to wherever it points.
+            // A redirect would send the token to wherever it points.
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| Error::NoHttp(cause(&error)))?;
+            .map_err(|error| Error::HttpClient(cause(&error)))?;
         Ok(Self { http, base })
     }
 
-    /// Who the token stands for.
+    /// Returns the owner of the token.
     pub async fn me(&self) -> Result<Me, Error> {
         read(self.get(self.url(&["v1", "me"]))).await
     }
 
-    /// Makes a session. With a key, a call that is made again makes no second one.
+    /// Creates a session. With an idempotency key, a repeated call does not create another one.
     pub async fn create(&self, new: &CreateSession, key: Option<&str>) -> Result<CreatedSession, Error> {
         read(self.post(&["proliferate", "sessions"], key).json(new)).await
     }
 
-    /// One page of the organisation's sessions; `next` of the answer is `after` of the next page's query.
+    /// One page of the organisation's sessions; pass `next` of the answer as `after` to get the next page.
     pub async fn list(&self, query: &SessionQuery) -> Result<SessionList, Error> {
         let mut url = self.url(&["proliferate", "sessions"]);
-        put_query(&mut url, query);
+        append_query(&mut url, query);
         read(self.get(url)).await
     }
 
-    /// How a session is and where its sandbox is reached; wakes nothing.
+    /// The state of a session and how to reach its sandbox. Does not resume the session.
     pub async fn info(&self, session: SessionId) -> Result<SessionInfo, Error> {
         read(self.get(self.session(session, None))).await
     }
 
-    /// Whether a session still goes on.
+    /// Returns whether a session has ended.
     pub async fn status(&self, session: SessionId) -> Result<SessionStatusReply, Error> {
         read(self.get(self.url(&["proliferate", "sessions", &session.to_string(), "status"]))).await
     }
 
-    /// What was said before a message, the newest first page of it; wakes nothing.
+    /// The most recent messages, or those before a given message. Does not resume the session.
     pub async fn messages(&self, session: SessionId, before: Option<&str>) -> Result<MessagePage, Error> {
         let mut url = self.url(&["proliferate", &session.to_string(), "messages"]);
-        put_query(&mut url, &MessageQuery { before: before.map(str::to_owned) });
+        append_query(&mut url, &MessageQuery { before: before.map(str::to_owned) });
         read(self.get(url)).await
     }
 
@@ -88,8 +88,8 @@ impl Client {
         read(self.get(self.url(&["v1", "configurations"]))).await
     }
 
-    /// Sends a prompt, and tells as which message it will be seen. With a key, a call that is made again is no second
-    /// prompt.
+    /// Sends a prompt and returns the id of its message. With an idempotency key, a repeated call does not
+    /// send it again.
     pub async fn message(
         &self,
         session: SessionId,
@@ -99,47 +99,46 @@ impl Client {
         read(self.post(&["proliferate", &session.to_string(), "message"], key).json(message)).await
     }
 
-    /// Cancels the turn that runs.
+    /// Cancels the current turn.
     pub async fn cancel(&self, session: SessionId) -> Result<(), Error> {
         ok(self.post(&["proliferate", &session.to_string(), "cancel"], None)).await
     }
 
-    /// Boots a session in the background; its initial prompt is sent then. For services: whoever else watches a session
-    /// boots it by that.
+    /// Boots a session in the background and sends its initial prompt. Meant for services; for other clients,
+    /// connecting to a session boots it.
     pub async fn eager_start(&self, session: SessionId) -> Result<(), Error> {
         ok(self.post(&["proliferate", &session.to_string(), "eager-start"], None)).await
     }
 
-    /// Says that somebody still uses a live session.
+    /// Reports that somebody is still using a live session.
     pub async fn heartbeat(&self, session: SessionId) -> Result<(), Error> {
         ok(self.post(&["proliferate", &session.to_string(), "heartbeat"], None)).await
     }
 
-    /// Gives a session another title.
     pub async fn rename(&self, session: SessionId, title: &str) -> Result<(), Error> {
         let body = RenameSession { title: title.to_owned() };
         ok(self.http.request(Method::PATCH, self.session(session, None)).json(&body)).await
     }
 
-    /// Saves a session's files and ends its sandbox; with `discard` whatever was not saved is given up.
+    /// Saves a session's files and stops its sandbox; with `discard`, unsaved changes are lost.
     pub async fn stop(&self, session: SessionId, discard: bool) -> Result<(), Error> {
         let mut url = self.url(&["proliferate", &session.to_string(), "stop"]);
         url.set_query(discard.then_some("discard=true"));
-        read_within::<OkReply>(self.http.request(Method::POST, url), COPY).await.map(drop)
+        read_within::<OkReply>(self.http.request(Method::POST, url), STOP_TIMEOUT).await.map(drop)
     }
 
-    /// Removes a session with its sandbox and conversation.
+    /// Deletes a session with its sandbox and conversation.
     pub async fn delete(&self, session: SessionId) -> Result<(), Error> {
         ok(self.http.request(Method::DELETE, self.session(session, None))).await
     }
 
-    /// Watches a session. The first connection is made now, so that a wrong address or token is an error here; one
-    /// that breaks later is made again.
+    /// Watches a session. Connects immediately, so that a wrong address or token is reported here; reconnects
+    /// later if necessary.
     pub async fn connect(&self, session: SessionId, watch: Watch) -> Result<Stream, Error> {
         Stream::open(self.clone(), session, watch).await
     }
 
-    /// The address of a session, with a query.
+    /// The URL of a session, with a query.
     pub(crate) fn session(&self, session: SessionId, query: Option<&str>) -> Url {
         let mut url = self.url(&["proliferate", &session.to_string()]);
         url.set_query(query);
@@ -148,7 +147,8 @@ impl Client {
 
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
-        // Only a URL without a host has no path, and those are no HTTP addresses: the call then fails and says so.
+        // Fails only for URLs that cannot have a path, which are not HTTP URLs; the request then fails with a
+        // clear error.
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
@@ -173,33 +173,33 @@ async fn ok(request: RequestBuilder) -> Result<(), Error> {
 }
 
 async fn read<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Error> {
-    read_within(request, ANSWER).await
+    read_within(request, RESPONSE_TIMEOUT).await
 }
 
-async fn read_within<T: DeserializeOwned>(request: RequestBuilder, patience: Duration) -> Result<T, Error> {
-    let answer = send(request.timeout(patience)).await?;
-    let (url, status) = (shown(answer.url()), answer.status());
+async fn read_within<T: DeserializeOwned>(request: RequestBuilder, limit: Duration) -> Result<T, Error> {
+    let answer = send(request.timeout(limit)).await?;
+    let (url, status) = (display_origin(answer.url()), answer.status());
     let body =
         answer.text().await.map_err(|error| Error::Unreachable { url: url.clone(), cause: cause(&error) })?;
     if !status.is_success() {
-        return Err(Error::refused(status.as_u16(), &body));
+        return Err(Error::from_response(status.as_u16(), &body));
     }
-    serde_json::from_str(&body).map_err(|error| Error::Garbled { url, problem: error.to_string() })
+    serde_json::from_str(&body).map_err(|error| Error::UnexpectedResponse { url, problem: error.to_string() })
 }
 
 pub(crate) async fn send(request: RequestBuilder) -> Result<Response, Error> {
     request.send().await.map_err(|error| {
-        let url = error.url().map(shown).unwrap_or_default();
+        let url = error.url().map(display_origin).unwrap_or_default();
         Error::Unreachable { url, cause: cause(&error.without_url()) }
     })
 }
 
-/// An address for people: where, without what was asked.
-pub(crate) fn shown(url: &Url) -> String {
+/// The origin of a URL for messages, without path and query.
+pub(crate) fn display_origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-fn put_query<T: Serialize>(url: &mut Url, query: &T) {
+fn append_query<T: Serialize>(url: &mut Url, query: &T) {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(query) else { return };
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

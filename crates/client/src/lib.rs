@@ -1,7 +1,8 @@
-//! The gateway's public API from Rust: sessions over HTTP, and their stream over a `WebSocket` that comes back by itself.
+//! A Rust client for the gateway's public API: sessions over HTTP, and their event stream over a `WebSocket`
+//! that reconnects automatically.
 //!
-//! It knows the words (`proto`) and nothing of how the gateway keeps them, so that whatever it can do, anybody's
-//! program can do.
+//! It depends only on the wire types (`proto`) and not on the gateway's internals, so that any other program
+//! can do the same.
 
 mod client;
 mod error;

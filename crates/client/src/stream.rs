@@ -1,4 +1,4 @@
-//! A session's stream that outlives its connections: whatever breaks, it goes on where it was.
+//! A session's event stream that survives broken connections: it reconnects and resumes where it was.
 
 mod socket;
 
@@ -16,38 +16,39 @@ use crate::client::Client;
 use crate::error::Error;
 use socket::Socket;
 
-/// The pause before the first attempt to come back; each next one is twice as long.
+/// The pause before the first reconnection attempt; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often the gateway is asked whether it is there, and how often it may fail to say so.
-const PING: Duration = Duration::from_secs(30);
-const UNANSWERED: u32 = 3;
-/// Events that may wait for a reader; a slower one holds the gateway back, which sends it away and lets it resume.
-const WAITING: usize = 256;
+/// The interval between pings, and the number of unanswered ones after which the connection counts as lost.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const MAX_UNANSWERED_PINGS: u32 = 3;
+/// Events that are buffered for a reader. If the reader is too slow, the gateway closes the connection and
+/// the stream resumes.
+const EVENT_BUFFER: usize = 256;
 
-/// How to watch.
+/// How to watch a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
-    /// Go on behind this number; without it the whole conversation comes first, as `init`.
+    /// Resume after this sequence number. Without it, the complete conversation is sent first, as `init`.
     pub since: Option<i64>,
-    /// Only look: a session that sleeps is not woken.
+    /// Whether to watch without resuming a paused session.
     pub passive: bool,
 }
 
-/// What happens on a stream.
+/// An event of a session's stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The gateway said this. After a `gap`, the `init` that follows replaces all that was known.
+    /// A frame from the gateway. After a `gap`, the following `init` replaces everything before it.
     Frame(Box<Frame>),
-    /// The gateway said something that this version does not understand; the text as it came.
+    /// A message that this version does not understand, as raw text.
     Unknown(String),
-    /// The connection is lost; the next attempt comes after this pause.
-    Lost { reason: String, attempt: u32, pause: Duration },
-    /// It is there again, and goes on where it was.
-    Back,
+    /// The connection is lost; the next attempt follows after this pause.
+    Disconnected { reason: String, attempt: u32, pause: Duration },
+    /// The connection is restored, and the stream continues where it was.
+    Reconnected,
 }
 
-/// Events of one session, in order, none twice. It ends only with an error that no new attempt would change.
+/// The events of one session, in order and without duplicates. It ends only with a permanent error.
 #[derive(Debug)]
 pub struct Stream {
     events: mpsc::Receiver<Result<Event, Error>>,
@@ -55,32 +56,32 @@ pub struct Stream {
 
 impl Stream {
     pub(crate) async fn open(client: Client, session: SessionId, watch: Watch) -> Result<Self, Error> {
-        let (out, events) = mpsc::channel(WAITING);
-        let place = Place { cursor: watch.since, failures: 0 };
-        let reader = Reader { client, session, passive: watch.passive, place, out };
+        let (out, events) = mpsc::channel(EVENT_BUFFER);
+        let position = Position { cursor: watch.since, failures: 0 };
+        let reader = Reader { client, session, passive: watch.passive, position, out };
         let socket = reader.dial().await?;
         tokio::spawn(reader.run(socket));
         Ok(Self { events })
     }
 
-    /// The next event; `None` after an error. Giving up waiting for it loses nothing.
+    /// The next event; `None` after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         self.events.recv().await
     }
 }
 
-/// What has to be known to go on.
-struct Place {
-    /// The last number that was heard; nothing before the first `init`, and between a `gap` and its `init`.
+/// The position in a stream, which is needed to resume it.
+struct Position {
+    /// The last sequence number received; `None` before the first `init`, and between a `gap` and its `init`.
     cursor: Option<i64>,
-    /// Attempts since the last connection that brought something new, or lasted. One that only greets, explains itself
-    /// and ends, as often as it is made, is tried less and less often.
+    /// Attempts since the last connection that delivered something new or lasted. A gateway that accepts
+    /// connections but closes them right away is thus tried less and less often.
     failures: u32,
 }
 
-impl Place {
-    /// Takes a frame in; `false` when it was heard before.
-    fn take(&mut self, message: Option<&ServerMessage>, seq: Option<i64>) -> bool {
+impl Position {
+    /// Records a frame; returns `false` if it is a duplicate.
+    fn advance(&mut self, message: Option<&ServerMessage>, seq: Option<i64>) -> bool {
         let before = self.cursor;
         match (message, seq) {
             (Some(ServerMessage::Gap { .. }), _) => self.cursor = None,
@@ -101,46 +102,46 @@ impl Place {
     }
 }
 
-/// The task behind a stream.
+/// The task that feeds a stream.
 struct Reader {
     client: Client,
     session: SessionId,
     passive: bool,
-    place: Place,
+    position: Position,
     out: mpsc::Sender<Result<Event, Error>>,
 }
 
-/// Nobody reads the stream any more.
-struct Unread;
+/// The receiving end of the stream was dropped.
+struct StreamClosed;
 
-/// The number of a frame whose type is not known.
+/// The sequence number of a frame with an unknown type.
 #[derive(Deserialize)]
-struct Numbered {
+struct SequenceNumber {
     seq: Option<i64>,
 }
 
 impl Reader {
     async fn run(mut self, mut socket: Socket) {
         loop {
-            let Ok(reason) = self.listen(&mut socket).await else { return };
-            socket = match self.come_back(reason).await {
+            let Ok(reason) = self.forward_messages(&mut socket).await else { return };
+            socket = match self.reconnect(reason).await {
                 Ok(Some(socket)) => socket,
-                Ok(None) | Err(Unread) => return,
+                Ok(None) | Err(StreamClosed) => return,
             };
         }
     }
 
     async fn dial(&self) -> Result<Socket, Error> {
-        let since = self.place.cursor.map(|since| format!("since={since}"));
+        let since = self.position.cursor.map(|since| format!("since={since}"));
         let passive = self.passive.then(|| "passive=1".to_owned());
         let query = [since, passive].into_iter().flatten().collect::<Vec<_>>().join("&");
         let query = Some(query.as_str()).filter(|query| !query.is_empty());
         socket::open(&self.client.http, self.client.session(self.session, query)).await
     }
 
-    /// Passes on what is heard until the connection ends; returns why it did.
-    async fn listen(&mut self, socket: &mut Socket) -> Result<String, Unread> {
-        let (mut ping, mut unanswered) = (interval(PING), 0);
+    /// Forwards messages until the connection ends; returns the reason.
+    async fn forward_messages(&mut self, socket: &mut Socket) -> Result<String, StreamClosed> {
+        let (mut ping, mut unanswered) = (interval(PING_INTERVAL), 0);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
         loop {
@@ -148,18 +149,18 @@ impl Reader {
                 message = socket.next() => {
                     unanswered = 0;
                     match message {
-                        Some(Ok(Message::Text(text))) => self.hear(&text).await?,
+                        Some(Ok(Message::Text(text))) => self.handle_text(&text).await?,
                         Some(Ok(Message::Close(Some(frame)))) => {
                             return Ok(format!("{} ({})", frame.reason, u16::from(frame.code)));
                         }
-                        Some(Ok(Message::Close(None))) | None => return Ok("the connection ended".to_owned()),
+                        Some(Ok(Message::Close(None))) | None => return Ok("the connection was closed".to_owned()),
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Ok(error.to_string()),
                     }
                 }
                 _ = ping.tick() => {
-                    if unanswered == UNANSWERED {
-                        return Ok("the gateway is silent".to_owned());
+                    if unanswered == MAX_UNANSWERED_PINGS {
+                        return Ok("the gateway does not answer pings".to_owned());
                     }
                     unanswered += 1;
                     let text = serde_json::to_string(&ClientMessage::Ping).unwrap_or_default();
@@ -167,60 +168,60 @@ impl Reader {
                         return Ok(error.to_string());
                     }
                 }
-                () = self.out.closed() => return Err(Unread),
+                () = self.out.closed() => return Err(StreamClosed),
             }
         }
     }
 
-    async fn hear(&mut self, text: &str) -> Result<(), Unread> {
+    async fn handle_text(&mut self, text: &str) -> Result<(), StreamClosed> {
         match Frame::parse(text) {
-            // The answer to our own ping: the connection lasts.
+            // The answer to our own ping, which shows that the connection works.
             Ok(Frame { message: ServerMessage::Pong, .. }) => {
-                self.place.failures = 0;
+                self.position.failures = 0;
                 Ok(())
             }
             Ok(frame) => {
-                if !self.place.take(Some(&frame.message), frame.seq) {
+                if !self.position.advance(Some(&frame.message), frame.seq) {
                     return Ok(());
                 }
-                self.tell(Ok(Event::Frame(Box::new(frame)))).await
+                self.send_event(Ok(Event::Frame(Box::new(frame)))).await
             }
             Err(_) => {
-                let seq = serde_json::from_str(text).ok().and_then(|Numbered { seq }| seq);
-                if !self.place.take(None, seq) {
+                let seq = serde_json::from_str(text).ok().and_then(|SequenceNumber { seq }| seq);
+                if !self.position.advance(None, seq) {
                     return Ok(());
                 }
-                self.tell(Ok(Event::Unknown(text.to_owned()))).await
+                self.send_event(Ok(Event::Unknown(text.to_owned()))).await
             }
         }
     }
 
-    /// Tries until there is a connection, or until the gateway says that there will be none.
-    async fn come_back(&mut self, mut reason: String) -> Result<Option<Socket>, Unread> {
+    /// Retries until a connection is established or the gateway reports a permanent error.
+    async fn reconnect(&mut self, mut reason: String) -> Result<Option<Socket>, StreamClosed> {
         loop {
-            self.place.failures += 1;
-            let (attempt, pause) = (self.place.failures, self.place.pause());
-            self.tell(Ok(Event::Lost { reason, attempt, pause })).await?;
+            self.position.failures += 1;
+            let (attempt, pause) = (self.position.failures, self.position.pause());
+            self.send_event(Ok(Event::Disconnected { reason, attempt, pause })).await?;
             tokio::select! {
                 () = sleep(pause) => {}
-                () = self.out.closed() => return Err(Unread),
+                () = self.out.closed() => return Err(StreamClosed),
             }
             match self.dial().await {
                 Ok(socket) => {
-                    self.tell(Ok(Event::Back)).await?;
+                    self.send_event(Ok(Event::Reconnected)).await?;
                     return Ok(Some(socket));
                 }
-                Err(error) if error.may_pass() => reason = error.to_string(),
+                Err(error) if error.is_transient() => reason = error.to_string(),
                 Err(error) => {
-                    self.tell(Err(error)).await?;
+                    self.send_event(Err(error)).await?;
                     return Ok(None);
                 }
             }
         }
     }
 
-    async fn tell(&self, event: Result<Event, Error>) -> Result<(), Unread> {
-        self.out.send(event).await.map_err(|_| Unread)
+    async fn send_event(&self, event: Result<Event, Error>) -> Result<(), StreamClosed> {
+        self.out.send(event).await.map_err(|_| StreamClosed)
     }
 }
 
@@ -229,21 +230,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_half_a_minute() {
-        let pause = |failures| Place { cursor: None, failures }.pause().as_secs();
+    fn pauses_double_up_to_30_seconds() {
+        let pause = |failures| Position { cursor: None, failures }.pause().as_secs();
         assert_eq!([1, 2, 3, 4, 5, 6, 7, 100].map(pause), [1, 2, 4, 8, 16, 30, 30, 30]);
     }
 
     #[test]
-    fn a_place_moves_forward_only_except_by_init() {
-        let mut place = Place { cursor: None, failures: 0 };
+    fn the_position_moves_backward_only_by_init() {
+        let mut position = Position { cursor: None, failures: 0 };
         let init = ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None };
-        assert!(place.take(Some(&init), Some(7)));
-        assert!(place.take(None, None) && place.cursor == Some(7));
-        assert!(!place.take(None, Some(7)), "heard before");
-        assert!(place.take(None, Some(8)) && place.cursor == Some(8));
-        assert!(place.take(Some(&ServerMessage::Gap { from: 9, to: 12 }), None));
-        assert_eq!(place.cursor, None, "a connection that breaks here must begin with init");
-        assert!(place.take(Some(&init), Some(3)) && place.cursor == Some(3));
+        assert!(position.advance(Some(&init), Some(7)));
+        assert!(position.advance(None, None) && position.cursor == Some(7));
+        assert!(!position.advance(None, Some(7)), "a duplicate");
+        assert!(position.advance(None, Some(8)) && position.cursor == Some(8));
+        assert!(position.advance(Some(&ServerMessage::Gap { from: 9, to: 12 }), None));
+        assert_eq!(position.cursor, None, "a connection that breaks here must start with init");
+        assert!(position.advance(Some(&init), Some(3)) && position.cursor == Some(3));
     }
 }

@@ -1,4 +1,4 @@
-//! Where random bytes, ids and tokens come from: the operating system, or a seed in tests.
+//! The source of random bytes, ids and tokens: the operating system, or a seed in tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-/// A source of random bytes; cheap to clone, clones of a seeded one draw from the same sequence.
+/// A source of random bytes. Cheap to clone; clones of a seeded one share its sequence.
 #[derive(Clone, Debug)]
 pub struct Rng(Source);
 
@@ -17,12 +17,12 @@ enum Source {
 }
 
 impl Rng {
-    /// The operating system's generator, fit for keys and tokens.
+    /// The operating system's generator, suitable for keys and tokens.
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    /// A repeatable sequence for tests and simulations. Never for secrets.
+    /// A reproducible sequence for tests and simulations. Never use it for secrets.
     pub fn seeded(seed: u64) -> Self {
         Self(Source::Seeded(Arc::new(AtomicU64::new(seed))))
     }
@@ -30,9 +30,9 @@ impl Rng {
     /// `N` random bytes.
     ///
     /// # Panics
-    /// When the operating system has no randomness to give: nothing that follows could be safe.
+    /// If the operating system cannot provide random bytes, because nothing could be secure without them.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that draws random bytes")]
-    #[expect(clippy::panic, reason = "a program without randomness must not go on")]
+    #[expect(clippy::panic, reason = "a program without randomness must not continue")]
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut out = [0; N];
         match &self.0 {
@@ -50,14 +50,14 @@ impl Rng {
         out
     }
 
-    /// A UUID of version 7: sorted by time of making, so that new rows land beside each other.
+    /// A version 7 UUID, which sorts by creation time, so that new rows are stored next to each other.
     pub fn uuid(&self, now: DateTime<Utc>) -> Uuid {
         let millis = u64::try_from(now.timestamp_millis()).unwrap_or_default();
         uuid::Builder::from_unix_timestamp_millis(millis, &self.bytes::<10>()).into_uuid()
     }
 }
 
-/// The `SplitMix64` step: one counter, well mixed; enough for tests, predictable by design.
+/// One step of `SplitMix64`: good enough for tests, and predictable by design.
 fn splitmix(state: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut z = state.fetch_add(STEP, Ordering::SeqCst).wrapping_add(STEP);
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
+    fn the_same_seed_gives_the_same_bytes() {
         let (a, b, c) = (Rng::seeded(7), Rng::seeded(7), Rng::seeded(8));
         let first = a.bytes::<19>();
         assert_eq!(first, b.bytes::<19>());

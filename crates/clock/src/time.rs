@@ -1,4 +1,4 @@
-//! What time it is: the machine's, or one that a test moves by hand.
+//! The current time: the system clock, or a clock that a test advances manually.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, SubsecRound, Utc};
 
-/// A source of time; cheap to clone, all clones of a manual clock move together.
+/// A source of time. Cheap to clone; clones of a manual clock share its time.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -17,21 +17,21 @@ enum Source {
 }
 
 impl Clock {
-    /// The machine's clock.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the machine's clock")]
+    /// The system clock.
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that reads the system clock")]
     pub fn system() -> Self {
         Self(Source::System { started: Instant::now() })
     }
 
-    /// A clock that stands still until [`Clock::advance`] moves it.
+    /// A clock that stands still until [`Clock::advance`] is called.
     pub fn manual(start: DateTime<Utc>) -> Self {
         let start = start.timestamp_micros();
         Self(Source::Manual { start, now: Arc::new(AtomicI64::new(start)) })
     }
 
-    /// Wall time, cut to microseconds: the precision that both databases keep, so that what was written
-    /// equals what is read back.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the machine's clock")]
+    /// Wall-clock time, truncated to microseconds: the precision of both databases, so that a stored time
+    /// equals the one that is read back.
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that reads the system clock")]
     pub fn now(&self) -> DateTime<Utc> {
         match &self.0 {
             Source::System { .. } => Utc::now().trunc_subsecs(6),
@@ -40,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// Time since this clock was made; never goes back, whatever is done to the wall clock.
+    /// Monotonic time since this clock was created; unaffected by changes of the wall clock.
     pub fn elapsed(&self) -> Duration {
         match &self.0 {
             Source::System { started } => started.elapsed(),
@@ -50,7 +50,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock forward; the machine's clock cannot be moved.
+    /// Advances a manual clock; has no effect on the system clock.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual { now, .. } = &self.0 {
             now.fetch_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX), Ordering::SeqCst);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand_and_with_its_clones() {
+    fn a_manual_clock_shares_its_time_with_its_clones() {
         let start = DateTime::from_timestamp_micros(1_700_000_000_000_000).unwrap();
         let clock = Clock::manual(start);
         let other = clock.clone();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn wall_time_has_no_more_than_microseconds() {
+    fn wall_clock_time_has_microsecond_precision() {
         assert_eq!(Clock::system().now().timestamp_subsec_nanos() % 1_000, 0);
     }
 }

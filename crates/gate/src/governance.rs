@@ -338,7 +338,7 @@ pub fn first_start_event(clock: &Clock, rng: &Rng, org: OrgId) -> NewEvent {
 }
 
 fn built_in_versions() -> PolicyVersions {
-    let pin = |text: Option<&str>| policy::Pin::of(text.unwrap_or_default()).git_blob;
+    let pin = |text: Option<&str>| policy::Pin::from_content(text.unwrap_or_default()).git_blob;
     let files = Policy::BUILT_IN;
     PolicyVersions { lanes: Text::fit(&pin(files.lanes)), roles: Text::fit(&pin(files.roles)) }
 }

@@ -189,7 +189,7 @@ impl Gate {
         status: RunStatus,
         outcome: &str,
     ) -> Result<(), RunRefusal> {
-        if run.tool.is_some() || !run.status.may_become(status) {
+        if run.tool.is_some() || !run.status.can_transition_to(status) {
             return Err(RunRefusal::NotActive);
         }
         let versions = Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() };

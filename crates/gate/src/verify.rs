@@ -52,7 +52,7 @@ pub async fn verify_database(
     let rows = ends::own_checkpoints(&mut reader).await?;
     let mut verifier = Verifier::new(checkpoints.clone(), key);
     let outside: HashSet<String> = checkpoints.iter().map(ToString::to_string).collect();
-    verifier.add_present(rows.values().filter(|row| !outside.contains(&row.to_string())).cloned());
+    verifier.add_current(rows.values().filter(|row| !outside.contains(&row.to_string())).cloned());
     match verify(&mut reader, verifier, progress).await {
         Ok(done) => {
             ends::check_outside(&rows, &checkpoints, &done.report)?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{EXPORT, SourceError, Tool};
-use policy::{KnownTool, Policy, Risk, full_name};
+use policy::{ToolFacts, Policy, Risk, full_name};
 use proto::OrgId;
 
 pub(crate) use export::ExportSource;
@@ -60,9 +60,9 @@ impl gate::Sources for Registry {
 
 /// What policy has to know about a tool, without a running gateway. Names are looked up as for a call, so that a replay
 /// decides about what would be executed.
-pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownTool> {
+pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFacts> {
     let name = full_name(name, operation);
-    let plain = |risk| KnownTool { risk, writes: None, mode_key: None };
+    let plain = |risk| ToolFacts { risk, writes: None, mode_key: None };
     if platform::find(&name).is_some() {
         return Some(plain(platform::RISK));
     }
@@ -73,7 +73,7 @@ pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<KnownT
         return Some(plain(Risk::Danger));
     }
     let tool = policy.tool(&name)?;
-    Some(KnownTool { risk: tool.risk, writes: tool.writes.clone(), mode_key: Some(tool.mode_key()) })
+    Some(ToolFacts { risk: tool.risk, writes: tool.writes.clone(), mode_key: Some(tool.mode_key()) })
 }
 
 #[cfg(test)]

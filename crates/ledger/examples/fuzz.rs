@@ -1,5 +1,6 @@
-//! Fuzzes for longer than a test may: `cargo run --release -p ledger --example fuzz -- 3600`, seconds for each target.
-//! A second argument is the seed. What it finds is printed in the form in which the corpus is kept.
+//! Fuzzes for longer than a test may: `cargo run --release -p ledger --example fuzz -- 3600` gives each
+//! target that many seconds. A second argument is the seed. Failing inputs are printed in the format of the
+//! corpus files.
 
 #[path = "../tests/fuzz/targets.rs"]
 mod targets;

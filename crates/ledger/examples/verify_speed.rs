@@ -1,6 +1,7 @@
-//! Prints how fast an export is verified: `cargo run --release -p ledger --example verify_speed`. With a folder, the
-//! export is written there instead, for `proliferate audit verify --export FOLDER` to be measured.
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+//! Measures how fast an export is verified: `cargo run --release -p ledger --example verify_speed`. Given a
+//! folder, it writes the export there instead, so that `proliferate audit verify --export FOLDER` can be
+//! timed.
+#![expect(clippy::print_stdout, reason = "printing the result is the purpose of this program")]
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ const RECORDS: u64 = 1_000_000;
 const CHAINS: u64 = 50;
 const BATCH: u64 = 10_000;
 
-/// Makes the export in batches, so that only verification is measured and memory stays small.
+/// Generates the export in batches, so that only verification is timed and memory use stays small.
 fn main() -> Result<(), Box<dyn Error>> {
     let key = SigningKey::from_seed("speed/ledger", &[1; 32])?;
     if let Some(folder) = std::env::args_os().nth(1) {
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The tree of the export, its size in bytes, and how long `take` took over its lines.
+/// Returns the tree of the export, its size in bytes, and the seconds that `take` spent on its lines.
 fn export(
     mut take: impl FnMut(&str) -> Result<(), Box<dyn Error>>,
 ) -> Result<(Tree, u64, f64), Box<dyn Error>> {
@@ -64,7 +65,7 @@ fn export(
     Ok((tree, bytes, seconds))
 }
 
-/// As large as what a tool call leaves.
+/// An event of the size that a typical tool call leaves.
 fn event(number: u64) -> Result<Event, Box<dyn Error>> {
     let actor = Actor {
         actor_id: Text::new("0198a7c2-3f60-7d11-9a55-6f1f3c9e2b10")?,

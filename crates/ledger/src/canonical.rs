@@ -1,4 +1,4 @@
-//! One value, one text: JSON as RFC 8785 writes it, so that equal requests have equal hashes.
+//! Canonical JSON (RFC 8785): every value has exactly one text, so that equal requests have equal hashes.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::number::write_number;
 use crate::strict::MAX_SAFE_INTEGER;
 
-/// As deep as the reader goes; deeper values were made by us, and by mistake.
+/// The parser's own depth limit. Only values that the gateway built itself, by mistake, can be deeper.
 const MAX_DEPTH: usize = 128;
 
 /// Why a value has no canonical text. Values from [`parse`](crate::parse) always have one.
@@ -19,20 +19,22 @@ pub enum CanonicalError {
     TooDeep,
 }
 
-/// Writes `value` without white space, keys in UTF-16 order, numbers as ECMAScript does.
+/// Writes `value` without white space, with keys sorted by UTF-16 code units and numbers formatted as in
+/// ECMAScript.
 pub fn canonical(value: &Value) -> Result<String, CanonicalError> {
     let mut out = String::new();
     write_value(&mut out, value, 0)?;
     Ok(out)
 }
 
-/// The same for an object without some of its own fields; fields further inside are never left out.
+/// Like [`canonical`], but leaves out the top-level fields named in `omitted_keys`. Nested fields are always
+/// written.
 pub(crate) fn canonical_without(
     object: &Map<String, Value>,
-    left_out: &[&str],
+    omitted_keys: &[&str],
 ) -> Result<String, CanonicalError> {
     let mut out = String::new();
-    write_object(&mut out, object, left_out, 0)?;
+    write_object(&mut out, object, omitted_keys, 0)?;
     Ok(out)
 }
 
@@ -44,7 +46,7 @@ fn write_value(out: &mut String, value: &Value, depth: usize) -> Result<(), Cano
         Value::Number(number) => write_json_number(out, number)?,
         Value::String(text) => write_string(out, text),
         Value::Array(items) => {
-            let depth = deeper(depth)?;
+            let depth = increment_depth(depth)?;
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 if index > 0 {
@@ -62,12 +64,13 @@ fn write_value(out: &mut String, value: &Value, depth: usize) -> Result<(), Cano
 fn write_object(
     out: &mut String,
     object: &Map<String, Value>,
-    left_out: &[&str],
+    omitted_keys: &[&str],
     depth: usize,
 ) -> Result<(), CanonicalError> {
-    let depth = deeper(depth)?;
-    let mut entries: Vec<_> = object.iter().filter(|(key, _)| !left_out.contains(&key.as_str())).collect();
-    // UTF-8 and UTF-16 sort alike except where a surrogate pair meets the letters above it.
+    let depth = increment_depth(depth)?;
+    let mut entries: Vec<_> =
+        object.iter().filter(|(key, _)| !omitted_keys.contains(&key.as_str())).collect();
+    // UTF-8 and UTF-16 order differ only between surrogate pairs and U+E000..U+FFFF.
     entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
@@ -82,7 +85,7 @@ fn write_object(
     Ok(())
 }
 
-fn deeper(depth: usize) -> Result<usize, CanonicalError> {
+fn increment_depth(depth: usize) -> Result<usize, CanonicalError> {
     if depth < MAX_DEPTH { Ok(depth + 1) } else { Err(CanonicalError::TooDeep) }
 }
 
@@ -128,9 +131,9 @@ mod tests {
         assert_eq!(canonical(&parse(input.as_bytes()).unwrap()).unwrap(), expected, "{input}");
     }
 
-    /// The files of inputs and outputs that are published with RFC 8785.
+    /// The test vectors published with RFC 8785.
     #[test]
-    fn the_published_files() {
+    fn matches_rfc_8785_test_vectors() {
         check(r#"[56,{"d":true,"10":null,"1":[]}]"#, r#"[56,{"1":[],"10":null,"d":true}]"#);
         check(
             "{\"peach\":\"This sorting order\",\"péché\":\"is wrong according to French\",\n \"pêche\":\"but canonicalization MUST\",\"sin\":   \"ingnore locale\"}",
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_canonical_text_is_an_error() {
+    fn unsafe_integers_and_deep_nesting_have_no_canonical_form() {
         assert_eq!(canonical(&json!(1_u64 << 53)), Err(CanonicalError::UnsafeInteger));
         assert_eq!(canonical(&json!([i64::MIN])), Err(CanonicalError::UnsafeInteger));
         let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reader_accepts_has_a_canonical_text() {
+    fn every_accepted_value_has_a_canonical_form() {
         let deep = ["[".repeat(127), "]".repeat(127)].concat();
         check(&deep, &deep);
         check("[-0, -0.0, 0, 1e21]", "[0,0,0,1e+21]");

@@ -1,4 +1,5 @@
-//! What is kept outside the database: the size and root of the ledger at a moment, signed; and changes of the key.
+//! Checkpoints (the signed size and root of the ledger at one moment, for storage outside the database) and
+//! changes of the signing key.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::tree::Tree;
 
 const KEY_CHANGE: &str = "proliferate key change v1";
 
-/// A signed statement: the ledger of this name had so many events, and this root.
+/// A signed statement that the ledger named `origin` had `size` events and this root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     pub origin: String,
@@ -24,10 +25,10 @@ pub struct Checkpoint {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     #[error(
-        "checkpoint {number} of the file is not one: name, size, root, an empty line and a signature are needed"
+        "checkpoint {number} of the file is malformed: expected name, size, root, an empty line and a signature"
     )]
     Malformed { number: usize },
-    #[error("the file holds no checkpoint")]
+    #[error("the file contains no checkpoint")]
     Empty,
 }
 
@@ -38,7 +39,7 @@ impl Checkpoint {
         Self { origin, size, root, note: Note::sign(text, &[key]) }
     }
 
-    /// Reads a file of checkpoints, one after the other.
+    /// Parses a file of concatenated checkpoints.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, CheckpointError> {
         let mut found = Vec::new();
         let mut rest = text.trim_start_matches('\n');
@@ -57,7 +58,6 @@ impl Checkpoint {
         self.origin == key.name() && self.note.is_signed_by(key)
     }
 
-    /// The ids of the keys that signed it.
     pub fn key_ids(&self) -> impl Iterator<Item = KeyId> {
         self.note.signatures.iter().map(|signature| signature.key_id)
     }
@@ -66,11 +66,11 @@ impl Checkpoint {
         let mut lines = note.text.lines();
         let (origin, size, root) = (lines.next()?, lines.next()?, lines.next()?);
         check_name(origin).ok()?;
-        // One spelling of each number: no sign, no leading zero.
+        // Accept only the canonical spelling of the number: no sign, no leading zeros.
         let number = size.parse::<u64>().ok().filter(|number| number.to_string() == size)?;
         let root: [u8; 32] = STANDARD.decode(root).ok()?.try_into().ok()?;
-        let whole = lines.next().is_none();
-        whole.then(|| Self {
+        let at_end = lines.next().is_none();
+        at_end.then(|| Self {
             origin: origin.to_owned(),
             size: number,
             root: Hash::from_bytes(root),
@@ -79,15 +79,15 @@ impl Checkpoint {
     }
 }
 
-/// The text of the checkpoint: what is written to a file and handed to auditors.
+/// The signed text that is written to files and handed to auditors.
 impl fmt::Display for Checkpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.note.fmt(f)
     }
 }
 
-/// The statement that one key follows another, signed by both: the old one hands over, the new one takes over.
-/// It stands in the notes of a `system` event whose target is [`KeyChange::TARGET`] and counts from there on.
+/// The statement that one signing key succeeds another, signed by both keys. It is stored in the notes of a
+/// `system` event whose target is [`KeyChange::TARGET`] and takes effect from that event on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
     pub old: PublicKey,
@@ -95,24 +95,24 @@ pub struct KeyChange {
 }
 
 impl KeyChange {
-    /// The target's name and operation of the event that carries a key change.
+    /// Name and operation of the target of the event that carries a key change.
     pub const TARGET: (&'static str, &'static str) = ("audit_signing_key", "change");
 
-    /// The text for the event's notes. A key that was retired must never be used again.
+    /// Returns the text for the event's notes. A retired key must never be used again.
     pub fn sign(old: &SigningKey, new: &SigningKey) -> String {
         let text = format!("{KEY_CHANGE}\n{}\n{}\n", old.public(), new.public());
         Note::sign(text, &[old, new]).to_string()
     }
 
-    /// Reads the text, and accepts it only with both signatures.
+    /// Parses the text; returns `None` unless both signatures are valid.
     pub fn verify(text: &str) -> Option<Self> {
         let (note, rest) = Note::read(text)?;
         let mut lines = note.text.lines();
         let (title, old, new) = (lines.next()?, lines.next()?, lines.next()?);
         let change = Self { old: old.parse().ok()?, new: new.parse().ok()? };
-        let whole = rest.is_empty() && lines.next().is_none() && title == KEY_CHANGE;
+        let well_formed = rest.is_empty() && lines.next().is_none() && title == KEY_CHANGE;
         let signed = note.is_signed_by(&change.old) && note.is_signed_by(&change.new);
-        (whole && signed && change.old != change.new && change.old.name() == change.new.name())
+        (well_formed && signed && change.old != change.new && change.old.name() == change.new.name())
             .then_some(change)
     }
 }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_checkpoints_is_read_back() {
+    fn checkpoint_file_round_trips() {
         let (first, second) = (Checkpoint::sign(&key(1), &tree(3)), Checkpoint::sign(&key(2), &tree(5)));
         let text = format!("{first}\n{second}");
         assert!(text.starts_with("example/ledger\n3\n"), "{text}");
@@ -171,7 +171,7 @@ mod tests {
         let text = KeyChange::sign(&key(1), &key(2));
         let change = KeyChange::verify(&text).unwrap();
         assert_eq!((&change.old, &change.new), (key(1).public(), key(2).public()));
-        assert!(text.chars().count() <= 1000, "it fits the notes of an event");
+        assert!(text.chars().count() <= 1000, "a key change must fit into the notes of an event");
         let body = text.split_inclusive('\n').take(4).collect::<String>();
         let signatures: Vec<_> = text.lines().filter(|line| line.starts_with('—')).collect();
         for one in &signatures {

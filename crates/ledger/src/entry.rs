@@ -1,4 +1,4 @@
-//! One link of a chain: an event, its place, and the hash that binds it to everything before it.
+//! One link of a hash chain: an event, its position, and the hash that binds it to everything before it.
 
 use std::borrow::Borrow;
 
@@ -8,10 +8,10 @@ use crate::event::Event;
 use crate::hash::{Hash, hash_parts};
 use crate::strict::MAX_SAFE_INTEGER;
 
-/// The largest line of an export.
+/// Maximum length of one line of an export, in bytes.
 pub const MAX_LINE: usize = 1 << 20;
-/// What a line holds beside its record is shorter than this.
-const AROUND_RECORD: usize = 512;
+/// Upper bound for the bytes of a line other than its record.
+const LINE_OVERHEAD: usize = 512;
 
 const EVENT: &[u8] = b"proliferate/ledger/event/v1\n";
 const GENESIS: &[u8] = b"proliferate/ledger/genesis/v1\n";
@@ -22,10 +22,11 @@ const GENESIS: &[u8] = b"proliferate/ledger/genesis/v1\n";
 pub struct Chain(String);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the name of a chain: 1 to 64 of a-z, 0-9 and - are needed")]
+#[error("not a valid chain name: use 1 to 64 characters from a-z, 0-9 and -")]
 pub struct ChainError;
 
-/// Where a chain ends: read and advanced inside the transaction that writes the entry, never cached.
+/// The last entry of a chain. It is read and advanced inside the transaction that writes the next entry,
+/// never cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub sequence: u64,
@@ -36,13 +37,13 @@ pub struct Head {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub chain: Chain,
-    /// Counts within the chain, from 0.
+    /// Sequence number within the chain, from 0.
     pub sequence: u64,
-    /// Counts over all chains, from 0: the leaf of the tree.
+    /// Position over all chains, from 0: the index of the leaf in the Merkle tree.
     pub position: u64,
     pub prev_hash: Hash,
     pub hash: Hash,
-    /// The event in canonical JSON; these bytes are what is hashed.
+    /// The event as canonical JSON. The hash covers exactly these bytes.
     pub record: String,
 }
 
@@ -50,14 +51,15 @@ pub struct Entry {
 pub enum AppendError {
     #[error("the event cannot be written as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the ledger is full: positions end at 2^53−1")]
+    #[error("the ledger is full: the highest position is 2^53−1")]
     Full,
-    #[error("the event is too large: name fewer artifacts")]
+    #[error("the event is too large: refer to fewer artifacts")]
     TooLarge,
 }
 
 impl Entry {
-    /// Makes the next entry of `chain`, whose end is `head` (none for a chain that begins), at `position`.
+    /// Builds the next entry of `chain` at `position`. `head` is the chain's last entry, or `None` for a new
+    /// chain.
     pub fn append(
         chain: &Chain,
         head: Option<Head>,
@@ -67,7 +69,7 @@ impl Entry {
         Self::link(chain, head, position, serde_json::to_string(event)?)
     }
 
-    /// The same for an event that is a record already.
+    /// Like [`Entry::append`], for an event that is already serialized as a record.
     pub fn link(
         chain: &Chain,
         head: Option<Head>,
@@ -79,29 +81,30 @@ impl Entry {
             return Err(AppendError::Full);
         }
         let prev_hash = head.map_or_else(|| chain.genesis(), |head| head.hash);
-        if record.len() > MAX_LINE - AROUND_RECORD {
+        if record.len() > MAX_LINE - LINE_OVERHEAD {
             return Err(AppendError::TooLarge);
         }
         let hash = event_hash(chain.as_str(), sequence, position, &prev_hash, &record);
         Ok(Self { chain: chain.clone(), sequence, position, prev_hash, hash, record })
     }
 
-    /// The chain's end once this entry is written.
+    /// The head of the chain once this entry is written.
     pub fn head(&self) -> Head {
         Head { sequence: self.sequence, hash: self.hash }
     }
 
-    /// Reads a line of an export; none unless its hash is that of its content.
+    /// Parses a line of an export; returns `None` if the line is malformed or its hash does not match its
+    /// content.
     pub fn from_line(line: &[u8]) -> Option<Self> {
         let Line { chain, hash, position, prev_hash, record, sequence } = Line::parse(line)?;
         let prev_hash = prev_hash.parse().ok()?;
         let computed = event_hash(chain, sequence, position, &prev_hash, record);
-        let right = hash.as_bytes() == computed.digits();
-        let chain = Chain::new(chain).ok().filter(|_| right)?;
+        let matches = hash.as_bytes() == computed.digits();
+        let chain = Chain::new(chain).ok().filter(|_| matches)?;
         Some(Self { chain, sequence, position, prev_hash, hash: computed, record: record.to_owned() })
     }
 
-    /// The entry as a line of an export, without the line end. It is canonical JSON.
+    /// The entry as a line of an export, in canonical JSON, without the newline.
     pub fn to_line(&self) -> String {
         let Self { chain: Chain(chain), sequence, position, prev_hash, hash, record } = self;
         format!(
@@ -122,7 +125,8 @@ impl Chain {
         &self.0
     }
 
-    /// What the first entry follows; it differs by chain, so that no chain's beginning fits another's.
+    /// The `prev_hash` of a chain's first entry. It depends on the chain's name, so that the start of one
+    /// chain cannot be moved to another.
     pub fn genesis(&self) -> Hash {
         hash_parts(&[GENESIS, self.0.as_bytes()])
     }
@@ -141,8 +145,8 @@ impl TryFrom<String> for Chain {
     }
 }
 
-/// A line as it was read. There is one way to write a line, so it is read without a JSON reader: what is not at its
-/// place is not there.
+/// A parsed line of an export. Lines have exactly one valid spelling, so the parser matches fixed text
+/// instead of using a JSON parser; any deviation makes the line invalid.
 pub(crate) struct Line<'a> {
     pub(crate) chain: &'a str,
     pub(crate) hash: &'a str,
@@ -173,14 +177,15 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A number in its one spelling: no sign and no zero in front.
+/// Parses a number in its canonical spelling: no sign, no leading zeros.
 fn number(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if plain { text.parse().ok() } else { None }
 }
 
 pub(crate) fn event_hash(chain: &str, sequence: u64, position: u64, prev_hash: &Hash, record: &str) -> Hash {
-    // Everything before the record has a fixed length or its length before it.
+    // Unambiguous concatenation: every part before the record has a fixed length or is preceded by its
+    // length.
     let name = chain.as_bytes();
     hash_parts(&[
         EVENT,

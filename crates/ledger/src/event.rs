@@ -1,6 +1,6 @@
-//! The words of an audit event, Contract v1. There is no field for content: only names, hashes and references.
+//! The fields of an audit event, Contract v1. No field holds content: only names, hashes and references.
 //!
-//! The fields of every struct stand in alphabetical order and absent ones are left out, so that plain
+//! The fields of every struct are declared in alphabetical order and absent ones are skipped, so that plain
 //! serialization is already canonical; a test compares the two.
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::hash::Hash;
 use crate::text::Text;
 
-/// More references than any call has; keeps a record within a line that a verifier accepts.
+/// More references than any call needs. The limit keeps a record short enough for the line length that
+/// verifiers accept.
 pub const MAX_ARTIFACTS: usize = 64;
 
 /// One audit event. The ledger adds chain, sequence and position; see [`Entry`](crate::Entry).
@@ -57,7 +58,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event with what every event has; the rest is set by name.
+    /// An event with the required fields; callers assign the optional ones.
     pub fn new(
         event_id: Text<8, 120>,
         timestamp_utc: Timestamp,
@@ -94,8 +95,8 @@ impl Event {
     }
 }
 
-/// Defines an enum whose variants have one spelling on the wire and in the database.
-macro_rules! words {
+/// Defines an enum whose variants have one spelling, on the wire and in the database alike.
+macro_rules! string_enum {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,8 +112,8 @@ macro_rules! words {
     };
 }
 
-words!(
-    /// What was attempted.
+string_enum!(
+    /// The kind of action that was attempted.
     ActionType {
         ToolCall = "tool_call",
         DbWrite = "db_write",
@@ -125,12 +126,12 @@ words!(
         System = "system",
     }
 );
-words!(Outcome { Allow = "allow", Deny = "deny", Success = "success", Failure = "failure" });
-words!(Severity { Info = "info", Warn = "warn", Error = "error", Critical = "critical" });
-words!(ContractVersion { V1 = "v1" });
-words!(ActorType { Agent = "agent", Human = "human", System = "system" });
-words!(Decision { Allow = "allow", Deny = "deny" });
-words!(TargetType {
+string_enum!(Outcome { Allow = "allow", Deny = "deny", Success = "success", Failure = "failure" });
+string_enum!(Severity { Info = "info", Warn = "warn", Error = "error", Critical = "critical" });
+string_enum!(ContractVersion { V1 = "v1" });
+string_enum!(ActorType { Agent = "agent", Human = "human", System = "system" });
+string_enum!(Decision { Allow = "allow", Deny = "deny" });
+string_enum!(TargetType {
     Tool = "tool",
     Table = "table",
     Artifact = "artifact",
@@ -138,13 +139,13 @@ words!(TargetType {
     ExportBundle = "export_bundle",
     System = "system",
 });
-words!(ArtifactScope { Case = "case", Shared = "shared", System = "system" });
-words!(
-    /// What was hashed to get an artifact's hash.
+string_enum!(ArtifactScope { Case = "case", Shared = "shared", System = "system" });
+string_enum!(
+    /// What an artifact's hash was computed over.
     HashSource { Bytes = "bytes", NormalizedText = "normalized_text", NormalizedJson = "normalized_json" }
 );
 
-/// Who acted.
+/// The actor of an audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
@@ -156,7 +157,7 @@ pub struct Actor {
     pub user_display: Option<Text<0, 120>>,
 }
 
-/// What policy said, and by which rule.
+/// The decision of the policy, and the rule that made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authz {
@@ -175,7 +176,7 @@ pub struct EventError {
     pub retryable: bool,
 }
 
-/// The version pins of the two policy files.
+/// The versions of the two policy files that were in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyVersions {
@@ -183,7 +184,7 @@ pub struct PolicyVersions {
     pub roles: Text<6, 120>,
 }
 
-/// What was acted on.
+/// The target of an audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
@@ -195,7 +196,7 @@ pub struct Target {
     pub target_type: TargetType,
 }
 
-/// A reference to content that is kept elsewhere.
+/// A reference to content that is stored elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactRef {
@@ -222,7 +223,7 @@ pub struct ArtifactRef {
     pub storage_locator: Option<Text<0, 600>>,
 }
 
-/// What an artifact holds, for those who handle it; nothing is enforced by it.
+/// What kinds of confidential data an artifact contains. Informative only: nothing is enforced with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confidentiality {
@@ -243,13 +244,13 @@ pub struct Lineage {
     pub transformation: Option<Text<0, 120>>,
 }
 
-/// At most [`MAX_ARTIFACTS`] references.
+/// A list of at most [`MAX_ARTIFACTS`] artifact references.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<ArtifactRef>")]
 pub struct Artifacts(Vec<ArtifactRef>);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at most {MAX_ARTIFACTS} artifacts may be referred to")]
+#[error("an event may refer to at most {MAX_ARTIFACTS} artifacts")]
 pub struct TooManyArtifacts;
 
 impl Artifacts {
@@ -269,13 +270,13 @@ impl TryFrom<Vec<ArtifactRef>> for Artifacts {
     }
 }
 
-/// A moment as `2026-11-15T08:30:00.123Z`: UTC, to the millisecond, one spelling.
+/// A UTC timestamp with milliseconds, in exactly this format: `2026-11-15T08:30:00.123Z`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Timestamp(String);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a moment like 2026-11-15T08:30:00.123Z")]
+#[error("not a UTC timestamp in the format 2026-11-15T08:30:00.123Z")]
 pub struct TimestampError;
 
 impl Timestamp {

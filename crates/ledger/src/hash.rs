@@ -1,4 +1,4 @@
-//! SHA-256 under different names, so that a hash made for one purpose never fits another.
+//! SHA-256 with domain separation: a hash made for one purpose cannot be used for another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 
 use crate::canonical::{CanonicalError, canonical, canonical_without};
 
-/// What differs between two sendings of one request: when it was sent, and the hash that the sender computed.
-/// They are left out at the top of the payload only; a `timestamp_utc` among a tool's parameters is content.
+/// Fields that differ when the same request is sent twice: its timestamps, and the hashes that the sender
+/// computed. They are ignored only at the top level of the payload; a `timestamp_utc` among a tool's
+/// parameters is content.
 pub const VOLATILE_FIELDS: [&str; 5] =
     ["created_at_utc", "request_hash_sha256", "requested_at_utc", "response_hash_sha256", "timestamp_utc"];
 
@@ -20,16 +21,16 @@ pub const VOLATILE_FIELDS: [&str; 5] =
 pub struct Hash([u8; 32]);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a SHA-256 hash: 64 lower-case hexadecimal digits are needed")]
+#[error("not a SHA-256 hash: expected 64 lower-case hexadecimal digits")]
 pub struct HashError;
 
-/// The plain SHA-256 of some bytes: what `hash_sha256` of an artifact is.
+/// The plain SHA-256 of some bytes, as in an artifact's `hash_sha256`.
 pub fn sha256(bytes: &[u8]) -> Hash {
     Hash(Sha256::digest(bytes).into())
 }
 
-/// The hash of a request or response payload: SHA-256 of its canonical form without [`VOLATILE_FIELDS`].
-/// It has no prefix, so that a caller can compute it with any tools for RFC 8785.
+/// The hash of a request or response payload: SHA-256 of its canonical JSON without [`VOLATILE_FIELDS`].
+/// There is no domain prefix, so that callers can compute it with any RFC 8785 library.
 pub fn payload_hash(payload: &Value) -> Result<Hash, CanonicalError> {
     let text = match payload {
         Value::Object(object) => canonical_without(object, &VOLATILE_FIELDS)?,
@@ -38,10 +39,10 @@ pub fn payload_hash(payload: &Value) -> Result<Hash, CanonicalError> {
     Ok(sha256(text.as_bytes()))
 }
 
-/// A hash that says nothing to those who lack the key: for values that can be guessed, such as a phone number,
-/// whose plain hash would be found by trying them all. `label` separates the uses of one key.
+/// HMAC-SHA-256 for values that can be guessed, such as a phone number: the plain hash of such a value could
+/// be reversed by trying all candidates. `label` separates the uses of one key.
 pub fn keyed_hash(key: &[u8; 32], label: &str, value: &[u8]) -> Hash {
-    // HMAC fills a short key with zeros itself; a key of one block cannot be refused.
+    // HMAC zero-pads short keys anyway; padding here lets us use the constructor that cannot fail.
     let mut block = [0; 64];
     block[..32].copy_from_slice(key);
     let mut mac = Hmac::<Sha256>::new(&block.into());
@@ -52,7 +53,7 @@ pub fn keyed_hash(key: &[u8; 32], label: &str, value: &[u8]) -> Hash {
     Hash(mac.finalize().into_bytes().into())
 }
 
-/// Hashes the parts one after the other; the caller makes sure that their borders are not ambiguous.
+/// Hashes the concatenation of `parts`. Callers must make the boundaries between the parts unambiguous.
 pub(crate) fn hash_parts(parts: &[&[u8]]) -> Hash {
     let mut hasher = Sha256::new();
     for part in parts {
@@ -70,7 +71,7 @@ impl Hash {
         &self.0
     }
 
-    /// The digits without an allocation: verification writes millions of them.
+    /// The hexadecimal digits without an allocation, because verification formats millions of hashes.
     pub(crate) fn digits(&self) -> [u8; 64] {
         let mut digits = [0; 64];
         for (byte, pair) in self.0.iter().zip(digits.chunks_exact_mut(2)) {
@@ -82,7 +83,7 @@ impl Hash {
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The value of each lower-case digit; 16 for all other letters.
+/// The value of each lower-case hexadecimal digit; 16 marks every other byte.
 const VALUES: [u8; 256] = {
     let mut values = [16; 256];
     let mut value = 0;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_request_was_sent_does_not_count_and_what_it_says_does() {
+    fn payload_hash_ignores_timestamps_at_the_top_level_only() {
         let first = json!({"tool_name": "t", "timestamp_utc": "1", "parameters": {"timestamp_utc": "1"}});
         let again = json!({"tool_name": "t", "timestamp_utc": "2", "parameters": {"timestamp_utc": "1"},
             "request_hash_sha256": "x"});
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_spelling_of_a_hash_is_read() {
+    fn hash_parses_only_lower_case_hex() {
         let hash = sha256(b"a");
         assert_eq!(hash.to_string().parse(), Ok(hash));
         for text in ["", "ab", &hash.to_string().to_uppercase(), &format!(" {hash}"), &"g".repeat(64)] {

@@ -1,4 +1,4 @@
-//! Who signs checkpoints: ed25519 keys with a name, in the text form of signed notes.
+//! Named ed25519 keys that sign checkpoints, in the text format of signed notes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,19 +9,19 @@ use ed25519_dalek::{Signer, VerifyingKey};
 
 use crate::hash::hash_parts;
 
-/// The byte that marks an ed25519 key in the text form.
+/// The algorithm byte that precedes an ed25519 key in the text format.
 const ED25519: u8 = 1;
 
-/// The first four bytes of a key's hash: finds the key, proves nothing.
+/// The first four bytes of a key's hash. It selects a key and proves nothing.
 pub type KeyId = [u8; 4];
 
-/// A key that signs. Its seed is made and kept outside, apart from the database.
+/// A private key. Its seed is generated and stored outside this crate, apart from the database.
 pub struct SigningKey {
     public: PublicKey,
     secret: ed25519_dalek::SigningKey,
 }
 
-/// A key that verifies, as an auditor holds it: `name+id+key`.
+/// A public key as auditors hold it: `name+id+key`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     name: String,
@@ -30,16 +30,16 @@ pub struct PublicKey {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    #[error("the name of a key is 1 to 100 printable characters without space or `+`")]
+    #[error("not a valid key name: use 1 to 100 printable ASCII characters without spaces and `+`")]
     Name,
-    #[error("not a public key: one line `name+id+key` is needed")]
+    #[error("not a public key: expected one line `name+id+key`")]
     Text,
-    #[error("the id of this public key does not belong to it: a letter was changed")]
+    #[error("the id in this public key does not match the key: the text was changed; copy it again")]
     Id,
 }
 
 impl SigningKey {
-    /// The key that `seed` stands for. `name` is the log's name and stands in every checkpoint.
+    /// Derives the key from `seed`. `name` is the name of the log and appears in every checkpoint.
     pub fn from_seed(name: &str, seed: &[u8; 32]) -> Result<Self, KeyError> {
         check_name(name)?;
         let secret = ed25519_dalek::SigningKey::from_bytes(seed);
@@ -73,7 +73,7 @@ impl PublicKey {
         [a, b, c, d]
     }
 
-    /// Strict: a signature has one valid form, and weak keys verify nothing.
+    /// Uses strict verification, so that a signature has one valid encoding and weak keys are rejected.
     pub(crate) fn verifies(&self, text: &str, signature: &[u8; 64]) -> bool {
         let signature = ed25519_dalek::Signature::from_bytes(signature);
         self.key.verify_strict(text.as_bytes(), &signature).is_ok()
@@ -106,9 +106,9 @@ impl FromStr for PublicKey {
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), KeyError> {
-    let right =
+    let valid =
         (1..=100).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'+');
-    if right { Ok(()) } else { Err(KeyError::Name) }
+    if valid { Ok(()) } else { Err(KeyError::Name) }
 }
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_key_is_read_back_and_a_changed_one_is_not() {
+    fn public_key_round_trips_and_rejects_changes() {
         let key = SigningKey::from_seed("example/ledger", &[7; 32]).unwrap();
         let text = key.public().to_string();
         assert_eq!(text.parse(), Ok(key.public().clone()));
@@ -127,9 +127,9 @@ mod tests {
         assert!(!format!("{key:?}").contains(&hex::encode([7; 32])));
     }
 
-    /// RFC 8032, the first and second test.
+    /// Tests 1 and 2 of RFC 8032.
     #[test]
-    fn the_published_signatures() {
+    fn matches_rfc_8032_test_vectors() {
         let tests = [
             (
                 "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",

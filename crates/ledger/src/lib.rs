@@ -1,6 +1,7 @@
-//! What a record is made of and what proves it: JSON that means one thing only, hashes, chain, tree, checkpoints.
+//! The audit ledger's data formats and proofs: strict and canonical JSON, hashes, hash chains, the Merkle
+//! tree, signed checkpoints.
 //!
-//! It knows no SQL, no HTTP, no clock and no files, so that an auditor can link it alone.
+//! This crate has no SQL, HTTP, clock or file access, so that an auditor can link it on its own.
 
 mod canonical;
 mod checkpoint;
@@ -28,10 +29,10 @@ pub use event::{
 };
 pub use hash::{Hash, HashError, VOLATILE_FIELDS, keyed_hash, payload_hash, sha256};
 pub use key::{KeyError, KeyId, PublicKey, SigningKey};
-pub use redact::{REDACTED, Redactor, RedactorError, is_telling_key};
+pub use redact::{REDACTED, Redactor, RedactorError, is_sensitive_key};
 pub use statement::{LostKey, Restore};
 pub use strict::{StrictError, check, parse};
 pub use text::{Text, TextError};
 pub use tree::{Tree, prove_consistency, prove_inclusion, verify_consistency, verify_inclusion};
 pub use truncate::truncate;
-pub use verify::{Fault, RecordProblem, Report, RolledBack, Unproven, Verifier};
+pub use verify::{Fault, RecordProblem, Report, Rollback, UnprovenClaim, Verifier};

@@ -1,15 +1,16 @@
-//! A text with signatures under it, as transparency logs write them: readable, and checkable by other tools.
+//! Signed notes, the format of transparency logs: a readable text with signatures below it that other tools
+//! can check.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::key::{KeyId, PublicKey, SigningKey, check_name};
 
-/// A note may carry the signatures of a few keys, not of a crowd.
+/// More than a key rotation needs, and few enough to bound the work of verifying a note.
 const MAX_SIGNATURES: usize = 16;
 const DASH: &str = "— ";
 
-/// A text whose every line ends with a line feed, and who signed it.
+/// A text, whose every line ends with a line feed, and its signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) text: String,
@@ -34,7 +35,7 @@ impl Note {
         Self { text, signatures }
     }
 
-    /// Reads the first note of `input` and returns what follows it.
+    /// Parses the first note of `input` and returns it with the rest of the input.
     pub(crate) fn read(input: &str) -> Option<(Self, &str)> {
         let (text, mut rest) = input.split_once("\n\n")?;
         let mut signatures = Vec::new();
@@ -43,8 +44,8 @@ impl Note {
             signatures.push(NoteSignature::parse(line)?);
             rest = after;
         }
-        let right = !text.is_empty() && (1..=MAX_SIGNATURES).contains(&signatures.len());
-        right.then(|| (Self { text: format!("{text}\n"), signatures }, rest))
+        let valid = !text.is_empty() && (1..=MAX_SIGNATURES).contains(&signatures.len());
+        valid.then(|| (Self { text: format!("{text}\n"), signatures }, rest))
     }
 
     pub(crate) fn is_signed_by(&self, key: &PublicKey) -> bool {

@@ -1,8 +1,8 @@
-//! How ECMAScript writes a number, which is how canonical JSON writes it.
+//! Formats numbers as ECMAScript does, which is what canonical JSON requires.
 
 use std::fmt::Write;
 
-/// Appends a finite number as `Number.prototype.toString` gives it; minus zero is written as zero.
+/// Appends a finite number as `Number.prototype.toString` formats it; minus zero becomes `0`.
 pub(crate) fn write_number(out: &mut String, number: f64) {
     if number == 0.0 {
         out.push('0');
@@ -11,25 +11,26 @@ pub(crate) fn write_number(out: &mut String, number: f64) {
     if number < 0.0 {
         out.push('-');
     }
-    // `serde_json` gives the digits that ECMAScript asks for: as few as lead back, of those the nearest, and of two
-    // equally near the even one. The standard library's `{:e}` rounds that tie up. Only the layout differs.
+    // `serde_json` produces the digits that ECMAScript requires: the shortest that round-trip, of those the
+    // closest, and on a tie the even one. The standard library's `{:e}` rounds ties up. Only the layout
+    // differs.
     let shortest = serde_json::Value::from(number.abs()).to_string();
-    let Decimal { digits, point } = Decimal::of(&shortest);
-    lay_out(out, &digits, point);
+    let Decimal { digits, point } = Decimal::parse(&shortest);
+    write_digits(out, &digits, point);
 }
 
-/// A decimal number without its sign, in the one form that its spellings share.
+/// A decimal number without its sign, normalized so that different spellings of one number compare equal.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Decimal {
-    /// Neither begins nor ends with a zero.
+    /// The significant digits, without leading and trailing zeros.
     digits: String,
-    /// Where the decimal point stands, counted from the first digit.
+    /// Position of the decimal point, counted from the first digit.
     point: i32,
 }
 
 impl Decimal {
-    /// Of a number as JSON spells it, without its sign.
-    pub(crate) fn of(text: &str) -> Self {
+    /// Parses an unsigned JSON number.
+    pub(crate) fn parse(text: &str) -> Self {
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let all = [whole, fraction].concat();
@@ -42,8 +43,9 @@ impl Decimal {
     }
 }
 
-/// `point` is where the decimal point stands, counted from the first digit.
-fn lay_out(out: &mut String, digits: &str, point: i32) {
+/// Writes the digits in ECMAScript's layout. `point` is the position of the decimal point, counted from the
+/// first digit.
+fn write_digits(out: &mut String, digits: &str, point: i32) {
     let places = usize::try_from(point).unwrap_or_default();
     match point {
         1..=21 if places >= digits.len() => {
@@ -81,9 +83,8 @@ mod tests {
         out
     }
 
-    /// Samples of RFC 8785, appendix B.
     #[test]
-    fn the_samples_of_the_standard() {
+    fn matches_rfc_8785_number_samples() {
         for (bits, expected) in [
             (0x0000_0000_0000_0000, "0"),
             (0x8000_0000_0000_0000, "0"),
@@ -109,14 +110,15 @@ mod tests {
         }
     }
 
-    /// The published sequence of numbers: chosen ones, a row of neighbours, then doubles cut from a chain of
-    /// SHA-256. What it must come to is published for its beginnings.
+    /// The number sequence published with RFC 8785: hand-picked values, a range of consecutive bit patterns,
+    /// then doubles taken from a chain of SHA-256 hashes. The expected hashes of its prefixes are published
+    /// with it.
     fn published_sequence() -> impl Iterator<Item = f64> {
         let chosen = include_str!("../tests/fixtures/numbers.txt");
         let chosen: Vec<u64> =
             chosen.split_whitespace().map(|bits| u64::from_str_radix(bits, 16).unwrap()).collect();
         assert_eq!(chosen.len(), 168);
-        let row = (0..2000).map(|step| (1 << 52) + step);
+        let consecutive = (0..2000).map(|step| (1 << 52) + step);
         let mut block = [0; 32];
         let random = std::iter::repeat_with(move || {
             block = Sha256::digest(block).into();
@@ -127,11 +129,11 @@ mod tests {
             [word(0), word(1), word(2), word(3)]
         });
         let random = random.map(f64::from_bits).filter(|number| number.is_finite() && *number != 0.0);
-        chosen.into_iter().chain(row).map(f64::from_bits).chain(random)
+        chosen.into_iter().chain(consecutive).map(f64::from_bits).chain(random)
     }
 
     #[test]
-    fn a_hundred_thousand_published_numbers() {
+    fn matches_published_hashes_of_100_000_numbers() {
         let mut hash = Sha256::new();
         let mut seen = Vec::new();
         for (line, number) in (1..=100_000).zip(published_sequence()) {
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_as_the_same_number() {
+    fn numbers_round_trip() {
         for number in published_sequence().take(20_000) {
             let read: f64 = serde_json::from_str(&text(number)).unwrap();
             assert_eq!(read.to_bits(), if number == 0.0 { 0 } else { number.to_bits() }, "{}", text(number));

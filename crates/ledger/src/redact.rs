@@ -1,8 +1,8 @@
-//! Takes secrets out of everything that is stored, logged or broadcast.
+//! Removes secrets from everything that is stored, logged or broadcast.
 //!
-//! Values that are known to be secret go first, however they are spelled; then what stands under a telling key;
-//! only then may the result be cut, since a cut secret is no longer found. What a sandbox encodes in a way of its
-//! own is beyond this; keeping secrets out of it is what protects them.
+//! Known secret values are replaced first, in every common encoding; then values under sensitive keys.
+//! Truncation must come last, because half a secret no longer matches. Nothing here can catch a secret that a
+//! sandbox encodes in its own way; the protection against that is to keep secrets out of sandboxes.
 
 mod forms;
 mod keys;
@@ -13,16 +13,16 @@ use std::fmt;
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value};
 
-use keys::is_kept;
-pub use keys::is_telling_key;
+use keys::is_exempt;
+pub use keys::is_sensitive_key;
 
-/// What stands where a secret was.
+/// The placeholder for a removed secret.
 pub const REDACTED: &str = "[REDACTED]";
 
-/// JSON in a string in JSON is opened so many times.
-const MAX_OPENED: usize = 4;
+/// How many levels of JSON inside JSON strings are parsed.
+const MAX_NESTED_JSON: usize = 4;
 
-/// Knows the secrets of one session or organisation.
+/// Knows the secrets of one session or organisation, and removes them.
 #[derive(Clone)]
 pub struct Redactor {
     secrets: AhoCorasick,
@@ -33,13 +33,13 @@ pub struct Redactor {
 pub struct RedactorError(#[from] aho_corasick::BuildError);
 
 impl Redactor {
-    /// Secrets of fewer than four bytes are not looked for: they would take everything else with them.
+    /// Ignores secrets shorter than four bytes: they would match ordinary text everywhere.
     pub fn new<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Result<Self, RedactorError> {
         let mut forms: Vec<String> =
-            secrets.into_iter().flat_map(|secret| forms::of(secret.as_ref())).collect();
+            secrets.into_iter().flat_map(|secret| forms::encodings(secret.as_ref())).collect();
         forms.sort();
         forms.dedup();
-        // Letters of either case, since hexadecimal digits and header values change theirs on the way.
+        // Ignore case, because hexadecimal digits and header values change case in transit.
         let secrets = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .ascii_case_insensitive(true)
@@ -47,27 +47,28 @@ impl Redactor {
         Ok(Self { secrets })
     }
 
-    /// A text without the secrets it held.
+    /// Removes secrets from a text.
     pub fn text(&self, text: &str) -> String {
-        prose::redact(&self.known(text))
+        prose::redact(&self.replace_known(text))
     }
 
-    /// A value without the secrets it held, in keys and values, in pairs and in JSON inside of strings.
+    /// Removes secrets from a JSON value: from keys and values, `[key, value]` pairs, and JSON inside
+    /// strings.
     pub fn value(&self, value: &Value) -> Value {
-        self.redacted(value, MAX_OPENED)
+        self.redact(value, MAX_NESTED_JSON)
     }
 
-    /// What may be stored of a value: redacted, and then cut to `limit` bytes of JSON.
-    pub fn stored(&self, value: &Value, limit: usize) -> Value {
+    /// Redacts a value, then truncates it to `limit` bytes of JSON.
+    pub fn redact_and_truncate(&self, value: &Value, limit: usize) -> Value {
         crate::truncate::truncate(self.value(value), limit)
     }
 
-    fn known(&self, text: &str) -> String {
-        let plain = self.spelled_out(text);
-        if plain.contains('%') { self.percent_encoded(&plain) } else { plain }
+    fn replace_known(&self, text: &str) -> String {
+        let plain = self.replace_literal(text);
+        if plain.contains('%') { self.replace_percent_encoded(&plain) } else { plain }
     }
 
-    fn spelled_out(&self, text: &str) -> String {
+    fn replace_literal(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         self.secrets.replace_all_with(text, &mut out, |_, _, out| {
             out.push_str(REDACTED);
@@ -76,10 +77,9 @@ impl Redactor {
         out
     }
 
-    /// Which letters are percent-encoded differs between libraries, so the secrets are looked for in what the text
-    /// stands for.
-    fn percent_encoded(&self, text: &str) -> String {
-        let (decoded, origins) = percent_decoded(text.as_bytes());
+    /// Libraries differ in which characters they percent-encode, so this searches the decoded text.
+    fn replace_percent_encoded(&self, text: &str) -> String {
+        let (decoded, origins) = percent_decode(text.as_bytes());
         let (mut out, mut done) = (String::with_capacity(text.len()), 0);
         for found in self.secrets.find_iter(&decoded) {
             let (start, end) = (origins[found.start()], origins[found.end()]);
@@ -91,33 +91,33 @@ impl Redactor {
         out
     }
 
-    fn redacted(&self, value: &Value, openings: usize) -> Value {
+    fn redact(&self, value: &Value, nesting: usize) -> Value {
         match value {
             Value::Null | Value::Bool(_) => value.clone(),
-            Value::Number(number) => match self.known(&number.to_string()) {
+            Value::Number(number) => match self.replace_known(&number.to_string()) {
                 same if same == number.to_string() => value.clone(),
                 hidden => Value::String(hidden),
             },
-            Value::String(text) => Value::String(self.string(text, openings)),
+            Value::String(text) => Value::String(self.redact_string(text, nesting)),
             Value::Array(items) => match items.as_slice() {
-                [Value::String(key), second] if is_telling_key(key) && !is_kept(key, second) => {
-                    Value::Array(vec![self.known(key).into(), REDACTED.into()])
+                [Value::String(key), second] if is_sensitive_key(key) && !is_exempt(key, second) => {
+                    Value::Array(vec![self.replace_known(key).into(), REDACTED.into()])
                 }
-                items => items.iter().map(|item| self.redacted(item, openings)).collect(),
+                items => items.iter().map(|item| self.redact(item, nesting)).collect(),
             },
-            Value::Object(entries) => Value::Object(self.object(entries, openings)),
+            Value::Object(entries) => Value::Object(self.redact_object(entries, nesting)),
         }
     }
 
-    fn object(&self, entries: &Map<String, Value>, openings: usize) -> Map<String, Value> {
-        let named = keys::names_a_secret(entries);
+    fn redact_object(&self, entries: &Map<String, Value>, nesting: usize) -> Map<String, Value> {
+        let named = keys::names_secret_in_value(entries);
         let mut out = Map::new();
         for (key, value) in entries {
-            let telling = is_telling_key(key) || (named && key.eq_ignore_ascii_case("value"));
-            let hidden = telling && !is_kept(key, value);
-            let value = if hidden { REDACTED.into() } else { self.redacted(value, openings) };
-            let mut key = self.known(key);
-            // Two secrets as keys become one; the second must not take the place of the first.
+            let sensitive = is_sensitive_key(key) || (named && key.eq_ignore_ascii_case("value"));
+            let hidden = sensitive && !is_exempt(key, value);
+            let value = if hidden { REDACTED.into() } else { self.redact(value, nesting) };
+            let mut key = self.replace_known(key);
+            // Two keys may become equal when both are redacted; keep both entries.
             while out.contains_key(&key) {
                 key.push('*');
             }
@@ -126,31 +126,31 @@ impl Redactor {
         out
     }
 
-    fn string(&self, text: &str, openings: usize) -> String {
+    fn redact_string(&self, text: &str, nesting: usize) -> String {
         let inner = match text.trim_start().as_bytes().first() {
-            Some(b'{' | b'[' | b'"') if openings > 0 => serde_json::from_str::<Value>(text).ok(),
+            Some(b'{' | b'[' | b'"') if nesting > 0 => serde_json::from_str::<Value>(text).ok(),
             _ => None,
         };
-        let opened = inner.and_then(|inner| {
-            let redacted = self.redacted(&inner, openings - 1);
+        let rewritten = inner.and_then(|inner| {
+            let redacted = self.redact(&inner, nesting - 1);
             (redacted != inner).then(|| redacted.to_string())
         });
-        match opened {
-            Some(rewritten) => self.known(&rewritten),
+        match rewritten {
+            Some(rewritten) => self.replace_known(&rewritten),
             None => self.text(text),
         }
     }
 }
 
-/// The automaton would print what it looks for.
+/// Written by hand, because the derived output would print the secrets.
 impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redactor({} spellings)", self.secrets.patterns_len())
+        write!(f, "Redactor({} patterns)", self.secrets.patterns_len())
     }
 }
 
-/// The bytes that a text stands for, and where each of them began in it; one origin more for the end.
-fn percent_decoded(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
+/// Decodes a text; the second result maps each decoded byte, and the end, to its offset in the text.
+fn percent_decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
     let digit = |at: usize| text.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     let (mut decoded, mut origins, mut at) = (Vec::new(), Vec::new(), 0);
     while at < text.len() {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_secret_is_found_however_it_is_spelled() {
+    fn known_secrets_are_redacted_in_every_encoding() {
         check("a s3cr3t/va\"lue+1 b", "a [REDACTED] b");
         check("S3CR3T/VA\"LUE+1", "[REDACTED]");
         check(r#"{\"s3cr3t/va\"lue+1\"}"#, r#"{\"[REDACTED]\"}"#);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_found_wherever_the_secret_stands_in_what_was_encoded() {
+    fn secrets_are_redacted_in_base64_at_any_offset() {
         use base64::Engine;
         use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
         for before in ["", "a", "ab", "abc", "user:"] {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn values_under_telling_keys_go_in_every_arrangement() {
+    fn values_of_sensitive_keys_are_redacted_in_every_layout() {
         let value = json!({
             "token": "a", "Token": "b", "access_token": "c",
             "nested": [{"API_KEY": "d", "apikey": "e", "x-api-key": "f"}],
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_keys_numbers_and_escapes_go_too() {
+    fn secrets_in_keys_numbers_and_escapes_are_redacted() {
         let redactor = Redactor::new(["hunter2", "12345678"]).unwrap();
         let twice = redactor.value(&json!({"12345678": 1, "hunter2": 2}));
         assert_eq!(twice, json!({"[REDACTED]": 1, "[REDACTED]*": 2}));
@@ -255,20 +255,20 @@ mod tests {
     }
 
     #[test]
-    fn a_redactor_does_not_show_what_it_looks_for() {
+    fn debug_output_hides_the_secrets() {
         let shown = format!("{:?}", redactor());
         assert!(shown.starts_with("Redactor(") && shown.len() < 40, "{shown}");
     }
 
     #[test]
-    fn nothing_is_cut_before_it_is_redacted() {
+    fn values_are_redacted_before_they_are_truncated() {
         let value = json!(["x".repeat(10), "hunter2", "y".repeat(90)]);
-        let stored = redactor().stored(&value, 100).to_string();
+        let stored = redactor().redact_and_truncate(&value, 100).to_string();
         assert!(stored.contains("_truncated") && !stored.contains("hunter"), "{stored}");
     }
 
     #[test]
-    fn without_secrets_only_keys_count_and_short_ones_are_left() {
+    fn short_secrets_are_ignored() {
         let redactor = Redactor::new(["", "a", "abc"]).unwrap();
         assert_eq!(redactor.text("abc a"), "abc a");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Statements in the ledger that explain what a verifier would otherwise take for an attack: a database that was
-//! restored from a backup, and a signing key that was lost.
+//! Statements in the ledger that explain what would otherwise look like an attack to a verifier: a database
+//! restored from a backup, and a lost signing key.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,38 +10,41 @@ use crate::note::Note;
 
 const RESTORE: &str = "proliferate restore v1";
 
-/// The statement that the ledger was rolled back to an earlier size by a restore. It stands in the notes of the first
-/// record after the restore, a `system` event whose target is [`Restore::TARGET`], signed by the key in force: whoever
-/// can write to the database alone cannot explain lost records with it.
+/// The statement that a restore rolled the ledger back to an earlier size. It is stored in the notes of the
+/// first record after the restore, a `system` event whose target is [`Restore::TARGET`], and is signed by the
+/// key in force. Somebody who can only write to the database therefore cannot use it to explain missing
+/// records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
-    /// How many records the backup had, and their root.
+    /// The number of records in the backup.
     pub size: u64,
+    /// The Merkle root over these records.
     pub root: Hash,
-    /// The size of the newest checkpoint from before: those of more than `size` records are of what was rolled back.
+    /// The size of the newest checkpoint before the restore. Checkpoints of more than `size` records, up to
+    /// this size, cover records that were rolled back.
     pub newest: u64,
     note: Note,
 }
 
 impl Restore {
-    /// The target's name and operation of the event that carries it.
+    /// Name and operation of the target of the event that carries the statement.
     pub const TARGET: (&'static str, &'static str) = ("database", "restore");
 
-    /// The text for the event's notes.
+    /// Returns the signed text for the event's notes.
     pub fn sign(key: &SigningKey, size: u64, root: &Hash, newest: u64) -> String {
         let text = format!("{RESTORE}\n{size}\n{}\n{newest}\n", STANDARD.encode(root.as_bytes()));
         Note::sign(text, &[key]).to_string()
     }
 
-    /// Reads the text; who signed it is asked by [`Restore::is_signed_by`].
+    /// Parses the text without checking its signature; see [`Restore::is_signed_by`].
     pub fn parse(text: &str) -> Option<Self> {
         let (note, rest) = Note::read(text)?;
         let mut lines = note.text.lines();
         let (title, size, root, newest) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
         let root: [u8; 32] = STANDARD.decode(root).ok()?.try_into().ok()?;
-        let whole = rest.is_empty() && lines.next().is_none() && title == RESTORE;
+        let well_formed = rest.is_empty() && lines.next().is_none() && title == RESTORE;
         let (size, newest) = (size.parse().ok()?, newest.parse().ok()?);
-        whole.then(|| Self { size, root: Hash::from_bytes(root), newest, note: note.clone() })
+        well_formed.then(|| Self { size, root: Hash::from_bytes(root), newest, note: note.clone() })
     }
 
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
@@ -49,12 +52,13 @@ impl Restore {
     }
 }
 
-/// The statement that the signing key was lost and another one signs from here on. Nobody could sign it with the lost
-/// key, so a verifier who has the one key proves nothing of what the other signed. It stands in the notes of a `system`
-/// event whose target is [`LostKey::TARGET`]: the public key in its one line.
+/// The statement that the signing key was lost and that another key signs from here on. It cannot be signed
+/// with the lost key, so a verifier who holds one of the two keys cannot verify what the other signed. It is
+/// stored in the notes of a `system` event whose target is [`LostKey::TARGET`]; the notes are the new public
+/// key.
 pub struct LostKey;
 
 impl LostKey {
-    /// The target's name and operation of the event that carries it.
+    /// Name and operation of the target of the event that carries the statement.
     pub const TARGET: (&'static str, &'static str) = ("audit_signing_key", "replace_lost");
 }

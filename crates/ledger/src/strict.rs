@@ -1,7 +1,7 @@
-//! Refuses JSON that two readers may understand differently, before anything is hashed or decided on it.
+//! Rejects JSON that two parsers may understand differently, before anything is hashed or decided.
 //!
-//! `serde_json` keeps the last of two equal keys and rounds large numbers: two different requests would then
-//! have one hash, and a check could look at one value while the effect uses another.
+//! `serde_json` keeps the last of two equal keys and rounds large numbers. Two different requests would then
+//! have the same hash, and a check could read one value while the effect uses another.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use crate::number::Decimal;
 
-/// The largest integer that every JSON reader keeps exactly: 2^53 − 1.
+/// The largest integer that every JSON parser represents exactly: 2^53 − 1.
 pub(crate) const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 const MAX_SAFE_DOUBLE: f64 = 9_007_199_254_740_991.0;
-/// From here on numbers are written with an exponent, and no longer look like integers.
-const WITH_EXPONENT: f64 = 1e21;
+/// From here on, canonical JSON writes numbers with an exponent, so they no longer look like integers.
+const MIN_EXPONENT_NOTATION: f64 = 1e21;
 
-/// Why a body is refused; the text is safe to show, it never repeats a value.
+/// Why a body is rejected. The message is safe to show, because it never repeats a value of the body.
 #[derive(Debug, thiserror::Error)]
 pub enum StrictError {
     #[error("not valid JSON: {0}")]
     Invalid(#[from] serde_json::Error),
-    #[error("not safe to read: the number at byte {at} is beyond ±(2^53−1); send it as a string")]
+    #[error("the number at byte {at} is beyond ±(2^53−1), where JSON parsers round; send it as a string")]
     UnsafeInteger { at: usize },
 }
 
@@ -37,8 +37,8 @@ pub fn check(body: &[u8]) -> Result<(), StrictError> {
     }
 }
 
-/// Reads what [`check`] accepts. Minus zero becomes zero, since the two are written alike and would share a hash
-/// while a tool could tell them apart.
+/// Parses what [`check`] accepts. Minus zero becomes zero: both have the same canonical form and thus the
+/// same hash, but a tool could tell them apart.
 pub fn parse(body: &[u8]) -> Result<Value, StrictError> {
     check(body)?;
     let mut value = serde_json::from_slice(body)?;
@@ -55,7 +55,7 @@ fn drop_minus_zero(value: &mut Value) {
     }
 }
 
-/// Walks a value without keeping it, and fails on the second of two equal keys.
+/// Walks a value without storing it, and fails on a duplicate key.
 struct UniqueKeys;
 
 impl<'de> DeserializeSeed<'de> for UniqueKeys {
@@ -105,8 +105,8 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// The position of the first number that cannot be kept exactly. Reads the text itself: once parsed, an
-/// integer beyond 64 bits looks like any other float. `body` is known to be valid JSON.
+/// The offset of the first number that a double cannot represent exactly. Scans the text, because after
+/// parsing an integer beyond 64 bits looks like any other float. `body` must be valid JSON.
 fn first_unsafe_integer(body: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at < body.len() {
@@ -125,7 +125,7 @@ fn first_unsafe_integer(body: &[u8]) -> Option<usize> {
     None
 }
 
-/// The position after the closing quote of the string that begins at `start`.
+/// The offset after the closing quote of the string that starts at `start`.
 fn string_end(body: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < body.len() && body[at] != b'"' {
@@ -138,9 +138,10 @@ fn is_number_byte(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
 }
 
-/// Beyond 2^53 a double is a whole number that its neighbours are rounded to. However it is spelled, what our canonical
-/// form would write as an integer is held to what an integer promises; what is larger still must be the decimal that its
-/// double stands for, or two numbers would be one.
+/// Beyond 2^53, neighbouring integers are rounded to the same double. A number that the canonical form would
+/// write as an integer must therefore be within the safe range, in whatever notation it is sent. A larger
+/// number must be exactly the decimal that its double prints as; otherwise two numbers would have the same
+/// hash.
 fn is_safe(number: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(number.strip_prefix(b"-").unwrap_or(number)) else { return false };
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -148,7 +149,8 @@ fn is_safe(number: &[u8]) -> bool {
     }
     let Ok(double) = text.parse::<f64>() else { return false };
     double <= MAX_SAFE_DOUBLE
-        || (double >= WITH_EXPONENT && Decimal::of(text) == Decimal::of(&Value::from(double).to_string()))
+        || (double >= MIN_EXPONENT_NOTATION
+            && Decimal::parse(text) == Decimal::parse(&Value::from(double).to_string()))
 }
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
     use crate::{canonical, payload_hash};
 
-    /// Values with the pieces that canonical forms trip over.
+    /// Values that contain what canonicalization commonly gets wrong.
     fn values() -> impl Strategy<Value = Value> {
         let texts = prop_oneof![
             "[a-c\\PC]{0,4}",
@@ -172,7 +174,7 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             (-(1_i64 << 53) + 1..1 << 53).prop_map(Value::from),
             any::<f64>()
-                .prop_filter("safe", |f| f.abs() <= MAX_SAFE_DOUBLE || f.abs() >= WITH_EXPONENT)
+                .prop_filter("safe", |f| f.abs() <= MAX_SAFE_DOUBLE || f.abs() >= MIN_EXPONENT_NOTATION)
                 .prop_map(Value::from),
             texts.clone().prop_map(Value::from),
         ];
@@ -185,13 +187,13 @@ mod tests {
         })
     }
 
-    /// The value as the reader gives it: whole floats and integers are one number.
-    fn settled(value: &Value) -> Value {
+    /// The value as `parse` returns it: floats without a fraction and integers are the same number.
+    fn normalize(value: &Value) -> Value {
         parse(canonical(value).unwrap().as_bytes()).unwrap()
     }
 
-    /// A neighbour that a careless form could confuse with the value.
-    fn nudge(value: Value, seed: u64) -> Value {
+    /// A similar value that a careless canonical form could confuse with `value`.
+    fn similar_value(value: Value, seed: u64) -> Value {
         match value {
             Value::String(text) if seed.is_multiple_of(3) => {
                 text.parse::<i32>().map_or(Value::Null, Value::from)
@@ -202,13 +204,15 @@ mod tests {
                 items.reverse();
                 Value::Array(items)
             }
-            Value::Object(map) => map.into_iter().map(|(key, value)| (key, nudge(value, seed / 2))).collect(),
+            Value::Object(map) => {
+                map.into_iter().map(|(key, value)| (key, similar_value(value, seed / 2))).collect()
+            }
             other => Value::String(other.to_string()),
         }
     }
 
     #[test]
-    fn minus_zero_is_zero_and_what_is_too_large_is_refused() {
+    fn minus_zero_becomes_zero_and_overflow_is_rejected() {
         assert_eq!(parse(b"[-0,-0.0,-0e9]").unwrap(), json!([0, 0, 0]));
         for text in ["1e400", "-1e400", "NaN", "Infinity"] {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_one_thing_passes() {
+    fn unambiguous_json_is_accepted() {
         for text in [
             "{}",
             "[1,-1,0]",
@@ -245,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_keys_are_refused_however_they_are_spelled() {
+    fn duplicate_keys_are_rejected_in_any_escaping() {
         for text in [r#"{"a":1,"a":1}"#, r#"{"a":1,"\u0061":2}"#, r#"[{"x":{"k":1,"k":null}}]"#] {
             assert!(verdict(text).contains("same key twice"), "{text}: {}", verdict(text));
         }
     }
 
     #[test]
-    fn integers_that_a_reader_would_round_are_refused_in_every_spelling() {
+    fn unsafe_integers_are_rejected_in_every_notation() {
         for text in [
             "9007199254740992",
             "[-9007199254740993]",
@@ -265,7 +269,7 @@ mod tests {
             "9007199254740992.5",
             "1e16",
             "1234567890123456789.0",
-            // Not the decimal that its double is written as, which is 1e+30.
+            // Its double is printed as 1e+30.
             "1000000000000000019884624838656.0",
             "1.00000000000000000000001e30",
         ] {
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_json_is_refused_without_repeating_it() {
+    fn malformed_json_is_rejected_without_echoing_it() {
         for text in ["", "{", "[1,]", "1 2", "\"\u{1}\"", r#""\ud800""#, &"[".repeat(200)] {
             assert!(verdict(text).starts_with("not valid JSON"), "{text}");
         }
@@ -283,29 +287,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = check(&bytes);
         }
 
         #[test]
-        fn what_is_read_has_a_canonical_text_that_means_the_same(value in values()) {
+        fn canonical_form_round_trips(value in values()) {
             let text = canonical(&value).unwrap();
             prop_assert_eq!(&canonical(&parse(text.as_bytes()).unwrap()).unwrap(), &text);
             let spread = serde_json::to_string_pretty(&value).unwrap();
             prop_assert_eq!(canonical(&parse(spread.as_bytes()).unwrap()).unwrap(), text);
         }
 
-        /// Only white space, order and spelling may differ between two texts of one hash.
+        /// Two texts with the same hash may differ only in white space, key order and escaping.
         #[test]
         fn different_requests_have_different_hashes(a in values(), b in values(), seed in any::<u64>()) {
-            let (a, b) = (settled(&a), settled(&b));
+            let (a, b) = (normalize(&a), normalize(&b));
             prop_assert_eq!(payload_hash(&json!([a])) == payload_hash(&json!([b])), a == b);
-            let near = nudge(a.clone(), seed);
-            prop_assert_eq!(payload_hash(&json!([a])) == payload_hash(&json!([near])), a == near);
+            let similar = similar_value(a.clone(), seed);
+            prop_assert_eq!(payload_hash(&json!([a])) == payload_hash(&json!([similar])), a == similar);
         }
 
         #[test]
-        fn integers_pass_exactly_when_a_double_keeps_them(n in any::<i64>()) {
+        fn integers_are_accepted_exactly_within_the_safe_range(n in any::<i64>()) {
             prop_assert_eq!(check(n.to_string().as_bytes()).is_ok(), n.unsigned_abs() <= MAX_SAFE_INTEGER);
         }
     }

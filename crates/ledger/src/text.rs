@@ -1,4 +1,4 @@
-//! Text of a limited length: the contract gives every field of an event a limit, and the type holds it.
+//! Text of limited length. The contract limits every field of an event, and this type enforces it.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 pub struct Text<const MIN: usize, const MAX: usize>(String);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a text of {min} to {max} characters is needed, and this one has {found}")]
+#[error("expected a text of {min} to {max} characters, found {found}")]
 pub struct TextError {
     min: usize,
     max: usize,
@@ -19,7 +19,7 @@ pub struct TextError {
 impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
     pub fn new(text: impl Into<String>) -> Result<Self, TextError> {
         let text = text.into();
-        // Characters are counted only where bytes do not decide it: most texts are far from their limits.
+        // Count characters only if the byte length does not decide; most texts are far from their limits.
         let found =
             if text.len() <= MAX && text.len() >= MIN * 4 { text.len() } else { text.chars().count() };
         if (MIN..=MAX).contains(&found) {
@@ -29,8 +29,8 @@ impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
         }
     }
 
-    /// Brings a text within the limits: cut, or filled up with dots. For names that must never be the reason why an
-    /// event is not written.
+    /// Truncates the text, or pads it with dots, to fit the limits. For names that must never keep an event
+    /// from being written.
     pub fn fit(text: &str) -> Self {
         let cut = text.chars().take(MAX);
         let missing = MIN.saturating_sub(text.chars().count());
@@ -43,7 +43,7 @@ impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
 }
 
 impl<const MAX: usize> Text<0, MAX> {
-    /// Takes what fits, and marks what it left out.
+    /// Truncates the text to the limit and marks the cut with `…`.
     pub fn cut(text: &str) -> Self {
         match text.char_indices().nth(MAX) {
             None => Self(text.to_owned()),
@@ -69,29 +69,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_are_in_characters() {
+    fn limits_count_characters_not_bytes() {
         assert!(Text::<3, 5>::new("ab").is_err());
         assert!(Text::<3, 5>::new("äöü").is_ok());
         assert!(Text::<3, 5>::new("äöüäö").is_ok());
         assert_eq!(
             Text::<3, 5>::new("abcdef").unwrap_err().to_string(),
-            "a text of 3 to 5 characters is needed, and this one has 6"
+            "expected a text of 3 to 5 characters, found 6"
         );
         assert!(Text::<3, 5>::new("ää").is_err());
     }
 
     #[test]
-    fn fitting_keeps_both_limits() {
-        for (text, fitting) in [("", "..."), ("ä", "ä.."), ("äöü", "äöü"), ("äöüäöü", "äöüäö")]
+    fn fit_keeps_both_limits() {
+        for (text, expected) in [("", "..."), ("ä", "ä.."), ("äöü", "äöü"), ("äöüäöü", "äöüäö")]
         {
             let made = Text::<3, 5>::fit(text);
-            assert_eq!(made.as_str(), fitting);
+            assert_eq!(made.as_str(), expected);
             assert!(Text::<3, 5>::new(made.as_str()).is_ok());
         }
     }
 
     #[test]
-    fn cutting_keeps_the_limit_and_shows_itself() {
+    fn cut_keeps_the_limit_and_marks_the_cut() {
         assert_eq!(Text::<0, 4>::cut("äöüä").as_str(), "äöüä");
         assert_eq!(Text::<0, 4>::cut("äöüäö").as_str(), "äöü…");
         assert_eq!(Text::<0, 4>::cut("").as_str(), "");

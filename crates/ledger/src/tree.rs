@@ -1,20 +1,19 @@
-//! The Merkle tree of RFC 6962 over the hashes of all events, in ledger order, and the proofs it gives.
+//! The Merkle tree of RFC 6962 over the hashes of all events, in ledger order, and its proofs.
 //!
-//! A root fixes every event before it; a proof shows that an event is under a root, or that one root continues
-//! another, without showing the other events.
+//! A root commits to every event before it. A proof shows that an event is included under a root, or that one
+//! root extends another, without revealing the other events.
 
 use crate::hash::{Hash, hash_parts, sha256};
 
-/// A tree that only grows: it keeps one hash for each full subtree, not the leaves.
+/// An append-only tree. It stores one hash per full subtree instead of the leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     size: u64,
-    /// The full subtrees from the largest to the smallest: one for each bit of `size`.
+    /// Roots of the full subtrees, largest first: one for each set bit of `size`.
     peaks: Vec<Hash>,
 }
 
 impl Tree {
-    /// Adds the next event's hash.
     pub fn push(&mut self, event: &Hash) {
         self.push_leaf(leaf(event.as_bytes()));
     }
@@ -46,12 +45,12 @@ impl Extend<Hash> for Tree {
     }
 }
 
-/// The path from the event at `index` to the root of all `events`; none if there is no such event.
+/// The audit path from the event at `index` to the root of all `events`, or `None` if there is no such event.
 pub fn prove_inclusion(events: &[Hash], index: usize) -> Option<Vec<Hash>> {
     (index < events.len()).then(|| path(events, index))
 }
 
-/// What shows that the tree of the first `old` events grew into the tree of all; none if `old` is too large.
+/// Proves that the tree of all events extends the tree of the first `old` ones; `None` if `old` is too large.
 pub fn prove_consistency(events: &[Hash], old: usize) -> Option<Vec<Hash>> {
     match old {
         0 => Some(Vec::new()),
@@ -60,12 +59,12 @@ pub fn prove_consistency(events: &[Hash], old: usize) -> Option<Vec<Hash>> {
     }
 }
 
-/// Whether `proof` shows that `event` is at `index` of the tree with this size and root.
+/// Whether `proof` shows that `event` is at `index` in the tree with this size and root.
 pub fn verify_inclusion(event: &Hash, index: u64, size: u64, root: &Hash, proof: &[Hash]) -> bool {
     leaf_is_included(leaf(event.as_bytes()), index, size, root, proof)
 }
 
-/// Whether `proof` shows that the new tree begins with the old one.
+/// Whether `proof` shows that the new tree extends the old one.
 pub fn verify_consistency(old: (u64, &Hash), new: (u64, &Hash), proof: &[Hash]) -> bool {
     let ((old_size, old_root), (new_size, new_root)) = (old, new);
     if old_size > new_size || old_size == 0 || old_size == new_size {
@@ -73,7 +72,7 @@ pub fn verify_consistency(old: (u64, &Hash), new: (u64, &Hash), proof: &[Hash]) 
         let same = old_size != new_size || old_root == new_root;
         return old_size <= new_size && empty && same && proof.is_empty();
     }
-    // A full old tree is itself the first node, and is then not repeated in the proof.
+    // If the old tree is full, its root is the first node, and the proof does not repeat it.
     let (first, rest) = match proof.split_first() {
         _ if old_size.is_power_of_two() => (*old_root, proof),
         Some((first, rest)) => (*first, rest),
@@ -174,9 +173,9 @@ mod tests {
 
     use super::*;
 
-    /// The leaves and roots that are published with Certificate Transparency.
+    /// Test vectors published with Certificate Transparency.
     #[test]
-    fn the_published_roots() {
+    fn matches_certificate_transparency_test_vectors() {
         let leaves = [
             "",
             "00",
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_of_every_small_tree_can_be_proved() {
+    fn inclusion_proofs_hold_for_all_small_trees() {
         for size in 1..40 {
             let events = events(size);
             let root = root_of(&events);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_small_tree_continues_every_smaller_one() {
+    fn consistency_proofs_hold_for_all_small_trees() {
         for size in 0..34 {
             let events = events(size);
             let root = root_of(&events);
@@ -254,9 +253,9 @@ mod tests {
     }
 
     proptest! {
-        /// The published negative cases in general: any other proof, size or index is refused.
+        /// Generalizes the published negative test vectors: any other proof, size or index is rejected.
         #[test]
-        fn a_changed_proof_proves_nothing(size in 2_u64..200, at in any::<u64>(), which in any::<usize>(), bit in 0..256_usize) {
+        fn a_changed_proof_is_rejected(size in 2_u64..200, at in any::<u64>(), which in any::<usize>(), bit in 0..256_usize) {
             let events = events(size);
             let (root, index) = (root_of(&events), usize::try_from(at % size).unwrap());
             let mut proof = prove_inclusion(&events, index).unwrap();

@@ -1,8 +1,9 @@
-//! Cuts a value to a size and leaves valid JSON that says what is missing.
+//! Truncates JSON values to a size; the result is valid JSON that says what is missing.
 
 use serde_json::{Map, Value, json};
 
-/// `value` if its JSON has at most `limit` bytes; else its first items or fields that fit, and how many do not.
+/// Returns `value` if its JSON has at most `limit` bytes, else the first items or fields that fit and the
+/// number of those left out.
 pub fn truncate(value: Value, limit: usize) -> Value {
     let size = length(&value);
     if size <= limit {
@@ -11,20 +12,20 @@ pub fn truncate(value: Value, limit: usize) -> Value {
     match value {
         Value::Array(items) => {
             let omitted = |kept: usize| format!("{} more items", items.len() - kept);
-            let around = |kept| {
+            let overhead = |kept| {
                 length(
                     &json!({"_truncated": true, "_originalSize": size, "items": [], "_omitted": omitted(kept)}),
                 )
             };
-            let kept = fitting(items.iter().map(length), around, false, limit);
+            let kept = count_fitting(items.iter().map(length), overhead, false, limit);
             json!({"_truncated": true, "_originalSize": size, "items": items[..kept], "_omitted": omitted(kept)})
         }
         Value::Object(entries) => {
             let note = |kept: usize| json!({"_truncated": true, "_originalSize": size, "_omittedKeys": entries.len() - kept});
             let lengths = entries.iter().map(|(key, value)| length(&json!(key)) + 1 + length(value));
-            let kept = fitting(lengths, |kept| length(&note(kept)), true, limit);
+            let kept = count_fitting(lengths, |kept| length(&note(kept)), true, limit);
             let mut cut: Map<_, _> = entries.clone().into_iter().take(kept).collect();
-            // Ours come last: a field of the same name must not hide that something is missing.
+            // Insert our fields last: a field of the same name must not hide that something is missing.
             if let Value::Object(note) = note(kept) {
                 cut.extend(note);
             }
@@ -34,11 +35,11 @@ pub fn truncate(value: Value, limit: usize) -> Value {
     }
 }
 
-/// How many parts fit into `limit` with what stands around them. Each part but the first costs a comma; so does
-/// the first where something stands before it.
-fn fitting(
+/// How many parts fit into `limit` together with the text around them. Every part except the first needs a
+/// comma; the first needs one if `first_has_comma`.
+fn count_fitting(
     lengths: impl Iterator<Item = usize>,
-    around: impl Fn(usize) -> usize,
+    overhead: impl Fn(usize) -> usize,
     first_has_comma: bool,
     limit: usize,
 ) -> usize {
@@ -46,7 +47,7 @@ fn fitting(
     let mut kept = 0;
     for length in lengths {
         used += length + usize::from(kept > 0 || first_has_comma);
-        if used + around(kept + 1) > limit {
+        if used + overhead(kept + 1) > limit {
             break;
         }
         kept += 1;
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vectors_of_the_wire() {
+    fn truncates_as_the_wire_format_specifies() {
         let items = json!(vec!["aaaaaaaaaa"; 40]);
         let expected = json!({"_truncated": true, "_originalSize": 521, "items": vec!["aaaaaaaaaa"; 5], "_omitted": "35 more items"});
         assert_eq!(truncate(items, 150), expected);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_of_that_name_hides_nothing() {
+    fn a_field_named_truncated_does_not_hide_the_marker() {
         let value = json!({"_truncated": false, "_omittedKeys": 0, "x": "x".repeat(200)});
         let cut = truncate(value, 100);
         assert_eq!((&cut["_truncated"], &cut["_omittedKeys"]), (&json!(true), &json!(1)));
@@ -91,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_result_fits_and_what_fitted_is_unchanged(lengths in proptest::collection::vec(0_usize..60, 0..40), limit in 100_usize..800) {
+        fn result_fits_and_small_values_are_unchanged(lengths in proptest::collection::vec(0_usize..60, 0..40), limit in 100_usize..800) {
             let items: Vec<_> = lengths.iter().map(|length| "é".repeat(*length)).collect();
             let object: Map<_, _> = items.iter().enumerate().map(|(at, item)| (format!("k{at}"), json!(item))).collect();
             for value in [json!(items), Value::Object(object)] {

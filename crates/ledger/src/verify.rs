@@ -1,7 +1,8 @@
-//! Verifies an export without the gateway: line after line, in constant memory, against checkpoints held elsewhere.
+//! Verifies an export without the gateway: line by line, in constant memory, against checkpoints held
+//! elsewhere.
 //!
-//! The chain shows what was changed, moved, added or taken out by someone who did not compute it anew. Whoever
-//! computes it anew is found by a checkpoint, and whoever signs another checkpoint by the key.
+//! The hash chain reveals records that were changed, moved, added or removed. An attacker who recomputes the
+//! chain is detected by a checkpoint, and one who signs a new checkpoint by the key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,135 +21,139 @@ mod restores;
 
 use keys::Keys;
 use restores::Restores;
-pub use restores::RolledBack;
+pub use restores::Rollback;
 
 /// Takes the lines of an export in order; see [`Verifier::push`] and [`Verifier::finish`].
 #[derive(Debug)]
 pub struct Verifier {
     key: Option<PublicKey>,
-    /// By size, the smallest first; those before `compared` were compared with the records so far.
-    checkpoints: Vec<Held>,
+    /// Sorted by size. Those before index `compared` were already compared with the records read so far.
+    checkpoints: Vec<ExpectedCheckpoint>,
     compared: usize,
-    /// The size of the last checkpoint that agrees.
-    agreed: u64,
+    /// The size of the last checkpoint that matched.
+    last_match: u64,
     tree: Tree,
     heads: HashMap<Chain, Head>,
     keys: Keys,
     restores: Restores,
-    /// Kept from line to line for its memory.
-    rewritten: Vec<u8>,
+    /// A buffer that is reused for every line.
+    buffer: Vec<u8>,
 }
 
-/// A checkpoint to compare with.
+/// A checkpoint with which the records are compared.
 #[derive(Debug)]
-struct Held {
+struct ExpectedCheckpoint {
     checkpoint: Checkpoint,
-    /// It may be of records that a restore rolled back since.
-    may_be_older: bool,
+    /// Whether it may cover records that a later restore rolled back.
+    may_be_rolled_back: bool,
 }
 
-/// The first thing that is wrong. Positions count from 0 in ledger order, as `position` in the records does.
+/// The first fault found. Positions count from 0 in ledger order, like `position` in the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This record, or what should stand here.
+    /// The record at `position` is wrong or missing.
     Record { position: u64, event_id: Option<String>, problem: RecordProblem },
-    /// The records agree with each other but not with a checkpoint: one from `from` to before `to` is not the original.
+    /// The records are consistent with each other but not with a checkpoint: at least one record in
+    /// `from..to` was changed.
     Rewritten { from: u64, to: u64 },
-    /// A checkpoint speaks of more records than there are.
+    /// A checkpoint covers more records than there are.
     Truncated { records: u64, checkpoint: u64 },
-    /// A checkpoint was not signed by the key that was in force at its size.
+    /// A checkpoint is not signed by the key in force at its size.
     Signature { checkpoint: u64 },
-    /// The key that was given never signed for this ledger.
+    /// The given key never signed for this ledger.
     Key,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordProblem {
-    #[error("is not a record of a ledger")]
+    #[error("is not a ledger record")]
     Unreadable,
-    #[error("says it is record {0}: records are missing, added or moved here")]
+    #[error("says that it is record {0}: records were removed, added or moved here")]
     Position(u64),
     #[error("does not follow the record before it in its chain")]
     Chain,
-    #[error("does not have the hash it says: it was changed")]
+    #[error("does not match its hash: it was changed")]
     Hash,
-    #[error("is not written in the one form that records have")]
+    #[error("is not in canonical form")]
     Form,
-    #[error("changes the signing key without the signatures of the present and the next key")]
+    #[error("changes the signing key without the signatures of both the old and the new key")]
     KeyChange,
 }
 
-/// What was verified, and what could not be.
+/// What was verified, and what could not be proven.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub records: u64,
     pub chains: usize,
     pub root: Hash,
-    /// How many checkpoints agree.
+    /// How many checkpoints match the records.
     pub checkpoints: usize,
-    /// Checkpoints that do not, because a restore rolled back what they are of.
-    pub rolled_back: Vec<RolledBack>,
-    pub unproven: Vec<Unproven>,
+    /// Checkpoints that do not match, because a restore rolled back the records they cover.
+    pub rolled_back: Vec<Rollback>,
+    pub unproven: Vec<UnprovenClaim>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unproven {
+pub enum UnprovenClaim {
     #[error(
-        "no checkpoint was given: a ledger that lost its last records, or was written anew, looks the same"
+        "no checkpoint was given: a ledger that was rewritten or lost its last records would look the same"
     )]
     Completeness,
     #[error(
-        "records from {from} on are newer than the newest checkpoint: more of them may have been taken away"
+        "records from {from} on are newer than the newest checkpoint: further records may have been removed"
     )]
     Tail { from: u64 },
-    #[error("no key was given: who signed the checkpoints is unproven")]
+    #[error("no public key was given: it is unproven who signed the checkpoints")]
     Signer,
     #[error(
-        "the signing key was lost and replaced at record {record}: who signed the checkpoints of the other key is unproven"
+        "the signing key was lost and replaced at record {record}: the signatures of the other key are unproven"
     )]
     LostKey { record: u64 },
 }
 
-/// The event's id where it could be read, and what is wrong with it.
+/// The event's id, if it could be parsed, and what is wrong with the record.
 type Problem = (Option<String>, RecordProblem);
 
 impl Verifier {
-    /// `checkpoints` should come from where the ledger's owner cannot write, and `key` from the owner in person.
-    /// They stand in the order in which they were made.
+    /// `checkpoints` must be in the order in which they were made. They should come from a place where the
+    /// ledger's owner cannot write, and `key` from the owner in person.
     pub fn new(checkpoints: Vec<Checkpoint>, key: Option<PublicKey>) -> Self {
-        // Sizes only grow, but for a restore: those before the last step back may be of what it rolled back. Where
-        // there is no such step, nothing tells which side of a restore they are from.
-        let steps = checkpoints.windows(2).rposition(|pair| matches!(pair, [a, b] if b.size < a.size));
-        let held =
-            |(place, checkpoint)| Held { checkpoint, may_be_older: steps.is_none_or(|step| place <= step) };
+        // Sizes decrease only after a restore, so a restore may have rolled back the checkpoints before the
+        // last decrease. If sizes never decrease, we cannot tell on which side of a restore a checkpoint is.
+        let decrease = checkpoints.windows(2).rposition(|pair| matches!(pair, [a, b] if b.size < a.size));
+        let held = |(place, checkpoint)| ExpectedCheckpoint {
+            checkpoint,
+            may_be_rolled_back: decrease.is_none_or(|last| place <= last),
+        };
         let mut checkpoints: Vec<_> = checkpoints.into_iter().enumerate().map(held).collect();
         checkpoints.sort_by_key(|held| held.checkpoint.size);
         Self {
             key,
             checkpoints,
             compared: 0,
-            agreed: 0,
+            last_match: 0,
             tree: Tree::default(),
             heads: HashMap::new(),
             keys: Keys::default(),
             restores: Restores::default(),
-            rewritten: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
-    /// Adds checkpoints that no restore may have rolled back: those that the database itself has. Before the first line.
-    pub fn add_present(&mut self, checkpoints: impl IntoIterator<Item = Checkpoint>) {
-        let held = |checkpoint| Held { checkpoint, may_be_older: false };
+    /// Adds checkpoints that no restore can have rolled back, such as those in the database itself. Call it
+    /// before the first line.
+    pub fn add_current(&mut self, checkpoints: impl IntoIterator<Item = Checkpoint>) {
+        let held = |checkpoint| ExpectedCheckpoint { checkpoint, may_be_rolled_back: false };
         self.checkpoints.extend(checkpoints.into_iter().map(held));
         self.checkpoints.sort_by_key(|held| held.checkpoint.size);
     }
 
-    /// Takes the next line, without its line end. After a fault nothing more can be learned.
+    /// Verifies the next line, without its newline. After a fault the verifier must not be used any more.
     pub fn push(&mut self, line: &[u8]) -> Result<(), Fault> {
         self.push_event(line).map(drop)
     }
 
-    /// The same, and returns the event of the line.
+    /// Like [`Verifier::push`], and returns the event of the line.
     pub fn push_event(&mut self, line: &[u8]) -> Result<Event, Fault> {
         self.compare_checkpoints()?;
         let position = self.tree.size();
@@ -160,12 +165,12 @@ impl Verifier {
         Ok(event)
     }
 
-    /// Where the chains end so far.
+    /// The heads of the chains after the lines so far.
     pub fn heads(&self) -> impl Iterator<Item = (&Chain, &Head)> {
         self.heads.iter()
     }
 
-    /// Says what was verified once all lines were taken.
+    /// Returns the report after the last line.
     pub fn finish(mut self) -> Result<Report, Fault> {
         self.compare_checkpoints()?;
         let records = self.tree.size();
@@ -183,18 +188,20 @@ impl Verifier {
         let rolled_back = self.restores.finish();
         let older: usize = rolled_back.iter().map(|restore| restore.checkpoints.len()).sum();
         match self.checkpoints.len() - older {
-            0 => unproven.insert(0, Unproven::Completeness),
-            _ if self.agreed < records => unproven.insert(0, Unproven::Tail { from: self.agreed }),
+            0 => unproven.insert(0, UnprovenClaim::Completeness),
+            _ if self.last_match < records => {
+                unproven.insert(0, UnprovenClaim::Tail { from: self.last_match });
+            }
             _ => {}
         }
         if self.key.is_none() {
-            unproven.push(Unproven::Signer);
+            unproven.push(UnprovenClaim::Signer);
         }
         let (chains, checkpoints) = (self.heads.len(), self.checkpoints.len() - older);
         Ok(Report { records, chains, root: self.tree.root(), checkpoints, rolled_back, unproven })
     }
 
-    /// Reads a line and advances its chain.
+    /// Parses a line and advances its chain.
     fn read(&mut self, bytes: &[u8]) -> Result<(Hash, Event), Problem> {
         let unreadable = || (None, RecordProblem::Unreadable);
         let line = if bytes.len() > MAX_LINE { None } else { Line::parse(bytes) };
@@ -213,7 +220,7 @@ impl Verifier {
         }
         if !self.heads.contains_key(chain) {
             let new = Chain::new(chain).map_err(|_| RecordProblem::Unreadable)?;
-            // Nothing is before the first record; `check` adds one to the number of the last.
+            // A new chain has no records: adding one to `u64::MAX` wraps to the first sequence number, 0.
             let nothing = Head { sequence: u64::MAX, hash: new.genesis() };
             self.heads.insert(new, nothing);
         }
@@ -225,16 +232,16 @@ impl Verifier {
         if hash.as_bytes() != computed.digits() {
             return Err(RecordProblem::Hash);
         }
-        self.rewritten.clear();
-        let written = serde_json::to_writer(&mut self.rewritten, event);
-        if written.is_err() || self.rewritten != record.as_bytes() {
+        self.buffer.clear();
+        let written = serde_json::to_writer(&mut self.buffer, event);
+        if written.is_err() || self.buffer != record.as_bytes() {
             return Err(RecordProblem::Form);
         }
         *head = Head { sequence, hash: computed };
         Ok(computed)
     }
 
-    /// Compares the tree with the checkpoints of its present size.
+    /// Compares the tree with the checkpoints of its current size.
     fn compare_checkpoints(&mut self) -> Result<(), Fault> {
         while let Some(held) = self.checkpoints.get(self.compared) {
             let size = held.checkpoint.size;
@@ -242,33 +249,33 @@ impl Verifier {
                 break;
             }
             if held.checkpoint.root == self.tree.root() {
-                self.agreed = size;
+                self.last_match = size;
             } else {
-                self.restores.explain(held, Fault::Rewritten { from: self.agreed, to: size })?;
+                self.restores.explain(held, Fault::Rewritten { from: self.last_match, to: size })?;
             }
             self.compared += 1;
         }
         Ok(())
     }
 
-    /// A restore speaks of exactly the records before it.
+    /// Remembers a restore if its statement matches exactly the records before it.
     fn note_restore(&mut self, position: u64, event: &Event) {
         if !is_about(event, Restore::TARGET) {
             return;
         }
-        let said = event.notes.as_ref().and_then(|notes| Restore::parse(notes.as_str()));
-        let fits = |said: &Restore| said.size == position && said.root == self.tree.root();
-        if let Some(said) = said.filter(fits) {
-            self.restores.note(position, said, event);
+        let statement = event.notes.as_ref().and_then(|notes| Restore::parse(notes.as_str()));
+        let fits = |statement: &Restore| statement.size == position && statement.root == self.tree.root();
+        if let Some(statement) = statement.filter(fits) {
+            self.restores.note(position, statement, event);
         }
     }
 
     fn note_key(&mut self, position: u64, event: &Event) -> Result<(), Fault> {
-        let said = event.notes.as_ref().map(Text::as_str).unwrap_or_default();
+        let notes = event.notes.as_ref().map(Text::as_str).unwrap_or_default();
         let fits = if is_about(event, KeyChange::TARGET) {
-            KeyChange::verify(said).is_some_and(|change| self.keys.change(position, change))
+            KeyChange::verify(notes).is_some_and(|change| self.keys.change(position, change))
         } else if is_about(event, LostKey::TARGET) {
-            said.parse().is_ok_and(|key| self.keys.replace_lost(position, key))
+            notes.parse().is_ok_and(|key| self.keys.replace_lost(position, key))
         } else {
             true
         };
@@ -289,7 +296,8 @@ fn is_about(event: &Event, (name, operation): (&str, &str)) -> bool {
 }
 
 impl Fault {
-    /// The first record that is not as it was, as far as it can be known; none if it is not about records.
+    /// The first record that is not original, as far as that is known; `None` if the fault is not about
+    /// records.
     pub fn first_bad_record(&self) -> Option<u64> {
         match self {
             Self::Record { position, .. } => Some(*position),
@@ -309,19 +317,24 @@ impl fmt::Display for Fault {
             Self::Record { position, event_id: None, problem } => write!(f, "record {position} {problem}"),
             Self::Rewritten { from, to } => write!(
                 f,
-                "the ledger was written anew: the checkpoint of {to} records does not agree, and the first record \
-                 that differs is one of {from} to {}",
+                "the ledger was rewritten: it does not match the checkpoint of {to} records, and the first record \
+                 that differs is between {from} and {}",
                 to.saturating_sub(1)
             ),
             Self::Truncated { records, checkpoint } => write!(
                 f,
-                "record {records} is missing, and all after it: the ledger ends there, and a checkpoint speaks of \
+                "record {records} and all after it are missing: the ledger ends there, but a checkpoint covers \
                  {checkpoint} records"
             ),
             Self::Signature { checkpoint } => {
-                write!(f, "the checkpoint of {checkpoint} records is not signed by the key that was in force")
+                write!(
+                    f,
+                    "the checkpoint of {checkpoint} records is not signed by the key in force at that size"
+                )
             }
-            Self::Key => f.write_str("the key that was given never signed for this ledger"),
+            Self::Key => f.write_str(
+                "the given key never signed for this ledger; check that it belongs to this ledger",
+            ),
         }
     }
 }

@@ -1,24 +1,24 @@
-//! The model itself: finds the rule and the step for a request and plays it.
+//! The model itself: finds the rule and step for a request and produces the answer.
 
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::faults::Faults;
-use crate::message::{Block, Message, Pace};
+use crate::message::{Block, Chunking, Message};
 use crate::reply::{Frame, Reply};
 use crate::request::{Purpose, Request, derive_id};
 use crate::script::{Failure, Script, Step};
 use crate::template;
 
-/// The longest request body that is read, as with the real API.
+/// Maximum size of a request body, as in the real API.
 pub const MAX_BODY: usize = 32 * 1024 * 1024;
-/// The header by which OpenCode names its session: what to give as [`Call::conversation`].
+/// The header in which OpenCode sends its session id: the value for [`Call::conversation`].
 pub const CONVERSATION_HEADER: &str = "x-session-id";
-/// What `GET /v1/models` lists. Any other name is answered too.
+/// The models that `GET /v1/models` lists. Any other name is accepted too.
 pub const MODELS: [&str; 3] = ["claude-opus-4-6", "claude-opus-4-5", "claude-sonnet-4-5"];
 
-/// A scripted model. Share it behind an `Arc`: it counts the faults it has shown.
+/// A scripted model. Share it in an `Arc`, because it counts the faults it has produced.
 #[derive(Debug)]
 pub struct Model {
     script: Script,
@@ -29,9 +29,9 @@ pub struct Model {
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     pub method: &'a str,
-    /// With or without a query, which is ignored.
+    /// The query string, if any, is ignored.
     pub path: &'a str,
-    /// Keeps two conversations with the same words apart; empty if unknown.
+    /// Distinguishes conversations with the same content; empty if unknown.
     pub conversation: &'a str,
     pub body: &'a [u8],
 }
@@ -41,7 +41,7 @@ impl Model {
         Self { script, faults: Faults::default() }
     }
 
-    /// Answers any request, however wrong: what cannot be served gets an error of the API's form.
+    /// Answers any request; an invalid one gets an error in the format of the API.
     pub fn answer(&self, call: &Call<'_>) -> Reply {
         if call.body.len() > MAX_BODY {
             return Reply::error(413, "Request exceeds the maximum size");
@@ -65,10 +65,9 @@ impl Model {
         };
         let mut reply = match self.find(&request) {
             Some(step) => self.play(step, &request),
-            None => Reply::error(
-                400,
-                "the script has no rule for this prompt: add one without `when` as the last",
-            ),
+            None => {
+                Reply::error(400, "the script has no rule for this prompt: add a last rule without `when`")
+            }
         };
         reply.headers.push(("request-id", derive_id("req", &request.fingerprint, 0)));
         reply
@@ -78,24 +77,24 @@ impl Model {
         let prompt = searchable(&request.prompt);
         let system = searchable(&request.system);
         let rule = self.script.rules.iter().find(|rule| rule.matches(&prompt, &system))?;
-        let beyond = || rule.steps.iter().rfind(|step| step.closes());
+        let beyond = || rule.steps.iter().rfind(|step| step.ends_turn());
         let step = rule.steps.get(request.step).or_else(beyond).cloned();
         Some(step.unwrap_or_else(Step::closing))
     }
 
     fn play(&self, step: Step, request: &Request) -> Reply {
-        let strike =
-            |fault: &str, times| self.faults.strike(format!("{fault}/{}", request.fingerprint), times);
+        let should_fail =
+            |fault: &str, times| self.faults.should_fail(format!("{fault}/{}", request.fingerprint), times);
         if let Some(failure) = &step.error
-            && strike("error", failure.times)
+            && should_fail("error", failure.times)
         {
             return fail(failure, step.delay());
         }
-        let cut_after = step.drop_after.filter(|_| strike("drop", step.drop_times));
-        let (delay, pace) = (step.delay(), Pace { chunk: step.chunk, delay: step.delta_delay() });
+        let cut_after = step.drop_after.filter(|_| should_fail("drop", step.drop_times));
+        let (delay, chunking) = (step.delay(), Chunking { chunk: step.chunk, delay: step.delta_delay() });
         let message = compose(step, request);
         let mut reply = if request.stream {
-            Reply::stream(message.to_frames(pace))
+            Reply::stream(message.to_frames(chunking))
         } else {
             Reply::json(200, &message.to_json())
         };
@@ -107,7 +106,8 @@ impl Model {
     }
 }
 
-/// Lower case, with single spaces and one at each end, so that the phrase `" ls "` finds the word alone.
+/// Lower case with single spaces, and one at each end, so that the phrase `" ls "` matches only the whole
+/// word.
 fn searchable(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     format!(" {} ", words.join(" ").to_lowercase())

@@ -1,38 +1,38 @@
-//! Counts how often a fault was already shown to a conversation, so that a retry can succeed.
+//! Counts how often a fault was produced per conversation, so that a retry can succeed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// How many conversation steps are remembered; the oldest is forgotten first and would fail anew.
+/// How many conversation steps are remembered; the oldest is forgotten first and would then fail again.
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    shown: Mutex<Shown>,
+    state: Mutex<FaultCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct FaultCounts {
     counts: HashMap<String, u32>,
     order: VecDeque<String>,
 }
 
 impl Faults {
-    /// Whether the fault named `key` should happen now. `times` of `None` means every time.
-    pub(crate) fn strike(&self, key: String, times: Option<u32>) -> bool {
+    /// Whether the fault `key` should happen now. `None` for `times` means always.
+    pub(crate) fn should_fail(&self, key: String, times: Option<u32>) -> bool {
         let Some(times) = times else { return true };
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = shown.counts.get_mut(&key) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = state.counts.get_mut(&key) {
             *count = count.saturating_add(1);
             return *count <= times;
         }
-        if shown.order.len() >= MAX_REMEMBERED
-            && let Some(oldest) = shown.order.pop_front()
+        if state.order.len() >= MAX_REMEMBERED
+            && let Some(oldest) = state.order.pop_front()
         {
-            shown.counts.remove(&oldest);
+            state.counts.remove(&oldest);
         }
-        shown.order.push_back(key.clone());
-        shown.counts.insert(key, 1);
+        state.order.push_back(key.clone());
+        state.counts.insert(key, 1);
         times > 0
     }
 }
@@ -42,22 +42,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_strikes_as_often_as_asked_for_each_key() {
+    fn a_fault_happens_the_given_number_of_times_per_key() {
         let faults = Faults::default();
-        let strikes = |key: &str| (0..4).map(|_| faults.strike(key.to_owned(), Some(2))).collect::<Vec<_>>();
+        let strikes =
+            |key: &str| (0..4).map(|_| faults.should_fail(key.to_owned(), Some(2))).collect::<Vec<_>>();
         assert_eq!(strikes("a"), [true, true, false, false]);
         assert_eq!(strikes("b"), [true, true, false, false]);
-        assert!((0..9).all(|_| faults.strike("a".to_owned(), None)));
+        assert!((0..9).all(|_| faults.should_fail("a".to_owned(), None)));
     }
 
     #[test]
-    fn memory_is_bounded_and_the_oldest_goes_first() {
+    fn memory_is_bounded_and_the_oldest_entry_is_dropped() {
         let faults = Faults::default();
         for key in 0..=MAX_REMEMBERED {
-            faults.strike(key.to_string(), Some(1));
+            faults.should_fail(key.to_string(), Some(1));
         }
-        assert_eq!(faults.shown.lock().unwrap().counts.len(), MAX_REMEMBERED);
-        assert!(!faults.strike(MAX_REMEMBERED.to_string(), Some(1)), "the newest is still known");
-        assert!(faults.strike("0".to_owned(), Some(1)), "the oldest was forgotten");
+        assert_eq!(faults.state.lock().unwrap().counts.len(), MAX_REMEMBERED);
+        assert!(!faults.should_fail(MAX_REMEMBERED.to_string(), Some(1)), "the newest must be remembered");
+        assert!(faults.should_fail("0".to_owned(), Some(1)), "the oldest must be forgotten");
     }
 }

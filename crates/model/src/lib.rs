@@ -1,12 +1,12 @@
-//! A scripted model that speaks Anthropic's Messages API, so that an agent can work with no account and no
-//! network, and so that a test knows every word the model will say.
+//! A scripted model with Anthropic's Messages API, so that an agent can run without an account or network
+//! access, and tests know exactly what the model answers.
 //!
-//! It is a pure engine: bytes of a request go in, a [`Reply`] comes out, and whoever serves it decides on
-//! sockets and timers. What it says is read from a small TOML [`Script`]; `default.toml` beside this file is
-//! the one to copy from.
+//! It is a pure engine: the bytes of a request go in, a [`Reply`] comes out, and the caller handles sockets
+//! and timers. The answers come from a TOML [`Script`]; `default.toml` next to this file is a good starting
+//! point.
 //!
-//! The answer depends on the request alone, never on how often it was asked: a client that retries gets the
-//! same words and the same tool ids. The one exception is a fault that the script asks for a number of times.
+//! The answer depends only on the request, not on how often it is sent: a retry gets the same text and the
+//! same tool ids. The only exception is a fault that the script limits to a number of times.
 
 mod answer;
 mod faults;

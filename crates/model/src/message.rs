@@ -1,4 +1,4 @@
-//! Writes one assistant message the way the Messages API does, whole or as a stream of events.
+//! Serializes one assistant message as the Messages API does, as JSON or as a stream of events.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::reply::Frame;
 use crate::request::tokens;
 
-/// A finished answer, before it is put on the wire.
+/// A complete answer before serialization.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) id: String,
@@ -24,12 +24,12 @@ pub(crate) enum Block {
     Tool { id: String, name: String, input: Value },
 }
 
-/// How a stream is cut into events.
+/// How a stream is split into events.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// Characters in one delta.
+pub(crate) struct Chunking {
+    /// The number of characters per delta.
     pub(crate) chunk: usize,
-    /// The wait before each delta.
+    /// The delay before each delta.
     pub(crate) delay: Duration,
 }
 
@@ -40,7 +40,7 @@ impl Message {
     }
 
     /// All events from `message_start` to `message_stop`, one frame each.
-    pub(crate) fn to_frames(&self, pace: Pace) -> Vec<Frame> {
+    pub(crate) fn to_frames(&self, chunking: Chunking) -> Vec<Frame> {
         let start = json!({ "type": "message_start", "message": self.envelope(&[], &Value::Null, 1) });
         let mut frames = vec![frame(&start, Duration::ZERO)];
         for (index, block) in self.blocks.iter().enumerate() {
@@ -50,9 +50,9 @@ impl Message {
             if index == 0 {
                 frames.push(frame(&json!({ "type": "ping" }), Duration::ZERO));
             }
-            frames.extend(block.deltas(pace.chunk).into_iter().map(|delta| {
+            frames.extend(block.deltas(chunking.chunk).into_iter().map(|delta| {
                 let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
-                frame(&event, pace.delay)
+                frame(&event, chunking.delay)
             }));
             frames.push(frame(&json!({ "type": "content_block_stop", "index": index }), Duration::ZERO));
         }
@@ -100,7 +100,7 @@ impl Block {
         }
     }
 
-    /// The block as a stream announces it: all that is said later is still empty.
+    /// The block as it is announced in a stream, without content.
     fn opening(&self) -> Value {
         match self {
             Self::Thinking { .. } => json!({ "type": "thinking", "thinking": "", "signature": "" }),
@@ -132,7 +132,7 @@ impl Block {
     }
 }
 
-/// Cuts between characters, never inside one.
+/// Splits at character boundaries.
 fn pieces(words: &str, chunk: usize) -> impl Iterator<Item = String> {
     let letters: Vec<char> = words.chars().collect();
     letters.chunks(chunk.max(1)).map(|piece| piece.iter().collect()).collect::<Vec<String>>().into_iter()

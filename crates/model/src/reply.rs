@@ -1,32 +1,31 @@
-//! What the model sends back, as plain data, so that a gateway and a test server can each serve it their way.
+//! The model's response as plain data, which the gateway and the test server each serve in their own way.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// One HTTP answer.
+/// One HTTP response of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Names are lower case; values are plain ASCII.
+    /// Names are in lower case, values are ASCII.
     pub headers: Vec<(&'static str, String)>,
-    /// How long to wait before anything is sent, the status line included.
+    /// The delay before anything is sent, including the status line.
     pub delay: Duration,
-    /// The body: one frame for JSON, one frame for each event of a stream.
+    /// The body: one frame for JSON, or one frame per event of a stream.
     pub frames: Vec<Frame>,
 }
 
-/// A piece of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// Wait for `delay`, then send `bytes` at once.
+    /// Wait for `delay`, then send `bytes`.
     Send { delay: Duration, bytes: Vec<u8> },
     /// Break the connection here, without a proper end of the body. Always the last frame.
     Cut,
 }
 
 impl Reply {
-    /// The whole body, delays and cuts left out.
+    /// The complete body, ignoring delays and cuts.
     pub fn bytes(&self) -> Vec<u8> {
         let sent = self.frames.iter().filter_map(|frame| match frame {
             Frame::Send { bytes, .. } => Some(bytes.as_slice()),

@@ -1,25 +1,26 @@
-//! Reads a request of the Messages API: strict about what the real API demands, blind to all it does not need.
+//! Parses a request of the Messages API: strict about what the real API requires, and ignoring everything
+//! else.
 
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Agents put their own notes to the model into user messages; the person did not write those.
-const REMINDER: &str = "<system-reminder>";
+/// Agents insert their own notes to the model into user messages; these are not the user's text.
+const REMINDER_TAG: &str = "<system-reminder>";
 
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) model: String,
     pub(crate) stream: bool,
     pub(crate) system: String,
-    /// The newest words of the user.
+    /// The most recent text of the user.
     pub(crate) prompt: String,
-    /// How many answers the model has given to those words already.
+    /// How many times the model has already answered this text.
     pub(crate) step: usize,
-    /// What the tools of the last answer returned.
+    /// The result of the tools that the last answer called.
     pub(crate) tool_result: String,
     pub(crate) input_tokens: usize,
-    /// Names this conversation as it stands; a retry has the same one.
+    /// Identifies the current state of the conversation; a retry has the same one.
     pub(crate) fingerprint: String,
 }
 
@@ -36,7 +37,7 @@ struct Wire {
     tools: Value,
 }
 
-/// What the caller wants: an answer, or only the length of the question.
+/// Whether the caller wants an answer or only the number of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Answer,
@@ -44,7 +45,7 @@ pub(crate) enum Purpose {
 }
 
 impl Request {
-    /// The error is a message for the client, in the API's own manner: `field: problem`.
+    /// The error is a message for the client in the format of the API: `field: problem`.
     pub(crate) fn parse(body: &[u8], conversation: &str, purpose: Purpose) -> Result<Self, String> {
         let wire: Wire =
             serde_json::from_slice(body).map_err(|error| format!("the body is not valid: {error}"))?;
@@ -79,17 +80,17 @@ impl Request {
     }
 }
 
-/// A rule of thumb: four characters make a token.
+/// An approximation: four characters per token.
 pub(crate) fn tokens(characters: usize) -> usize {
     characters.div_ceil(4).max(1)
 }
 
-/// Where the newest message with words of the user stands, and those words.
+/// The index of the most recent message with text of the user, and that text.
 fn last_user_text(messages: &[Value]) -> (usize, String) {
     let users = messages.iter().enumerate().rev().filter(|(_, message)| message["role"] == "user");
     for (at, message) in users {
         let texts = texts(&message["content"]);
-        let own = texts.iter().rfind(|text| !text.trim_start().starts_with(REMINDER));
+        let own = texts.iter().rfind(|text| !text.trim_start().starts_with(REMINDER_TAG));
         if let Some(text) = own.or(texts.last()) {
             return (at, text.trim().to_owned());
         }
@@ -119,7 +120,7 @@ fn texts(content: &Value) -> Vec<&str> {
     texts.into_iter().filter(|text| !text.trim().is_empty()).collect()
 }
 
-/// Characters in all strings of a value. The JSON reader has bounded how deep it nests.
+/// The number of characters in all strings of a value. The JSON parser has already limited its depth.
 fn text_length(value: &Value) -> usize {
     match value {
         Value::String(text) => text.chars().count(),
@@ -139,7 +140,7 @@ fn fingerprint(conversation: &str, messages: &[Value]) -> String {
     short_hex(&hash.finalize())
 }
 
-/// An id that depends on nothing but `fingerprint` and `part`.
+/// An id that depends only on its arguments.
 pub(crate) fn derive_id(prefix: &str, fingerprint: &str, part: usize) -> String {
     let hash = Sha256::digest(format!("{prefix}/{fingerprint}/{part}"));
     format!("{prefix}_{}", short_hex(&hash))
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_words_of_the_user_count_and_tool_results_do_not_move_them() {
+    fn the_prompt_is_the_last_user_text_despite_tool_results() {
         let request = read(&json!([
             { "role": "user", "content": "first" },
             { "role": "assistant", "content": "answer" },
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_reminder_is_not_the_users_word_unless_nothing_else_is_there() {
+    fn a_reminder_is_the_prompt_only_if_there_is_no_other_text() {
         let reminder = json!({ "type": "text", "text": "<system-reminder>plan</system-reminder>" });
         let mixed = json!([{ "role": "user", "content": [{ "type": "text", "text": "do it" }, reminder] }]);
         assert_eq!(read(&mixed).prompt, "do it");
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_knows_the_conversation_and_what_was_said() {
+    fn the_fingerprint_depends_on_conversation_and_messages() {
         let of = |conversation: &str, text: &str| {
             let body = json!({ "model": "m", "messages": [{ "role": "user", "content": text }] }).to_string();
             Request::parse(body.as_bytes(), conversation, Purpose::Count).unwrap().fingerprint

@@ -1,4 +1,4 @@
-//! The script file: what can be written in it, and what is said when it is written wrongly.
+//! The script file: its format, and the error messages for invalid scripts.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use toml::Spanned;
 
-/// Larger scripts are refused before they are parsed.
+/// Larger scripts are rejected before parsing.
 const MAX_SCRIPT: usize = 1024 * 1024;
-/// The longest `text` or `thinking` of a step.
+/// Maximum length of `text` or `thinking` of a step.
 const MAX_TEXT: usize = 64 * 1024;
-/// The longest a step may ask to wait: beyond it every client has given up.
+/// Maximum delay of a step; every client has given up by then.
 const MAX_DELAY_MS: u64 = 60_000;
-/// The statuses that a script may answer with: those whose handling differs between clients.
+/// The error statuses that a script may use: those that clients handle differently.
 const ERROR_STATUSES: [u16; 5] = [400, 401, 429, 500, 529];
 
-/// What is said when a rule has no step left that could end the turn.
-pub(crate) const CLOSING: &str = "Done.";
+/// The text for a turn whose rule has no step left that could end it.
+pub(crate) const CLOSING_TEXT: &str = "Done.";
 
-/// A checked script: rules, tried in order.
+/// A validated script: rules, which are tried in order.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub(crate) rules: Vec<Rule>,
 }
 
-/// Why a script was refused, in words for the person who wrote it.
+/// Why a script was rejected, with advice for its author.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ScriptError {
-    #[error("the script has {0} bytes, and {MAX_SCRIPT} is the most: cut it in two")]
+    #[error("the script has {0} bytes, more than the limit of {MAX_SCRIPT}: split it")]
     TooLong(usize),
     #[error("{0}")]
     Toml(String),
@@ -40,7 +40,7 @@ pub enum ScriptError {
 }
 
 impl Script {
-    /// Reads and checks a script.
+    /// Parses and validates a script.
     pub fn parse(text: &str) -> Result<Self, ScriptError> {
         if text.len() > MAX_SCRIPT {
             return Err(ScriptError::TooLong(text.len()));
@@ -51,15 +51,15 @@ impl Script {
         Ok(Self { rules: file.rule.into_iter().map(Spanned::into_inner).collect() })
     }
 
-    /// The script of the built-in model: a friendly demonstration with OpenCode's own tools.
+    /// The script of the built-in model: a demonstration that uses OpenCode's own tools.
     ///
     /// # Panics
-    /// Never in a build whose tests passed: the text is compiled in and a test parses it.
+    /// Never in a build whose tests pass: the text is compiled in, and a test parses it.
     #[expect(clippy::panic, reason = "the text is a constant, and a test parses it")]
     pub fn built_in() -> Self {
         match Self::parse(include_str!("default.toml")) {
             Ok(script) => script,
-            Err(error) => panic!("the built-in script is broken: {error}"),
+            Err(error) => panic!("the built-in script is invalid: {error}"),
         }
     }
 }
@@ -74,10 +74,10 @@ struct File {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// Phrases looked for in the last user text; any one is enough. Lower case.
+    /// Phrases to search for in the last user text; one match is enough. Lower case.
     #[serde(default, deserialize_with = "phrases")]
     when: Option<Vec<String>>,
-    /// A phrase looked for in the system prompt. Lower case.
+    /// Phrases to search for in the system prompt. Lower case.
     #[serde(default, deserialize_with = "phrases")]
     system: Option<Vec<String>>,
     #[serde(default, rename = "step")]
@@ -85,7 +85,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Both texts must be lower case already.
+    /// Both texts must be in lower case.
     pub(crate) fn matches(&self, prompt: &str, system: &str) -> bool {
         let any = |phrases: &Option<Vec<String>>, text: &str| {
             phrases.as_ref().is_none_or(|phrases| phrases.iter().any(|phrase| text.contains(phrase)))
@@ -106,15 +106,15 @@ pub(crate) struct Step {
     #[serde(default, rename = "tool")]
     pub(crate) tools: Vec<Tool>,
     pub(crate) error: Option<Failure>,
-    /// Break the connection after this many events of the stream…
+    /// Break the connection after this many events of the stream …
     pub(crate) drop_after: Option<usize>,
-    /// …this many times; without it, every time.
+    /// How often to break the connection; without it, always.
     pub(crate) drop_times: Option<u32>,
     #[serde(default)]
     delay_ms: u64,
     #[serde(default)]
     delta_delay_ms: u64,
-    /// Characters in one delta.
+    /// The number of characters per delta.
     #[serde(default = "default_chunk")]
     pub(crate) chunk: usize,
     pub(crate) stop_reason: Option<StopReason>,
@@ -122,7 +122,7 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn closing() -> Self {
-        Self { text: Some(CLOSING.to_owned()), chunk: default_chunk(), ..Self::default() }
+        Self { text: Some(CLOSING_TEXT.to_owned()), chunk: default_chunk(), ..Self::default() }
     }
 
     pub(crate) fn delay(&self) -> Duration {
@@ -133,12 +133,12 @@ impl Step {
         Duration::from_millis(self.delta_delay_ms)
     }
 
-    /// A step that ends a turn: it has words and calls no tool.
-    pub(crate) fn closes(&self) -> bool {
-        self.tools.is_empty() && self.speaks()
+    /// Whether the step ends a turn: it has text and calls no tool.
+    pub(crate) fn ends_turn(&self) -> bool {
+        self.tools.is_empty() && self.has_content()
     }
 
-    pub(crate) fn speaks(&self) -> bool {
+    pub(crate) fn has_content(&self) -> bool {
         self.text.is_some() || self.thinking.is_some() || !self.tools.is_empty()
     }
 }
@@ -157,7 +157,7 @@ pub(crate) struct Failure {
     pub(crate) status: u16,
     pub(crate) message: String,
     pub(crate) retry_after_ms: Option<u64>,
-    /// Fail this many times, then go on with the step; without it, fail every time.
+    /// Fail this many times, then continue with the step; without it, always fail.
     pub(crate) times: Option<u32>,
 }
 
@@ -212,7 +212,7 @@ fn json_table<'de, D: Deserializer<'de>>(input: D) -> Result<Value, D::Error> {
     Ok(to_json(toml::Value::Table(toml::Table::deserialize(input)?)))
 }
 
-/// TOML has dates and JSON has none: they become text.
+/// TOML dates become text, because JSON has no dates.
 fn to_json(value: toml::Value) -> Value {
     match value {
         toml::Value::String(text) => Value::String(text),
@@ -231,14 +231,14 @@ fn check(text: &str, rules: &[Spanned<Rule>]) -> Result<(), ScriptError> {
     if rules.is_empty() {
         return Err(ScriptError::Empty);
     }
-    let mut caught_all_by = None;
+    let mut catch_all_rule = None;
     for (number, spanned) in (1..).zip(rules) {
         let line = line_of(text, spanned.span().start);
         let rule = spanned.as_ref();
         let refuse = |problem: String| ScriptError::Rule { line, rule: number, problem };
-        if let Some(earlier) = caught_all_by {
+        if let Some(earlier) = catch_all_rule {
             return Err(refuse(format!(
-                "it is never reached, because rule {earlier} has no `when` and so takes every prompt: move that one last"
+                "it is never reached, because rule {earlier} has no `when` and matches every prompt: move that one to the end"
             )));
         }
         check_rule(rule).map_err(refuse)?;
@@ -246,7 +246,7 @@ fn check(text: &str, rules: &[Spanned<Rule>]) -> Result<(), ScriptError> {
             check_step(content).map_err(|problem| ScriptError::Step { line, rule: number, step, problem })?;
         }
         if rule.matches_everything() {
-            caught_all_by = Some(number);
+            catch_all_rule = Some(number);
         }
     }
     Ok(())
@@ -255,30 +255,30 @@ fn check(text: &str, rules: &[Spanned<Rule>]) -> Result<(), ScriptError> {
 fn check_rule(rule: &Rule) -> Result<(), String> {
     for phrases in [&rule.when, &rule.system].into_iter().flatten() {
         if phrases.is_empty() || phrases.iter().any(String::is_empty) {
-            return Err("an empty phrase: write what to look for, or leave the key out to match everything"
-                .to_owned());
+            return Err(
+                "an empty phrase: write what to search for, or remove the key to match everything".to_owned()
+            );
         }
     }
     if rule.steps.is_empty() {
-        return Err(
-            "it has nothing to answer: add `[[rule.step]]` with a `text`, a `tool` or an `error`".to_owned()
-        );
+        return Err("it has no steps: add `[[rule.step]]` with a `text`, a `tool` or an `error`".to_owned());
     }
     Ok(())
 }
 
 fn check_step(step: &Step) -> Result<(), String> {
     let fails_for_ever = step.error.as_ref().is_some_and(|error| error.times.is_none());
-    if !step.speaks() && !fails_for_ever {
-        return Err("it says nothing: give it `text`, `thinking` or `tool` (or an `error` without `times`)"
-            .to_owned());
+    if !step.has_content() && !fails_for_ever {
+        return Err(
+            "it has no content: add `text`, `thinking` or `tool` (or an `error` without `times`)".to_owned()
+        );
     }
     if [&step.text, &step.thinking].into_iter().flatten().any(|words| words.trim().is_empty()) {
-        return Err("its `text` or `thinking` is empty: write something, or leave the key out".to_owned());
+        return Err("its `text` or `thinking` is empty: write something, or remove the key".to_owned());
     }
-    if step.speaks() && fails_for_ever {
+    if step.has_content() && fails_for_ever {
         return Err(
-            "its words are never said, because the error has no `times`: add `times` or drop the words"
+            "its content is never sent, because the error has no `times`: add `times` or remove the content"
                 .to_owned(),
         );
     }
@@ -289,13 +289,14 @@ fn check_step(step: &Step) -> Result<(), String> {
         return Err("a tool without a name: use one that the agent offers, such as \"bash\"".to_owned());
     }
     if step.chunk == 0 {
-        return Err("`chunk` is 0, so no text would ever be sent: use 1 or more, or leave it out".to_owned());
+        return Err("`chunk` is 0, so no text would ever be sent: use 1 or more, or remove it".to_owned());
     }
     if step.delay_ms.max(step.delta_delay_ms) > MAX_DELAY_MS {
         return Err(format!("a delay is over {MAX_DELAY_MS} ms: make it shorter"));
     }
     if step.drop_times.is_some() && step.drop_after.is_none() {
-        return Err("`drop_times` without `drop_after`: say after how many events to cut".to_owned());
+        return Err("`drop_times` without `drop_after`: add the number of events after which to disconnect"
+            .to_owned());
     }
     if step.drop_times == Some(0) || step.error.as_ref().is_some_and(|error| error.times == Some(0)) {
         return Err("a fault that happens 0 times: remove it, or use 1 or more".to_owned());
@@ -308,7 +309,7 @@ fn check_step(step: &Step) -> Result<(), String> {
     }
 }
 
-/// Lines are counted from 1.
+/// The line number of an offset, starting at 1.
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

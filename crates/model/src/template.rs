@@ -1,11 +1,12 @@
-//! Fills `{prompt}` and `{tool_result}` into a step's words.
+//! Substitutes `{prompt}` and `{tool_result}` in the text of a step.
 
-/// No answer is longer, whatever the request or the script holds: an answer becomes many small frames in memory.
+/// Maximum length of an answer, whatever the request or script contains: an answer becomes many small frames
+/// in memory.
 const MAX_FILLED: usize = 256 * 1024;
-/// The most that one placeholder may bring in from the request.
+/// Maximum length of one substituted value.
 const MAX_VALUE: usize = 4_000;
 
-/// One pass from left to right, so that a placeholder inside the user's own words stays as it was typed.
+/// A single pass, so that a placeholder inside the user's own text is not substituted.
 pub(crate) fn fill(template: &str, prompt: &str, tool_result: &str) -> String {
     let values = [("{prompt}", shorten(prompt)), ("{tool_result}", shorten(tool_result))];
     let mut filled = String::with_capacity(template.len());
@@ -36,19 +37,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_are_filled_wherever_they_stand() {
+    fn placeholders_are_substituted_everywhere() {
         assert_eq!(fill("{prompt}: é {tool_result}!{prompt}", "p", "r"), "p: é r!p");
         assert_eq!(fill("no {such} {prompt", "p", "r"), "no {such} {prompt");
         assert_eq!(fill("", "p", "r"), "");
     }
 
     #[test]
-    fn placeholders_in_the_users_words_are_left_alone() {
+    fn placeholders_in_user_text_are_not_substituted() {
         assert_eq!(fill("<{prompt}>", "{tool_result}{prompt}", "secret"), "<{tool_result}{prompt}>");
     }
 
     #[test]
-    fn long_values_and_long_answers_are_cut() {
+    fn long_values_and_answers_are_truncated() {
         let long = "ä".repeat(MAX_VALUE + 1);
         assert_eq!(fill("{prompt}", &long, "").chars().count(), MAX_VALUE + 1);
         assert!(fill("{prompt}", &long, "").ends_with('…'));

@@ -1,11 +1,11 @@
-//! Asks the agent for things over HTTP. Every request has a byte stream of its own, which the caller dials: into
-//! a sandbox, or to wherever somebody else runs the agent.
+//! The HTTP client for the agent's API. Every request uses its own byte stream, which the caller dials: into
+//! a sandbox, or to wherever an operator runs the agent.
 //!
-//! Bodies and times are bounded, and no error holds anything of a body: the agent can say what it likes, and its
-//! configuration holds a key.
+//! Body sizes and durations are limited. No error contains any part of a body, because the agent controls its
+//! responses and its configuration contains a key.
 
 mod body;
-mod driven;
+mod connection;
 mod error;
 mod events;
 mod exchange;
@@ -30,19 +30,19 @@ pub use error::ApiError;
 pub use events::Events;
 pub use prompt::Prompt;
 
-/// Between two questions whether the agent is there: at first, and at most.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Polling interval while waiting for the agent to listen: initial and maximum.
+const INITIAL_POLL_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Messages on a page of the history, and pages at most.
-const PAGE: usize = 20;
+/// Messages per page of the history, and the maximum number of pages.
+const PAGE_LENGTH: usize = 20;
 const MAX_PAGES: usize = 50;
-/// A page with the outputs of tools and images is the longest honest answer; all other answers are short.
-const MAX_PAGE: usize = 32 * 1024 * 1024;
-const MAX_REPLY: usize = 1024 * 1024;
+/// A page with tool outputs and images is the longest legitimate response; all other responses are short.
+const MAX_PAGE_BYTES: usize = 32 * 1024 * 1024;
+const MAX_REPLY_BYTES: usize = 1024 * 1024;
 
-/// Says whether so many more bytes may be held.
-pub type Allow<'a> = dyn FnMut(usize) -> bool + Send + 'a;
+/// Returns whether this many more bytes may be held in memory.
+pub type AllowBytes<'a> = dyn FnMut(usize) -> bool + Send + 'a;
 
 /// Opens a byte stream to the agent's port.
 pub trait Dial: Send + Sync {
@@ -64,54 +64,54 @@ where
     }
 }
 
-/// How the agent is addressed once a stream to it is open.
+/// How requests address the agent once a stream is open: host, path prefix and an optional secret header.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Endpoint {
     authority: HeaderValue,
     prefix: String,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-impl Place {
-    /// An agent that serves nothing else, in a sandbox of ours.
+impl Endpoint {
+    /// An agent in one of our sandboxes, on a port of its own.
     pub fn local() -> Self {
         Self { authority: HeaderValue::from_static("localhost"), prefix: String::new(), header: None }
     }
 
-    /// An agent behind a path, such as `host:80` and `/s/1`.
+    /// An agent behind a path prefix, for example `host:80` and `/s/1`.
     pub fn remote(authority: &str, prefix: &str) -> Result<Self, ApiError> {
-        let authority = HeaderValue::from_str(authority).map_err(|_| ApiError::BadPlace)?;
+        let authority = HeaderValue::from_str(authority).map_err(|_| ApiError::BadEndpoint)?;
         let prefix = prefix.trim_end_matches('/').to_owned();
-        let fine = |byte: u8| byte.is_ascii_graphic() && !b"?#".contains(&byte);
-        if !prefix.bytes().all(fine) || !(prefix.is_empty() || prefix.starts_with('/')) {
-            return Err(ApiError::BadPlace);
+        let valid = |byte: u8| byte.is_ascii_graphic() && !b"?#".contains(&byte);
+        if !prefix.bytes().all(valid) || !(prefix.is_empty() || prefix.starts_with('/')) {
+            return Err(ApiError::BadEndpoint);
         }
         Ok(Self { authority, prefix, header: None })
     }
 
-    /// With a secret on every request.
+    /// Adds a secret header to every request.
     pub fn with_secret(mut self, name: HeaderName, secret: &str) -> Result<Self, ApiError> {
-        let mut value = HeaderValue::from_str(secret).map_err(|_| ApiError::BadPlace)?;
+        let mut value = HeaderValue::from_str(secret).map_err(|_| ApiError::BadEndpoint)?;
         value.set_sensitive(true);
         self.header = Some((name, value));
         Ok(self)
     }
 }
 
-/// The agent's interface.
+/// A client for the agent's HTTP API.
 #[derive(Clone, Debug)]
 pub struct Client<D> {
     dial: D,
-    place: Place,
+    endpoint: Endpoint,
 }
 
 impl<D: Dial> Client<D> {
-    pub fn new(dial: D, place: Place) -> Self {
-        Self { dial, place }
+    pub fn new(dial: D, endpoint: Endpoint) -> Self {
+        Self { dial, endpoint }
     }
 
-    /// The agent's version, if it listens. That says nothing of the project, which is loaded with the first
-    /// request for it.
+    /// The agent's version, if it listens. This does not mean that the project is loaded: the first request
+    /// for the project loads it.
     pub async fn health(&self) -> Result<String, ApiError> {
         #[derive(Deserialize)]
         struct Health {
@@ -124,40 +124,42 @@ impl<D: Dial> Client<D> {
         if health.healthy { Ok(health.version) } else { Err(ApiError::Malformed("ask for its health")) }
     }
 
-    /// Waits until the agent listens and has loaded the project and its tools, for at most so long. Returns its
-    /// version.
-    pub async fn wait_until_ready(&self, patience: Duration) -> Result<String, ApiError> {
+    /// Waits until the agent listens and has loaded the project and its tools. Returns its version.
+    pub async fn wait_until_ready(&self, limit: Duration) -> Result<String, ApiError> {
         let ready = async {
-            let version = self.listening().await;
+            let version = self.poll_until_listening().await;
             self.tools().await.map(|_| version)
         };
-        timeout(patience, ready).await.unwrap_or(Err(ApiError::TimedOut("wait until it is ready")))
+        timeout(limit, ready).await.unwrap_or(Err(ApiError::TimedOut("wait until it is ready")))
     }
 
-    /// Waits until the agent listens; whether it is any good is its own business. Returns its version.
-    pub async fn wait_until_listening(&self, patience: Duration) -> Result<String, ApiError> {
-        timeout(patience, self.listening()).await.map_err(|_| ApiError::TimedOut("wait until it listens"))
+    /// Waits until the agent listens, without loading the project. Returns its version.
+    pub async fn wait_until_listening(&self, limit: Duration) -> Result<String, ApiError> {
+        timeout(limit, self.poll_until_listening())
+            .await
+            .map_err(|_| ApiError::TimedOut("wait until it listens"))
     }
 
-    async fn listening(&self) -> String {
-        let mut wait = FIRST_WAIT;
+    async fn poll_until_listening(&self) -> String {
+        let mut wait = INITIAL_POLL_INTERVAL;
         loop {
-            // A connection that came too early may never be answered.
-            match timeout(LONGEST_WAIT, self.health()).await {
+            // A connection that arrives before the agent listens may never be answered, hence the timeout.
+            match timeout(MAX_POLL_INTERVAL, self.health()).await {
                 Ok(Ok(version)) => return version,
                 Ok(Err(_)) => sleep(wait).await,
                 Err(_) => {}
             }
-            wait = LONGEST_WAIT.min(wait.mul_f32(1.5));
+            wait = MAX_POLL_INTERVAL.min(wait.mul_f32(1.5));
         }
     }
 
-    /// The names of all tools. Fails if one of their files is broken, and then every prompt would.
+    /// The names of all tools. Fails if one of their files is broken, in which case every prompt would fail
+    /// too.
     pub async fn tools(&self) -> Result<Vec<String>, ApiError> {
         self.call("list its tools", Method::GET, "/experimental/tool/ids", None).await?.read()
     }
 
-    /// Makes a session and returns its id. A title saves the agent from asking its model for one.
+    /// Creates a session and returns its id. Giving a title keeps the agent from asking its model for one.
     pub async fn create_session(&self, title: &str) -> Result<String, ApiError> {
         #[derive(Deserialize)]
         struct Created {
@@ -166,13 +168,13 @@ impl<D: Dial> Client<D> {
         let body = json!({ "title": title });
         let created: Created =
             self.call("create a session", Method::POST, "/session", Some(&body)).await?.read()?;
-        exchange::segment(&created.id)?;
+        exchange::check_path_segment(&created.id)?;
         Ok(created.id)
     }
 
-    /// Whether the agent knows this session, for instance after it was restored.
+    /// Whether the agent knows this session, for example after a restore.
     pub async fn has_session(&self, session: &str) -> Result<bool, ApiError> {
-        let path = format!("/session/{}", exchange::segment(session)?);
+        let path = format!("/session/{}", exchange::check_path_segment(session)?);
         match self.call("get a session", Method::GET, &path, None).await {
             Ok(_) => Ok(true),
             Err(ApiError::Refused { status: 404, .. }) => Ok(false),
@@ -180,41 +182,53 @@ impl<D: Dial> Client<D> {
         }
     }
 
-    /// Sends a prompt; the answer comes as events. Sending it again with the same ids is no second turn.
+    /// Sends a prompt; the answer arrives as events. Sending it again with the same ids does not start a
+    /// second turn.
     pub async fn prompt(&self, session: &str, prompt: &Prompt<'_>) -> Result<(), ApiError> {
-        let path = format!("/session/{}/prompt_async", exchange::segment(session)?);
+        let path = format!("/session/{}/prompt_async", exchange::check_path_segment(session)?);
         self.call("send a prompt", Method::POST, &path, Some(&prompt.body()?)).await.map(drop)
     }
 
-    /// Cancels what the session does; returns when the agent has written down what there was of the answer.
+    /// Cancels the current turn. Returns after the agent has stored the partial answer.
     pub async fn abort(&self, session: &str) -> Result<(), ApiError> {
-        let path = format!("/session/{}/abort", exchange::segment(session)?);
+        let path = format!("/session/{}/abort", exchange::check_path_segment(session)?);
         self.call("cancel", Method::POST, &path, None).await.map(drop)
     }
 
-    /// What the agent remembers of the session, back to this message if it is there and not too far away. `allow` is
-    /// asked before more bytes are held, and ends the reading by `false`.
+    /// The agent's history of the session, back to the given message if it is found within the page limit.
+    /// `allow` is called before more bytes are held; `false` aborts the request.
     pub async fn history(
         &self,
         session: &str,
         back_to: &str,
-        allow: &mut Allow<'_>,
+        allow: &mut AllowBytes<'_>,
     ) -> Result<History, ApiError> {
-        const WHAT: &str = "read the history";
-        let path = format!("/session/{}/message", exchange::segment(session)?);
+        const OPERATION: &str = "read the history";
+        let path = format!("/session/{}/message", exchange::check_path_segment(session)?);
         let mut history = History::new(self.is_busy(session).await?);
-        let mut query = format!("?limit={PAGE}");
+        let mut query = format!("?limit={PAGE_LENGTH}");
         for _ in 0..MAX_PAGES {
             let path = format!("{path}{query}");
-            let limit = Limit { most: MAX_PAGE, allow: &mut *allow };
-            let asked = exchange::whole(&self.dial, &self.place, WHAT, Method::GET, &path, None, limit);
-            let reply = asked.await?;
-            // A page can be large enough to keep a worker busy for a second.
+            let limit = Limit { max: MAX_PAGE_BYTES, allow: &mut *allow };
+            let request = exchange::request_complete(
+                &self.dial,
+                &self.endpoint,
+                OPERATION,
+                Method::GET,
+                &path,
+                None,
+                limit,
+            );
+            let reply = request.await?;
+            // Parsing a page can take up to a second, which would block an async worker.
             let page = tokio::task::spawn_blocking(move || Page::split(reply.body)).await;
-            history
-                .add_older(page.map_err(|_| ApiError::Broken(WHAT))?.map_err(|_| ApiError::Malformed(WHAT))?);
+            history.add_older(
+                page.map_err(|_| ApiError::Broken(OPERATION))?.map_err(|_| ApiError::Malformed(OPERATION))?,
+            );
             match reply.cursor {
-                Some(cursor) if !history.has(back_to) => query = format!("?limit={PAGE}&before={cursor}"),
+                Some(cursor) if !history.has(back_to) => {
+                    query = format!("?limit={PAGE_LENGTH}&before={cursor}");
+                }
                 _ => break,
             }
         }
@@ -226,26 +240,26 @@ impl<D: Dial> Client<D> {
         Ok(all.get(session).is_some_and(|status| status["type"] != "idle"))
     }
 
-    /// Everything that happens from now on.
+    /// Subscribes to all events from now on.
     pub async fn events(&self) -> Result<Events, ApiError> {
-        events::listen(&self.dial, &self.place).await
+        events::subscribe(&self.dial, &self.endpoint).await
     }
 
-    /// Refuses a permission that the agent asks for.
+    /// Rejects a permission request of the agent.
     pub async fn reject_permission(&self, request: &str) -> Result<(), ApiError> {
-        let path = format!("/permission/{}/reply", exchange::segment(request)?);
+        let path = format!("/permission/{}/reply", exchange::check_path_segment(request)?);
         let body = json!({ "reply": "reject" });
         self.call("refuse a permission", Method::POST, &path, Some(&body)).await.map(drop)
     }
 
-    /// Refuses to answer a question of the agent.
+    /// Rejects a question of the agent.
     pub async fn reject_question(&self, request: &str) -> Result<(), ApiError> {
-        let path = format!("/question/{}/reject", exchange::segment(request)?);
+        let path = format!("/question/{}/reject", exchange::check_path_segment(request)?);
         self.call("refuse a question", Method::POST, &path, None).await.map(drop)
     }
 
-    /// Makes the agent forget its configuration and tools, so that the next request loads them anew. Ends the
-    /// stream of events.
+    /// Makes the agent drop its configuration and tools, so that the next request loads them again. This ends
+    /// the event stream.
     pub async fn dispose(&self) -> Result<(), ApiError> {
         self.call("reload", Method::POST, "/instance/dispose", None).await.map(drop)
     }
@@ -258,7 +272,7 @@ impl<D: Dial> Client<D> {
         body: Option<&Value>,
     ) -> Result<exchange::Reply, ApiError> {
         let body = body.map(|body| Bytes::from(body.to_string()));
-        let limit = Limit { most: MAX_REPLY, allow: &mut |_| true };
-        exchange::whole(&self.dial, &self.place, what, method, path, body, limit).await
+        let limit = Limit { max: MAX_REPLY_BYTES, allow: &mut |_| true };
+        exchange::request_complete(&self.dial, &self.endpoint, what, method, path, body, limit).await
     }
 }

@@ -1,7 +1,7 @@
-//! OpenCode's events, read for what we need of them and tolerant of everything else: another version adds
-//! fields and types, and what is not understood is left out rather than refused.
+//! Parses OpenCode's events. It reads only what we need and tolerates everything else: other versions add
+//! fields and types, and what is not understood is ignored rather than rejected.
 //!
-//! Texts are borrowed from the input where they need no unescaping. A token costs one pass and no tree of values.
+//! Texts are borrowed from the input if they need no unescaping. A token needs one pass and no JSON tree.
 
 use std::borrow::Cow;
 
@@ -15,15 +15,14 @@ mod part;
 use lenient::text;
 pub use part::{Part, PartKind, Times, ToolState};
 
-/// One event of the stream.
 #[derive(Debug)]
 pub struct Event<'a> {
-    /// The agent session it is about; empty where it names none.
+    /// The agent session that the event belongs to; empty if it names none.
     pub session: Cow<'a, str>,
     pub body: Body<'a>,
 }
 
-/// What has happened, as far as it concerns us.
+/// The content of an event.
 #[derive(Debug)]
 pub enum Body<'a> {
     /// The next piece of a part's text.
@@ -32,7 +31,7 @@ pub enum Body<'a> {
         part: Cow<'a, str>,
         delta: Cow<'a, str>,
     },
-    /// A part as it is now; older agents send the newest piece of its text along.
+    /// The current state of a part. Older agents include the newest piece of its text.
     Part {
         part: Box<Part<'a>>,
         delta: Cow<'a, str>,
@@ -50,7 +49,7 @@ pub enum Body<'a> {
     QuestionAsked {
         id: Cow<'a, str>,
     },
-    /// Everything that we need not know.
+    /// An event that we ignore.
     Other,
 }
 
@@ -69,7 +68,7 @@ pub struct Info<'a> {
     pub error: Option<Failure<'a>>,
 }
 
-/// Whether the agent works.
+/// What the agent is doing.
 #[derive(Debug)]
 pub enum Status<'a> {
     Idle,
@@ -78,7 +77,7 @@ pub enum Status<'a> {
     Unknown,
 }
 
-/// An error of the agent. Only its name and message are read: the rest shows the inside of our model proxy.
+/// An error of the agent. Only name and message are parsed; the rest reveals details of our model proxy.
 #[derive(Debug, Deserialize)]
 pub struct Failure<'a> {
     #[serde(borrow, default, deserialize_with = "text")]
@@ -94,43 +93,45 @@ pub struct FailureData<'a> {
 }
 
 impl Failure<'_> {
-    /// Somebody cancelled; this is no failure.
+    /// Whether this is a cancellation, which is not a failure.
     pub fn is_abort(&self) -> bool {
         self.name == "MessageAbortedError"
     }
 }
 
-/// The event is not JSON, or what is known of it has another form.
+/// The event is not JSON, or a known field has the wrong type.
 #[derive(Debug, thiserror::Error)]
 #[error("not an event of the agent: {0}")]
 pub struct EventError(#[from] serde_json::Error);
 
 impl<'a> Event<'a> {
-    /// Reads the data of one server-sent event.
+    /// Parses the data of one server-sent event.
     pub fn parse(data: &'a [u8]) -> Result<Self, EventError> {
-        // One look at all of it is cheaper than one at each text in it.
+        // Validating UTF-8 once is cheaper than for each text.
         match str::from_utf8(data) {
-            Ok(text) => delta::read(text).map_or_else(|| Self::of(serde_json::from_str(text)?), Ok),
-            Err(_) => Self::of(serde_json::from_slice(data)?),
+            Ok(text) => {
+                delta::read(text).map_or_else(|| Self::from_envelope(serde_json::from_str(text)?), Ok)
+            }
+            Err(_) => Self::from_envelope(serde_json::from_slice(data)?),
         }
     }
 
-    fn of(Envelope { kind, properties: found }: Envelope<'a>) -> Result<Self, EventError> {
+    fn from_envelope(Envelope { kind, properties: found }: Envelope<'a>) -> Result<Self, EventError> {
         let body = match &*kind {
             "message.part.delta" if found.field == "text" => {
                 Body::Delta { message: found.message, part: found.part_id, delta: found.delta }
             }
             "message.part.updated" => {
                 let part: Box<Part<'_>> = read(found.part)?;
-                let session = either(found.session, &part.session);
+                let session = outer_or_inner(found.session, &part.session);
                 return Ok(Self { session, body: Body::Part { part, delta: found.delta } });
             }
             "message.updated" => {
                 let info: Info<'_> = read(found.info)?;
-                let session = either(found.session, &info.session);
+                let session = outer_or_inner(found.session, &info.session);
                 return Ok(Self { session, body: Body::Message(info) });
             }
-            // `session.idle` is left out: it says again what the status has said.
+            // `session.idle` is ignored, because it repeats `session.status`.
             "session.status" => Body::Status(status(found.status)?),
             "session.error" => Body::Error(read(found.error)?),
             "session.created" | "session.updated" => {
@@ -145,8 +146,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Newer agents name the session beside what has changed, older ones inside it.
-fn either<'a>(outer: Cow<'a, str>, inner: &Cow<'a, str>) -> Cow<'a, str> {
+/// Newer agents name the session next to the changed object, older ones inside it.
+fn outer_or_inner<'a>(outer: Cow<'a, str>, inner: &Cow<'a, str>) -> Cow<'a, str> {
     if outer.is_empty() { inner.clone() } else { outer }
 }
 
@@ -172,7 +173,8 @@ struct Envelope<'a> {
     properties: Properties<'a>,
 }
 
-/// The properties of all types in one, so that an event is read once whatever the order of its keys.
+/// The properties of all event types in one struct, so that an event is parsed in one pass whatever the order
+/// of its keys.
 #[derive(Default, Deserialize)]
 struct Properties<'a> {
     #[serde(borrow, rename = "sessionID", default, deserialize_with = "text")]

@@ -1,49 +1,50 @@
-//! What the agent is given before it starts: files, environment and command line, all of it data. It is laid out so
-//! that OpenCode starts with no network, asks nobody for permission, and leaves the user's repository as it is.
+//! The files, environment and command line that the agent is started with, as plain data. With them OpenCode
+//! starts without network access, never asks for permission, and does not touch the user's repository.
 
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-/// The version that everything here was tried with; no other one is started.
+/// The only OpenCode version that is started; everything here is tested with it.
 pub const VERSION: &str = include_str!("../../../scripts/opencode.version").trim_ascii();
 
-/// Names the file with the session's id and token. Without it, the environment says both.
+/// The environment variable with the path of the file that contains the session's id and token. If it is not
+/// set, both are in the environment.
 pub const SESSION_FILE: &str = "PROLIFERATE_SESSION_FILE";
 
 const PLUGIN: &str = include_str!("files/plugin.mjs");
-/// What an honest catalogue says of most models; the agent uses it to decide when to compress a conversation.
+/// Typical limits of current models; the agent uses them to decide when to compact a conversation.
 const CONTEXT: u32 = 200_000;
 const OUTPUT: u32 = 32_000;
 
-/// Where and for whom an agent is started.
+/// Everything that an agent's files and launch command depend on.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
-    /// The agent's home inside the sandbox.
+    /// The agent's home directory inside the sandbox.
     pub home: &'a str,
-    /// A folder of ours inside the sandbox, outside of the user's repository.
+    /// Our own directory inside the sandbox, outside the user's repository.
     pub folder: &'a str,
-    /// Where the agent works, and where its process is started.
+    /// The agent's working directory.
     pub workspace: &'a str,
-    /// Where the model is, without `/v1`.
+    /// The base URL of the model API, without `/v1`.
     pub model_url: &'a str,
-    /// What the model proxy knows the session by.
+    /// The key by which the model proxy identifies the session.
     pub model_key: &'a str,
-    /// Whose agent it is; nobody's while it waits in a pool.
+    /// The session, or `None` while the agent waits in the pool.
     pub session: Option<&'a str>,
-    /// The model for whoever does not name one, with its provider.
+    /// The default model, with its provider.
     pub model: &'a str,
     pub instructions: Instructions,
     pub tools: &'a [Tool],
     pub port: u16,
 }
 
-/// What the agent is told of its work.
+/// The kind of instructions that the agent gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instructions {
-    /// There is a repository.
+    /// Instructions for a workspace with a repository.
     Coding,
-    /// There is an empty folder.
+    /// Instructions for an empty workspace.
     Scratch,
 }
 
@@ -56,18 +57,18 @@ impl Instructions {
     }
 }
 
-/// A tool of ours that the agent can call. One file that cannot be loaded takes all tools away.
+/// A tool that the agent can call. If one tool file cannot be loaded, the agent has no tools at all.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// How the model calls it; letters, digits and `_`.
+    /// The name that the model uses: letters, digits and `_`.
     pub name: &'static str,
     /// A module without imports whose default export has `description`, `args` and `execute`.
     pub source: Cow<'static, str>,
 }
 
 impl Tool {
-    /// A tool whose work the gateway does.
-    pub fn of_gateway(name: &'static str, description: &str, schema: &Value) -> Self {
+    /// A tool that calls the gateway.
+    pub fn gateway_tool(name: &'static str, description: &str, schema: &Value) -> Self {
         let source = include_str!("files/tool.js")
             .replace("\"@NAME@\"", &json!(name).to_string())
             .replace("\"@DESCRIPTION@\"", &json!(description).to_string())
@@ -76,40 +77,40 @@ impl Tool {
     }
 }
 
-/// A file to be written before the agent starts.
+/// A file to write before the agent starts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Absolute, inside the sandbox.
+    /// The absolute path inside the sandbox.
     pub path: String,
     pub contents: String,
-    /// Nobody but the agent may read it.
+    /// Whether only the agent may read the file.
     pub secret: bool,
 }
 
-/// The process to be started, in the folder where the agent works.
+/// The process to start in the agent's working directory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// After the name of the program.
+    /// The arguments after the name of the program.
     pub arguments: Vec<String>,
-    /// Beside `PATH` and whatever the user's own programs need.
+    /// In addition to `PATH` and whatever the user's programs need.
     pub environment: Vec<(&'static str, String)>,
 }
 
 impl Setup<'_> {
-    /// All files. Later tools only add to them.
+    /// All files to write before the agent starts.
     pub fn entries(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
-        // OpenCode installs packages into its folders at the first request unless it looks as if that had been done;
-        // with no network that takes more than a minute.
+        // At the first request OpenCode installs packages into its directories unless they look installed
+        // already; without network access that takes more than a minute.
         for folder in [self.home_config(), self.folder.to_owned()] {
             let plugin = json!({ "@opencode-ai/plugin": VERSION });
             let lock = json!({ "lockfileVersion": 3, "packages": { "": { "dependencies": plugin } } });
-            entries.push(plain(&folder, "package.json", json!({ "dependencies": plugin }).to_string()));
-            entries.push(plain(&folder, "package-lock.json", lock.to_string()));
-            entries.push(plain(&folder, "node_modules/.keep", String::new()));
+            entries.push(plain_entry(&folder, "package.json", json!({ "dependencies": plugin }).to_string()));
+            entries.push(plain_entry(&folder, "package-lock.json", lock.to_string()));
+            entries.push(plain_entry(&folder, "node_modules/.keep", String::new()));
         }
-        // Without a file of its own it would write one.
-        entries.push(plain(&self.home_config(), "opencode.json", global_config().to_string()));
+        // Without this file OpenCode would write one itself.
+        entries.push(plain_entry(&self.home_config(), "opencode.json", global_config().to_string()));
         entries.push(Entry { secret: true, ..self.entry("model-key", self.model_key) });
         entries.extend(self.session_file());
         entries.push(self.entry("models.json", &catalogue().to_string()));
@@ -135,8 +136,8 @@ impl Setup<'_> {
             "OPENCODE_DISABLE_DEFAULT_PLUGINS",
             "OPENCODE_DISABLE_LSP_DOWNLOAD",
             "OPENCODE_DISABLE_MODELS_FETCH",
-            // A repository's own configuration could say where the model is and run code in the agent; and OpenCode
-            // would rewrite it and install packages beside it.
+            // A repository's own configuration could redirect the model and run code in the agent, and
+            // OpenCode would rewrite it and install packages next to it.
             "OPENCODE_DISABLE_PROJECT_CONFIG",
             "OPENCODE_DISABLE_SHARE",
         ];
@@ -144,19 +145,22 @@ impl Setup<'_> {
         Launch { arguments: arguments.into_iter().chain([self.port.to_string()]).collect(), environment }
     }
 
-    /// Where tools learn whose they are. A pooled agent's environment was made before anybody knew.
+    /// The file from which tools read their session. A pooled agent's environment was fixed before its
+    /// session was known.
     fn session_file(&self) -> Option<Entry> {
         let session = json!({ "sessionId": self.session?, "token": self.model_key });
         Some(Entry { secret: true, ..self.entry("session.json", &session.to_string()) })
     }
 
-    /// Ours, and those of the repository, which OpenCode no longer looks for by itself.
+    /// Our instructions and those of the repository, which OpenCode does not find by itself with project
+    /// configuration disabled.
     fn instruction_files(&self) -> [String; 3] {
-        let theirs = |name| format!("{}/{name}", self.workspace);
-        [format!("{}/instructions.md", self.folder), theirs("AGENTS.md"), theirs("CLAUDE.md")]
+        let in_workspace = |name| format!("{}/{name}", self.workspace);
+        [format!("{}/instructions.md", self.folder), in_workspace("AGENTS.md"), in_workspace("CLAUDE.md")]
     }
 
-    /// It is given in the environment, because that outweighs every file that the agent may write later.
+    /// Passed in the environment, because that takes precedence over every file that the agent may write
+    /// later.
     fn config(&self) -> Value {
         let key = format!("{{file:{}/model-key}}", self.folder);
         let base = format!("{}/v1", self.model_url.trim_end_matches('/'));
@@ -166,7 +170,8 @@ impl Setup<'_> {
             "provider": { "anthropic": { "options": { "baseURL": base, "apiKey": key } } },
             "plugin": [format!("{}/proliferate.mjs", self.folder)],
             "instructions": self.instruction_files(),
-            // The sandbox is the boundary, and there is nobody to ask. The order counts: the last match wins.
+            // The sandbox is the security boundary, and nobody could answer a request. The order matters: the
+            // last match wins.
             "permission": { "*": "allow", "question": "deny" },
             "agent": { "title": { "disable": true } },
             "autoupdate": false,
@@ -180,30 +185,31 @@ impl Setup<'_> {
     }
 
     fn entry(&self, name: &str, contents: &str) -> Entry {
-        plain(self.folder, name, contents.to_owned())
+        plain_entry(self.folder, name, contents.to_owned())
     }
 }
 
 const SCHEMA: &str = "https://opencode.ai/config.json";
 
-/// A file without a schema would be rewritten to have one.
+/// OpenCode would rewrite a file without a schema.
 fn global_config() -> Value {
     json!({ "$schema": SCHEMA })
 }
 
-/// The models that go through our proxy, and no others: a small catalogue makes the first turn several times quicker.
+/// The models that go through our proxy, and no others: a small catalogue makes the first turn several times
+/// faster.
 fn catalogue() -> Value {
     let ours =
         proto::MODELS.iter().filter_map(|model| Some((model.opencode_id.strip_prefix("anthropic/")?, model)));
     let models: serde_json::Map<String, Value> =
-        ours.map(|(id, model)| (id.to_owned(), described(model))).collect();
+        ours.map(|(id, model)| (id.to_owned(), catalogue_entry(model))).collect();
     json!({ "anthropic": {
         "id": "anthropic", "name": "Anthropic", "env": ["ANTHROPIC_API_KEY"], "npm": "@ai-sdk/anthropic",
         "models": models,
     } })
 }
 
-fn described(model: &proto::Model) -> Value {
+fn catalogue_entry(model: &proto::Model) -> Value {
     json!({
         "id": model.api_id, "name": model.name, "release_date": "2026-01-01",
         "attachment": true, "reasoning": true, "temperature": true, "tool_call": true,
@@ -213,6 +219,6 @@ fn described(model: &proto::Model) -> Value {
     })
 }
 
-fn plain(folder: &str, name: &str, contents: String) -> Entry {
+fn plain_entry(folder: &str, name: &str, contents: String) -> Entry {
     Entry { path: format!("{folder}/{name}"), contents, secret: false }
 }

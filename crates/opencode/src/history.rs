@@ -1,7 +1,7 @@
-//! What the agent itself remembers of a session, asked for when events may have been missed.
+//! The agent's own history of a session, which is fetched when events may have been missed.
 //!
-//! An agent can serve pages of any size and shape. Each page is split into its messages once, each message is parsed
-//! once, and both are work that callers do off the async workers.
+//! An agent can serve pages of any size and shape. Each page is split into messages once and each message is
+//! parsed once; callers do both outside the async workers.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,27 +13,27 @@ use serde_json::value::RawValue;
 
 use crate::event::{EventError, Info, Part};
 
-/// Messages of one page: more than are asked for.
+/// Maximum number of messages per page; more than we request.
 const MAX_MESSAGES: usize = 200;
-/// Parts of one message, as many as a turn may have; more are left out. Without a limit a page of `{}` takes a hundred
-/// times its size in memory.
+/// Maximum number of parts per message, the same as for a turn; further ones are dropped. Without a limit, a
+/// page of `{}` would need a hundred times its size in memory.
 const MAX_PARTS: usize = 1024;
 
-/// The end of a session's history, as far back as it was asked for.
+/// The most recent part of a session's history.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// The oldest first.
+    /// The pages, oldest first.
     pub pages: Vec<Page>,
-    /// Whether the agent works on the session. Must have been asked for before the pages: an agent that was idle
-    /// then has said all it will say.
+    /// Whether the agent is working on the session. Must be requested before the pages: if the agent was idle
+    /// then, the pages are complete.
     pub busy: bool,
 }
 
-/// Some messages in a row, as they came.
+/// Consecutive messages as they were received.
 #[derive(Clone, Debug)]
 pub struct Page {
     bytes: Bytes,
-    /// The id of each message, and where it is.
+    /// The id of each message and its byte range.
     messages: Vec<(String, Range<usize>)>,
 }
 
@@ -54,7 +54,7 @@ pub struct Entry<'a> {
 }
 
 impl Page {
-    /// Finds the messages of a page. One that cannot be understood is left out.
+    /// Finds the messages of a page. Malformed ones are skipped.
     pub fn split(bytes: Bytes) -> Result<Self, EventError> {
         #[derive(Deserialize)]
         struct Head<'a> {
@@ -81,12 +81,12 @@ impl History {
         Self { pages: Vec::new(), busy }
     }
 
-    /// Adds the page before those that are here.
+    /// Adds the page that precedes the existing ones.
     pub fn add_older(&mut self, page: Page) {
         self.pages.insert(0, page);
     }
 
-    /// All messages that have an id, the oldest first.
+    /// All messages with an id, oldest first.
     pub fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         self.pages.iter().flat_map(|page| {
             page.messages
@@ -95,19 +95,19 @@ impl History {
         })
     }
 
-    /// Whether the agent has a message of this id: a prompt that is not there was never received.
+    /// Whether the history contains this message. If a prompt is missing, the agent never received it.
     pub fn has(&self, message: &str) -> bool {
         self.messages().any(|known| known.id == message)
     }
 
-    /// The size of all pages.
+    /// The size of all pages in bytes.
     pub fn bytes(&self) -> usize {
         self.pages.iter().map(|page| page.bytes.len()).sum()
     }
 }
 
 impl<'a> Message<'a> {
-    /// Parses it; `None` if it makes no sense.
+    /// Parses the message; `None` if it is malformed.
     pub fn entry(&self) -> Option<Entry<'a>> {
         serde_json::from_slice(self.json).ok()
     }
@@ -117,7 +117,7 @@ fn parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part<'de>>, D
     Ok(Bounded::<Part<'de>, MAX_PARTS>::deserialize(deserializer)?.items)
 }
 
-/// The first items of a list.
+/// The first `MOST` items of a list.
 struct Bounded<T, const MOST: usize> {
     items: Vec<T>,
     left_out: bool,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_costs_no_more_than_its_size_whatever_is_in_it() {
+    fn messages_and_parts_of_a_page_are_limited() {
         let crowd = format!("[{}1]", "1,".repeat(MAX_MESSAGES));
         assert!(Page::split(crowd.into()).is_err(), "too many messages");
         let parts = format!("[{}{{}}]", "{},".repeat(1_000_000));

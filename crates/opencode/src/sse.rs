@@ -1,58 +1,58 @@
-//! Reads a stream of server-sent events, because the sender is a sandbox: what ready-made readers do with an
-//! endless line, a byte order mark or a bare carriage return is to grow, to panic and to lose the event.
+//! Decodes a stream of server-sent events from an untrusted sender. Existing libraries do not handle endless
+//! lines, byte order marks or bare carriage returns: they use unbounded memory, panic, or lose the event.
 //!
-//! Bytes go in as they come, in any pieces; the events that they complete come out. Only the data of an event is
-//! kept: OpenCode sends no ids, names or retry times.
+//! Bytes are fed in arbitrary pieces; complete events come out. Only the data of an event is kept, because
+//! OpenCode sends no ids, names or retry times.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// The most that one event may hold. An echoed prompt with images is the largest honest one.
+/// Maximum size of one event. An echoed prompt with images is the largest legitimate one.
 pub const MAX_EVENT: usize = 8 * 1024 * 1024;
 
-/// The byte order mark, which may open a stream and means nothing.
-const MARK: &[u8] = b"\xef\xbb\xbf";
-/// What may stand before the data in a line, so that a line of the longest data is not too long.
+/// The byte order mark, which may start a stream and is ignored.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// The field name before the data; added to the limit of a line, so that a line with the longest data fits.
 const PREFIX: &[u8] = b"data: ";
 
-/// Why an event was left out. The decoder has skipped it and goes on with the next one.
+/// Why an event was skipped. The decoder continues with the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SseError {
     #[error("an event is longer than {most} bytes; it was skipped")]
     TooLong { most: usize },
 }
 
-/// The state between two pieces of input.
+/// The decoder's state between two pieces of input.
 #[derive(Debug)]
 pub struct Decoder {
     most: usize,
-    /// What has come and is not yet cut into lines.
+    /// Received bytes that are not split into lines yet.
     input: BytesMut,
-    /// This much of the input has been searched for a line end already.
+    /// How much of the input was already searched for a line end.
     searched: usize,
     data: Data,
-    /// The last line ended with a carriage return, so a line feed that follows belongs to it.
+    /// Whether the last line ended with a carriage return, so that a following line feed belongs to it.
     after_return: bool,
-    /// The byte order mark can only be at the very beginning.
-    begun: bool,
+    /// Whether the start of the stream, where a byte order mark is allowed, has passed.
+    past_start: bool,
     skip: Skip,
 }
 
-/// What is thrown away of an event that is too long.
+/// What is skipped of an event that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Skip {
     Nothing,
-    /// The lines to come, up to the end of the event.
+    /// The remaining lines of the event.
     Event,
-    /// Also the rest of the line that is coming in.
+    /// The rest of the current line and the remaining lines of the event.
     LineAndEvent,
 }
 
-/// The data lines of the event that is being read.
+/// The data lines of the current event.
 #[derive(Debug, Default)]
 enum Data {
     #[default]
     None,
-    /// The usual case: it is a piece of the input and was not copied.
+    /// The usual case: a slice of the input, without a copy.
     One(Bytes),
     Several(BytesMut),
 }
@@ -64,7 +64,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Refuses events, and lines, of more bytes than this.
+    /// Rejects events and lines with more than `most` bytes.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -72,21 +72,21 @@ impl Decoder {
             searched: 0,
             data: Data::None,
             after_return: false,
-            begun: false,
+            past_start: false,
             skip: Skip::Nothing,
         }
     }
 
-    /// Takes what has come. Call [`Decoder::next_event`] until it has no more before feeding again.
+    /// Adds received bytes. Call [`Decoder::next_event`] until it returns `None` before feeding more.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
     }
 
-    /// The data of the next event that is complete.
+    /// The data of the next complete event.
     pub fn next_event(&mut self) -> Option<Result<Bytes, SseError>> {
         while let Some(line) = self.line() {
             if !line.is_empty() {
-                if let Err(error) = self.take(line) {
+                if let Err(error) = self.process_line(line) {
                     return Some(Err(error));
                 }
             } else if self.skip == Skip::Event {
@@ -98,27 +98,27 @@ impl Decoder {
         self.overflow().map(Err)
     }
 
-    /// Holds no room for what comes next, where nothing is half read.
-    pub(crate) fn rest(&mut self) {
+    /// Frees the buffer if it is empty.
+    pub(crate) fn release_buffer(&mut self) {
         if self.input.is_empty() {
             self.input = BytesMut::new();
         }
     }
 
-    /// How many bytes are held, for those who watch over memory.
-    pub fn held(&self) -> usize {
+    /// The number of buffered bytes, for memory accounting.
+    pub fn buffered_len(&self) -> usize {
         self.input.len() + self.data.len()
     }
 
-    /// The next whole line without its end.
+    /// The next complete line without its line end.
     fn line(&mut self) -> Option<Bytes> {
-        if !self.begun {
-            if self.input.len() < MARK.len() && MARK.starts_with(&self.input) {
+        if !self.past_start {
+            if self.input.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.input) {
                 return None;
             }
-            self.begun = true;
-            if self.input.starts_with(MARK) {
-                self.input.advance(MARK.len());
+            self.past_start = true;
+            if self.input.starts_with(BYTE_ORDER_MARK) {
+                self.input.advance(BYTE_ORDER_MARK.len());
             }
         }
         if self.after_return && !self.input.is_empty() {
@@ -137,7 +137,7 @@ impl Decoder {
         };
         self.searched = 0;
         self.after_return = self.input.get_u8() == b'\r';
-        // The tail of a line whose head was thrown away is no line of its own, and above all no empty one.
+        // The tail of a skipped line must not count as a line, least of all as an empty one.
         if self.skip == Skip::LineAndEvent {
             self.skip = Skip::Event;
             return self.line();
@@ -145,8 +145,8 @@ impl Decoder {
         Some(line)
     }
 
-    /// Takes a line that is not empty.
-    fn take(&mut self, line: Bytes) -> Result<(), SseError> {
+    /// Processes a line that is not empty.
+    fn process_line(&mut self, line: Bytes) -> Result<(), SseError> {
         if self.skip != Skip::Nothing {
             return Ok(());
         }
@@ -162,17 +162,17 @@ impl Decoder {
         Ok(())
     }
 
-    /// An unfinished line that is too long already is thrown away as it comes.
+    /// Discards an unfinished line that is already too long.
     fn overflow(&mut self) -> Option<SseError> {
         if self.skip != Skip::LineAndEvent && self.input.len() <= self.most + PREFIX.len() {
             return None;
         }
         self.input.clear();
         self.searched = 0;
-        let told_already = self.skip != Skip::Nothing;
+        let already_reported = self.skip != Skip::Nothing;
         let error = self.skip();
         self.skip = Skip::LineAndEvent;
-        (!told_already).then_some(error)
+        (!already_reported).then_some(error)
     }
 
     fn skip(&mut self) -> SseError {
@@ -191,7 +191,7 @@ impl Data {
         }
     }
 
-    /// How long it would be with one more line.
+    /// The length with one more line.
     fn len_with(&self, value: &[u8]) -> usize {
         match self {
             Self::None => value.len(),
@@ -217,7 +217,7 @@ impl Data {
         Self::Several(before)
     }
 
-    /// Without a line of data there is no event, as the standard has it.
+    /// Without a data line there is no event, as the specification says.
     fn finish(self) -> Option<Bytes> {
         match self {
             Self::None => None,
@@ -227,7 +227,7 @@ impl Data {
     }
 }
 
-/// The value, if this is a line of data; comments and all other fields are not.
+/// The value of a `data` line; `None` for comments and other fields.
 fn data_of(mut line: Bytes) -> Option<Bytes> {
     let rest = line.strip_prefix(b"data")?;
     let skip = match rest {

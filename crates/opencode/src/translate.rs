@@ -1,18 +1,19 @@
-//! OpenCode's events into what clients are told: a state machine without clock, network or memory of its own.
+//! Translates OpenCode's events into messages for clients: a state machine without a clock, network access or
+//! storage.
 //!
-//! It promises, whatever comes in: a message is announced before anything is said of it and completed once; the
-//! tokens of a part are the beginning of its final text, each said once and under its own message; a tool call
-//! ends at most once; a turn ends once, after its last message. What it holds is bounded.
+//! It guarantees, whatever the input: a message is announced before anything refers to it, and completed
+//! once; the tokens of a part are a prefix of its final text, each sent once and with its own message; a tool
+//! call ends at most once; a turn ends once, after its last message. Its memory is bounded.
 //!
-//! Its state can be made again from what it has said ([`Translator::resume`]), so that a new process goes on where
-//! another one was killed.
+//! Its state can be rebuilt from the messages it has emitted ([`Translator::resume`]), so that a new process
+//! continues where another one was killed.
 
-mod bound;
-mod recent;
+mod emitted;
+mod recent_ids;
 mod reconcile;
-mod said;
 mod text;
 mod tool;
+mod truncate;
 mod turn;
 
 use std::time::Duration;
@@ -20,48 +21,48 @@ use std::time::Duration;
 use proto::socket::{Message, MessageRole, ServerMessage, WireStatus};
 
 use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
-use recent::Recent;
+use recent_ids::RecentIds;
 use tool::ToolCall;
 use turn::{End, Kind, Turn, Verdict};
 
-/// Longer ids are made up.
+/// Maximum length of an id; OpenCode's own are shorter, so longer ones are forged.
 const MAX_ID: usize = 128;
-/// Characters of an error or a reason that people read.
+/// Maximum length of an error message or reason for people, in characters.
 const MAX_REASON: usize = 500;
-/// How often OpenCode tries again before it gives up on its model.
+/// How often OpenCode retries before it gives up on its model.
 const RETRIES: u32 = 5;
-/// How long the end of a cancelled or failed turn may take to be written down by the agent.
-const SETTLING: Duration = Duration::from_secs(1);
+/// How long the agent may take to store the end of a cancelled or failed turn.
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
 
-/// Requests of the agent that are answered, and errors and retries of it that are told, after one prompt.
-const MOST_ASKED: u32 = 64;
-const MOST_ERRORS: u32 = 64;
-const MOST_RETRIES: u32 = 1_000;
+/// Limits per prompt: answered requests of the agent, reported errors, and reported retries.
+const MAX_REQUESTS: u32 = 64;
+const MAX_ERRORS: u32 = 64;
+const MAX_REPORTED_RETRIES: u32 = 1_000;
 
 const SILENT: &str = "The agent ended the turn without an answer.";
 const STOPPED: &str = "The agent stopped before it had finished.";
-const CUT: &str = "The agent sent more than can be shown; a part of it was left out.";
+const OMITTED: &str = "The agent sent more than can be shown; some of it was omitted.";
 
-/// What follows from an event.
+/// What the translator makes of an event: messages and effects.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// To everyone who watches, in this order.
+    /// To broadcast to all clients, in this order.
     pub messages: Vec<ServerMessage>,
-    /// To be done once the messages are safe.
+    /// To perform after the messages are stored.
     pub effects: Vec<Effect>,
 }
 
-/// Something that the caller has to do.
+/// An effect that the caller has to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The agent waits for a permission that nobody can give: answer `reject`.
+    /// The agent waits for a permission that nobody can give: reply `reject`.
     RejectPermission { request: String },
     /// The agent waits for an answer that nobody can give: reject the question.
     RejectQuestion { request: String },
-    /// The turn seems to be over and its last message is not: after this time, if the turn has not ended, fetch
-    /// the history and call [`Translator::reconcile`].
+    /// The turn seems to be over, but its last message is not. If the turn has not ended after this time,
+    /// fetch the history and call [`Translator::reconcile`].
     Settle { after: Duration },
-    /// This message ended without the agent having finished it. Keep what there is of it and mark it.
+    /// The agent did not finish this message. Keep its content and mark it as interrupted.
     Interrupted { message: String },
 }
 
@@ -70,84 +71,84 @@ pub enum Effect {
 pub struct Translator {
     session: String,
     turn: Option<Turn>,
-    /// The agent's messages of earlier turns.
-    finished: Recent,
-    /// Parts of the agent's finished messages.
-    closed: Recent,
+    /// Ids of the agent's messages of earlier turns.
+    finished: RecentIds,
+    /// Ids of parts of the agent's finished messages.
+    closed: RecentIds,
     /// Tool calls, by the id that clients know.
-    calls: Recent,
-    /// Messages that the agent was sent.
-    prompts: Recent,
-    /// The newest of them, for a turn that somebody else began.
+    calls: RecentIds,
+    /// Ids of the prompts that were sent to the agent.
+    prompts: RecentIds,
+    /// The most recent prompt, for a turn that somebody else started.
     last_prompt: Option<String>,
-    /// Sessions of sub-agents.
-    children: Recent,
-    /// Requests that were refused.
-    refused: Recent,
-    /// What was taken of that which has no end of its own, since the last prompt.
-    taken: Taken,
+    /// Ids of the sessions of sub-agents.
+    children: RecentIds,
+    /// Ids of the agent's requests that were rejected.
+    rejected: RecentIds,
+    /// Counts, since the last prompt, of events that an agent could send without end.
+    counters: Counters,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
-    asked: u32,
+struct Counters {
+    requests: u32,
     errors: u32,
     retries: u32,
 }
 
 impl Translator {
-    /// For this agent session, with no turn running.
+    /// A translator for this agent session without an active turn.
     pub fn new(session: &str) -> Self {
         Self {
             session: session.to_owned(),
             turn: None,
-            finished: Recent::default(),
-            closed: Recent::default(),
-            calls: Recent::default(),
-            prompts: Recent::default(),
+            finished: RecentIds::default(),
+            closed: RecentIds::default(),
+            calls: RecentIds::default(),
+            prompts: RecentIds::default(),
             last_prompt: None,
-            children: Recent::default(),
-            refused: Recent::default(),
-            taken: Taken::default(),
+            children: RecentIds::default(),
+            rejected: RecentIds::default(),
+            counters: Counters::default(),
         }
     }
 
-    /// A prompt with this id is about to be sent.
+    /// Call this before a prompt with this id is sent.
     pub fn begin(&mut self, prompt: &str) {
         self.prompts.insert(prompt);
-        self.taken = Taken::default();
+        self.counters = Counters::default();
         let turn = self.turn.get_or_insert_default();
         turn.user.get_or_insert_with(|| prompt.to_owned());
     }
 
-    /// Whether a turn runs.
+    /// Whether a turn is active.
     pub fn is_busy(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// Takes an event of the stream. `now` is in milliseconds since 1970.
+    /// Processes an event of the stream. `now` is in milliseconds since the Unix epoch.
     pub fn observe(&mut self, event: &Event<'_>, now: i64) -> Output {
         let mut out = Output::default();
         self.observe_into(event, now, &mut out);
         out
     }
 
-    /// Takes one of many events that are told together.
+    /// Like [`Translator::observe`], but appends to `out`, so that several events can share it.
     pub fn observe_into(&mut self, event: &Event<'_>, now: i64, out: &mut Output) {
         let ours = event.session == self.session;
         match &event.body {
             Body::Session { parent } => self.session_seen(&event.session, parent),
             Body::PermissionAsked { id, permission } if ours || self.children.contains(&event.session) => {
-                self.refuse_permission(id, permission, out);
+                self.reject_permission(id, permission, out);
             }
             Body::QuestionAsked { id } if ours || self.children.contains(&event.session) => {
-                if self.may_ask(id) {
+                if self.accept_request(id) {
                     out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
                 }
             }
-            // An error of a plugin names no session; it is shown, and is no fault of the turn.
+            // A plugin's error names no session. It is shown, but does not fail the turn.
             Body::Error(failure) if event.session.is_empty() && !failure.is_abort() => {
-                self.tell_error(reason(failure), out);
+                self.report_error(failure_message(failure), out);
             }
             _ if !ours => {}
             Body::Delta { message, part, delta } => self.delta(message, part, delta, now, out),
@@ -159,31 +160,31 @@ impl Translator {
         }
     }
 
-    /// Ends the turn that runs, for a reason that the agent cannot give: it is gone, or it never began.
+    /// Ends the active turn for a reason that the agent cannot report: it is gone, or it never started.
     pub fn give_up(&mut self, reason: &str, now: i64) -> Output {
         let mut out = Output::default();
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
-            out.messages.push(ServerMessage::Error { message: bound::line(reason, MAX_REASON) });
+            out.messages.push(ServerMessage::Error { message: truncate::line(reason, MAX_REASON) });
             self.end_turn(now, &mut out);
         }
         out
     }
 
-    /// Whether the agent said that the turn failed before it said anything else: a prompt that it cannot use is no better
-    /// when it comes again.
+    /// Whether the agent failed the turn before it produced anything. Sending such a prompt again would not
+    /// help.
     pub fn has_refused(&self) -> bool {
         self.turn.as_ref().is_some_and(|turn| turn.verdict == Verdict::Failed && turn.steps.is_empty())
     }
 
-    /// Ends the turn that runs as the agent has judged it.
+    /// Ends the active turn with the outcome so far.
     pub fn close(&mut self, now: i64) -> Output {
         let mut out = Output::default();
         self.end_turn(now, &mut out);
         out
     }
 
-    /// Ends the turn that runs as cancelled: the agent was told, and is idle.
+    /// Ends the active turn as cancelled. The agent must have been told and be idle.
     pub fn cancel(&mut self, now: i64) -> Output {
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Cancelled);
@@ -213,12 +214,12 @@ impl Translator {
         }
         if let Some(turn) = &mut self.turn {
             turn.user.get_or_insert_with(|| id.to_owned());
-            turn.unpark(id);
+            turn.take_pending(id);
         }
     }
 
-    /// Makes sure that this message of the agent was announced. Whether it is open: those that have ended are not
-    /// opened again, whatever is said of them later.
+    /// Announces this message of the agent if necessary. Returns whether it is open; a finished message is
+    /// never reopened.
     fn step(&mut self, id: &str, created_at: i64, out: &mut Output) -> bool {
         if !is_id(id) || self.finished.contains(id) || self.prompts.contains(id) {
             return false;
@@ -231,14 +232,14 @@ impl Translator {
         self.complete_steps(out);
         let Some(turn) = &mut self.turn else { return false };
         let Ok(forgotten) = turn.add_step(id) else {
-            cut(turn, out);
+            report_omission(turn, out);
             return false;
         };
         if let Some(forgotten) = forgotten {
             self.finished.insert(&forgotten);
         }
-        out.messages.push(ServerMessage::Message(stub(id, created_at)));
-        self.say_parked(id, out);
+        out.messages.push(ServerMessage::Message(announcement(id, created_at)));
+        self.emit_pending_texts(id, out);
         true
     }
 
@@ -253,7 +254,7 @@ impl Translator {
         }
     }
 
-    /// Tells that those messages are complete whose parts have all come: the next one begins, or the turn ends.
+    /// Completes the messages that have ended, because the next one starts or the turn ends.
     fn complete_steps(&mut self, out: &mut Output) {
         let steps = self.turn.iter().flat_map(|turn| &turn.steps).filter(|step| !step.done);
         let ended: Vec<_> = steps.filter_map(|step| Some((step.id.clone(), step.end?))).collect();
@@ -261,7 +262,7 @@ impl Translator {
             self.finish_step(&message_id);
             out.messages.push(match (end, &mut self.turn) {
                 (End::Cancelled, Some(turn)) => {
-                    turn.judge(Verdict::CancelTold);
+                    turn.judge(Verdict::CancelReported);
                     ServerMessage::MessageCancelled { message_id: Some(message_id) }
                 }
                 _ => ServerMessage::MessageComplete { message_id },
@@ -276,7 +277,7 @@ impl Translator {
         }
     }
 
-    /// `from_history`: pieces of its text may have been missed.
+    /// `from_history`: pieces of the text may have been missed.
     fn part(&mut self, part: &Part<'_>, delta: &str, from_history: bool, now: i64, out: &mut Output) {
         let known = self.turn.as_ref().is_some_and(|turn| turn.parts.contains_key(&*part.id));
         if !is_id(&part.id) || !is_id(&part.message) || (!known && self.closed.contains(&part.id)) {
@@ -285,8 +286,8 @@ impl Translator {
         match part.kind {
             PartKind::Text if !part.ignored => self.text(part, delta, from_history, now, out),
             PartKind::Tool if is_id(&part.call) && is_id(&part.tool) => self.tool(part, now, out),
-            PartKind::Text | PartKind::Reasoning => self.thought(part, now, out),
-            // Only the agent's own messages have these.
+            PartKind::Text | PartKind::Reasoning => self.silent_part(part, now, out),
+            // Only the agent's own messages have these parts.
             PartKind::StepFinish => {
                 self.step(&part.message, now, out);
             }
@@ -295,26 +296,27 @@ impl Translator {
         }
     }
 
-    /// A second one in a message is a retry. Where its own notice was missed, this is the first sign of it.
+    /// A second step in a message is a retry. If the retry event itself was missed, this is the first sign of
+    /// it.
     fn step_start(&mut self, part: &Part<'_>, from_history: bool, now: i64, out: &mut Output) {
         let open = self.step(&part.message, now, out);
         let Some(turn) = self.turn.as_mut().filter(|_| open) else { return };
         match turn.part(&part.id, &part.message, || Kind::Silent) {
-            Ok((_, true)) if !from_history => text::begin_anew(turn, &part.message, None, out),
+            Ok((_, true)) if !from_history => text::discard_before_retry(turn, &part.message, None, out),
             Ok(_) => {}
-            Err(_) => cut(turn, out),
+            Err(_) => report_omission(turn, out),
         }
     }
 
-    /// Remembers that this part is not for clients, since its pieces look like those of any other.
-    fn thought(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
+    /// Remembers that this part is not for clients, because its deltas look like those of any other part.
+    fn silent_part(&mut self, part: &Part<'_>, now: i64, out: &mut Output) {
         if part.kind == PartKind::Reasoning {
             self.step(&part.message, now, out);
         }
         if let Some(turn) = &mut self.turn
             && turn.part(&part.id, &part.message, || Kind::Silent).is_err()
         {
-            cut(turn, out);
+            report_omission(turn, out);
         }
     }
 
@@ -322,16 +324,16 @@ impl Translator {
         let open = self.step(&part.message, now, out);
         let Some(turn) = &mut self.turn else { return };
         let fresh = !turn.parts.contains_key(&*part.id);
-        // A call may outlive its message, but none begins after it.
+        // A call may outlive its message, but cannot start after it.
         if fresh && !open {
             return;
         }
-        back_to_work(turn, out);
+        clear_retry_status(turn, out);
         if fresh {
-            let Some(call) = unique(&mut self.calls, &part.call, &part.id) else { return };
+            let Some(call) = unique_call_id(&mut self.calls, &part.call, &part.id) else { return };
             let new = || Kind::Tool(ToolCall::new(&call, &part.tool));
             if turn.part(&part.id, &part.message, new).is_err() {
-                return cut(turn, out);
+                return report_omission(turn, out);
             }
         }
         if let Some(known) = turn.parts.get_mut(&*part.id)
@@ -356,26 +358,26 @@ impl Translator {
 
     fn retry(&mut self, attempt: u32, message: &str, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
-        if !another(&mut self.taken.retries, MOST_RETRIES) {
+        if !increment_below(&mut self.counters.retries, MAX_REPORTED_RETRIES) {
             return;
         }
         (turn.active, turn.retrying) = (true, true);
-        text::abandon(turn, out);
-        let reason = bound::line(message, MAX_REASON);
+        text::discard_open_texts(turn, out);
+        let reason = truncate::line(message, MAX_REASON);
         let message = format!("Retrying ({attempt}/{}): {reason}", RETRIES.max(attempt));
         out.messages.push(ServerMessage::Status { status: WireStatus::Running, message });
     }
 
-    /// A clean turn has one, at its end. After a cancellation or an error there are two, and the first comes before
-    /// the last words.
+    /// A clean turn has one idle status, at its end. After a cancellation or an error there are two, and the
+    /// first precedes the final text.
     fn idle(&mut self, now: i64, out: &mut Output) {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.active) else { return };
         turn.idles += 1;
-        let last_words = turn.verdict == Verdict::Fine || turn.idles > 1;
+        let last_words = turn.verdict == Verdict::Ok || turn.idles > 1;
         if last_words && turn.steps.last().is_some_and(|step| step.end.is_some()) {
             self.end_turn(now, out);
         } else {
-            let after = if turn.idles == 1 { SETTLING } else { Duration::ZERO };
+            let after = if turn.idles == 1 { SETTLE_DELAY } else { Duration::ZERO };
             out.effects.push(Effect::Settle { after });
         }
     }
@@ -387,12 +389,12 @@ impl Translator {
             }
             return;
         }
-        let message = reason(failure);
+        let message = failure_message(failure);
         if let Some(turn) = &mut self.turn {
             turn.judge(Verdict::Failed);
-            // A prompt that cannot be used fails before the agent is busy with it, and no idle follows.
+            // A prompt that cannot be used fails before the agent becomes busy, so no idle status follows.
             if !std::mem::replace(&mut turn.active, true) {
-                out.effects.push(Effect::Settle { after: SETTLING });
+                out.effects.push(Effect::Settle { after: SETTLE_DELAY });
             }
             let known = &turn.last_error;
             if !known.is_empty() && (message.contains(known.as_str()) || known.contains(&message)) {
@@ -400,42 +402,45 @@ impl Translator {
             }
             turn.last_error.clone_from(&message);
         }
-        self.tell_error(message, out);
+        self.report_error(message, out);
     }
 
-    fn tell_error(&mut self, message: String, out: &mut Output) {
-        if another(&mut self.taken.errors, MOST_ERRORS) {
+    fn report_error(&mut self, message: String, out: &mut Output) {
+        if increment_below(&mut self.counters.errors, MAX_ERRORS) {
             out.messages.push(ServerMessage::Error { message });
         }
     }
 
-    /// Whether a request is new, and not one of too many: each costs a request of ours.
-    fn may_ask(&mut self, request: &str) -> bool {
-        is_id(request) && self.refused.insert(request) && another(&mut self.taken.asked, MOST_ASKED)
+    /// Whether to answer a request: it must be new and within the limit, because each answer costs us a
+    /// request.
+    fn accept_request(&mut self, request: &str) -> bool {
+        is_id(request)
+            && self.rejected.insert(request)
+            && increment_below(&mut self.counters.requests, MAX_REQUESTS)
     }
 
-    fn refuse_permission(&mut self, request: &str, permission: &str, out: &mut Output) {
-        if self.may_ask(request) {
-            let permission = bound::line(permission, MAX_ID);
+    fn reject_permission(&mut self, request: &str, permission: &str, out: &mut Output) {
+        if self.accept_request(request) {
+            let permission = truncate::line(permission, MAX_ID);
             let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
             out.messages.push(ServerMessage::Error { message });
             out.effects.push(Effect::RejectPermission { request: request.to_owned() });
         }
     }
 
-    /// Closes whatever is open, and then the turn.
+    /// Closes everything that is open, then the turn.
     fn end_turn(&mut self, now: i64, out: &mut Output) {
         self.end_calls(now, out);
         self.complete_steps(out);
         let Some(mut turn) = self.turn.take() else { return };
-        back_to_work(&mut turn, out);
+        clear_retry_status(&mut turn, out);
         for (id, _) in turn.parts.drain() {
             self.closed.insert(&id);
         }
         let mut cancelled = turn.steps.last().map(|step| step.id.clone());
         for step in turn.steps.iter().filter(|step| !step.done) {
             out.effects.push(Effect::Interrupted { message: step.id.clone() });
-            // It ends once: as cancelled, or as complete.
+            // A message ends once: either cancelled or complete.
             if turn.verdict != Verdict::Cancelled || cancelled.as_ref() != Some(&step.id) {
                 out.messages.push(ServerMessage::MessageComplete { message_id: step.id.clone() });
             }
@@ -450,7 +455,7 @@ impl Translator {
         out.messages.push(ServerMessage::TurnComplete { message_ids, outcome: turn.verdict.into() });
     }
 
-    /// Ends calls of which nothing more will be heard, before the messages that they are in.
+    /// Ends calls for which no more events will arrive, before their messages end.
     fn end_calls(&mut self, now: i64, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
         let mut parts: Vec<_> = turn.parts.iter_mut().collect();
@@ -463,42 +468,43 @@ impl Translator {
     }
 }
 
-/// Clients know a call by its id, so no two parts may have the same one: the second is named after its part too.
-fn unique(calls: &mut Recent, call: &str, part: &str) -> Option<String> {
+/// Clients identify a call by its id, so two parts must not share one: the second gets the part's id
+/// appended.
+fn unique_call_id(calls: &mut RecentIds, call: &str, part: &str) -> Option<String> {
     [call.to_owned(), format!("{call}.{part}")].into_iter().find(|name| calls.insert(name))
 }
 
-/// Counts one more, unless there were as many as there may be.
-fn another(count: &mut u32, most: u32) -> bool {
+/// Increments the counter and returns true, unless the limit is reached.
+fn increment_below(count: &mut u32, most: u32) -> bool {
     let fits = *count < most;
     *count += u32::from(fits);
     fits
 }
 
-/// After a retry, takes the notice of it back with the first sign of success.
-fn back_to_work(turn: &mut Turn, out: &mut Output) {
+/// Clears the retry status at the first sign of success.
+fn clear_retry_status(turn: &mut Turn, out: &mut Output) {
     if std::mem::take(&mut turn.retrying) {
         out.messages.push(ServerMessage::Status { status: WireStatus::Running, message: String::new() });
     }
 }
 
-/// Tells once in a turn that something was left out.
-fn cut(turn: &mut Turn, out: &mut Output) {
-    if !std::mem::replace(&mut turn.cut_told, true) {
-        out.messages.push(ServerMessage::Error { message: CUT.to_owned() });
+/// Reports once per turn that something was omitted.
+fn report_omission(turn: &mut Turn, out: &mut Output) {
+    if !std::mem::replace(&mut turn.omission_reported, true) {
+        out.messages.push(ServerMessage::Error { message: OMITTED.to_owned() });
     }
 }
 
-fn reason(failure: &Failure<'_>) -> String {
+fn failure_message(failure: &Failure<'_>) -> String {
     let known = [&failure.data.message, &failure.name].into_iter().find(|text| !text.trim().is_empty());
-    known.map_or_else(|| "Unknown error".to_owned(), |text| bound::line(text.trim(), MAX_REASON))
+    known.map_or_else(|| "Unknown error".to_owned(), |text| truncate::line(text.trim(), MAX_REASON))
 }
 
 fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= MAX_ID
 }
 
-fn stub(id: &str, created_at: i64) -> Message {
+fn announcement(id: &str, created_at: i64) -> Message {
     Message {
         id: id.to_owned(),
         role: MessageRole::Assistant,

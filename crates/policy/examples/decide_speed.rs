@@ -1,5 +1,5 @@
-//! Prints how long a decision takes: `cargo run --release -p policy --example decide_speed`.
-#![expect(clippy::print_stdout, reason = "its output is what it is for")]
+//! Measures how long a decision takes: `cargo run --release -p policy --example decide_speed`.
+#![expect(clippy::print_stdout, reason = "printing the result is the purpose of this program")]
 
 use std::error::Error;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Fuzzes policy files for longer than a test may: `cargo run --release -p policy --example fuzz -- 3600`.
-//! A second argument is the seed. What it finds is printed in the form in which the corpus is kept.
+//! Fuzzes policy files for longer than a test may: `cargo run --release -p policy --example fuzz -- 3600`. A
+//! second argument is the seed. Failing inputs are printed in the format of the corpus files.
 
 #[path = "../tests/fuzz/targets.rs"]
 mod targets;

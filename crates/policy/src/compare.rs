@@ -1,4 +1,4 @@
-//! What a new version of the policy would change: rule by rule, and on what was decided before.
+//! Compares two versions of the policy: rule by rule, and by replaying past decisions.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::tools::HttpTool;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
     pub effect: Effect,
-    /// What it is about: `lane platform.setup`, `role SERVICE`, `tool transcription.run`.
+    /// What changed, for example `lane platform.setup`, `role SERVICE` or `tool transcription.run`.
     pub subject: String,
     pub what: String,
 }
@@ -24,28 +24,28 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// More may be done than before.
+    /// The new policy allows more.
     Loosens,
-    /// Less may be done than before.
+    /// The new policy allows less.
     Tightens,
-    /// Neither can be said.
+    /// The new policy allows something else; it is neither looser nor tighter.
     Changes,
 }
 
-/// A decision that was made and recorded.
+/// A past decision as it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recorded {
+pub struct PastDecision {
     pub id: String,
     pub request: Request,
     pub outcome: Outcome,
-    /// What decided; earlier versions did not write it down.
+    /// The rule that decided. Absent in decisions that earlier versions recorded.
     #[serde(default)]
     pub rule_id: Option<String>,
 }
 
-impl Recorded {
-    /// Whether it was a demand for other versions that denied, and not what the policy says.
-    fn is_of_pins(&self) -> bool {
+impl PastDecision {
+    /// Whether the call was denied because of its version pins and not because of the policy's rules.
+    fn was_denied_by_pins(&self) -> bool {
         let pinned = || self.request.demanded.is_some() || matches!(self.request.run, RunState::Active(_));
         let by_pins =
             self.rule_id.as_ref().map_or_else(pinned, |rule| *rule == rule_id(Check::Pins, None, None, None));
@@ -53,16 +53,16 @@ impl Recorded {
     }
 }
 
-/// What there is to know of a tool before a decision about it.
+/// What the candidate policy knows about a tool before a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownTool {
+pub struct ToolFacts {
     pub risk: Risk,
     pub writes: Option<Write>,
-    /// The key of its mode; absent where lanes alone govern it.
+    /// The key of its mode; absent if only lanes govern the tool.
     pub mode_key: Option<ModeKey>,
 }
 
-/// A recorded decision that a candidate would make otherwise.
+/// A past decision that the candidate policy would make differently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Flip {
     pub id: String,
@@ -70,28 +70,29 @@ pub struct Flip {
     pub now: Verdict,
 }
 
-/// What came of replaying.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct Replay {
     pub flips: Vec<Flip>,
-    /// Denials by version pins, which are left out: a candidate always has other versions.
+    /// How many denials by version pins were skipped: a candidate always has other versions.
     pub pinned: usize,
 }
 
-/// Makes recorded decisions again under `candidate`. `tool` gives what the candidate makes of a tool's name and operation:
-/// what was recorded of it came from the files of then. Version pins are left out.
+/// Repeats past decisions under the `candidate` policy. `tool` looks a tool up by name and operation in the
+/// candidate, because the recorded risk and writes come from the policy files of that time. Denials by
+/// version pins are skipped.
 pub fn replay(
     candidate: &Policy,
-    tool: impl Fn(&str, &str) -> Option<KnownTool>,
-    recorded: impl IntoIterator<Item = Recorded>,
-) -> Replayed {
-    let mut done = Replayed::default();
+    tool: impl Fn(&str, &str) -> Option<ToolFacts>,
+    recorded: impl IntoIterator<Item = PastDecision>,
+) -> Replay {
+    let mut done = Replay::default();
     for recorded in recorded {
-        if recorded.is_of_pins() {
+        if recorded.was_denied_by_pins() {
             done.pinned += 1;
             continue;
         }
-        let Recorded { id, mut request, outcome: was, .. } = recorded;
+        let PastDecision { id, mut request, outcome: was, .. } = recorded;
         request.demanded = None;
         if matches!(request.run, RunState::Active(_)) {
             request.run = RunState::New;
@@ -100,7 +101,7 @@ pub fn replay(
             let known = tool(tool_name, operation);
             *registered = known.is_some();
             *risk = known.as_ref().map_or(Risk::Danger, |known| known.risk);
-            // A mode that somebody set stays; one that follows from the risk follows from the candidate's.
+            // Keep a mode that somebody set. Recompute an inferred mode from the candidate's risk.
             let set = request.mode.take().filter(|mode| mode.source != ModeSource::InferredDefault);
             let governed = known.as_ref().is_some_and(|known| known.mode_key.is_some());
             request.mode = governed.then(|| set.unwrap_or_else(|| ModeDecision::inferred(*risk)));
@@ -114,7 +115,7 @@ pub fn replay(
     done
 }
 
-/// What differs between two policies, what loosens first.
+/// The differences between two policies, loosening ones first.
 pub fn diff(old: &Policy, new: &Policy) -> Vec<Change> {
     let mut changes = Vec::new();
     let lanes: BTreeSet<_> = old.lanes().chain(new.lanes()).map(|lane| lane.id.as_str()).collect();
@@ -155,7 +156,7 @@ fn diff_lane(changes: &mut Vec<Change>, id: &str, old: Option<&Lane>, new: Optio
     compare("permission", Effect::Loosens, flags(&old.permits), flags(&new.permits));
     let mut replaced =
         |effect, what: &str| changes.push(Change { effect, subject: subject.clone(), what: what.to_owned() });
-    // No risks means any risk, so the sets cannot be compared one by one.
+    // An empty set means any risk, so the sets cannot be compared element by element.
     let covers =
         |a: &Lane, b: &Lane| a.risks.is_empty() || (!b.risks.is_empty() && a.risks.is_superset(&b.risks));
     match (covers(old, new), covers(new, old)) {
@@ -164,7 +165,7 @@ fn diff_lane(changes: &mut Vec<Change>, id: &str, old: Option<&Lane>, new: Optio
         (false, true) => replaced(Effect::Loosens, "more risks are allowed"),
         (false, false) => replaced(Effect::Changes, "other risks are allowed"),
     }
-    // No time box means that no grant is needed: the loosest.
+    // A lane without a time box needs no grant, which is the loosest setting.
     let minutes = |lane: &Lane| lane.override_minutes.unwrap_or(u64::MAX);
     match minutes(new).cmp(&minutes(old)) {
         Ordering::Less => replaced(Effect::Tightens, "the time box of grants is shorter"),
@@ -173,7 +174,7 @@ fn diff_lane(changes: &mut Vec<Change>, id: &str, old: Option<&Lane>, new: Optio
     }
 }
 
-/// `more` is the effect of an element that is added; one that is removed has the opposite effect.
+/// `more` is the effect of an added element; a removed one has the opposite effect.
 fn diff_set(
     changes: &mut Vec<Change>,
     subject: &str,
@@ -189,12 +190,12 @@ fn diff_set(
 }
 
 fn diff_roles(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
-    // Which lanes a role has is told with the lanes; the files agree.
+    // The lanes of a role are already compared with the lanes: both files must agree.
     let described =
         |policy: &Policy| policy.roles().map(|role| (role.id.clone(), role.class)).collect::<Vec<_>>();
     for (id, class) in described(old) {
         if new.role(&id).is_some_and(|role| role.class != class) {
-            let what = "it is for another kind of actor".to_owned();
+            let what = "it is now for another class of actor".to_owned();
             changes.push(Change { effect: Effect::Changes, subject: format!("role {id}"), what });
         }
     }
@@ -237,7 +238,7 @@ fn diff_tools(changes: &mut Vec<Change>, old: &Policy, new: &Policy) {
             Ordering::Greater => differs(Effect::Tightens, "its risk is higher"),
             Ordering::Equal => {}
         }
-        // Where it stands in the file is no difference.
+        // A different line number is not a change.
         let same = HttpTool { line: tool.line, risk: tool.risk, ..other.clone() } == *tool;
         if !same {
             differs(Effect::Changes, "its definition differs");

@@ -1,16 +1,16 @@
-//! What is wrong with a policy file, and on which line.
+//! Errors in policy files, with their line numbers.
 
-/// The first mistake in a policy file. Nothing of a file with a mistake is used.
+/// The first mistake in a policy file. A file with a mistake is rejected completely.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {message}")]
 pub struct PolicyError {
     pub file: &'static str,
-    /// Counts from 1.
+    /// The line number, from 1.
     pub line: usize,
     pub message: String,
 }
 
-/// A mistake on a line; the caller adds the file.
+/// A mistake and its line; the caller adds the name of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     pub(crate) line: usize,

@@ -1,21 +1,22 @@
-//! Examples that stand beside a rule and say what it is meant to do; a file whose rules do something else is refused.
+//! Examples next to a rule that state what the rule is meant to do. A file whose rules do something else is
+//! rejected.
 
 use std::collections::BTreeSet;
 
 use crate::decide::{Outcome, decide};
 use crate::error::Mistake;
-use crate::fields::{Fields, items, word};
+use crate::fields::{Fields, items, one_of};
 use crate::lanes::{Lane, Prohibition, WriteMode};
 use crate::modes::Risk;
 use crate::policy::Policy;
 use crate::request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState};
 use crate::yaml::Node;
 
-/// One example: a call, and whether the rule is meant to fit it.
+/// An example call, and whether the rule is meant to match it.
 #[derive(Clone, Debug)]
 pub(crate) struct Example {
     line: usize,
-    fits: bool,
+    should_match: bool,
     role: String,
     lane: Option<String>,
     action: Action,
@@ -27,17 +28,17 @@ impl Example {
     pub(crate) fn read_all(fields: &mut Fields) -> Result<Vec<Self>, Mistake> {
         let mut found = Vec::new();
         let mut examples = fields.map("examples")?;
-        for (key, fits) in [("match", true), ("not_match", false)] {
+        for (key, should_match) in [("match", true), ("not_match", false)] {
             for node in examples.take(key).map_or(Ok(Vec::new()), |node| items(node, key))? {
-                found.push(Self::read(node, fits)?);
+                found.push(Self::read(node, should_match)?);
             }
         }
         examples.end()?;
         Ok(found)
     }
 
-    fn read(node: Node, fits: bool) -> Result<Self, Mistake> {
-        let mut call = Fields::of(node, "an example")?;
+    fn read(node: Node, should_match: bool) -> Result<Self, Mistake> {
+        let mut call = Fields::from_node(node, "an example")?;
         let line = call.line;
         let role = call.name("role")?.text;
         let in_lane = call.optional_text("lane", 80)?.map(|found| found.text);
@@ -45,19 +46,19 @@ impl Example {
         let scope = call.names("scope")?.into_iter().map(|name| name.text).collect();
         let flags = call.names("flags")?.into_iter().map(|name| Flag::new(name.text)).collect();
         call.end()?;
-        Ok(Self { line, fits, role, lane: in_lane, action, scope, flags })
+        Ok(Self { line, should_match, role, lane: in_lane, action, scope, flags })
     }
 
-    /// The example of a lane is a whole call: it fits when the call is allowed.
+    /// The example of a lane is a complete call: it matches if the call is allowed.
     pub(crate) fn check_lane(&self, policy: &Policy, lane: &Lane) -> Result<(), Mistake> {
         if self.lane.is_some() {
             return Err(Mistake::new(
                 self.line,
-                "the example of a lane is a call in that lane; leave `lane` out",
+                "the example of a lane is always a call in that lane; remove `lane`",
             ));
         }
         let verdict = decide(policy, &self.request(policy, &lane.id, lane.override_minutes));
-        match (self.fits, verdict.outcome) {
+        match (self.should_match, verdict.outcome) {
             (true, Outcome::Deny) => Err(Mistake::new(
                 self.line,
                 format!("this example should be allowed, but {}", verdict.reason),
@@ -69,10 +70,10 @@ impl Example {
         }
     }
 
-    /// The example of a prohibition fits when the prohibition does, whatever else says no.
+    /// The example of a prohibition matches if the prohibition applies, whatever other rules say.
     pub(crate) fn check_prohibition(&self, policy: &Policy, rule: &Prohibition) -> Result<(), Mistake> {
         let lane = self.lane.as_deref().unwrap_or("any");
-        match (self.fits, rule.fits(&self.request(policy, lane, None))) {
+        match (self.should_match, rule.matches(&self.request(policy, lane, None))) {
             (true, false) => Err(Mistake::new(self.line, "this example should be prohibited, but is not")),
             (false, true) => Err(Mistake::new(self.line, "this example should not be prohibited, but is")),
             _ => Ok(()),
@@ -99,7 +100,7 @@ impl Example {
     }
 }
 
-/// In the example of an override lane the glass is broken.
+/// Examples of an override lane have a valid grant.
 fn grant() -> Grant {
     Grant { ticket: "EXAMPLE-1".to_owned(), reason: "example".to_owned(), from: 0, until: 60, now: 0 }
 }
@@ -107,12 +108,12 @@ fn grant() -> Grant {
 fn action(fields: &mut Fields) -> Result<Action, Mistake> {
     if let Some(table) = fields.optional_text("table", 80)? {
         let mode = fields.text("mode", 10)?;
-        let mode = word(&mode, "mode", &[("append", WriteMode::Append), ("upsert", WriteMode::Upsert)])?;
+        let mode = one_of(&mode, "mode", &[("append", WriteMode::Append), ("upsert", WriteMode::Upsert)])?;
         return Ok(Action::Write { table: table.text, mode });
     }
     let tool = fields.name("tool")?.text;
     let risk = match fields.optional_text("risk", 10)? {
-        Some(found) => word(&found, "risk", &Risk::WORDS)?,
+        Some(found) => one_of(&found, "risk", &Risk::WORDS)?,
         None => Risk::Read,
     };
     Ok(Action::Tool { tool_name: tool.clone(), operation: tool, risk, registered: true, writes: None })

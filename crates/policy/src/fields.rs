@@ -1,22 +1,22 @@
-//! Takes the fields out of a map, one by one; what is left over at the end is a mistake.
+//! Takes the fields out of a YAML map one by one; a field that is left over at the end is a mistake.
 
 use crate::error::Mistake;
-use crate::yaml::{Entry, Kind, Node, shown};
+use crate::yaml::{Entry, Kind, Node, sanitize};
 
 pub(crate) struct Fields {
     pub(crate) line: usize,
     entries: Vec<Entry>,
 }
 
-/// A text and where it stands.
+/// A text and its line number.
 #[derive(Clone, Debug)]
-pub(crate) struct Located {
+pub(crate) struct LocatedText {
     pub(crate) line: usize,
     pub(crate) text: String,
 }
 
 impl Fields {
-    pub(crate) fn of(node: Node, what: &str) -> Result<Self, Mistake> {
+    pub(crate) fn from_node(node: Node, what: &str) -> Result<Self, Mistake> {
         match node.kind {
             Kind::Map(entries) => Ok(Self { line: node.line, entries }),
             _ => Err(Mistake::new(node.line, format!("{what} must be a map"))),
@@ -32,43 +32,42 @@ impl Fields {
         self.take(key).ok_or_else(|| Mistake::new(self.line, format!("`{key}` is missing")))
     }
 
-    /// A map inside; an empty one if it is not there.
+    /// A nested map, or an empty one if the key is absent.
     pub(crate) fn map(&mut self, key: &str) -> Result<Self, Mistake> {
         match self.take(key) {
-            Some(node) => Self::of(node, &format!("`{key}`")),
+            Some(node) => Self::from_node(node, &format!("`{key}`")),
             None => Ok(Self { line: self.line, entries: Vec::new() }),
         }
     }
 
-    /// A list of nodes; an empty one if it is not there.
+    /// A list of nodes, or an empty one if the key is absent.
     pub(crate) fn list(&mut self, key: &str) -> Result<Vec<Node>, Mistake> {
         self.take(key).map_or(Ok(Vec::new()), |node| items(node, key))
     }
 
-    /// A list of names, each once.
-    pub(crate) fn names(&mut self, key: &str) -> Result<Vec<Located>, Mistake> {
-        let mut found: Vec<Located> = Vec::new();
+    /// A list of distinct names.
+    pub(crate) fn names(&mut self, key: &str) -> Result<Vec<LocatedText>, Mistake> {
+        let mut found: Vec<LocatedText> = Vec::new();
         for node in self.list(key)? {
             let name = name(node, key)?;
             if found.iter().any(|other| other.text == name.text) {
-                return Err(Mistake::new(name.line, format!("`{}` stands in `{key}` twice", name.text)));
+                return Err(Mistake::new(name.line, format!("`{}` is listed twice in `{key}`", name.text)));
             }
             found.push(name);
         }
         Ok(found)
     }
 
-    /// A text of 1 to `most` characters.
-    pub(crate) fn text(&mut self, key: &str, most: usize) -> Result<Located, Mistake> {
+    pub(crate) fn text(&mut self, key: &str, most: usize) -> Result<LocatedText, Mistake> {
         text(self.require(key)?, key, most)
     }
 
-    pub(crate) fn optional_text(&mut self, key: &str, most: usize) -> Result<Option<Located>, Mistake> {
+    pub(crate) fn optional_text(&mut self, key: &str, most: usize) -> Result<Option<LocatedText>, Mistake> {
         self.take(key).map(|node| text(node, key, most)).transpose()
     }
 
-    /// A name: what ids, tools, tables and scope fields are called.
-    pub(crate) fn name(&mut self, key: &str) -> Result<Located, Mistake> {
+    /// A name, as used for ids, tools, tables and scope fields.
+    pub(crate) fn name(&mut self, key: &str) -> Result<LocatedText, Mistake> {
         name(self.require(key)?, key)
     }
 
@@ -80,7 +79,7 @@ impl Fields {
         }
     }
 
-    pub(crate) fn truth(&mut self, key: &str) -> Result<Option<bool>, Mistake> {
+    pub(crate) fn boolean(&mut self, key: &str) -> Result<Option<bool>, Mistake> {
         let Some(found) = self.optional_text(key, 5)? else { return Ok(None) };
         match found.text.as_str() {
             "true" => Ok(Some(true)),
@@ -89,13 +88,11 @@ impl Fields {
         }
     }
 
-    /// Refuses what nobody took.
+    /// Rejects fields that were not taken.
     pub(crate) fn end(self) -> Result<(), Mistake> {
         match self.entries.first() {
             None => Ok(()),
-            Some(entry) => {
-                Err(Mistake::new(entry.line, format!("the key `{}` is not known here", shown(&entry.key))))
-            }
+            Some(entry) => Err(Mistake::new(entry.line, format!("unknown key `{}`", sanitize(&entry.key)))),
         }
     }
 }
@@ -107,25 +104,25 @@ pub(crate) fn items(node: Node, key: &str) -> Result<Vec<Node>, Mistake> {
     }
 }
 
-/// One of a few words.
-pub(crate) fn word<T: Copy>(found: &Located, key: &str, words: &[(&str, T)]) -> Result<T, Mistake> {
+/// Parses one of a fixed set of words.
+pub(crate) fn one_of<T: Copy>(found: &LocatedText, key: &str, words: &[(&str, T)]) -> Result<T, Mistake> {
     words.iter().find(|(word, _)| *word == found.text).map(|(_, value)| *value).ok_or_else(|| {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         Mistake::new(found.line, format!("`{key}` must be one of {}", known.join(", ")))
     })
 }
 
-fn text(node: Node, key: &str, most: usize) -> Result<Located, Mistake> {
+fn text(node: Node, key: &str, most: usize) -> Result<LocatedText, Mistake> {
     match node.kind {
         Kind::Text { text, .. } if (1..=most).contains(&text.chars().count()) => {
-            Ok(Located { line: node.line, text })
+            Ok(LocatedText { line: node.line, text })
         }
         _ => Err(Mistake::new(node.line, format!("`{key}` must be a text of 1 to {most} characters"))),
     }
 }
 
-/// Names go into rule ids and logs, so they hold nothing that would have to be escaped there.
-pub(crate) fn name(node: Node, key: &str) -> Result<Located, Mistake> {
+/// Names are used in rule ids and logs, so they contain only characters that never need escaping there.
+pub(crate) fn name(node: Node, key: &str) -> Result<LocatedText, Mistake> {
     let found = text(node, key, 80)?;
     let right = |c: char| c.is_ascii_alphanumeric() || "_-.:/*@".contains(c);
     if found.text.chars().all(right) {
@@ -133,7 +130,7 @@ pub(crate) fn name(node: Node, key: &str) -> Result<Located, Mistake> {
     } else {
         Err(Mistake::new(
             found.line,
-            format!("`{key}` holds a name with something else than letters, digits and _-.:/*@"),
+            format!("`{key}` contains a name with characters other than letters, digits and _-.:/*@"),
         ))
     }
 }

@@ -1,4 +1,4 @@
-//! `lanes.yaml`: what may be done, by whom, with which scope.
+//! `lanes.yaml`: what may be done, by which roles, with which scope.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Mistake;
 use crate::examples::Example;
-use crate::fields::{Fields, Located, items, word};
+use crate::fields::{Fields, LocatedText, items, one_of};
 use crate::modes::Risk;
 use crate::pattern::Pattern;
 use crate::request::Flag;
 use crate::yaml::Node;
 
-/// What no lane may permit: it would undo the gate itself.
+/// Flags that no lane may permit, because they would defeat the gate itself.
 const NEVER_PERMITTED: [&str; 3] = ["bypass_audit", "silent_changes", "unaudited_delivery"];
 
-/// One lane: the way in which one kind of work may be done.
+/// One lane: the roles, tools, writes and scope of one kind of work.
 #[derive(Clone, Debug)]
 pub struct Lane {
     pub id: String,
@@ -23,23 +23,23 @@ pub struct Lane {
     pub roles: BTreeSet<String>,
     pub tools: Vec<Pattern>,
     pub writes: Vec<Write>,
-    /// The risks of tools that may go this way; empty: any.
+    /// The risks of tools that the lane allows; empty means any.
     pub risks: BTreeSet<Risk>,
-    /// The refs that agents may push to.
+    /// The git refs that agents may push to.
     pub refs: Vec<Pattern>,
     pub requires: BTreeSet<String>,
     pub prohibits: BTreeSet<Flag>,
-    /// Flags are prohibited everywhere; only what stands here, and not in `prohibits`, is not.
+    /// The flags that the lane allows. A flag is prohibited unless it is listed here and not in `prohibits`.
     pub permits: BTreeSet<Flag>,
-    /// A break-glass lane, with the longest time that its grants may last.
+    /// For a break-glass lane, the longest duration of its grants.
     pub override_minutes: Option<u64>,
     pub audit_level: Option<String>,
     pub(crate) line: usize,
-    pub(crate) role_places: Vec<(String, usize)>,
+    pub(crate) role_lines: Vec<(String, usize)>,
     pub(crate) examples: Vec<Example>,
 }
 
-/// A table and what may happen to its rows.
+/// A table and the operation that is allowed on it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Write {
@@ -54,7 +54,8 @@ pub enum WriteMode {
     Upsert,
 }
 
-/// A rule that says no in every lane. All that it names must fit; what it does not name fits always.
+/// A rule that denies calls in every lane. Every non-empty list must match the call; an empty list matches
+/// any call.
 #[derive(Clone, Debug)]
 pub struct Prohibition {
     pub id: String,
@@ -72,7 +73,7 @@ pub(crate) struct LanesFile {
 }
 
 pub(crate) fn read(node: Node) -> Result<LanesFile, Mistake> {
-    let mut file = Fields::of(node, "the file")?;
+    let mut file = Fields::from_node(node, "the file")?;
     header(&mut file)?;
     let lanes =
         items(file.require("lanes")?, "lanes")?.into_iter().map(lane).collect::<Result<Vec<_>, _>>()?;
@@ -80,37 +81,39 @@ pub(crate) fn read(node: Node) -> Result<LanesFile, Mistake> {
         file.list("prohibitions")?.into_iter().map(prohibition).collect::<Result<Vec<_>, _>>()?;
     file.end()?;
     let ids = lanes.iter().map(|lane| (&lane.id, lane.line));
-    once(ids, "lane")?;
-    once(prohibitions.iter().map(|rule| (&rule.id, rule.line)), "prohibition")?;
+    check_unique(ids, "lane")?;
+    check_unique(prohibitions.iter().map(|rule| (&rule.id, rule.line)), "prohibition")?;
     Ok(LanesFile { lanes, prohibitions })
 }
 
-/// What all policy files begin with.
+/// Parses the header that all policy files share.
 pub(crate) fn header(file: &mut Fields) -> Result<(), Mistake> {
     file.text("version", 40)?;
-    word(&file.text("contract_version", 10)?, "contract_version", &[("v1", ())])?;
+    one_of(&file.text("contract_version", 10)?, "contract_version", &[("v1", ())])?;
     file.optional_text("last_updated", 40)?;
     Ok(())
 }
 
-pub(crate) fn once<'a>(ids: impl Iterator<Item = (&'a String, usize)>, what: &str) -> Result<(), Mistake> {
+pub(crate) fn check_unique<'a>(
+    ids: impl Iterator<Item = (&'a String, usize)>,
+    what: &str,
+) -> Result<(), Mistake> {
     let mut seen = BTreeSet::new();
     for (id, line) in ids {
         if !seen.insert(id) {
-            return Err(Mistake::new(line, format!("there are two of {what} `{id}`")));
+            return Err(Mistake::new(line, format!("the {what} `{id}` is defined twice")));
         }
     }
     Ok(())
 }
 
 fn lane(node: Node) -> Result<Lane, Mistake> {
-    let mut fields = Fields::of(node, "a lane")?;
+    let mut fields = Fields::from_node(node, "a lane")?;
     let line = fields.line;
     let id = fields.name("lane_id")?.text;
     let purpose = fields.optional_text("purpose", 500)?.map(|found| found.text).unwrap_or_default();
     let mut callers = fields.map("allowed_callers")?;
-    let role_places: Vec<_> =
-        callers.names("roles")?.into_iter().map(|role| (role.text, role.line)).collect();
+    let role_lines: Vec<_> = callers.names("roles")?.into_iter().map(|role| (role.text, role.line)).collect();
     callers.end()?;
     let mut allowed = fields.map("allowed_actions")?;
     let tools = patterns(&mut allowed, "tools")?;
@@ -127,7 +130,7 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
     let audit_level = audit(&mut fields)?;
     let examples = Example::read_all(&mut fields)?;
     fields.end()?;
-    let roles = role_places.iter().map(|(role, _)| role.clone()).collect();
+    let roles = role_lines.iter().map(|(role, _)| role.clone()).collect();
     Ok(Lane {
         id,
         purpose,
@@ -142,13 +145,13 @@ fn lane(node: Node) -> Result<Lane, Mistake> {
         override_minutes,
         audit_level,
         line,
-        role_places,
+        role_lines,
         examples,
     })
 }
 
 fn prohibition(node: Node) -> Result<Prohibition, Mistake> {
-    let mut fields = Fields::of(node, "a prohibition")?;
+    let mut fields = Fields::from_node(node, "a prohibition")?;
     let line = fields.line;
     let id = fields.name("rule_id")?.text;
     let reason = fields.text("reason", 160)?.text;
@@ -174,9 +177,9 @@ fn texts(fields: &mut Fields, key: &str) -> Result<BTreeSet<String>, Mistake> {
 }
 
 pub(crate) fn write(node: Node) -> Result<Write, Mistake> {
-    let mut fields = Fields::of(node, "a write")?;
+    let mut fields = Fields::from_node(node, "a write")?;
     let table = fields.name("table")?.text;
-    let mode = word(
+    let mode = one_of(
         &fields.text("mode", 10)?,
         "mode",
         &[("append", WriteMode::Append), ("upsert", WriteMode::Upsert)],
@@ -195,17 +198,17 @@ impl WriteMode {
 }
 
 fn risks(actions: &mut Fields) -> Result<BTreeSet<Risk>, Mistake> {
-    actions.names("risks")?.iter().map(|risk| word(risk, "risks", &Risk::WORDS)).collect()
+    actions.names("risks")?.iter().map(|risk| one_of(risk, "risks", &Risk::WORDS)).collect()
 }
 
-/// A lane that names no refs takes branches and tags, and not the refs by which forges do other things.
+/// The refs of a lane. By default branches and tags, but not the refs that forges use for other purposes.
 fn refs(actions: &mut Fields) -> Result<Vec<Pattern>, Mistake> {
     let found = patterns(actions, "refs")?;
     Ok(if found.is_empty() { Pattern::branches_and_tags() } else { found })
 }
 
 fn permits(scope: &mut Fields) -> Result<BTreeSet<Flag>, Mistake> {
-    let permit = |found: Located| {
+    let permit = |found: LocatedText| {
         if NEVER_PERMITTED.contains(&found.text.as_str()) {
             return Err(Mistake::new(found.line, format!("no lane may permit `{}`", found.text)));
         }
@@ -216,7 +219,7 @@ fn permits(scope: &mut Fields) -> Result<BTreeSet<Flag>, Mistake> {
 
 fn override_minutes(fields: &mut Fields) -> Result<Option<u64>, Mistake> {
     let Some(node) = fields.take("override") else { return Ok(None) };
-    let mut time_box = Fields::of(node, "`override`")?;
+    let mut time_box = Fields::from_node(node, "`override`")?;
     let line = time_box.line;
     let minutes = time_box.number("max_minutes", 1, 24 * 60)?;
     time_box.end()?;
@@ -226,7 +229,7 @@ fn override_minutes(fields: &mut Fields) -> Result<Option<u64>, Mistake> {
 fn audit(fields: &mut Fields) -> Result<Option<String>, Mistake> {
     let mut audit = fields.map("audit")?;
     let line = audit.line;
-    if audit.truth("required")? == Some(false) {
+    if audit.boolean("required")? == Some(false) {
         return Err(Mistake::new(line, "audit cannot be switched off: no audit, no effect"));
     }
     let level = audit.optional_text("level", 40)?.map(|found| found.text);

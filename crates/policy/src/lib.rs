@@ -1,8 +1,10 @@
-//! Pure decisions: who may use which tool in which lane, and why. No clock, no files, no network, no waiting.
+//! Pure policy decisions: who may use which tool in which lane, and why. No clock, no files, no network, no
+//! async.
 //!
-//! Nothing is allowed unless a lane says so, and whatever says no wins. [`Policy::load`] reads the files,
-//! [`decide`] answers one request, [`explain`] shows every check, [`diff`] and [`replay`] say what a new version
-//! would change. [`resolve_mode`] is the second decision, for actions: allow, ask, or deny.
+//! Nothing is allowed unless a lane allows it, and a denial always wins. [`Policy::load`] parses the files,
+//! [`decide`] decides one request, [`explain`] reports every check, [`diff`] and [`replay`] show what a new
+//! version would change. [`resolve_mode`] makes the second decision, for actions: allow, ask for approval, or
+//! deny.
 
 mod compare;
 mod decide;
@@ -19,17 +21,17 @@ mod roles;
 mod tools;
 mod yaml;
 
-pub use compare::{Change, Effect, Flip, KnownTool, Recorded, Replayed, diff, replay};
+pub use compare::{Change, Effect, Flip, PastDecision, Replay, ToolFacts, diff, replay};
 pub use decide::{Check, Explanation, Outcome, Step, Verdict, decide, explain};
 pub use error::PolicyError;
 pub use lanes::{Lane, Prohibition, Write, WriteMode};
 pub use modes::{
-    Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, after_drift, derive_risk,
+    Hints, Mode, ModeDecision, ModeKey, ModeKeyError, ModeSource, Risk, apply_drift, derive_risk,
     resolve_mode,
 };
 pub use pattern::Pattern;
 pub use pin::{Pin, Pins, Versions};
 pub use policy::{Files, Policy};
-pub use request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState, cross_case, full_name};
+pub use request::{Action, ActorClass, Claim, Flag, Grant, Request, RunState, cross_case_flag, full_name};
 pub use roles::Role;
 pub use tools::{Auth, HttpTool, Method};

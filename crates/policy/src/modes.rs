@@ -1,9 +1,10 @@
-//! The second decision, for actions: allow, ask a human, or deny; from maps of modes, or from the risk.
+//! The second decision, for actions: allow, ask a human, or deny. It comes from maps of modes or from the
+//! tool's risk.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// From the loosest to the strictest.
+/// Ordered from the loosest to the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -12,7 +13,7 @@ pub enum Mode {
     Deny,
 }
 
-/// From the least to the greatest.
+/// The risk of a tool, ordered from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Risk {
@@ -21,7 +22,7 @@ pub enum Risk {
     Danger,
 }
 
-/// Which of the maps decided.
+/// Which map, or default, determined the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ModeSource {
@@ -35,7 +36,7 @@ pub enum ModeSource {
 pub struct ModeDecision {
     pub mode: Mode,
     pub source: ModeSource,
-    /// Why a mode is stricter than what the map or the risk says: `unknown_mode:…` or `definition_drift`.
+    /// Why the mode is stricter than the map or the risk says: `unknown_mode:…` or `definition_drift`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -45,10 +46,10 @@ pub struct ModeDecision {
 pub struct ModeKey(String);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the key of an action: `sourceId:actionId` is needed, with a colon and no slash before it")]
+#[error("not an action key: expected `sourceId:actionId`, without a slash before the colon")]
 pub struct ModeKeyError;
 
-/// What a connector says of its own tool. It may be a lie, so it can only raise the risk.
+/// What a connector claims about its own tool. The claim may be false, so it can only raise the risk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hints {
     pub destructive: bool,
@@ -85,7 +86,7 @@ impl Risk {
         Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, risk)| *risk)
     }
 
-    /// The mode of an action that no map names.
+    /// The mode of an action that no map contains.
     pub const fn default_mode(self) -> Mode {
         match self {
             Self::Read => Mode::Allow,
@@ -106,14 +107,14 @@ impl ModeSource {
 }
 
 impl ModeDecision {
-    /// The mode of an action that no map names.
     pub const fn inferred(risk: Risk) -> Self {
         Self { mode: risk.default_mode(), source: ModeSource::InferredDefault, reason: None }
     }
 }
 
 impl ModeKey {
-    /// The key of a tool from `tools.yaml`: `tools:` and its whole name. Infallible, so that no tool can be without a mode.
+    /// The key of a tool from `tools.yaml`: `tools:` and its full name. It cannot fail, so every tool has a
+    /// mode.
     pub(crate) fn of_tool(name: &str) -> Self {
         Self(format!("tools:{name}"))
     }
@@ -136,18 +137,18 @@ impl std::str::FromStr for ModeKey {
     }
 }
 
-/// Which mode counts: the automation's, else the organisation's, else the one of the risk. What an organisation
-/// denies no automation can allow, and a value that nobody understands denies.
+/// Resolves the mode: the automation's, else the organisation's, else the default for the risk. An automation
+/// cannot loosen what the organisation denies, and an unknown value denies.
 pub fn resolve_mode(
     key: &ModeKey,
     automation: Option<&Map<String, Value>>,
     org: &Map<String, Value>,
     risk: Risk,
 ) -> ModeDecision {
-    let org = stored(key, org).map(|stored| decision(stored, ModeSource::OrgDefault));
+    let org = lookup_mode(key, org).map(|lookup_mode| decision(lookup_mode, ModeSource::OrgDefault));
     let automation = automation
-        .and_then(|modes| stored(key, modes))
-        .map(|stored| decision(stored, ModeSource::AutomationOverride));
+        .and_then(|modes| lookup_mode(key, modes))
+        .map(|lookup_mode| decision(lookup_mode, ModeSource::AutomationOverride));
     match (automation, org) {
         (_, Some(org)) if org.mode == Mode::Deny => org,
         (Some(automation), _) => automation,
@@ -156,8 +157,8 @@ pub fn resolve_mode(
     }
 }
 
-/// A tool whose definition is not the one that was reviewed must be asked about; one that was never reviewed too.
-pub fn after_drift(decision: ModeDecision, reviewed: Option<&str>, current: &str) -> ModeDecision {
+/// Requires approval if the tool's definition differs from the one that was reviewed, or was never reviewed.
+pub fn apply_drift(decision: ModeDecision, reviewed: Option<&str>, current: &str) -> ModeDecision {
     match (decision.mode, reviewed) {
         (Mode::Allow, reviewed) if reviewed != Some(current) => ModeDecision {
             mode: Mode::RequireApproval,
@@ -168,28 +169,30 @@ pub fn after_drift(decision: ModeDecision, reviewed: Option<&str>, current: &str
     }
 }
 
-/// The risk of a connector's tool: what an admin set, else the connector's default, raised by what the tool says.
+/// The risk of a connector's tool: what an admin set, else the connector's default, raised by the tool's own
+/// hints.
 pub fn derive_risk(set: Option<Risk>, hints: Hints, default: Option<Risk>) -> Risk {
     let default = default.unwrap_or(Risk::Write);
-    // `read_only` beside `destructive` is a contradiction, and alone it may be a lie: neither lowers anything.
+    // `read_only` never lowers the risk: alone it may be false, and together with `destructive` it is a
+    // contradiction.
     let said = if hints.destructive { Risk::Danger } else { Risk::Read };
     set.unwrap_or_else(|| default.max(said))
 }
 
-/// What a map says of a key. The key with a slash instead of the colon was a mistake of old; whoever wrote it meant
-/// this action, so it counts as a value that cannot be understood rather than as absent.
-fn stored(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<Mode, String>> {
-    let understood = |value: &Value| {
+/// Looks a key up in a map of modes. Older clients wrote the key with a slash instead of the colon by
+/// mistake; such a key counts as an unknown value, which denies, rather than as absent.
+fn lookup_mode(key: &ModeKey, modes: &Map<String, Value>) -> Option<Result<Mode, String>> {
+    let parse_mode = |value: &Value| {
         let text = value.as_str().unwrap_or("not_a_text");
         Mode::parse(text)
             .ok_or_else(|| text.chars().take(40).filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect())
     };
     let slashed = || modes.get(&key.0.replacen(':', "/", 1)).map(|_| Err("key_with_slash".to_owned()));
-    modes.get(&key.0).map(understood).or_else(slashed)
+    modes.get(&key.0).map(parse_mode).or_else(slashed)
 }
 
-fn decision(stored: Result<Mode, String>, source: ModeSource) -> ModeDecision {
-    match stored {
+fn decision(lookup_mode: Result<Mode, String>, source: ModeSource) -> ModeDecision {
+    match lookup_mode {
         Ok(mode) => ModeDecision { mode, source, reason: None },
         Err(unknown) => {
             ModeDecision { mode: Mode::Deny, source, reason: Some(format!("unknown_mode:{unknown}")) }

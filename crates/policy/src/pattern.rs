@@ -1,21 +1,21 @@
-//! Names with `*` in them.
+//! Names with `*` wildcards.
 
 use std::fmt;
 
 use crate::error::Mistake;
-use crate::fields::Located;
+use crate::fields::LocatedText;
 
-/// More stars have no use in a name, and would only make matching slow.
+/// Names need no more wildcards, and the limit keeps matching fast.
 const MAX_STARS: usize = 4;
 
-/// A name in which `*` stands for any letters, also none: `linear:*`, `*.read`, `*`.
+/// A name in which `*` matches any characters, including none: `linear:*`, `*.read`, `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pattern(String);
 
 impl Pattern {
-    pub(crate) fn new(found: &Located) -> Result<Self, Mistake> {
+    pub(crate) fn new(found: &LocatedText) -> Result<Self, Mistake> {
         if found.text.matches('*').count() > MAX_STARS {
-            return Err(Mistake::new(found.line, format!("a name may hold at most {MAX_STARS} stars")));
+            return Err(Mistake::new(found.line, format!("a name may contain at most {MAX_STARS} `*`")));
         }
         Ok(Self(found.text.clone()))
     }
@@ -29,7 +29,7 @@ impl Pattern {
         let first = parts.next().unwrap_or_default();
         let Some(mut rest) = name.strip_prefix(first) else { return false };
         let Some(last) = parts.next_back() else { return rest.is_empty() };
-        // The leftmost place for each part leaves the most for the parts after it.
+        // Matching each part as far left as possible leaves the most text for the parts after it.
         for part in parts {
             match rest.find(part) {
                 Some(at) => rest = &rest[at + part.len()..],
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_letters() {
+    fn a_star_matches_any_characters() {
         for (pattern, name) in [
             ("a", "a"),
             ("*", ""),
@@ -84,20 +84,20 @@ mod tests {
         }
     }
 
-    /// The obvious way, too slow for hostile names.
-    fn slowly(pattern: &[u8], name: &[u8]) -> bool {
+    /// The obvious implementation, which is too slow for hostile names.
+    fn matches_naively(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,
-            ([b'*', rest @ ..], _) => (0..=name.len()).any(|skipped| slowly(rest, &name[skipped..])),
-            ([a, pattern @ ..], [b, name @ ..]) => a == b && slowly(pattern, name),
+            ([b'*', rest @ ..], _) => (0..=name.len()).any(|skipped| matches_naively(rest, &name[skipped..])),
+            ([a, pattern @ ..], [b, name @ ..]) => a == b && matches_naively(pattern, name),
             _ => false,
         }
     }
 
     proptest! {
         #[test]
-        fn it_matches_as_the_obvious_way_does(pattern in "[ab*]{0,6}", name in "[ab]{0,8}") {
-            prop_assert_eq!(matches(&pattern, &name), slowly(pattern.as_bytes(), name.as_bytes()));
+        fn matches_like_the_naive_implementation(pattern in "[ab*]{0,6}", name in "[ab]{0,8}") {
+            prop_assert_eq!(matches(&pattern, &name), matches_naively(pattern.as_bytes(), name.as_bytes()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The policy as a whole: the three files, read, checked against each other, and pinned.
+//! The complete policy: the three files, parsed, checked against each other, and pinned.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const LANES: &str = "lanes.yaml";
 const ROLES: &str = "roles.yaml";
 const TOOLS: &str = "tools.yaml";
 
-/// The contents of the files; what is absent comes from the built-in policy.
+/// The contents of the policy files; absent ones come from the built-in policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files<'a> {
     pub lanes: Option<&'a str>,
@@ -21,7 +21,7 @@ pub struct Files<'a> {
     pub tools: Option<&'a str>,
 }
 
-/// A policy in which everything fits together. It never changes; another version is another value.
+/// A consistent policy. It is immutable; another version is another value.
 #[derive(Clone, Debug)]
 pub struct Policy {
     lanes: BTreeMap<String, Lane>,
@@ -32,20 +32,20 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The texts of the built-in files, for an operator to start from.
+    /// The built-in files, which operators can use as a starting point.
     pub const BUILT_IN: Files<'static> = Files {
         lanes: Some(include_str!("../../../policy/lanes.yaml")),
         roles: Some(include_str!("../../../policy/roles.yaml")),
         tools: Some(include_str!("../../../policy/tools.yaml")),
     };
 
-    /// Reads the files, up to the first mistake.
+    /// Parses and checks the files; returns the first mistake.
     pub fn load(files: Files<'_>) -> Result<Self, PolicyError> {
         Self::check(files).map_err(|(first, _)| first)
     }
 
-    /// Reads the files. Lanes and roles belong together: who brings one of them brings both. The first mistake, and
-    /// what else is wrong: a file that cannot be read has one, files that can be read have all that do not agree.
+    /// Parses and checks the files. Lanes and roles must be given together. Returns the first mistake and all
+    /// others: at most one per file that does not parse, or every inconsistency if all files parse.
     pub fn check(files: Files<'_>) -> Result<Self, (PolicyError, Vec<PolicyError>)> {
         let (lanes_text, roles_text) = match (files.lanes, files.roles) {
             (Some(lanes), Some(roles)) => (lanes, roles),
@@ -60,7 +60,7 @@ impl Policy {
         let (file, roles, tools) = match (lanes, roles, tools) {
             (Ok(file), Ok(roles), Ok(tools)) => (file, roles, tools),
             (lanes, roles, tools) => {
-                return first_of(lanes.err().into_iter().chain(roles.err()).chain(tools.err()).collect());
+                return split_first(lanes.err().into_iter().chain(roles.err()).chain(tools.err()).collect());
             }
         };
         let policy = Self {
@@ -68,10 +68,14 @@ impl Policy {
             prohibitions: file.prohibitions,
             roles: roles.into_iter().map(|role| (role.id.clone(), role)).collect(),
             tools: tools.into_iter().map(|tool| (tool.name.clone(), tool)).collect(),
-            pins: Pins { lanes: Pin::of(lanes_text), roles: Pin::of(roles_text), tools: Pin::of(tools_text) },
+            pins: Pins {
+                lanes: Pin::from_content(lanes_text),
+                roles: Pin::from_content(roles_text),
+                tools: Pin::from_content(tools_text),
+            },
         };
         let mistakes: Vec<_> = policy.disagreements().into_iter().chain(policy.failed_examples()).collect();
-        if mistakes.is_empty() { Ok(policy) } else { first_of(mistakes) }
+        if mistakes.is_empty() { Ok(policy) } else { split_first(mistakes) }
     }
 
     pub fn lane(&self, id: &str) -> Option<&Lane> {
@@ -106,11 +110,12 @@ impl Policy {
         &self.pins
     }
 
-    /// A lane lists a role exactly when the role lists the lane: who edits one file and forgets the other learns it here.
+    /// A lane must list a role exactly if the role lists the lane. This catches edits of one file that forget
+    /// the other.
     fn disagreements(&self) -> Vec<PolicyError> {
         let mut found = Vec::new();
         for lane in self.lanes.values() {
-            for (role, line) in &lane.role_places {
+            for (role, line) in &lane.role_lines {
                 if !self.roles.get(role).is_some_and(|role| role.lanes.contains(&lane.id)) {
                     let message = format!(
                         "the lane `{}` lists the role `{role}`, but {ROLES} does not give it the lane",
@@ -121,7 +126,7 @@ impl Policy {
             }
         }
         for role in self.roles.values() {
-            for (lane, line) in &role.lane_places {
+            for (lane, line) in &role.lane_lines {
                 if !self.lanes.get(lane).is_some_and(|lane| lane.roles.contains(&role.id)) {
                     let message = format!(
                         "the role `{}` lists the lane `{lane}`, but {LANES} does not open it to the role",
@@ -145,8 +150,8 @@ impl Policy {
     }
 }
 
-/// Not called without a mistake.
-fn first_of(mut mistakes: Vec<PolicyError>) -> Result<Policy, (PolicyError, Vec<PolicyError>)> {
+/// `mistakes` must not be empty.
+fn split_first(mut mistakes: Vec<PolicyError>) -> Result<Policy, (PolicyError, Vec<PolicyError>)> {
     let first = mistakes.remove(0);
     Err((first, mistakes))
 }
@@ -156,6 +161,9 @@ fn built_in(text: Option<&'static str>) -> &'static str {
 }
 
 fn missing(absent: &'static str, present: &str) -> PolicyError {
-    Mistake::new(1, format!("it is missing beside {present}: lanes and roles belong together"))
-        .in_file(absent)
+    Mistake::new(
+        1,
+        format!("the file is missing: {present} was given, and lanes and roles must be given together"),
+    )
+    .in_file(absent)
 }

@@ -1,4 +1,4 @@
-//! What is asked for: names, versions and states, never content, so that a request can be recorded and replayed.
+//! The request to decide: names, versions and states, never content, so that it can be recorded and replayed.
 
 use std::collections::BTreeSet;
 
@@ -8,35 +8,35 @@ use crate::lanes::{Write, WriteMode};
 use crate::modes::{ModeDecision, Risk};
 use crate::pin::Versions;
 
-/// One call that wants to be allowed. Everything in it was established by the gateway, not by the caller.
+/// One call to decide. The gateway established every field itself, except `claimed` and `demanded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Who the credential belongs to.
+    /// The owner of the credential.
     pub actor: Claim,
-    /// Who the body says it is, if it does.
+    /// The identity in the request body, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed: Option<Claim>,
     pub role: String,
     pub lane: String,
     pub action: Action,
-    /// The names of the scope fields that were given and are not empty.
+    /// The names of the scope fields that are present and not empty.
     pub scope: BTreeSet<String>,
-    /// The refs of a repository that the call would change.
+    /// The git refs that the call would change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refs: Vec<String>,
-    /// What the call would do beyond its own case; see [`cross_case`].
+    /// What the call would do beyond its own case; see [`cross_case_flag`].
     pub flags: BTreeSet<Flag>,
     pub run: RunState,
-    /// The versions that the caller demands, if it does.
+    /// The policy versions that the caller demands, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demanded: Option<Versions>,
-    /// What the modes say of the tool. Absent where lanes alone govern it: the platform's own tools, pushes, exports.
+    /// The tool's mode. Absent if only lanes govern it: the platform's own tools, pushes, exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<ModeDecision>,
-    /// The global safety lock.
+    /// Whether the global safety lock is engaged.
     pub locked: bool,
-    /// The break-glass grant that the caller holds, if any.
+    /// The caller's break-glass grant, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
 }
@@ -49,7 +49,7 @@ pub enum ActorClass {
     System,
 }
 
-/// An identity: `actor_type` and `actor_id`.
+/// An actor: `actor_type` and `actor_id`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -60,7 +60,8 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// `registered`: there is such a tool, and it is enabled. `writes`: what it does is a write, a run of kind `db_write`.
+    /// A tool call. `registered`: the tool exists and is enabled. `writes`: the tool writes to a table, and
+    /// its run is of kind `db_write`.
     Tool {
         tool_name: String,
         operation: String,
@@ -69,23 +70,23 @@ pub enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         writes: Option<Write>,
     },
-    /// A write alone, whichever tool does it.
+    /// A write on its own, by any tool.
     Write { table: String, mode: WriteMode },
 }
 
-/// The run that a call belongs to.
+/// The state of the run that a call belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// The call starts a tree of its own.
+    /// The call starts a new tree of runs.
     New,
-    /// It is running, under these versions.
+    /// The run is active, under these policy versions.
     Active(Versions),
-    /// It has ended, never was, or belongs to someone else: the caller is not told which.
+    /// The run has ended, does not exist, or belongs to somebody else; the caller is not told which.
     Inactive,
 }
 
-/// A permission to break the glass, in seconds since 1970.
+/// A break-glass grant. Times are in seconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -93,11 +94,11 @@ pub struct Grant {
     pub reason: String,
     pub from: i64,
     pub until: i64,
-    /// When the call is made: there is no clock here.
+    /// The time of the call; this crate has no clock.
     pub now: i64,
 }
 
-/// The name of something that lanes prohibit or permit.
+/// The name of something that a lane can prohibit or permit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Flag(String);
 
@@ -106,12 +107,12 @@ impl Flag {
         Self(name.into())
     }
 
-    /// Reading or using what belongs to another case.
+    /// The flag for reading or using data of another case.
     pub fn cross_case_lookup() -> Self {
         Self::new("cross_case_lookup")
     }
 
-    /// Sending case data out.
+    /// The flag for sending case data outside.
     pub fn external_export() -> Self {
         Self::new("external_export")
     }
@@ -122,23 +123,23 @@ impl Flag {
 }
 
 impl Action {
-    /// The names by which a lane may list a tool: `transcription` and `transcription.run`.
+    /// The names under which a lane may list a tool: `transcription` and `transcription.run`.
     pub(crate) fn names(&self) -> Option<(&str, String)> {
         let Self::Tool { tool_name, operation, .. } = self else { return None };
         Some((tool_name, full_name(tool_name, operation)))
     }
 }
 
-/// The whole name of an operation. Whoever looks for the tool must use it too, or what is decided about is not what is
-/// executed.
+/// The full name of an operation. The code that looks up the tool must use it too; otherwise the gate could
+/// execute another tool than the one it decided about.
 pub fn full_name(tool_name: &str, operation: &str) -> String {
     let full =
         operation == tool_name || operation.strip_prefix(tool_name).is_some_and(|rest| rest.starts_with('.'));
     if full { operation.to_owned() } else { format!("{tool_name}.{operation}") }
 }
 
-/// The flag for a call in `case_id` that touches things of these cases; things of no case are shared.
-pub fn cross_case<'a>(
+/// The flag of a call in `case_id` that touches objects of these cases. Objects without a case are shared.
+pub fn cross_case_flag<'a>(
     case_id: Option<&str>,
     touched: impl IntoIterator<Item = Option<&'a str>>,
 ) -> Option<Flag> {

@@ -1,10 +1,10 @@
-//! `roles.yaml`: who acts, and in which lanes.
+//! `roles.yaml`: the roles, and their lanes.
 
 use std::collections::BTreeSet;
 
 use crate::error::Mistake;
-use crate::fields::{Fields, items, word};
-use crate::lanes::{header, once};
+use crate::fields::{Fields, items, one_of};
+use crate::lanes::{check_unique, header};
 use crate::request::ActorClass;
 use crate::yaml::Node;
 
@@ -14,7 +14,7 @@ pub struct Role {
     pub description: String,
     pub class: ActorClass,
     pub lanes: BTreeSet<String>,
-    pub(crate) lane_places: Vec<(String, usize)>,
+    pub(crate) lane_lines: Vec<(String, usize)>,
     pub(crate) line: usize,
 }
 
@@ -22,26 +22,26 @@ const CLASSES: [(&str, ActorClass); 3] =
     [("system", ActorClass::System), ("agent", ActorClass::Agent), ("human", ActorClass::Human)];
 
 pub(crate) fn read(node: Node) -> Result<Vec<Role>, Mistake> {
-    let mut file = Fields::of(node, "the file")?;
+    let mut file = Fields::from_node(node, "the file")?;
     header(&mut file)?;
     let roles =
         items(file.require("roles")?, "roles")?.into_iter().map(role).collect::<Result<Vec<_>, _>>()?;
     file.end()?;
-    once(roles.iter().map(|role| (&role.id, role.line)), "role")?;
+    check_unique(roles.iter().map(|role| (&role.id, role.line)), "role")?;
     Ok(roles)
 }
 
 fn role(node: Node) -> Result<Role, Mistake> {
-    let mut fields = Fields::of(node, "a role")?;
+    let mut fields = Fields::from_node(node, "a role")?;
     let line = fields.line;
     let id = fields.name("role_id")?.text;
     let description = fields.optional_text("description", 500)?.map(|found| found.text).unwrap_or_default();
-    let class = word(&fields.text("class", 10)?, "class", &CLASSES)?;
+    let class = one_of(&fields.text("class", 10)?, "class", &CLASSES)?;
     let mut privileges = fields.map("privileges")?;
-    let lane_places: Vec<_> =
+    let lane_lines: Vec<_> =
         privileges.names("lanes")?.into_iter().map(|lane| (lane.text, lane.line)).collect();
     privileges.end()?;
     fields.end()?;
-    let lanes = lane_places.iter().map(|(lane, _)| lane.clone()).collect();
-    Ok(Role { id, description, class, lanes, lane_places, line })
+    let lanes = lane_lines.iter().map(|(lane, _)| lane.clone()).collect();
+    Ok(Role { id, description, class, lanes, lane_lines, line })
 }

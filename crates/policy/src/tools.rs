@@ -1,10 +1,10 @@
-//! `tools.yaml`: HTTP tools that a team adds without code.
+//! `tools.yaml`: HTTP tools that a team can add without writing code.
 
 use serde_json::Value;
 
 use crate::error::Mistake;
-use crate::fields::{Fields, Located, items, word};
-use crate::lanes::{Write, once, write};
+use crate::fields::{Fields, LocatedText, items, one_of};
+use crate::lanes::{Write, check_unique, write};
 use crate::modes::{ModeKey, Risk};
 use crate::yaml::{Kind, Node};
 
@@ -18,7 +18,7 @@ pub struct HttpTool {
     /// The JSON schema of the parameters; an empty object accepts anything.
     pub schema: Value,
     pub risk: Risk,
-    /// What it does is a write to this table; lanes must list it.
+    /// The table that the tool writes to; a lane must list this write.
     pub writes: Option<Write>,
     pub(crate) line: usize,
 }
@@ -33,13 +33,12 @@ pub enum Method {
 }
 
 impl HttpTool {
-    /// The key of its mode.
     pub fn mode_key(&self) -> ModeKey {
         ModeKey::of_tool(&self.name)
     }
 }
 
-/// Where the tool's credential comes from; `key` names a secret of the organisation.
+/// The tool's credential; `key` names a secret of the organisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
     None,
@@ -59,25 +58,25 @@ pub(crate) fn read(node: Node) -> Result<Vec<HttpTool>, Mistake> {
     let list = if let Kind::List(items) = node.kind {
         items
     } else {
-        let mut file = Fields::of(node, "the file")?;
+        let mut file = Fields::from_node(node, "the file")?;
         let list = items(file.require("tools")?, "tools")?;
         file.end()?;
         list
     };
     let tools = list.into_iter().map(tool).collect::<Result<Vec<_>, _>>()?;
-    once(tools.iter().map(|tool| (&tool.name, tool.line)), "tool")?;
+    check_unique(tools.iter().map(|tool| (&tool.name, tool.line)), "tool")?;
     Ok(tools)
 }
 
 fn tool(node: Node) -> Result<HttpTool, Mistake> {
-    let mut fields = Fields::of(node, "a tool")?;
+    let mut fields = Fields::from_node(node, "a tool")?;
     let line = fields.line;
     let name = fields.name("name")?;
     if name.text.contains('*') {
-        return Err(Mistake::new(name.line, "the name of a tool holds no star"));
+        return Err(Mistake::new(name.line, "the name of a tool must not contain `*`"));
     }
     let method = match fields.optional_text("method", 10)? {
-        Some(found) => word(&found, "method", &METHODS)?,
+        Some(found) => one_of(&found, "method", &METHODS)?,
         None => Method::Post,
     };
     let url = url(fields.text("url", 2048)?)?;
@@ -85,7 +84,7 @@ fn tool(node: Node) -> Result<HttpTool, Mistake> {
     let auth = fields.optional_text("auth", 300)?.map_or(Ok(Auth::None), |found| auth(&found))?;
     let schema = schema(fields.take("schema"))?;
     let risk = match fields.optional_text("risk", 10)? {
-        Some(found) => word(&found, "risk", &Risk::WORDS)?,
+        Some(found) => one_of(&found, "risk", &Risk::WORDS)?,
         None => Risk::Write,
     };
     let writes = fields.take("writes").map(write).transpose()?;
@@ -93,8 +92,8 @@ fn tool(node: Node) -> Result<HttpTool, Mistake> {
     Ok(HttpTool { name: name.text, method, url, timeout_ms, auth, schema, risk, writes, line })
 }
 
-/// Only the obvious is checked here; where it may lead is decided when it is called.
-fn url(found: Located) -> Result<String, Mistake> {
+/// Checks only the syntax. Which addresses the tool may reach is decided when it is called.
+fn url(found: LocatedText) -> Result<String, Mistake> {
     let rest = found.text.strip_prefix("https://").or_else(|| found.text.strip_prefix("http://"));
     let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '\\';
@@ -106,7 +105,7 @@ fn url(found: Located) -> Result<String, Mistake> {
     Ok(found.text)
 }
 
-fn auth(found: &Located) -> Result<Auth, Mistake> {
+fn auth(found: &LocatedText) -> Result<Auth, Mistake> {
     let token = |text: &str| {
         !text.is_empty()
             && text.len() <= 200

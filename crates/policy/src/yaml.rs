@@ -1,7 +1,8 @@
-//! Reads the part of YAML that means one thing only: maps, lists and texts, each with its line.
+//! Parses the unambiguous subset of YAML: maps, lists and texts, each with its line number.
 //!
-//! Anchors, aliases, tags, several documents and equal keys are refused, so a file cannot grow when it is read and
-//! two readers cannot see two things in it. `no` is the text "no" until a field asks for a truth value.
+//! Anchors, aliases, tags, multiple documents and duplicate keys are rejected, so that a file cannot expand
+//! while it is parsed and two parsers cannot read it differently. `no` is the text "no" unless a field
+//! expects a boolean.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::error::Mistake;
 
-/// Larger than any policy that people keep by hand.
+/// Larger than any policy that people maintain by hand.
 const MAX_BYTES: usize = 1 << 20;
 const MAX_NODES: usize = 100_000;
 const MAX_DEPTH: usize = 24;
@@ -23,7 +24,7 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// `plain` texts have no quotes; only they may stand for numbers and truth values.
+    /// `plain` texts are unquoted; only they can be numbers or booleans.
     Text {
         text: String,
         plain: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Entry {
     pub(crate) value: Node,
 }
 
-/// Reads the one document of `text`.
+/// Parses a file with exactly one document.
 pub(crate) fn read(text: &str) -> Result<Node, Mistake> {
     if text.len() > MAX_BYTES {
         return Err(Mistake::new(1, format!("the file has more than {MAX_BYTES} bytes")));
@@ -57,7 +58,10 @@ pub(crate) fn read(text: &str) -> Result<Node, Mistake> {
             (Event::DocumentEnd | Event::Nothing, _) => {}
             (Event::StreamEnd, _) => return Ok(document),
             (_, at) => {
-                return Err(Mistake::new(line(at), "a second document begins; one file holds one document"));
+                return Err(Mistake::new(
+                    line(at),
+                    "a second document starts here; a file must contain one document",
+                ));
             }
         }
     }
@@ -73,7 +77,7 @@ impl<'a> Reader<'a> {
         match self.events.next_event() {
             Some(Ok(found)) => Ok(found),
             Some(Err(error)) => Err(Mistake::new(error.marker().line(), error.info())),
-            None => Err(Mistake::new(1, "the file ends too early")),
+            None => Err(Mistake::new(1, "the file ends unexpectedly")),
         }
     }
 
@@ -84,14 +88,16 @@ impl<'a> Reader<'a> {
             return Err(Mistake::new(line, "the file is nested too deeply or has too many entries"));
         }
         let kind = match event {
-            Event::Alias(_) => return Err(Mistake::new(line, "aliases (*name) are not read; write it out")),
+            Event::Alias(_) => {
+                return Err(Mistake::new(line, "aliases (*name) are not supported; repeat the value"));
+            }
             Event::Scalar(_, _, 1.., _) | Event::SequenceStart(1.., _) | Event::MappingStart(1.., _) => {
-                return Err(Mistake::new(line, "anchors (&name) are not read; write it out"));
+                return Err(Mistake::new(line, "anchors (&name) are not supported; repeat the value"));
             }
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, Some(_))
             | Event::MappingStart(_, Some(_)) => {
-                return Err(Mistake::new(line, "tags (!name) are not read"));
+                return Err(Mistake::new(line, "tags (!name) are not supported; remove the tag"));
             }
             Event::Scalar(text, style, ..) => {
                 Kind::Text { text: text.into_owned(), plain: style == ScalarStyle::Plain }
@@ -125,7 +131,7 @@ impl<'a> Reader<'a> {
                 return Err(Mistake::new(line(at), "a key must be a text"));
             };
             if !keys.insert(key.clone()) {
-                return Err(Mistake::new(line, format!("the key `{}` stands here twice", shown(&key))));
+                return Err(Mistake::new(line, format!("duplicate key `{}`", sanitize(&key))));
             }
             let (event, at) = self.next()?;
             let value = self.node(event, at, depth + 1)?;
@@ -135,7 +141,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Node {
-    /// The same as JSON, for schemas: plain texts that JSON would read as another value are that value.
+    /// Converts to JSON, for schemas: a plain text that is a JSON null, boolean or number becomes that value.
     pub(crate) fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Text { text, plain: true } if text.is_empty() || text == "~" => Value::Null,
@@ -152,8 +158,9 @@ impl Node {
     }
 }
 
-/// A name from the file for a message: short, and without what a terminal would obey.
-pub(crate) fn shown(name: &str) -> String {
+/// Prepares a name from the file for a message: shortened, and without control characters that a terminal
+/// would interpret.
+pub(crate) fn sanitize(name: &str) -> String {
     name.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -173,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_lists_and_texts_are_read() {
+    fn parses_maps_lists_and_texts() {
         let text = "a: [x, 'y', \"z\"]\nb:\n  - c: 1\n    d: no\n  - ~\n";
         assert_eq!(
             read(text).unwrap().to_json(),
@@ -182,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_or_can_grow_is_refused_with_its_line() {
+    fn ambiguous_or_expanding_yaml_is_rejected_with_its_line() {
         for (text, expected) in [
-            ("a: 1\nb: 2\na: 3\n", "3: the key `a` stands here twice"),
+            ("a: 1\nb: 2\na: 3\n", "3: duplicate key `a`"),
             ("a: &x 1\n", "1: anchors"),
             ("a: &x [1]\nb: *x\n", "1: anchors"),
             ("a: !!str 1\n", "1: tags"),

@@ -1,53 +1,53 @@
-//! The vocabulary of actions: how dangerous one is, what policy says to it, and how far an attempt has come.
+//! The vocabulary of actions: their risk, the mode that the policy assigns, and the status of an invocation.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// What an action can do to the world.
+string_enums! {
+    /// The effect that an action can have.
     Risk as "risk level" {
-        /// It only looks.
+        /// The action only reads.
         Read = "read",
-        /// It changes something that can be changed back.
+        /// The action makes changes that can be undone.
         Write = "write",
-        /// It may do harm that stays.
+        /// The action may cause lasting damage.
         Danger = "danger",
     }
 
-    /// What policy answers to an action.
+    /// Whether an action may run.
     ActionMode as "action mode" {
-        /// Run it at once.
+        /// The action runs immediately.
         Allow = "allow",
-        /// Ask a human first.
+        /// A human must approve the action first.
         RequireApproval = "require_approval",
-        /// Never run it.
+        /// The action never runs.
         Deny = "deny",
     }
 
-    /// Which rule decided the mode.
+    /// Where the mode comes from.
     ModeSource as "mode source" {
-        /// The automation that started the session says so.
+        /// A setting of the automation that started the session.
         AutomationOverride = "automation_override",
-        /// The organisation says so.
+        /// A setting of the organisation.
         OrgDefault = "org_default",
-        /// Nobody said anything; it follows from the risk.
+        /// The default for the action's risk, because nobody set a mode.
         InferredDefault = "inferred_default",
     }
 
-    /// How far an invocation has come.
+    /// The status of an invocation.
     InvocationStatus as "invocation status" {
-        /// It waits for a human.
+        /// The invocation waits for a human's approval.
         Pending = "pending",
-        /// It may run, by policy or by a human.
+        /// The policy or a human allowed the invocation to run.
         Approved = "approved",
-        /// It runs now.
+        /// The invocation is running.
         Executing = "executing",
-        /// It ran and has a result.
+        /// The invocation completed and has a result.
         Completed = "completed",
-        /// It ran, or tried to, and has an error.
+        /// The invocation failed, or could not be started, and has an error.
         Failed = "failed",
-        /// Policy or a human refused it.
+        /// The policy or a human denied the invocation.
         Denied = "denied",
-        /// Nobody answered in time.
+        /// Nobody approved or denied the invocation in time.
         Expired = "expired",
     }
 }

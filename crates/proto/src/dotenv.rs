@@ -1,22 +1,21 @@
-//! Reading and writing `.env` text. Values are secrets more often than not, so no error ever repeats one.
+//! Parses and writes `.env` files. Values are often secrets, so no error ever repeats one.
 
 use std::collections::HashMap;
 
-/// Where and why a text could not be read.
+/// Where and why a text could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct DotenvError {
-    /// Counted from 1; for a quote that never closes, the line where it opens.
+    /// Line number, from 1. For an unclosed quote, the line where it opens.
     pub line: usize,
     pub reason: DotenvFault,
 }
 
-/// What is wrong with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DotenvFault {
     #[error("expected KEY=VALUE")]
     NoAssignment,
-    #[error("a key is made of letters, digits and underscores, and starts with no digit")]
+    #[error("a key must consist of letters, digits and underscores, and must not start with a digit")]
     InvalidKey,
     #[error("the quote is never closed")]
     UnclosedQuote,
@@ -26,27 +25,28 @@ pub enum DotenvFault {
     NulInValue,
 }
 
-/// The pairs of a `.env` text, in order. A key that comes again keeps its place and takes the later value.
+/// Returns the pairs of a `.env` text in order. A repeated key keeps its first position and takes the last
+/// value.
 pub fn parse(text: &str) -> Result<Vec<(String, String)>, DotenvError> {
     let mut reader = Reader::new(text);
     let mut pairs: Vec<(String, String)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut positions: HashMap<String, usize> = HashMap::new();
     while let Some(line) = reader.next_line() {
         let start = reader.line;
         let pair = reader.read_pair(line).map_err(|reason| DotenvError { line: start, reason })?;
         let Some((key, value)) = pair else { continue };
-        if let Some(place) = places.get(&key) {
+        if let Some(place) = positions.get(&key) {
             pairs[*place].1 = value;
         } else {
-            places.insert(key.clone(), pairs.len());
+            positions.insert(key.clone(), pairs.len());
             pairs.push((key, value));
         }
     }
     Ok(pairs)
 }
 
-/// Writes a value so that [`parse`] gives it back. Bare or in single quotes where possible, since shells and
-/// other readers agree on those; they differ on the escapes within double quotes.
+/// Quotes a value so that [`parse`] returns it unchanged. Prefers no quotes or single quotes, which shells
+/// and other parsers read alike; they differ in the escapes inside double quotes.
 pub fn quote(value: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     if value.chars().all(bare) {
@@ -67,13 +67,13 @@ pub fn quote(value: &str) -> String {
     quoted
 }
 
-/// What stands after a backslash within double quotes, and what it means.
+/// Escape sequences inside double quotes: the character after the backslash, and its meaning.
 const ESCAPES: [(char, char); 6] =
     [('n', '\n'), ('r', '\r'), ('t', '\t'), ('\\', '\\'), ('"', '"'), ('$', '$')];
 
 struct Reader<'a> {
     lines: std::str::Split<'a, char>,
-    /// The number of the line that was given out last.
+    /// The number of the line that was returned last.
     line: usize,
 }
 
@@ -88,13 +88,13 @@ impl<'a> Reader<'a> {
         Some(line.strip_suffix('\r').unwrap_or(line))
     }
 
-    /// The pair that starts on this line; `None` for a blank line or a comment.
+    /// Parses the pair that starts on this line; `None` for a blank line or a comment.
     fn read_pair(&mut self, line: &'a str) -> Result<Option<(String, String)>, DotenvFault> {
         let line = line.trim_start();
         if line.is_empty() || line.starts_with('#') {
             return Ok(None);
         }
-        let (key, rest) = without_export(line).split_once('=').ok_or(DotenvFault::NoAssignment)?;
+        let (key, rest) = strip_export(line).split_once('=').ok_or(DotenvFault::NoAssignment)?;
         let key = key.trim_end();
         if !is_key(key) {
             return Err(DotenvFault::InvalidKey);
@@ -110,13 +110,13 @@ impl<'a> Reader<'a> {
         Ok(Some((key.to_owned(), value)))
     }
 
-    /// Reads on over further lines until the quote closes.
+    /// Continues over the following lines until the quote closes.
     fn double_quoted(&mut self, first: &'a str) -> Result<String, DotenvFault> {
         let mut value = String::new();
         let mut line = first;
         loop {
             if let Some(rest) = take_until_quote(line, &mut value) {
-                return nothing_after(rest).map(|()| value);
+                return check_rest_of_line(rest).map(|()| value);
             }
             value.push('\n');
             line = self.next_line().ok_or(DotenvFault::UnclosedQuote)?;
@@ -124,8 +124,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Moves text into `value` up to a closing double quote, and gives what follows it; `None` when the quote
-/// does not close here.
+/// Appends text to `value` up to a closing double quote and returns the text after it, or `None` if the quote
+/// does not close on this line.
 fn take_until_quote<'a>(line: &'a str, value: &mut String) -> Option<&'a str> {
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -147,15 +147,15 @@ fn take_until_quote<'a>(line: &'a str, value: &mut String) -> Option<&'a str> {
 
 fn single_quoted(rest: &str) -> Result<String, DotenvFault> {
     let (value, after) = rest.split_once('\'').ok_or(DotenvFault::UnclosedQuote)?;
-    nothing_after(after).map(|()| value.to_owned())
+    check_rest_of_line(after).map(|()| value.to_owned())
 }
 
-fn nothing_after(rest: &str) -> Result<(), DotenvFault> {
+fn check_rest_of_line(rest: &str) -> Result<(), DotenvFault> {
     let rest = rest.trim_start();
     if rest.is_empty() || rest.starts_with('#') { Ok(()) } else { Err(DotenvFault::TextAfterQuote) }
 }
 
-/// A `#` starts a comment only after white space, so that colours and URL fragments survive.
+/// A `#` starts a comment only after white space, so that colours and URL fragments stay intact.
 fn unquoted(rest: &str) -> String {
     let comment = rest
         .char_indices()
@@ -164,8 +164,8 @@ fn unquoted(rest: &str) -> String {
     rest[..comment.unwrap_or(rest.len())].trim().to_owned()
 }
 
-/// `export` is dropped before a key, and is a key itself before `=`.
-fn without_export(line: &str) -> &str {
+/// Removes a leading `export`, unless `export` itself is the key.
+fn strip_export(line: &str) -> &str {
     match line.strip_prefix("export") {
         Some(rest) if rest.starts_with([' ', '\t']) && !rest.trim_start().starts_with('=') => {
             rest.trim_start()
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_of_writing_a_value_is_read() {
+    fn parses_every_notation_of_a_value() {
         let table = [
             ("A=1", "1"),
             ("A=", ""),
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn order_is_kept_and_a_later_value_wins_in_the_first_place() {
+    fn a_repeated_key_keeps_its_position_and_takes_the_last_value() {
         let read = pairs("B=1\nA=2\nB=3\n_c9=4");
         let expected = [("B", "3"), ("A", "2"), ("_c9", "4")];
         assert_eq!(read, expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
     }
 
     #[test]
-    fn faults_name_line_and_reason_and_never_the_value() {
+    fn errors_name_line_and_reason_but_never_the_value() {
         let table = [
             ("A=1\nhunter2", 2, DotenvFault::NoAssignment),
             ("=hunter2", 1, DotenvFault::InvalidKey),
@@ -255,24 +255,24 @@ mod tests {
     }
 
     #[test]
-    fn values_are_written_as_plainly_as_they_allow() {
+    fn quote_uses_the_simplest_notation() {
         assert_eq!(quote(""), "");
         assert_eq!(quote("postgres://u@h:5432/db"), "postgres://u@h:5432/db");
         assert_eq!(quote("a b$c\\n"), "'a b$c\\n'");
-        assert_eq!(quote("a\rb"), r#""a\rb""#, "others take a bare carriage return for a line end");
+        assert_eq!(quote("a\rb"), r#""a\rb""#, "other parsers treat a bare carriage return as a line break");
         assert_eq!(quote("it's\n\"$5\""), r#""it's\n\"\$5\"""#);
     }
 
     proptest! {
         #[test]
-        fn what_is_quoted_is_read_back(value in "[^\0]*", other in r#"[ \t\r\n'"\\$#=a\u{feff}\u{85}]*"#) {
+        fn quoted_values_round_trip(value in "[^\0]*", other in r#"[ \t\r\n'"\\$#=a\u{feff}\u{85}]*"#) {
             let text = format!("A={}\r\nB={}\nC=end", quote(&value), quote(&other));
             let expected = [("A", value.as_str()), ("B", &other), ("C", "end")];
             prop_assert_eq!(pairs(&text), expected.map(|(k, v)| (k.to_owned(), v.to_owned())));
         }
 
         #[test]
-        fn no_text_makes_the_reader_panic(text in r#"(.|[ \r\n'"\\$#=A])*"#) {
+        fn arbitrary_text_never_panics(text in r#"(.|[ \r\n'"\\$#=A])*"#) {
             let _ = parse(&text);
         }
     }

@@ -1,36 +1,36 @@
-//! The vocabulary of network access: what sandboxes may reach, and how an attempt to reach something ended.
+//! The vocabulary of network access: what sandboxes may reach, and how each attempt ended.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// How much sandboxes of an organisation may reach where no rule speaks.
+string_enums! {
+    /// What the sandboxes of an organisation may reach if no rule applies.
     EgressMode as "egress mode" {
-        /// All public hosts.
+        /// Sandboxes may reach all public hosts.
         Open = "open",
-        /// Only hosts on the allow list.
+        /// Sandboxes may reach only hosts on the allow list.
         AllowList = "allow_list",
-        /// Nothing.
+        /// Sandboxes have no network access.
         Offline = "offline",
     }
 
-    /// How a sandbox asked.
+    /// How a sandbox tried to connect.
     EgressKind as "egress kind" {
-        /// A tunnel, in which the gateway sees nothing.
+        /// A CONNECT tunnel, whose content the gateway cannot see.
         Connect = "connect",
         /// A plain HTTP request.
         Http = "http",
-        /// The request could not be read.
+        /// The request could not be parsed.
         Unknown = "unknown",
     }
 
-    /// How an attempt ended.
+    /// How an attempt to connect ended.
     EgressOutcome as "egress outcome" {
         Complete = "complete",
-        /// A rule or an address check said no.
+        /// A rule or an address check denied the connection.
         Refused = "refused",
-        /// It was allowed and did not come to its end.
+        /// The connection was allowed but did not complete.
         Failed = "failed",
-        /// The sandbox was stopped in the middle.
+        /// The sandbox was stopped while the connection was open.
         Cancelled = "cancelled",
     }
 }

@@ -1,90 +1,91 @@
-//! The codes that programs may match on. Texts beside them are for people and may change; these may not.
+//! Error codes that programs may match on. The codes are stable; the messages next to them are for people and
+//! may change.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// Why a request was refused or failed; `code` of every error body.
+string_enums! {
+    /// Why a request was rejected or failed: the `code` of every error body.
     ErrorCode as "error code" {
-        /// The request makes no sense as it stands.
+        /// The request is invalid.
         BadRequest = "bad_request",
-        /// The body is not JSON, or not of the expected shape.
+        /// The body is not valid JSON, or does not have the expected fields.
         InvalidJson = "invalid_json",
-        /// The body is larger than this route takes.
+        /// The body is larger than this route accepts.
         PayloadTooLarge = "payload_too_large",
-        /// No credential, or one that does not hold.
+        /// The credential is missing or not valid.
         Unauthorized = "unauthorized",
-        /// The caller is known and may not do this.
+        /// The caller is authenticated but not allowed to do this.
         Forbidden = "forbidden",
-        /// There is no such thing, or the caller may not know of it.
+        /// The resource does not exist, or the caller is not allowed to know that it exists.
         NotFound = "not_found",
-        /// The path exists, this method on it does not.
+        /// The path exists but does not support this method.
         MethodNotAllowed = "method_not_allowed",
-        /// The thing is in a state that does not allow this.
+        /// The current state of the resource does not allow this.
         Conflict = "conflict",
         /// The first request with this idempotency key is still running.
         IdempotencyInProgress = "idempotency_in_progress",
-        /// The idempotency key was used before with other content.
+        /// The idempotency key was already used with a different request.
         IdempotencyMismatch = "idempotency_mismatch",
-        /// It was there and its time is over, as with an approval that nobody gave.
+        /// The resource existed but has expired, like an approval that nobody gave in time.
         Expired = "expired",
         /// The organisation has no repository to work on.
         NoRepos = "no_repos",
         /// Too many requests in too short a time.
         RateLimited = "rate_limited",
-        /// Too many actions wait for an answer already.
+        /// Too many actions are already waiting for an answer.
         TooManyPending = "too_many_pending",
-        /// Billing refuses; `details.billingCode` says why.
+        /// Billing does not allow this; `details.billingCode` gives the reason.
         PaymentRequired = "payment_required",
-        /// Policy or a human refused the action.
+        /// The policy or a human denied the action.
         ActionDenied = "action_denied",
-        /// The action ran and failed at its source.
+        /// The action ran, and its provider reported a failure.
         ActionFailed = "action_failed",
-        /// It took too long.
+        /// The operation took too long.
         Timeout = "timeout",
-        /// Something this needs, such as the sandbox, is not there now.
+        /// Something that the request needs, such as the sandbox, is not available at the moment.
         Unavailable = "unavailable",
-        /// Our fault.
+        /// An internal error of the gateway.
         Internal = "internal",
     }
 
-    /// Why a governed tool call did not succeed.
     ToolErrorCode as "tool error code" {
-        /// Policy refused the call.
+        /// The policy denied the call.
         PolicyDenied = "POLICY_DENIED",
         /// The tool did not answer in time.
         ToolTimeout = "TOOL_TIMEOUT",
-        /// The tool answered with a failure.
+        /// The tool reported a failure.
         ToolError = "TOOL_ERROR",
-        /// The call cannot be understood.
+        /// The call is malformed.
         InvalidRequest = "INVALID_REQUEST",
-        /// Something the call needs is down.
+        /// A service that the call depends on is not available.
         DependencyDown = "DEPENDENCY_DOWN",
     }
 
-    /// Why billing refuses.
+    /// Why billing does not allow a request.
     BillingCode as "billing code" {
-        /// The credits are used up.
+        /// The organisation has no credits left.
         NoCredits = "NO_CREDITS",
-        /// As many sessions run as the plan allows.
+        /// The plan's limit of concurrent sessions is reached.
         ConcurrentLimit = "CONCURRENT_LIMIT",
-        /// The organisation has no billing yet.
+        /// Billing is not set up for the organisation.
         BillingNotConfigured = "BILLING_NOT_CONFIGURED",
-        /// The account is blocked.
+        /// The billing account is blocked.
         StateBlocked = "STATE_BLOCKED",
-        /// The time of grace is over.
+        /// The grace period has ended.
         GraceExpired = "GRACE_EXPIRED",
     }
 }
 
 impl ErrorCode {
-    /// Whether the same request may succeed later without anything being changed by the caller.
+    /// Whether the same request may succeed later without any change by the caller.
     pub const fn retryable(self) -> bool {
         matches!(self, Self::IdempotencyInProgress | Self::RateLimited | Self::Timeout | Self::Unavailable)
     }
 }
 
 impl ToolErrorCode {
-    /// Whether the same call may succeed later. A tool that failed for its own reasons would fail again.
+    /// Whether the same call may succeed later. A tool that failed for its own reasons is expected to fail
+    /// again.
     pub const fn retryable(self) -> bool {
         matches!(self, Self::ToolTimeout | Self::DependencyDown)
     }
@@ -94,9 +95,9 @@ impl ToolErrorCode {
 mod tests {
     use super::*;
 
-    /// The codes are a promise: this list may grow, and no line of it may change.
+    /// The codes are a stable API: codes may be added to this list, but none may change.
     #[test]
-    fn the_codes_are_exactly_these() {
+    fn error_codes_are_stable() {
         let codes: Vec<(&str, bool)> = ErrorCode::ALL.iter().map(|c| (c.as_str(), c.retryable())).collect();
         assert_eq!(
             codes,
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tool_contract_has_five_codes_and_two_may_be_tried_again() {
+    fn tool_error_codes_are_stable_and_two_are_retryable() {
         let codes: Vec<(&str, bool)> =
             ToolErrorCode::ALL.iter().map(|c| (c.as_str(), c.retryable())).collect();
         assert_eq!(
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn billing_codes_are_those_that_clients_know() {
+    fn billing_codes_match_what_clients_expect() {
         let codes: Vec<&str> = BillingCode::ALL.iter().map(|c| c.as_str()).collect();
         let known =
             ["NO_CREDITS", "CONCURRENT_LIMIT", "BILLING_NOT_CONFIGURED", "STATE_BLOCKED", "GRACE_EXPIRED"];

@@ -1,4 +1,4 @@
-//! The bodies of HTTP requests and replies. Unknown fields are ignored, unknown words are errors.
+//! The bodies of HTTP requests and responses. Unknown fields are ignored; unknown enum values are errors.
 
 mod actions;
 mod basics;

@@ -1,6 +1,6 @@
-//! One type per kind of id, so that a user can never be passed where a session is meant.
+//! One type per kind of id, so that a user id can never be passed where a session id is expected.
 //!
-//! Making new ids needs randomness, which this crate does not know: take them from the `clock` crate.
+//! New ids need randomness, which this crate does not have: use the `clock` crate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use utoipa::openapi::schema::{KnownFormat, ObjectBuilder, Schema, SchemaFormat, 
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-/// The text is not an id: it is not the hyphenated form of a UUID. The text itself is not repeated.
+/// The text is not an id, that is, not a hyphenated UUID. The error does not repeat the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid {kind} id: expected a UUID such as 0190f5d2-7c3e-7a11-8000-5b1f6c2d9e40")]
 pub struct InvalidId {
-    /// Which kind of id was expected, as in "session".
+    /// The expected kind of id, such as "session".
     pub kind: &'static str,
 }
 
@@ -26,7 +26,7 @@ macro_rules! ids {
         pub struct $name(Uuid);
 
         impl $name {
-            /// The bare UUID, for places that know only those.
+            /// The plain UUID.
             pub const fn uuid(self) -> Uuid {
                 self.0
             }
@@ -81,7 +81,7 @@ macro_rules! ids {
 }
 
 ids! {
-    /// An organisation, the tenant that everything belongs to.
+    /// An organisation, the tenant that owns everything else.
     OrgId = "organization";
     /// A person with an account.
     UserId = "user";
@@ -91,9 +91,9 @@ ids! {
     ConfigurationId = "configuration";
     /// A repository of an organisation.
     RepoId = "repo";
-    /// A key that lets a program act for a user.
+    /// A key with which a program acts for a user.
     ApiKeyId = "API key";
-    /// A value in the vault.
+    /// A secret in the vault.
     SecretId = "secret";
     /// A remote MCP server that an organisation has connected.
     ConnectorId = "connector";
@@ -101,20 +101,20 @@ ids! {
     IntegrationId = "integration";
     /// One attempt to run an action.
     InvocationId = "invocation";
-    /// A standing order to start sessions by itself.
+    /// A rule that starts sessions automatically.
     AutomationId = "automation";
     /// One execution of an automation.
     AutomationRunId = "automation run";
-    /// What starts an automation.
+    /// An event source that starts an automation.
     TriggerId = "trigger";
     /// One firing of a trigger.
     TriggerEventId = "trigger event";
-    /// A short-lived pass that stands in for a token in a URL.
+    /// A short-lived credential that replaces a token in a URL.
     TicketId = "ticket";
 }
 
-/// The `uuid` crate also reads braced, URN and bare forms; one id must have one spelling, or tokens that
-/// are computed over the text would differ.
+/// Accepts only the hyphenated form. The `uuid` crate also parses braced, URN and bare forms, but an id must
+/// have one spelling: tokens are computed over the text.
 fn parse_hyphenated(text: &str) -> Option<Uuid> {
     const HYPHENATED_LENGTH: usize = 36;
     if text.len() == HYPHENATED_LENGTH { Uuid::try_parse(text).ok() } else { None }

@@ -1,29 +1,27 @@
-//! Times on the wire as `2026-02-20T10:00:00.000Z`, always with milliseconds: the form that JavaScript
-//! writes, so that old clients that compare texts keep working. For use in `#[serde(with = "…")]`.
+//! Timestamps on the wire as `2026-02-20T10:00:00.000Z`, always with milliseconds. JavaScript writes this
+//! format, and old clients compare timestamps as text. For use in `#[serde(with = "…")]`.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// The wire form of a time.
+/// Formats a timestamp for the wire.
 pub fn text(time: &DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Writes a time.
 pub fn serialize<S: Serializer>(time: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&text(time))
 }
 
-/// Reads any RFC 3339 time.
+/// Accepts any RFC 3339 timestamp.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
     DateTime::deserialize(deserializer)
 }
 
-/// A time that may be `null`.
+/// A timestamp that may be `null`.
 pub mod option {
     use super::{DateTime, Deserialize, Deserializer, Serializer, Utc, text};
 
-    /// Writes the time or `null`.
     pub fn serialize<S: Serializer>(time: &Option<DateTime<Utc>>, serializer: S) -> Result<S::Ok, S::Error> {
         match time {
             Some(time) => serializer.serialize_str(&text(time)),
@@ -31,7 +29,6 @@ pub mod option {
         }
     }
 
-    /// Reads a time or `null`.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<DateTime<Utc>>, D::Error> {
@@ -39,7 +36,7 @@ pub mod option {
     }
 }
 
-/// A time that is the empty text when there is none, which one old message does instead of `null`.
+/// An optional timestamp that is the empty string if absent; one old message uses this instead of `null`.
 pub(crate) mod or_empty {
     use super::{DateTime, Deserialize, Deserializer, Serializer, Utc, text};
     use serde::de::Error;

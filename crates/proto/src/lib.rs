@@ -1,11 +1,10 @@
-//! The words of the system: what things are called, what they look like on the wire, and what may be said.
+//! The shared vocabulary: ids, enums, HTTP bodies and WebSocket messages.
 //!
-//! Nothing here waits, listens or stores. Reading order: ids and closed vocabularies; the session, who may do
-//! what to it, its actions, its network, models and errors; then the two conversations, HTTP bodies and socket messages,
-//! and the texts they carry.
+//! This crate does no I/O. Reading order: ids and string enums; sessions, roles, actions, runs, egress,
+//! models and errors; then HTTP bodies, WebSocket messages and the text formats they contain.
 
 mod id;
-mod words;
+mod string_enums;
 
 mod session;
 mod workspace;
@@ -44,8 +43,8 @@ pub use session::{
     AutomationRef, ClientType, DisplayStatus, Origin, Outcome, PauseReason, RepoRef, SandboxMode, Session,
     SessionMetrics, SessionStatus, SessionType, TitleStatus,
 };
-pub use words::UnknownWord;
+pub use string_enums::UnknownWord;
 pub use workspace::{ConfigurationKind, ConfigurationStatus, PromptState, RepoSource};
 
-/// A JSON object whose keys are somebody else's business.
+/// A JSON object whose keys we do not interpret.
 pub type JsonObject = serde_json::Map<String, serde_json::Value>;

@@ -1,6 +1,7 @@
-//! The language models that a session can use, as one table, and the reading of their many spellings.
+//! The table of language models that a session can use, and the parser for their various names.
 //!
-//! A model has three ids: ours, the one that OpenCode is configured with, and the one its maker's API takes.
+//! A model has three ids: ours, the one in OpenCode's configuration, and the one that its provider's API
+//! expects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +11,10 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// Who makes a model.
+string_enums! {
+    /// The provider of a model.
     ModelProvider as "model provider" {
         Anthropic = "anthropic",
         OpenAi = "openai",
@@ -24,23 +25,22 @@ words! {
     }
 }
 
-/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Our id, which is stored.
+    /// Our own id, which is stored.
     pub id: &'static str,
-    /// The id in OpenCode's configuration, with the route before the slash.
+    /// The id in OpenCode's configuration; the part before the slash is the route.
     pub opencode_id: &'static str,
-    /// The id that the model's API takes.
+    /// The id that the provider's API expects.
     pub api_id: &'static str,
-    /// What people read.
+    /// The display name.
     pub name: &'static str,
     pub provider: ModelProvider,
-    /// Whether it is taken where nobody chose; true for exactly one.
+    /// Whether this model is used if none was chosen; true for exactly one.
     pub is_default: bool,
 }
 
-/// Every known model; the default comes first.
+/// All known models; the default is the first.
 pub static MODELS: [Model; 12] = {
     use ModelProvider::{Anthropic, DeepSeek, Google, Mistral, OpenAi, Xai};
     let sonnet = row(
@@ -84,39 +84,38 @@ pub static MODELS: [Model; 12] = {
     ]
 };
 
-/// The text names no model of the table.
+/// The text does not name a known model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown model: expected one of {}", known_ids())]
 pub struct UnknownModel;
 
-/// A model that is in the table.
+/// A model from the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ModelId(&'static Model);
 
 impl ModelId {
-    /// Reads our id, OpenCode's id or the API's id, with dots or hyphens in the version.
+    /// Parses our id, OpenCode's id or the API's id, with dots or hyphens in the version.
     ///
-    /// Only whole ids count, never a beginning: `claude-sonnet-4-5` is OpenCode's name for another model than
-    /// `claude-sonnet-4-6`, and without its route it is none of ours.
+    /// Only complete ids match, never a prefix: `claude-sonnet-4-5` is OpenCode's name for a different model
+    /// than `claude-sonnet-4-6`, and without its route it is not a known id.
     pub fn parse(text: &str) -> Result<Self, UnknownModel> {
         MODELS
             .iter()
-            .find(|model| [model.id, model.opencode_id, model.api_id].iter().any(|id| same_model(id, text)))
+            .find(|model| [model.id, model.opencode_id, model.api_id].iter().any(|id| ids_equal(id, text)))
             .map(Self)
             .ok_or(UnknownModel)
     }
 
-    /// Like [`ModelId::parse`], with the default where nothing, or nothing known, was chosen.
+    /// Like [`ModelId::parse`], but returns the default for an absent or unknown id.
     pub fn parse_or_default(text: Option<&str>) -> Self {
         text.and_then(|text| Self::parse(text).ok()).unwrap_or_default()
     }
 
-    /// Everything known about the model.
     pub const fn model(self) -> &'static Model {
         self.0
     }
 
-    /// Our id.
+    /// Our own id of the model.
     pub const fn as_str(self) -> &'static str {
         self.0.id
     }
@@ -181,7 +180,7 @@ const fn row(
     Model { id, opencode_id, api_id, name, provider, is_default: false }
 }
 
-fn same_model(id: &str, text: &str) -> bool {
+fn ids_equal(id: &str, text: &str) -> bool {
     let hyphenated = |byte: u8| if byte == b'.' { b'-' } else { byte };
     id.bytes().map(hyphenated).eq(text.bytes().map(hyphenated))
 }
@@ -194,7 +193,7 @@ fn known_ids() -> String {
 mod tests {
     use super::*;
 
-    /// Every spelling that some program is known to send, written by hand, with the model it means.
+    /// Every spelling that programs are known to send, written by hand, and the model it refers to.
     const SPELLINGS: [(&str, &[&str]); 12] = [
         ("claude-sonnet-4.6", &["claude-sonnet-4.6", "claude-sonnet-4-6", "anthropic/claude-sonnet-4-6"]),
         ("claude-opus-4.6", &["claude-opus-4.6", "claude-opus-4-6", "anthropic/claude-opus-4-6"]),
@@ -217,7 +216,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_spelling_means_its_model() {
+    fn every_spelling_parses_to_its_model() {
         for (id, spellings) in SPELLINGS {
             for spelling in spellings {
                 assert_eq!(ModelId::parse(spelling).map(ModelId::as_str), Ok(id), "{spelling}");
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_form_of_a_model_is_a_form_of_another() {
+    fn no_two_models_share_an_id() {
         let forms = |m: &Model| [m.id, m.opencode_id, m.api_id].map(|form| form.replace('.', "-"));
         for a in &MODELS {
             for form in forms(a) {
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_an_id_or_another_route_is_no_model() {
+    fn partial_ids_and_other_routes_are_rejected() {
         let strangers = [
             "",
             "claude-sonnet",
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn one_model_is_the_default_and_stands_in_for_the_unknown() {
+    fn exactly_one_model_is_the_default() {
         let defaults: Vec<&str> = MODELS.iter().filter(|m| m.is_default).map(|m| m.id).collect();
         assert_eq!(defaults, ["claude-sonnet-4.6"]);
         assert_eq!(ModelId::default().as_str(), "claude-sonnet-4.6");

@@ -1,15 +1,15 @@
-//! What a member is in an organisation. What each role may do is in the gateway's table of access.
+//! Roles of members of an organisation. The gateway's access table defines what each role may do.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// What a member is in an organisation; a later role may do all that an earlier one may.
+string_enums! {
+    /// The role of a member; each role includes the permissions of the ones before it.
     Role as "role" {
-        /// Works with sessions.
+        /// Members work with sessions.
         Member = "member",
-        /// Also decides what sessions may reach.
+        /// Admins also decide what sessions may access.
         Admin = "admin",
-        /// Also decides about the organisation itself.
+        /// Owners also manage the organisation itself.
         Owner = "owner",
     }
 }

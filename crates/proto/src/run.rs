@@ -1,9 +1,9 @@
-//! Runs of the Tool Gateway Contract: what is under way, and how it may end.
+//! Runs of the Tool Gateway Contract: their kinds and statuses.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// What a run is.
+string_enums! {
+    /// The kind of a run.
     RunKind as "run_kind" {
         Orchestrator = "orchestrator",
         Agent = "agent",
@@ -18,7 +18,7 @@ words! {
         DbRead = "db_read",
     }
 
-    /// Where a run stands. All but the first two are final.
+    /// The status of a run. All except the first two are final.
     RunStatus as "status" {
         Created = "created",
         Running = "running",
@@ -34,8 +34,8 @@ impl RunStatus {
         !matches!(self, Self::Created | Self::Running)
     }
 
-    /// Whether the contract knows the step from here to `next`.
-    pub const fn may_become(self, next: Self) -> bool {
+    /// Whether the contract allows the transition from this status to `next`.
+    pub const fn can_transition_to(self, next: Self) -> bool {
         match self {
             Self::Created => matches!(next, Self::Running | Self::Denied | Self::Cancelled),
             Self::Running => next.is_terminal(),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_steps_of_the_contract_are_known() {
+    fn only_transitions_of_the_contract_are_allowed() {
         let known = [
             (Created, Running),
             (Created, Denied),
@@ -62,7 +62,7 @@ mod tests {
         ];
         for from in RunStatus::ALL {
             for to in RunStatus::ALL {
-                assert_eq!(from.may_become(*to), known.contains(&(*from, *to)), "{from} to {to}");
+                assert_eq!(from.can_transition_to(*to), known.contains(&(*from, *to)), "{from} to {to}");
             }
         }
     }

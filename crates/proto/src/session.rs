@@ -1,138 +1,138 @@
-//! A session: one agent in one sandbox. Its states, its vocabulary and what the API shows of it.
+//! A session: one agent in one sandbox. Its statuses, its enums and its representation in the API.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 use crate::{AutomationId, ConfigurationId, OrgId, RepoId, SessionId, UserId, iso};
 
-words! {
-    /// Where a session is in its life, as the database has it. The socket speaks of other states:
+string_enums! {
+    /// The status of a session as the database stores it. The WebSocket uses different ones:
     /// [`WireStatus`](crate::socket::WireStatus).
     SessionStatus as "session status" {
-        /// Made, not yet started.
+        /// The session is created but not yet started.
         Pending = "pending",
-        /// Its sandbox is being made.
+        /// The session's sandbox is being created.
         Starting = "starting",
-        /// Its sandbox is up.
+        /// The session's sandbox is running.
         Running = "running",
-        /// Its sandbox is gone or asleep; it can go on.
+        /// The session has no running sandbox, but can be resumed.
         Paused = "paused",
-        /// It has ended.
+        /// The session has ended.
         Stopped = "stopped",
-        /// Billing has suspended it.
+        /// The session is suspended because of billing.
         Suspended = "suspended",
-        /// It could not go on.
+        /// The session failed and cannot continue.
         Failed = "failed",
     }
 
-    /// What a session is for.
+    /// The purpose of a session.
     SessionType as "session type" {
-        /// Work on code.
+        /// A session for working on code.
         Coding = "coding",
-        /// Prepare a configuration that others start from.
+        /// Preparing a configuration for other sessions.
         Setup = "setup",
-        /// Work on a directory of somebody's own machine.
+        /// Working on a directory of a user's own machine.
         Cli = "cli",
     }
 
-    /// Which kind of client made a session.
+    /// The kind of client that created a session.
     ClientType as "client type" {
-        /// The web UI.
+        /// Created in the web UI.
         Web = "web",
-        /// A Slack thread.
+        /// Created from a Slack thread.
         Slack = "slack",
-        /// The command line.
+        /// Created on the command line.
         Cli = "cli",
-        /// An automation.
+        /// Created by an automation.
         Automation = "automation",
     }
 
-    /// Where the files of a session come from.
+    /// The source of a session's files.
     Origin as "origin" {
-        /// From repositories.
+        /// The files come from repositories.
         Web = "web",
-        /// From a local directory.
+        /// The files come from a local directory.
         Cli = "cli",
     }
 
-    /// Why a session is paused, or was stopped.
+    /// Why a session is paused or was stopped.
     PauseReason as "pause reason" {
-        /// Nobody used it for a while.
+        /// Nobody used the session for a while.
         Inactivity = "inactivity",
-        /// Its sandbox vanished or lost its owner.
+        /// The session's sandbox disappeared or lost its owner.
         Orphaned = "orphaned",
-        /// Somebody asked for it.
+        /// A user paused or stopped the session.
         Manual = "manual",
-        /// Its state could not be saved again and again.
+        /// Saving the session's state failed repeatedly.
         SnapshotFailed = "snapshot_failed",
-        /// The credits are used up.
+        /// The organisation has no credits left.
         CreditLimit = "credit_limit",
         /// A payment failed.
         PaymentFailed = "payment_failed",
-        /// The cap on overage is reached.
+        /// The overage cap is reached.
         OverageCap = "overage_cap",
         /// The account is suspended.
         Suspended = "suspended",
-        /// Its automation run is complete.
+        /// The session's automation run is complete.
         AutomationCompleted = "automation_completed",
     }
 
-    /// How a session ended.
+    /// The outcome of a session.
     Outcome as "outcome" {
-        /// Somebody ended it.
+        /// A user ended the session.
         Completed = "completed",
-        /// Its run succeeded.
+        /// The session's automation run succeeded.
         Succeeded = "succeeded",
-        /// It failed.
+        /// The session failed.
         Failed = "failed",
-        /// Its run needs a human.
+        /// The session's automation run needs a human.
         NeedsHuman = "needs_human",
     }
 
-    /// What happens to a title that is not there yet.
+    /// The state of a title that does not exist yet.
     TitleStatus as "title status" {
-        /// One is being made.
+        /// The title is being generated.
         Generating = "generating",
     }
 
     /// Whether creating a session waits for its sandbox.
     SandboxMode as "sandbox mode" {
-        /// The reply comes when the sandbox is up.
+        /// The response is sent when the sandbox is running.
         Immediate = "immediate",
-        /// The sandbox comes later.
+        /// The sandbox is created later.
         Deferred = "deferred",
     }
 
-    /// What people are shown instead of the status.
+    /// The status that is shown to people.
     DisplayStatus as "display status" {
-        /// It works or is about to.
+        /// The session is working or about to start.
         Active = "active",
-        /// It sleeps until somebody wants it.
+        /// The session is paused until somebody uses it.
         Idle = "idle",
-        /// It lost its sandbox and will come back.
+        /// The session lost its sandbox and is being restored.
         Recovering = "recovering",
-        /// Billing holds it.
+        /// Billing prevents the session from continuing.
         Blocked = "blocked",
-        /// It was paused on purpose.
+        /// Somebody paused the session.
         Paused = "paused",
-        /// It ended well.
+        /// The session ended successfully.
         Completed = "completed",
-        /// It ended badly.
+        /// The session failed.
         Failed = "failed",
     }
 }
 
 impl PauseReason {
-    /// Whether only billing can let the session go on.
+    /// Whether the session can only continue after a billing change.
     pub const fn is_billing(self) -> bool {
         matches!(self, Self::CreditLimit | Self::PaymentFailed | Self::OverageCap | Self::Suspended)
     }
 }
 
 impl DisplayStatus {
-    /// What to show for a status and its reason.
+    /// The display status for a status and its reason.
     pub const fn of(status: SessionStatus, reason: Option<PauseReason>) -> Self {
         match (status, reason) {
             (SessionStatus::Pending | SessionStatus::Starting | SessionStatus::Running, _) => Self::Active,
@@ -149,7 +149,7 @@ impl DisplayStatus {
     }
 }
 
-/// What a session has done so far.
+/// Counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionMetrics {
@@ -158,14 +158,14 @@ pub struct SessionMetrics {
     pub active_seconds: u64,
 }
 
-/// The automation that made a session.
+/// The automation that created a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AutomationRef {
     pub id: AutomationId,
     pub name: String,
 }
 
-/// The repository that a session shows beside its title.
+/// The repository that is shown next to a session's title.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepoRef {
@@ -175,7 +175,7 @@ pub struct RepoRef {
     pub default_branch: String,
 }
 
-/// A session as the API shows it. What is not known is `null`.
+/// A session as the API returns it. Unknown values are `null`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
@@ -203,7 +203,7 @@ pub struct Session {
     pub paused_at: Option<DateTime<Utc>>,
     pub pause_reason: Option<PauseReason>,
     pub prompt_snippet: Option<String>,
-    /// The whole first prompt; only where one session is shown, absent in lists.
+    /// The complete first prompt. Present only for a single session, not in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initial_prompt: Option<String>,
     pub origin: Origin,
@@ -214,7 +214,7 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo: Option<RepoRef>,
     pub outcome: Option<Outcome>,
-    /// Why it failed or was stopped, for people.
+    /// Why it failed or was stopped, as a message for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
     pub summary: Option<String>,
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_and_reason_is_shown_as_the_table_says() {
+    fn display_status_matches_the_table() {
         let paused = [
             (None, "paused"),
             (Some(PauseReason::Inactivity), "idle"),

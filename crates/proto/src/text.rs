@@ -1,14 +1,15 @@
-//! What a person's words may be where they are kept and shown: one line, of bounded length.
+//! Checks for text that people enter, such as names: one line of limited length.
 
-/// Longest name or address of a person.
+/// Maximum length of a person's name or email address.
 pub const MAX_NAME: usize = 320;
 
-/// Whether `text` is one line of 1 to `most` characters: no control characters, and not only blanks.
+/// Whether `text` is one line of 1 to `most` characters, without control characters and not only white space.
 pub fn is_line(text: &str, most: usize) -> bool {
     !text.trim().is_empty() && !text.chars().any(char::is_control) && text.chars().count() <= most
 }
 
-/// Whether `text` looks like an address: something, an `@`, something, and no blanks. Only a letter proves more.
+/// Whether `text` looks like an email address: text, `@`, text, no white space. Only sending a mail would
+/// prove more.
 pub fn is_email(text: &str) -> bool {
     let parts = text.split_once('@');
     is_line(text, MAX_NAME)

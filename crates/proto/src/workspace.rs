@@ -1,53 +1,53 @@
-//! What sessions work on: the words for repositories, configurations and the prompts that wait.
+//! The vocabulary of repositories, configurations and queued prompts.
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
+string_enums! {
     /// Where a repository comes from.
     RepoSource as "repo source" {
         /// A repository on GitHub.
         Github = "github",
         /// Any other git URL.
         Git = "git",
-        /// A directory of somebody's own machine.
+        /// A directory of a user's own machine.
         Local = "local",
     }
 
-    /// Who keeps a configuration.
+    /// Who maintains a configuration.
     ConfigurationKind as "configuration kind" {
-        /// People do.
+        /// Users maintain it.
         Manual = "manual",
-        /// The gateway made it from the organisation's repositories.
+        /// The gateway maintains it; it created it from the organisation's repositories.
         Managed = "managed",
-        /// The command line made it for one directory of one user.
+        /// The command line maintains it; it created it for one directory of one user.
         Cli = "cli",
     }
 
-    /// How far a configuration's snapshot is.
+    /// The state of a configuration's snapshot.
     ConfigurationStatus as "configuration status" {
-        /// Nobody has begun.
+        /// Nobody has started to build the snapshot.
         Pending = "pending",
-        /// It is being made.
+        /// The snapshot is being built.
         Building = "building",
-        /// It holds the repositories and nothing else.
+        /// The snapshot contains only the repositories.
         Default = "default",
-        /// It holds the dependencies too.
+        /// The snapshot also contains the dependencies.
         Ready = "ready",
-        /// It could not be made.
+        /// The snapshot could not be built.
         Failed = "failed",
     }
 
-    /// What became of a prompt.
+    /// The state of a prompt.
     PromptState as "prompt state" {
-        /// It waits for its turn.
+        /// The prompt waits for its turn.
         Queued = "queued",
-        /// The agent has it, or may have it.
+        /// The prompt was sent to the agent, or may have been.
         Dispatched = "dispatched",
-        /// Its turn is complete.
+        /// The prompt's turn is complete.
         Answered = "answered",
-        /// Somebody took it back.
+        /// Somebody cancelled the prompt.
         Cancelled = "cancelled",
-        /// It could not be given to the agent.
+        /// The prompt could not be sent to the agent.
         Failed = "failed",
     }
 }

@@ -1,9 +1,10 @@
-//! Texts as other people's programs send and expect them, written by hand from the wire's description and
-//! never by our own serializer. Each is read, compared with what it means, written again and compared with
-//! itself; since whole JSON values are compared, a key too many or too few fails.
+//! JSON texts as other programs send and expect them, written by hand from the specification of the wire
+//! format and never by our own serializer. Each text is parsed, compared with the expected value, serialized
+//! again and compared with itself. Complete JSON values are compared, so an extra or missing key fails the
+//! test.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
-#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
+#![expect(clippy::panic, reason = "test helpers may panic like tests")]
 
 #[path = "golden/client.rs"]
 mod client;
@@ -22,7 +23,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Asserts that the text means the value and the value is written as the text.
+/// Asserts that the text parses to the value and the value serializes to the text.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(text: &str, meant: &T) {
     let read: T = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
     assert_eq!(&read, meant, "{text}");
@@ -43,7 +44,7 @@ fn types_of(texts: impl Iterator<Item = &'static str>) -> BTreeSet<String> {
     texts.map(|text| json(text)["type"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The type names that the enum itself knows, taken from what it says to a name that is none.
+/// The type names that the enum itself knows, taken from its error message for an unknown name.
 fn variants<T: DeserializeOwned>() -> BTreeSet<String> {
     let error = serde_json::from_str::<T>(r#"{"type":"no such type"}"#).err().unwrap().to_string();
     let (_, list) = error.split_once("expected one of ").unwrap();
@@ -55,7 +56,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_client_message_has_a_golden_and_is_listed() {
+fn every_client_message_has_a_golden_text() {
     let goldens = client::goldens();
     assert_eq!(types_of(goldens.iter().map(|(text, _)| *text)), set(ClientMessage::TYPES));
     assert_eq!(variants::<ClientMessage>(), set(ClientMessage::TYPES));
@@ -66,7 +67,7 @@ fn every_client_message_has_a_golden_and_is_listed() {
 }
 
 #[test]
-fn every_server_message_has_a_golden_and_is_listed() {
+fn every_server_message_has_a_golden_text() {
     let goldens = server::goldens();
     assert_eq!(types_of(goldens.iter().map(|(text, _)| *text)), set(ServerMessage::TYPES));
     assert_eq!(variants::<ServerMessage>(), set(ServerMessage::TYPES));
@@ -106,7 +107,7 @@ fn an_unknown_type_is_not_a_malformed_message() {
 }
 
 #[test]
-fn fields_that_nobody_knows_are_ignored() {
+fn unknown_fields_are_ignored() {
     let cancel = ClientMessage::parse(r#"{"type":"cancel","userId":"u","later":{"a":[1]}}"#).unwrap();
     assert_eq!(cancel, ClientMessage::Cancel);
     let still_there = ClientMessage::parse(r#"{"more":null,"type":"ping"}"#).unwrap();
@@ -143,7 +144,7 @@ fn an_empty_tool_result_is_written_as_a_space() {
 }
 
 #[test]
-fn the_three_messages_of_the_init_vector_are_read_and_written() {
+fn messages_of_init_round_trip() {
     let texts = server::INIT_VECTOR;
     let messages: Vec<Message> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
     for (text, message) in texts.iter().zip(&messages) {

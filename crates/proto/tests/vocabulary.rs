@@ -1,6 +1,6 @@
-//! The words and ids themselves: every text by hand, wrong forms refused, and what the API description says.
+//! The string enums and ids: every text written by hand, invalid ones rejected, and their API schemas.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use utoipa::{PartialSchema, ToSchema};
 
-/// Asserts that a vocabulary has exactly these words, in every way of reading and writing them.
+/// Asserts that an enum has exactly these values in every way of parsing and formatting them.
 fn check<T>(all: &[T], words: &str)
 where
     T: Copy
@@ -32,8 +32,8 @@ where
     T: for<'a> TryFrom<&'a str, Error = UnknownWord> + Serialize + DeserializeOwned + PartialSchema,
 {
     let words: Vec<&str> = words.split(' ').collect();
-    let said: Vec<String> = all.iter().map(T::to_string).collect();
-    assert_eq!(said, words);
+    let texts: Vec<String> = all.iter().map(T::to_string).collect();
+    assert_eq!(texts, words);
     for (value, word) in all.iter().zip(&words) {
         assert_eq!(word.parse::<T>().as_ref(), Ok(value));
         assert_eq!(T::try_from(*word).as_ref(), Ok(value));
@@ -49,7 +49,7 @@ where
 }
 
 #[test]
-fn each_vocabulary_has_exactly_its_words() {
+fn each_enum_has_exactly_its_values() {
     check(SessionStatus::ALL, "pending starting running paused stopped suspended failed");
     check(SessionType::ALL, "coding setup cli");
     check(ClientType::ALL, "web slack cli automation");
@@ -77,7 +77,7 @@ fn each_vocabulary_has_exactly_its_words() {
 }
 
 #[test]
-fn each_vocabulary_of_the_socket_has_exactly_its_words() {
+fn each_socket_enum_has_exactly_its_values() {
     check(WireStatus::ALL, "creating resuming running paused stopped error migrating");
     check(MessageRole::ALL, "user assistant");
     check(MessageSource::ALL, "slack web api cli automation");
@@ -94,7 +94,7 @@ fn each_vocabulary_of_the_socket_has_exactly_its_words() {
 }
 
 #[test]
-fn a_long_unknown_word_is_cut() {
+fn long_unknown_values_are_truncated() {
     let error = "ä".repeat(100_000).parse::<Role>().unwrap_err();
     assert_eq!(error.given.chars().count(), 40);
     assert_eq!(error.to_string().matches('ä').count(), 40);
@@ -112,7 +112,7 @@ fn ids_have_one_spelling() {
 }
 
 #[test]
-fn ids_in_any_other_form_are_refused_without_being_repeated() {
+fn malformed_ids_are_rejected_without_echoing_them() {
     let wrong = [
         "",
         "s1",
@@ -140,7 +140,7 @@ fn ids_are_described_as_uuids() {
 }
 
 #[test]
-fn sockets_are_closed_with_the_codes_that_clients_know() {
+fn close_codes_match_what_clients_expect() {
     let close = |c: CloseCode| (c.code, c.reason);
     assert_eq!(close(CloseCode::OWNERSHIP_TRANSFERRED), (1001, "Session ownership transferred"));
     assert_eq!(close(CloseCode::SETUP_FAILED), (1011, "Failed to setup connection"));

@@ -1,5 +1,5 @@
-//! An OpenCode that does what a test wants: the requests of the real one, and turns that a test plays by hand, breaks
-//! or leaves alone. `tests/agent.rs` holds its events against recordings of the real one.
+//! A fake OpenCode server: it accepts the requests of the real one, and tests control its turns step by step.
+//! `tests/agent.rs` compares its events with recordings of the real one.
 
 mod turn;
 
@@ -21,54 +21,54 @@ use tokio::sync::{mpsc, watch};
 use crate::serve::{HangUp, Server};
 pub use turn::Turn;
 
-/// The longest prompt.
+/// Maximum size of a prompt.
 const MAX_BODY: usize = 64 * 1024 * 1024;
-/// A moment in 2026, in milliseconds; each thing that happens is one later.
-const BEGINNING: u64 = 1_794_709_467_000;
+/// A time in 2026, in milliseconds; every event is one millisecond later.
+const START_MILLIS: u64 = 1_794_709_467_000;
 
-/// An agent on loopback, for as many sessions as are asked for.
+/// A fake agent on loopback, for any number of sessions.
 #[derive(Debug)]
 pub struct FakeAgent {
     server: Server,
     state: Arc<Shared>,
 }
 
-/// How it behaves.
+/// How the fake agent behaves.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fault of its own, and any may go with any")]
-pub struct Manner {
-    /// Says that it is there.
+#[expect(clippy::struct_excessive_bools, reason = "the faults are independent and can be combined")]
+pub struct AgentBehavior {
+    /// Whether it reports that it is healthy.
     pub healthy: bool,
-    /// It takes questions about its health and never answers them.
+    /// Whether the agent accepts health checks and never answers them.
     pub mute_health: bool,
     /// Answers every prompt by itself with `echo: ` and the prompt.
     pub echoes: bool,
-    /// So many prompts are taken and not answered for: the connection just ends.
+    /// For this many prompts, the connection is closed without a response, although the prompt is accepted.
     pub lost_replies: u32,
-    /// So many prompts are refused and not taken.
+    /// How many of the next prompts are rejected.
     pub refusals: u32,
-    /// What it does about a cancel.
+    /// How it reacts to a cancel request.
     pub abort: Abort,
-    /// It never answers questions about its history.
+    /// Whether the agent never answers requests for its history.
     pub mute_history: bool,
-    /// Its history has pages of this size without end, instead of what it remembers.
+    /// Serves an endless history with pages of this size instead of the real one.
     pub endless_history: Option<usize>,
-    /// It ends every stream of events as soon as somebody listens.
+    /// Whether the agent closes every event stream immediately.
     pub drops_listeners: bool,
 }
 
-/// What a cancel does.
+/// How the agent reacts to a cancel request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Abort {
-    /// Ends the turn that runs.
+    /// The agent ends the active turn.
     Honest,
-    /// Waits until the manner is another one, and then ends the turn that runs by then.
+    /// Waits until the behavior changes, then ends the turn that is active at that time.
     Late,
-    /// Says yes and does nothing.
+    /// The agent answers successfully but does nothing.
     Deaf,
 }
 
-impl Default for Manner {
+impl Default for AgentBehavior {
     fn default() -> Self {
         Self {
             healthy: true,
@@ -84,9 +84,9 @@ impl Default for Manner {
     }
 }
 
-/// A request as it came in.
+/// A request as it was received.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct AgentRequest {
     pub method: String,
     pub path: String,
     pub body: Value,
@@ -95,31 +95,31 @@ pub struct Asked {
 #[derive(Debug)]
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
-    /// Goes up with everything that happens.
+    /// Incremented with every change of the state.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
-    manner: Manner,
-    asked: Vec<Asked>,
-    /// Unanswered questions about its health whose caller hung up.
+    behavior: AgentBehavior,
+    asked: Vec<AgentRequest>,
+    /// Health checks that were never answered and whose client disconnected.
     hung_up: usize,
-    /// Its sessions with what it remembers of each.
+    /// The sessions and their history.
     pub(crate) sessions: BTreeMap<String, Memory>,
-    /// Prompts that nobody plays yet.
+    /// Prompts that no test has picked up yet.
     waiting: VecDeque<Turn>,
     listeners: Vec<mpsc::UnboundedSender<io::Result<Bytes>>>,
-    /// Numbers for ids and times.
+    /// The source of ids and timestamps.
     counter: u64,
 }
 
-/// What it remembers of a session.
+/// The state of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pub(crate) messages: Vec<Value>,
     pub(crate) busy: bool,
-    pub(crate) turn: Option<turn::Running>,
+    pub(crate) turn: Option<turn::MessageInProgress>,
 }
 
 impl FakeAgent {
@@ -130,12 +130,12 @@ impl FakeAgent {
             .route("/experimental/tool/ids", get(async || Json(["bash", "read"])))
             .route("/session", post(create))
             .route("/session/status", get(status))
-            .route("/session/{id}", get(known))
+            .route("/session/{id}", get(get_session))
             .route("/session/{id}/message", get(history))
             .route("/session/{id}/prompt_async", post(prompt))
             .route("/session/{id}/abort", post(abort))
             .route("/event", get(events))
-            // Prompts may bring images.
+            // Prompts may contain images.
             .layer(DefaultBodyLimit::disable())
             .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), record))
             .with_state(Arc::clone(&state));
@@ -146,23 +146,23 @@ impl FakeAgent {
         self.server.url()
     }
 
-    /// Changes how it behaves from now on.
-    pub fn behave(&self, change: impl FnOnce(&mut Manner)) {
-        self.state.change(|inner| change(&mut inner.manner));
+    /// Changes the behavior from now on.
+    pub fn behave(&self, change: impl FnOnce(&mut AgentBehavior)) {
+        self.state.change(|inner| change(&mut inner.behavior));
     }
 
-    /// The next prompt that it took, for the test to answer. Give it a timeout.
+    /// The next accepted prompt, for the test to answer. Use it with a timeout.
     pub async fn next_turn(&self) -> Turn {
         self.wait(|inner| inner.waiting.pop_front()).await
     }
 
-    /// Everything that it was asked so far, by the end of the path.
-    pub fn asked(&self, ending: &str) -> Vec<Asked> {
+    /// All requests so far whose path ends with `ending`.
+    pub fn asked(&self, ending: &str) -> Vec<AgentRequest> {
         let inner = self.state.inner();
         inner.asked.iter().filter(|asked| asked.path.ends_with(ending)).cloned().collect()
     }
 
-    /// Waits until it was asked this so often. Give it a timeout.
+    /// Waits until there were `count` requests whose path ends with `ending`. Use it with a timeout.
     pub async fn wait_for_asked(&self, ending: &str, count: usize) {
         let enough = |inner: &mut Inner| {
             let seen = inner.asked.iter().filter(|asked| asked.path.ends_with(ending)).count();
@@ -171,12 +171,12 @@ impl FakeAgent {
         self.wait(enough).await;
     }
 
-    /// Waits until this many callers hung up on an unanswered question about its health. Give it a timeout.
+    /// Waits until `count` clients disconnected from an unanswered health check. Use it with a timeout.
     pub async fn wait_for_hung_up(&self, count: usize) {
         self.wait(|inner| (inner.hung_up >= count).then_some(())).await;
     }
 
-    /// Waits until so many listen to its events. Give it a timeout.
+    /// Waits until there are `count` event streams. Use it with a timeout.
     pub async fn wait_for_listeners(&self, count: usize) {
         self.wait(|inner| {
             inner.listeners.retain(|listener| !listener.is_closed());
@@ -185,24 +185,24 @@ impl FakeAgent {
         .await;
     }
 
-    /// Says an event to everyone who listens.
+    /// Sends an event on every event stream.
     pub fn emit(&self, event: &Value) {
         self.state.inner().emit(event);
     }
 
-    /// Sends these bytes on every stream of events.
+    /// Sends raw bytes on every event stream.
     pub fn send_raw(&self, bytes: &[u8]) {
         self.state.inner().send(&Bytes::copy_from_slice(bytes));
     }
 
-    /// Breaks every stream of events; whoever listens anew is welcome.
+    /// Breaks every event stream; new subscriptions are accepted.
     pub fn cut(&self) {
         for listener in self.state.inner().listeners.drain(..) {
             let _ = listener.send(Err(io::ErrorKind::ConnectionAborted.into()));
         }
     }
 
-    /// Forgets all its sessions, as after a restart with nothing kept, and breaks the streams.
+    /// Drops all sessions, like a restart without state, and breaks the event streams.
     pub fn forget(&self) {
         self.state.change(|inner| inner.sessions.clear());
         self.cut();
@@ -235,10 +235,10 @@ impl Shared {
 }
 
 impl Inner {
-    /// Numbers that follow each other.
+    /// A strictly increasing number.
     pub(crate) fn next(&mut self) -> u64 {
         self.counter += 1;
-        BEGINNING + self.counter
+        START_MILLIS + self.counter
     }
 
     pub(crate) fn emit(&mut self, event: &Value) {
@@ -261,7 +261,7 @@ async fn record(
     let Ok(body) = to_bytes(body, MAX_BODY).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
-    let asked = Asked {
+    let asked = AgentRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -270,7 +270,7 @@ async fn record(
     next.run(Request::from_parts(parts, Body::from(body))).await
 }
 
-/// Counts a caller that hangs up: the server drops the handler, and this with it.
+/// Counts a client that disconnects: the server drops the handler, and this with it.
 struct UnansweredHealth(Arc<Shared>);
 
 impl Drop for UnansweredHealth {
@@ -280,11 +280,11 @@ impl Drop for UnansweredHealth {
 }
 
 async fn health(State(state): State<Arc<Shared>>) -> Response {
-    if state.inner().manner.mute_health {
+    if state.inner().behavior.mute_health {
         let _unanswered = UnansweredHealth(state);
         return std::future::pending().await;
     }
-    if state.inner().manner.healthy {
+    if state.inner().behavior.healthy {
         return Json(json!({ "healthy": true, "version": "1.18.33" })).into_response();
     }
     StatusCode::SERVICE_UNAVAILABLE.into_response()
@@ -298,7 +298,7 @@ async fn create(State(state): State<Arc<Shared>>, Json(body): Json<Value>) -> Js
     })
 }
 
-async fn known(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+async fn get_session(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     if state.inner().sessions.contains_key(&id) {
         Json(json!({ "id": id })).into_response()
     } else {
@@ -307,7 +307,7 @@ async fn known(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Resp
 }
 
 async fn status(State(state): State<Arc<Shared>>) -> Response {
-    if state.inner().manner.mute_history {
+    if state.inner().behavior.mute_history {
         return std::future::pending().await;
     }
     let inner = state.inner();
@@ -317,7 +317,7 @@ async fn status(State(state): State<Arc<Shared>>) -> Response {
 }
 
 async fn history(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
-    if let Some(size) = state.inner().manner.endless_history {
+    if let Some(size) = state.inner().behavior.endless_history {
         let page = format!(r#"[{{"info":{{"id":"msg_x"}},"parts":[{}{{}}]}}]"#, "{},".repeat(size / 3));
         return ([("x-next-cursor", "more"), ("content-type", "application/json")], page).into_response();
     }
@@ -332,12 +332,12 @@ async fn prompt(
     Path(id): Path<String>,
     Json(body): Json<Value>,
 ) -> Response {
-    let taken = state.change(|inner| take(&state, inner, &id, &body));
-    match taken {
-        Taken::Fine => StatusCode::NO_CONTENT.into_response(),
-        Taken::Unknown => not_found(),
-        Taken::Refused => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-        Taken::Lost => {
+    let outcome = state.change(|inner| accept_prompt(&state, inner, &id, &body));
+    match outcome {
+        PromptOutcome::Accepted => StatusCode::NO_CONTENT.into_response(),
+        PromptOutcome::Unknown => not_found(),
+        PromptOutcome::Refused => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        PromptOutcome::Lost => {
             let mut response = Response::new(Body::empty());
             response.extensions_mut().insert(HangUp);
             response
@@ -345,41 +345,41 @@ async fn prompt(
     }
 }
 
-enum Taken {
-    Fine,
+enum PromptOutcome {
+    Accepted,
     Unknown,
     Refused,
     Lost,
 }
 
-fn take(state: &Arc<Shared>, inner: &mut Inner, session: &str, body: &Value) -> Taken {
+fn accept_prompt(state: &Arc<Shared>, inner: &mut Inner, session: &str, body: &Value) -> PromptOutcome {
     if !inner.sessions.contains_key(session) {
-        return Taken::Unknown;
+        return PromptOutcome::Unknown;
     }
-    if inner.manner.refusals > 0 {
-        inner.manner.refusals -= 1;
-        return Taken::Refused;
+    if inner.behavior.refusals > 0 {
+        inner.behavior.refusals -= 1;
+        return PromptOutcome::Refused;
     }
     let id = body["messageID"].as_str().unwrap_or_default();
     let known = inner.sessions[session].messages.iter().any(|message| message["info"]["id"] == id);
-    // The same id again is the same message: nothing happens twice.
+    // A repeated id is the same message, so nothing happens twice.
     if !known {
-        let turn = Turn::of(Arc::clone(state), inner, session, body);
-        if inner.manner.echoes { turn.echo(inner) } else { inner.waiting.push_back(turn) }
+        let turn = Turn::new(Arc::clone(state), inner, session, body);
+        if inner.behavior.echoes { turn.echo(inner) } else { inner.waiting.push_back(turn) }
     }
-    if inner.manner.lost_replies > 0 {
-        inner.manner.lost_replies -= 1;
-        return Taken::Lost;
+    if inner.behavior.lost_replies > 0 {
+        inner.behavior.lost_replies -= 1;
+        return PromptOutcome::Lost;
     }
-    Taken::Fine
+    PromptOutcome::Accepted
 }
 
 async fn abort(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
     let mut changes = state.changes.subscribe();
     // The sender lives in the state, so this wait cannot fail.
-    let _ = changes.wait_for(|_| state.inner().manner.abort != Abort::Late).await;
+    let _ = changes.wait_for(|_| state.inner().behavior.abort != Abort::Late).await;
     state.change(|inner| {
-        if inner.manner.abort == Abort::Honest {
+        if inner.behavior.abort == Abort::Honest {
             turn::abort(inner, &id);
         }
     });
@@ -387,16 +387,17 @@ async fn abort(State(state): State<Arc<Shared>>, Path(id): Path<String>) -> Resp
 }
 
 async fn events(State(state): State<Arc<Shared>>) -> Response {
-    let (tell, heard) = mpsc::unbounded_channel();
-    let hello =
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let connected =
         Bytes::from_static(b"data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n");
-    let _ = tell.send(Ok(hello));
+    let _ = sender.send(Ok(connected));
     state.change(|inner| {
-        if !inner.manner.drops_listeners {
-            inner.listeners.push(tell);
+        if !inner.behavior.drops_listeners {
+            inner.listeners.push(sender);
         }
     });
-    let body = stream::unfold(heard, |mut heard| async move { Some((heard.recv().await?, heard)) });
+    let body =
+        stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) });
     ([("content-type", "text/event-stream")], Body::from_stream(body)).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! Counts effects from outside: what a tool call did is what arrived here, whatever its caller believes.
+//! Counts effects from outside: what arrives here has happened, whatever the caller believes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,34 +17,34 @@ use tokio::sync::watch;
 
 use crate::serve::{HangUp, Server};
 
-/// The longest key, and the longest body of one effect.
+/// Maximum length of a key, and of the body of one effect.
 const MAX_KEY: usize = 512;
 const MAX_BODY: usize = 1024 * 1024;
-/// More effects than any run makes; a loop gone wild ends here.
+/// More effects than any test needs; stops a runaway loop.
 const MAX_EFFECTS: usize = 2_000_000;
 
-/// An HTTP service whose only work is to be called: `POST /effects/{key}` is one effect.
+/// An HTTP service that only counts calls: `POST /effects/{key}` is one effect.
 #[derive(Debug)]
 pub struct EffectRecorder {
     server: Server,
     state: Arc<Shared>,
 }
 
-/// One effect, in the order of arrival.
+/// One effect. Effects are stored in the order of arrival.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Effect {
     pub key: String,
-    /// From the header `x-epoch`: which ownership of the session the caller acted under.
+    /// From the header `x-epoch`: the epoch of session ownership in which the caller acted.
     pub epoch: Option<u64>,
     pub body: Value,
 }
 
-/// How a call is answered. The effect is counted first, in every case.
+/// How a call is answered. The effect is counted first in every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     pub status: u16,
     pub delay: Duration,
-    /// Close the connection instead of answering: the effect happened and the caller cannot know.
+    /// Close the connection instead of answering: the effect has happened, but the caller cannot know.
     pub hang_up: bool,
 }
 
@@ -79,7 +79,6 @@ impl EffectRecorder {
         Ok(Self { server: Server::start(router).await?, state })
     }
 
-    /// The address, such as `http://127.0.0.1:41234`.
     pub fn url(&self) -> String {
         self.server.url()
     }
@@ -94,7 +93,7 @@ impl EffectRecorder {
         self.state.ledger().order.clone()
     }
 
-    /// The keys whose effect happened more than once, with how often: empty is what "exactly once" means.
+    /// The keys whose effect happened more than once, with their counts. Empty means exactly-once.
     pub fn repeated(&self) -> Vec<(String, usize)> {
         let ledger = self.state.ledger();
         ledger
@@ -105,17 +104,17 @@ impl EffectRecorder {
             .collect()
     }
 
-    /// Answers the next unplanned call by `plan`; several of these queue up.
+    /// Uses `plan` for the next call that has no plan yet; several plans are queued.
     pub fn plan_next(&self, plan: Plan) {
         self.state.ledger().next.push_back(plan);
     }
 
-    /// Answers every call by `plan` that [`EffectRecorder::plan_next`] says nothing about.
+    /// Uses `plan` for every call without a plan from [`EffectRecorder::plan_next`].
     pub fn plan_always(&self, plan: Plan) {
         self.state.ledger().default = plan;
     }
 
-    /// Waits until at least `total` effects have happened, over all keys. Give it a timeout.
+    /// Waits until at least `total` effects have happened, over all keys. Use it with a timeout.
     pub async fn wait_for_effects(&self, total: usize) {
         // The sender lives in `self.state`, so this wait cannot fail.
         let _ = self.state.total.subscribe().wait_for(|seen| *seen >= total).await;
@@ -127,8 +126,8 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the effect and says how to answer it; `None` when it was not taken.
-    fn take(&self, effect: Effect) -> Option<(usize, Plan)> {
+    /// Counts the effect and returns its plan; `None` if it was rejected.
+    fn record(&self, effect: Effect) -> Option<(usize, Plan)> {
         let mut ledger = self.ledger();
         if ledger.order.len() >= MAX_EFFECTS || effect.key.len() > MAX_KEY {
             return None;
@@ -154,7 +153,7 @@ async fn effect(
         return StatusCode::BAD_REQUEST.into_response();
     };
     let epoch = headers.get("x-epoch").and_then(|value| value.to_str().ok()?.parse().ok());
-    let Some((count, plan)) = state.take(Effect { key: key.clone(), epoch, body }) else {
+    let Some((count, plan)) = state.record(Effect { key: key.clone(), epoch, body }) else {
         return StatusCode::INSUFFICIENT_STORAGE.into_response();
     };
     tokio::time::sleep(plan.delay).await;

@@ -1,6 +1,6 @@
-//! A TCP proxy that fails on command, so that a test decides when the network is slow, cut or gone.
+//! A TCP proxy that fails on command, so that tests control when the network is slow, broken or gone.
 //!
-//! It knows nothing of what it carries: HTTP, a database or Redis all go through it.
+//! It works for any protocol: HTTP, databases or Redis.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,43 +15,42 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::pump::pump;
 
-/// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Stands between a client and a target on loopback. Faults hold until [`FaultProxy::heal`].
+/// A proxy between a client and a target on loopback. Faults last until [`FaultProxy::heal`].
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
     /// Bound but not listening, so that nobody else gets the port while connections are refused.
     _port: TcpSocket,
     listening: Mutex<Option<AbortOnDropHandle<()>>>,
-    wires: Wires,
+    state: ProxyState,
     _end: DropGuard,
 }
 
-/// Which way bytes travel.
+/// The direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     ToTarget,
     ToClient,
 }
 
-/// What has passed so far, over all connections.
+/// Totals over all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections accepted.
+    /// The number of accepted connections.
     pub connections: u64,
     received: [u64; 2],
     forwarded: [u64; 2],
 }
 
 impl Counts {
-    /// Bytes that came in from the sender.
+    /// Bytes received from the sender.
     pub fn received(&self, direction: Direction) -> u64 {
         self.received[direction.index()]
     }
 
-    /// Bytes that were handed on; less than received while they are held back, or when they are lost.
+    /// Bytes forwarded to the receiver; fewer than received while they are delayed or if they are lost.
     pub fn forwarded(&self, direction: Direction) -> u64 {
         self.forwarded[direction.index()]
     }
@@ -77,7 +76,7 @@ pub(crate) struct Lane {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     lanes: [Lane; 2],
-    /// Goes up with each order to reset; a connection watches for the change.
+    /// Incremented with each reset; connections watch for the change.
     resets: u64,
 }
 
@@ -96,9 +95,9 @@ impl Direction {
     }
 }
 
-/// What every connection shares.
+/// State that all connections share.
 #[derive(Debug, Clone)]
-pub(crate) struct Wires {
+pub(crate) struct ProxyState {
     target: SocketAddr,
     faults: watch::Sender<Faults>,
     pub(crate) counts: watch::Sender<Counts>,
@@ -106,20 +105,20 @@ pub(crate) struct Wires {
 }
 
 impl FaultProxy {
-    /// Listens on a free port of loopback and forwards to `target`, without faults at first.
+    /// Listens on a free port on loopback and forwards to `target`, initially without faults.
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
         let port = TcpSocket::new_v4()?;
         port.set_reuseport(true)?;
         port.bind((Ipv4Addr::LOCALHOST, 0).into())?;
         let end = CancellationToken::new();
-        let wires = Wires {
+        let state = ProxyState {
             target,
             faults: watch::Sender::new(Faults::default()),
             counts: watch::Sender::new(Counts::default()),
             end: end.clone(),
         };
         let address = port.local_addr()?;
-        let proxy = Self { address, _port: port, listening: Mutex::default(), wires, _end: end.drop_guard() };
+        let proxy = Self { address, _port: port, listening: Mutex::default(), state, _end: end.drop_guard() };
         proxy.heal().await?;
         Ok(proxy)
     }
@@ -129,84 +128,84 @@ impl FaultProxy {
     }
 
     pub fn counts(&self) -> Counts {
-        *self.wires.counts.borrow()
+        *self.state.counts.borrow()
     }
 
-    /// Waits until the counts are as wanted. Give it a timeout.
+    /// Waits until `wanted` returns true. Use it with a timeout.
     pub async fn wait_for(&self, wanted: impl FnMut(&Counts) -> bool) {
-        // The sender lives in `self.wires`, so this wait cannot fail.
-        let _ = self.wires.counts.subscribe().wait_for(wanted).await;
+        // The sender lives in `self.state`, so this wait cannot fail.
+        let _ = self.state.counts.subscribe().wait_for(wanted).await;
     }
 
-    /// Holds every piece of data back for this long.
+    /// Delays every piece of data.
     pub fn latency(&self, direction: Direction, latency: Duration) {
         self.change(direction, |lane| lane.latency = latency);
     }
 
-    /// Lets no more than this many bytes through in a second, on each connection.
+    /// Limits the throughput of each connection.
     pub fn throttle(&self, direction: Direction, bytes_per_second: NonZeroU32) {
         self.change(direction, |lane| lane.bytes_per_second = Some(bytes_per_second));
     }
 
-    /// Takes data and loses it. A connection that lost some is reset when the fault is healed, because a
-    /// stream with a hole in it is nothing that a real network hands out.
+    /// Discards received data. A connection that lost data is reset when the fault is healed, because a real
+    /// network never delivers a stream with a gap.
     pub fn black_hole(&self, direction: Direction) {
         self.change(direction, |lane| lane.black_hole = true);
     }
 
-    /// Resets each connection once it has carried exactly this many bytes, counted from its beginning.
+    /// Resets each connection after exactly this many bytes, counted from its start.
     pub fn reset_after(&self, direction: Direction, bytes: u64) {
         self.change(direction, |lane| lane.reset_after = Some(bytes));
     }
 
-    /// Resets all connections that are open now; new ones are welcome.
+    /// Resets all open connections; new ones are accepted.
     pub fn reset_now(&self) {
-        self.wires.faults.send_modify(|faults| faults.resets += 1);
+        self.state.faults.send_modify(|faults| faults.resets += 1);
     }
 
-    /// Refuses new connections, as if nothing listened; those that are open go on.
+    /// Refuses new connections as if nothing were listening; open ones continue.
     pub async fn refuse(&self) {
         if let Some(listening) = self.listening.lock().await.take() {
             listening.abort();
-            // An aborted task ends in an error; what counts is that its listener is closed by then.
+            // An aborted task always ends with an error; what matters is that its listener is closed.
             let _ = listening.await;
         }
     }
 
-    /// Ends all faults and accepts connections again.
+    /// Removes all faults and accepts connections again.
     pub async fn heal(&self) -> io::Result<()> {
-        self.wires.faults.send_modify(|faults| faults.lanes = <[Lane; 2]>::default());
+        self.state.faults.send_modify(|faults| faults.lanes = <[Lane; 2]>::default());
         let mut listening = self.listening.lock().await;
         if listening.is_none() {
             let socket = TcpSocket::new_v4()?;
             socket.set_reuseport(true)?;
             socket.bind(self.address)?;
             let listener = socket.listen(BACKLOG)?;
-            *listening = Some(AbortOnDropHandle::new(tokio::spawn(accept(listener, self.wires.clone()))));
+            *listening = Some(AbortOnDropHandle::new(tokio::spawn(accept(listener, self.state.clone()))));
         }
         Ok(())
     }
 
     fn change(&self, direction: Direction, change: impl FnOnce(&mut Lane)) {
-        self.wires.faults.send_modify(|faults| change(&mut faults.lanes[direction.index()]));
+        self.state.faults.send_modify(|faults| change(&mut faults.lanes[direction.index()]));
     }
 }
 
-async fn accept(listener: TcpListener, wires: Wires) {
+async fn accept(listener: TcpListener, state: ProxyState) {
     loop {
         if let Ok((client, _)) = listener.accept().await {
-            wires.counts.send_modify(|counts| counts.connections += 1);
-            let wires = wires.clone();
-            // On its own, so that refusing new connections leaves this one alone.
-            tokio::spawn(async move { wires.end.clone().run_until_cancelled(carry(client, wires)).await });
+            state.counts.send_modify(|counts| counts.connections += 1);
+            let state = state.clone();
+            // In a task of its own, so that refusing new connections does not affect this one.
+            tokio::spawn(async move { state.end.clone().run_until_cancelled(forward(client, state)).await });
         }
     }
 }
 
-async fn carry(mut client: TcpStream, wires: Wires) {
-    let mut faults = wires.faults.subscribe();
+async fn forward(mut client: TcpStream, state: ProxyState) {
+    let mut faults = state.faults.subscribe();
     let resets = faults.borrow().resets;
-    let Ok(mut target) = TcpStream::connect(wires.target).await else {
+    let Ok(mut target) = TcpStream::connect(state.target).await else {
         reset(&client);
         return;
     };
@@ -214,11 +213,11 @@ async fn carry(mut client: TcpStream, wires: Wires) {
         let (from_client, to_client) = client.split();
         let (from_target, to_target) = target.split();
         let both = try_join(
-            pump(from_client, to_target, Direction::ToTarget, faults.clone(), &wires.counts),
-            pump(from_target, to_client, Direction::ToClient, faults.clone(), &wires.counts),
+            pump(from_client, to_target, Direction::ToTarget, faults.clone(), &state.counts),
+            pump(from_target, to_client, Direction::ToClient, faults.clone(), &state.counts),
         );
         tokio::select! {
-            carried = both => carried.is_err(),
+            finished = both => finished.is_err(),
             _ = faults.wait_for(|now| now.resets != resets) => true,
         }
     };
@@ -228,7 +227,7 @@ async fn carry(mut client: TcpStream, wires: Wires) {
     }
 }
 
-/// Makes the coming close of the socket a reset. Failing is fine: then the peer has closed it already.
+/// Makes the following close a reset. It fails only if the peer has already closed the connection.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

@@ -1,4 +1,5 @@
-//! A forge: `git http-backend` behind a password, and the part of GitHub's published API that opens pull requests.
+//! A fake forge: git's own HTTP backend with a password, and the part of GitHub's API that creates pull
+//! requests, implemented from its published documentation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::serve::Server;
 
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
-/// Serves the bare repositories of a folder, `OWNER/NAME.git`.
+/// Serves the bare repositories of a folder as `OWNER/NAME.git`.
 #[derive(Debug)]
 pub struct Forge {
     server: Server,
@@ -32,14 +33,14 @@ struct Shared {
     root: PathBuf,
     pulls: Mutex<Vec<Value>>,
     posted: Mutex<Vec<String>>,
-    /// The response to every request for a pull request, whether it is created or not.
+    /// The fixed answer to requests for pull requests, if set.
     answer: Mutex<Option<(StatusCode, String)>>,
 }
 
 impl Forge {
-    /// The token that it accepts.
+    /// The token that the forge accepts.
     pub const TOKEN: &str = "forge-secret-0123456789";
-    /// The same token with GitHub's user name, in the form of HTTP basic authentication.
+    /// The token with GitHub's user name, as git sends it in the `Authorization` header.
     pub const BASIC: &str = "eC1hY2Nlc3MtdG9rZW46Zm9yZ2Utc2VjcmV0LTAxMjM0NTY3ODk=";
 
     pub async fn start(root: &Path) -> io::Result<Self> {
@@ -52,28 +53,29 @@ impl Forge {
         let router = Router::new()
             .route("/api/v3/repos/{owner}/{name}/pulls", post(pull))
             .fallback(git)
-            .layer(middleware::from_fn_with_state(state.clone(), note))
+            .layer(middleware::from_fn_with_state(state.clone(), record_post))
             .with_state(state.clone());
         Ok(Self { server: Server::start(router).await?, state })
     }
 
-    /// Without a slash at the end.
+    /// The base URL, without a trailing slash.
     pub fn url(&self) -> String {
         self.server.url()
     }
 
-    /// The paths of all requests that would change something, including refused ones.
+    /// The paths of all POST requests that would change something, including rejected ones.
     pub fn posted(&self) -> Vec<String> {
         self.state.posted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on pull requests are created as before, but answered like this, as by a proxy that lost the response.
+    /// From now on, pull requests are created but answered with this error, as if a gateway had lost the
+    /// response.
     pub fn answer_pulls(&self, status: StatusCode, message: &str) {
         *self.state.answer.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((status, message.to_owned()));
     }
 
-    /// The pull requests that were created.
+    /// The created pull requests.
     pub fn pulls(&self) -> Vec<Value> {
         self.state.pulls().clone()
     }
@@ -85,7 +87,7 @@ impl Shared {
     }
 }
 
-async fn note(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+async fn record_post(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
     let path = request.uri().path().to_owned();
     if request.method() == Method::POST && !path.ends_with("/git-upload-pack") {
         state.posted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
@@ -97,7 +99,7 @@ fn authorization(headers: &HeaderMap) -> &str {
     headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// Runs `git http-backend` over CGI.
+/// Runs git's backend as a CGI program.
 async fn git(State(state): State<Arc<Shared>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     if authorization(&parts.headers) != format!("Basic {}", Forge::BASIC) {
@@ -122,7 +124,7 @@ async fn git(State(state): State<Arc<Shared>>, request: Request) -> Response<Bod
         .env("HTTP_CONTENT_ENCODING", text("content-encoding"))
         .env("GIT_PROTOCOL", text("git-protocol"));
     match run(command, &body).await {
-        Ok(said) => reply(&said),
+        Ok(output) => reply(&output),
         Err(_) => StatusCode::BAD_GATEWAY.into_response(),
     }
 }
@@ -131,7 +133,7 @@ async fn run(mut command: Command, input: &[u8]) -> io::Result<Vec<u8>> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     let feeding = async {
-        // The child may stop reading early.
+        // The program may have closed its input early.
         let _ = stdin.write_all(input).await;
         drop(stdin);
     };
@@ -139,22 +141,23 @@ async fn run(mut command: Command, input: &[u8]) -> io::Result<Vec<u8>> {
     Ok(output?.stdout)
 }
 
-/// Parses a CGI response: headers, an empty line, a body.
-fn reply(said: &[u8]) -> Response<Body> {
-    let end = said.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(said.len());
+/// Converts the output of a CGI program: headers, an empty line, a body.
+fn reply(output: &[u8]) -> Response<Body> {
+    let end = output.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(output.len());
     let mut response = Response::builder();
-    for line in String::from_utf8_lossy(&said[..end]).lines() {
+    for line in String::from_utf8_lossy(&output[..end]).lines() {
         match line.split_once(": ") {
             Some(("Status", status)) => response = response.status(status.get(..3).unwrap_or("500")),
             Some((name, value)) => response = response.header(name, value),
             None => {}
         }
     }
-    let body = said.get(end + 4..).unwrap_or_default().to_vec();
+    let body = output.get(end + 4..).unwrap_or_default().to_vec();
     response.body(Body::from(body)).unwrap_or_else(|_| StatusCode::BAD_GATEWAY.into_response())
 }
 
-/// `POST /repos/{owner}/{repo}/pulls`: needs a title, a head and a base. The head must exist and have no pull request yet.
+/// `POST /repos/{owner}/{repo}/pulls` with title, head and base. The head must exist and must not have a pull
+/// request yet.
 async fn pull(
     State(state): State<Arc<Shared>>,
     UrlPath((owner, name)): UrlPath<(String, String)>,

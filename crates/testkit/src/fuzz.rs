@@ -1,12 +1,14 @@
-//! One fuzzer for all that strangers can send. Kept inputs are tried as they are and then broken; whatever gives an
-//! outcome of a new shape is broken further. It needs no instrumentation, and a run is named by its seed alone.
+//! A fuzzer for untrusted input. It tries the corpus unchanged, then mutates it; inputs that lead to a new
+//! kind of outcome are mutated further. It needs no instrumentation, and the seed determines a run
+//! completely.
 //!
-//! Every target has a kept corpus, seconds in `make test`, an hour in `make fuzz`, and planted bugs that must be found.
-#![expect(clippy::print_stdout, reason = "what was done has to be said, in tests and in the command")]
-#![expect(clippy::panic, clippy::missing_panics_doc, reason = "a finding ends a test, by panicking")]
+//! Every target has a corpus, runs for seconds in `make test` and for an hour in `make fuzz`, and has planted
+//! bugs that the fuzzer must find.
+#![expect(clippy::print_stdout, reason = "tests and the command report their progress")]
+#![expect(clippy::panic, clippy::missing_panics_doc, reason = "a finding fails the test by panicking")]
 
+mod corpus;
 mod dice;
-mod kept;
 mod mutate;
 
 use std::collections::HashSet;
@@ -16,30 +18,30 @@ use std::time::Duration;
 
 use clock::Clock;
 
+pub use corpus::{decode, encode, kept};
 pub use dice::Dice;
-pub use kept::{decode, encode, kept};
 pub use mutate::{Shape, lines_of};
 
-/// Far more runs than any planted bug needed.
+/// Far more runs than any planted bug has needed.
 const PLANTED_RUNS: u64 = 2_000_000;
 
-/// Runs the code on an input and gives a second opinion: the shape of the outcome, or the promise that was broken.
-/// Chance decides how the input is fed, in which pieces for example.
+/// Runs the code on an input and checks the result independently. Returns the shape of the outcome, or the
+/// violated invariant. `Dice` decides how the input is fed, for example in which pieces.
 pub type Run<'a> = &'a dyn Fn(&[u8], &Dice) -> Result<String, String>;
 
-/// What is fuzzed.
+/// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub name: &'a str,
     pub run: Run<'a>,
-    /// The kept inputs.
+    /// Loads the corpus.
     pub corpus: &'a dyn Fn() -> Vec<Vec<u8>>,
-    /// Writes an input as it is kept.
+    /// Formats an input for the corpus.
     pub write: fn(&[u8]) -> String,
     pub shape: Shape,
 }
 
-/// One input that broke a promise, and which.
+/// An input that violated an invariant, and which one.
 #[derive(Debug)]
 pub struct Finding {
     pub input: Vec<u8>,
@@ -57,18 +59,19 @@ pub struct Fuzzer<'a> {
 impl<'a> Fuzzer<'a> {
     pub fn new(target: Target<'a>, seed: u64) -> Self {
         let corpus = (target.corpus)();
-        assert!(!corpus.is_empty(), "{}: nothing is kept to begin with", target.name);
+        assert!(!corpus.is_empty(), "{}: the corpus is empty", target.name);
         Self { target, dice: Dice::new(seed), corpus, shapes: HashSet::new(), runs: 0 }
     }
 
-    /// Tries every kept input as it is, and then breaks them for so long, or so often.
+    /// Tries every input of the corpus unchanged, then mutations, until `time` has passed or `most` runs are
+    /// done.
     pub fn run(&mut self, time: Duration, most: u64) -> Result<(), Finding> {
         let clock = Clock::system();
         for input in self.corpus.clone() {
             self.attempt(&input)?;
         }
         while clock.elapsed() < time && self.runs < most {
-            let input = mutate::broken(&self.target.shape, &self.corpus, &self.dice);
+            let input = mutate::mutate_input(&self.target.shape, &self.corpus, &self.dice);
             if self.attempt(&input)? {
                 self.corpus.push(input);
             }
@@ -76,7 +79,7 @@ impl<'a> Fuzzer<'a> {
         Ok(())
     }
 
-    /// Inputs that are worth keeping: the kept ones, and one for each new shape of outcome.
+    /// The corpus and one input for each new shape of outcome.
     pub fn corpus(&self) -> &[Vec<u8>] {
         &self.corpus
     }
@@ -89,23 +92,24 @@ impl<'a> Fuzzer<'a> {
     fn attempt(&mut self, input: &[u8]) -> Result<bool, Finding> {
         self.runs += 1;
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.target.run)(input, &self.dice)));
-        let outcome = outcome.unwrap_or_else(|panic| Err(format!("it panicked: {}", text_of(&*panic))));
+        let outcome =
+            outcome.unwrap_or_else(|panic| Err(format!("the code panicked: {}", panic_message(&*panic))));
         let shape = outcome.map_err(|problem| Finding { input: input.to_vec(), problem })?;
         Ok(self.shapes.insert(shape))
     }
 
     fn report(&self, found: &Finding) -> String {
         let (name, problem, input) = (self.target.name, &found.problem, (self.target.write)(&found.input));
-        format!("{name}: {problem}; keep this in the corpus once it is mended:\n{input}")
+        format!("{name}: {problem}; add this input to the corpus once the bug is fixed:\n{input}")
     }
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a text")
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// A test that finds nothing in this time.
+/// Fails the test if the fuzzer finds anything within `time`.
 pub fn holds(target: Target<'_>, time: Duration) {
     let mut fuzzer = Fuzzer::new(target, 1);
     if let Err(found) = fuzzer.run(time, u64::MAX) {
@@ -115,7 +119,7 @@ pub fn holds(target: Target<'_>, time: Duration) {
     assert!(fuzzer.runs() > 100, "{}: too slow to find anything", target.name);
 }
 
-/// A test that finds the bug that was planted in this target.
+/// Fails the test unless the fuzzer finds the planted bug.
 pub fn finds(target: Target<'_>, problem: &str) {
     let mut fuzzer = Fuzzer::new(target, 2);
     match fuzzer.run(Duration::MAX, PLANTED_RUNS) {
@@ -127,7 +131,8 @@ pub fn finds(target: Target<'_>, problem: &str) {
     }
 }
 
-/// The whole of a command that fuzzes for longer than a test may: `fuzz [SECONDS [SEED]]`, seconds for each target.
+/// The `main` function of a command that fuzzes for longer than a test may: `fuzz [SECONDS [SEED]]`, with
+/// seconds per target.
 pub fn main(targets: &[Target<'_>]) -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse::<u64>());
     let (Ok(seconds), Ok(seed)) = (numbers.next().unwrap_or(Ok(10)), numbers.next().unwrap_or(Ok(1))) else {

@@ -1,8 +1,8 @@
-//! What tests stand on: a model that follows a script, a network that fails on command, and a recorder that
-//! counts what really happened. Everything listens on loopback at a free port and stops when it is dropped.
+//! Test services: a scripted model, a network that fails on command, and a recorder that counts what really
+//! happened. Everything listens on a free loopback port and stops when it is dropped.
 //!
-//! The recorder and the proxy are outside of what they test, so an invariant is never proved by the word of
-//! the program that has to keep it.
+//! The recorder and the proxy are outside the program under test, so an invariant is never checked only by
+//! the program that must uphold it.
 
 mod agent;
 mod effects;
@@ -14,9 +14,9 @@ mod pump;
 mod serve;
 mod tls;
 
-pub use agent::{Abort, Asked, FakeAgent, Manner, Turn};
+pub use agent::{Abort, AgentBehavior, AgentRequest, FakeAgent, Turn};
 pub use effects::{Effect, EffectRecorder, Plan};
 pub use fault::{Counts, Direction, FaultProxy};
 pub use forge::Forge;
-pub use model::{Recorded, ScriptedModel};
+pub use model::{ModelRequest, ScriptedModel};
 pub use tls::TlsFront;

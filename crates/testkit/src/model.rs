@@ -1,4 +1,4 @@
-//! Serves the scripted model on a port, and keeps every request for the test to look at.
+//! Serves the scripted model on a port and records every request.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,6 @@ use tokio::sync::watch;
 
 use crate::serve::Server;
 
-/// A model API on loopback.
 #[derive(Debug)]
 pub struct ScriptedModel {
     server: Server,
@@ -26,15 +25,15 @@ pub struct ScriptedModel {
 
 /// One request as the model received it.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct ModelRequest {
     pub method: String,
-    /// With the query.
+    /// The path, including the query.
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-impl Recorded {
+impl ModelRequest {
     /// The body as JSON, or `null` if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
@@ -44,7 +43,7 @@ impl Recorded {
 #[derive(Debug)]
 struct Shared {
     model: Model,
-    requests: Mutex<Vec<Recorded>>,
+    requests: Mutex<Vec<ModelRequest>>,
     count: watch::Sender<usize>,
 }
 
@@ -59,17 +58,17 @@ impl ScriptedModel {
         Ok(Self { server: Server::start(router).await?, state })
     }
 
-    /// The address without `/v1`, such as `http://127.0.0.1:41234`.
+    /// The base URL without `/v1`, such as `http://127.0.0.1:41234`.
     pub fn url(&self) -> String {
         self.server.url()
     }
 
     /// All requests so far, oldest first.
-    pub fn requests(&self) -> Vec<Recorded> {
+    pub fn requests(&self) -> Vec<ModelRequest> {
         self.state.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until at least `count` requests have come in. Give it a timeout.
+    /// Waits until at least `count` requests were received. Use it with a timeout.
     pub async fn wait_for_requests(&self, count: usize) {
         // The sender lives in `self.state`, so this wait cannot fail.
         let _ = self.state.count.subscribe().wait_for(|seen| *seen >= count).await;
@@ -78,7 +77,7 @@ impl ScriptedModel {
 
 async fn answer(State(state): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    // One byte more than allowed is read, so that the model itself can refuse what is too long.
+    // Reads one byte more than allowed, so that the model itself can reject a body that is too long.
     let Ok(body) = to_bytes(body, MAX_BODY + 1).await else {
         return plain(StatusCode::PAYLOAD_TOO_LARGE);
     };
@@ -93,7 +92,7 @@ async fn answer(State(state): State<Arc<Shared>>, request: Request) -> Response 
 }
 
 fn record(state: &Shared, parts: &Parts, body: &Bytes) {
-    let recorded = Recorded {
+    let recorded = ModelRequest {
         method: parts.method.to_string(),
         path: parts.uri.to_string(),
         headers: parts.headers.clone(),
@@ -122,7 +121,7 @@ async fn send(frame: Frame) -> io::Result<Vec<u8>> {
             Ok(bytes)
         }
         Frame::Cut => {
-            // The server writes out what it holds when the body has nothing more to give for the moment.
+            // The server flushes its buffer when the body is pending for a moment.
             tokio::task::yield_now().await;
             Err(io::ErrorKind::ConnectionAborted.into())
         }

@@ -1,4 +1,4 @@
-//! One direction of one connection through the fault proxy: where bytes are delayed, lost or cut off.
+//! One direction of a connection through the fault proxy, where bytes are delayed, lost or cut off.
 
 use std::time::Duration;
 
@@ -9,55 +9,55 @@ use tokio::sync::watch;
 use crate::fault::{Counts, Direction, Faults, Lane};
 
 const BUFFER: usize = 16 * 1024;
-/// A throttled stream flows in this many pieces a second.
+/// A throttled stream is sent in this many pieces per second.
 const PIECES_PER_SECOND: u32 = 20;
 
-/// The connection cannot go on and must be reset.
+/// The connection must be reset.
 #[derive(Debug)]
-pub(crate) struct Broken;
+pub(crate) struct ResetRequired;
 
-/// Carries bytes until the sender ends, and then passes the end on.
+/// Forwards bytes until the sender closes its side, then closes the other side.
 pub(crate) async fn pump(
     mut from: ReadHalf<'_>,
     to: WriteHalf<'_>,
     direction: Direction,
     faults: watch::Receiver<Faults>,
     counts: &watch::Sender<Counts>,
-) -> Result<(), Broken> {
-    let mut outlet = Outlet { to, direction, faults, counts, forwarded: 0, lost: false };
+) -> Result<(), ResetRequired> {
+    let mut writer = LaneWriter { to, direction, faults, counts, forwarded: 0, lost: false };
     let mut buffer = vec![0; BUFFER];
     loop {
         let length = tokio::select! {
-            read = from.read(&mut buffer) => read.map_err(|_| Broken)?,
-            healed = healed(&mut outlet.faults, direction), if outlet.lost => return Err(healed),
+            read = from.read(&mut buffer) => read.map_err(|_| ResetRequired)?,
+            healed = wait_until_healed(&mut writer.faults, direction), if writer.lost => return Err(healed),
         };
         if length == 0 {
-            return outlet.end().await;
+            return writer.end().await;
         }
         counts.send_modify(|counts| counts.add_received(direction, length as u64));
-        outlet.forward(&buffer[..length]).await?;
+        writer.forward(&buffer[..length]).await?;
     }
 }
 
-/// Ends when the lane is no black hole any more.
-async fn healed(faults: &mut watch::Receiver<Faults>, direction: Direction) -> Broken {
+/// Waits until the lane is no longer a black hole.
+async fn wait_until_healed(faults: &mut watch::Receiver<Faults>, direction: Direction) -> ResetRequired {
     let _ = faults.wait_for(|faults| !faults.lane(direction).black_hole).await;
-    Broken
+    ResetRequired
 }
 
-struct Outlet<'a> {
+struct LaneWriter<'a> {
     to: WriteHalf<'a>,
     direction: Direction,
     faults: watch::Receiver<Faults>,
     counts: &'a watch::Sender<Counts>,
-    /// By this connection alone.
+    /// Bytes forwarded by this connection alone.
     forwarded: u64,
-    /// A black hole has swallowed a part of the stream.
+    /// Whether a black hole has discarded part of the stream.
     lost: bool,
 }
 
-impl Outlet<'_> {
-    async fn forward(&mut self, mut data: &[u8]) -> Result<(), Broken> {
+impl LaneWriter<'_> {
+    async fn forward(&mut self, mut data: &[u8]) -> Result<(), ResetRequired> {
         let mut delayed = false;
         while !data.is_empty() {
             let lane = self.faults.borrow_and_update().lane(self.direction);
@@ -66,26 +66,26 @@ impl Outlet<'_> {
                 return Ok(());
             }
             if self.lost {
-                return Err(Broken);
+                return Err(ResetRequired);
             }
-            let piece = &data[..self.piece(lane, data.len())?];
+            let piece = &data[..self.piece_length(lane, data.len())?];
             let latency = if delayed { Duration::ZERO } else { lane.latency };
-            if !self.wait(latency + time_for(piece.len(), lane)).await? {
+            if !self.sleep(latency + time_for(piece.len(), lane)).await? {
                 continue;
             }
             delayed = true;
-            self.to.write_all(piece).await.map_err(|_| Broken)?;
+            self.to.write_all(piece).await.map_err(|_| ResetRequired)?;
             self.count(piece.len());
             data = &data[piece.len()..];
             if lane.reset_after.is_some_and(|limit| self.forwarded >= limit) {
-                return Err(Broken);
+                return Err(ResetRequired);
             }
         }
         Ok(())
     }
 
-    /// How much may be sent in one go; nothing more at all is an error.
-    fn piece(&self, lane: Lane, available: usize) -> Result<usize, Broken> {
+    /// How many bytes may be sent at once; an error if none may be sent any more.
+    fn piece_length(&self, lane: Lane, available: usize) -> Result<usize, ResetRequired> {
         let mut length = available;
         if let Some(rate) = lane.bytes_per_second {
             length = length.min((rate.get() / PIECES_PER_SECOND).max(1) as usize);
@@ -94,17 +94,17 @@ impl Outlet<'_> {
             let left = usize::try_from(limit.saturating_sub(self.forwarded)).unwrap_or(usize::MAX);
             length = length.min(left);
         }
-        if length == 0 { Err(Broken) } else { Ok(length) }
+        if length == 0 { Err(ResetRequired) } else { Ok(length) }
     }
 
-    /// `false` when a fault changed meanwhile, so that the waiting has to be thought over.
-    async fn wait(&mut self, time: Duration) -> Result<bool, Broken> {
+    /// Returns `false` if the faults changed while waiting, so that the caller must check them again.
+    async fn sleep(&mut self, time: Duration) -> Result<bool, ResetRequired> {
         if time.is_zero() {
             return Ok(true);
         }
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(true),
-            changed = self.faults.changed() => changed.map(|()| false).map_err(|_| Broken),
+            changed = self.faults.changed() => changed.map(|()| false).map_err(|_| ResetRequired),
         }
     }
 
@@ -114,11 +114,11 @@ impl Outlet<'_> {
         self.counts.send_modify(|counts| counts.add_forwarded(self.direction, length));
     }
 
-    async fn end(mut self) -> Result<(), Broken> {
+    async fn end(mut self) -> Result<(), ResetRequired> {
         if self.faults.borrow().lane(self.direction).black_hole || self.lost {
-            return Err(healed(&mut self.faults, self.direction).await);
+            return Err(wait_until_healed(&mut self.faults, self.direction).await);
         }
-        self.to.shutdown().await.map_err(|_| Broken)
+        self.to.shutdown().await.map_err(|_| ResetRequired)
     }
 }
 

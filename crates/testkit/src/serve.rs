@@ -1,5 +1,5 @@
-//! One small HTTP server for all test services, because two things are needed that `axum::serve` does not
-//! offer: hanging up without an answer, and taking every connection down when the service is dropped.
+//! A small HTTP server for all test services. Unlike `axum::serve`, it can close a connection without a
+//! response, and it closes every connection when the service is dropped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,14 +15,14 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
-/// A running service; dropping it ends its connections too.
+/// A running service; dropping it closes its connections.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
     _task: AbortOnDropHandle<()>,
 }
 
-/// As an extension of a response: send nothing and close the connection.
+/// A response extension: send nothing and close the connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HangUp;
 
@@ -34,7 +34,7 @@ impl Server {
         Ok(Self { address, _task: task })
     }
 
-    /// Without a slash at the end.
+    /// The base URL, without a trailing slash.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -46,7 +46,7 @@ async fn accept(listener: TcpListener, router: Router) {
         tokio::select! {
             accepted = listener.accept() => {
                 if let Ok((stream, _)) = accepted {
-                    connections.spawn(talk(stream, router.clone()));
+                    connections.spawn(serve_connection(stream, router.clone()));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -54,11 +54,11 @@ async fn accept(listener: TcpListener, router: Router) {
     }
 }
 
-async fn talk(stream: TcpStream, router: Router) {
+async fn serve_connection(stream: TcpStream, router: Router) {
     let service = service_fn(move |request| answer(router.clone(), request));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks is what these services are for.
+    // Broken connections are expected here.
     let _ = connection.await;
 }
 

@@ -1,5 +1,5 @@
-//! TLS in front of a plain service, with a certificate that nobody trusts but those who know the test authority. The
-//! files were made for this alone, and their keys protect nothing.
+//! A TLS proxy in front of a plain service. Its certificate is trusted only by clients that know the test
+//! authority. The keys were generated for this purpose and protect nothing.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A front; dropping it ends it.
+/// A TLS proxy; dropping it stops it.
 #[derive(Debug)]
 pub struct TlsFront {
     address: SocketAddr,
@@ -23,7 +23,7 @@ pub struct TlsFront {
 }
 
 impl TlsFront {
-    /// Speaks TLS for the service at this address.
+    /// Terminates TLS for the service at this address.
     pub async fn start(service: SocketAddr) -> io::Result<Self> {
         let certificate = CertificateDer::from_pem_slice(include_bytes!("../fixtures/server.pem"));
         let key = PrivateKeyDer::from_pem_slice(include_bytes!("../fixtures/server.key"));
@@ -43,16 +43,17 @@ impl TlsFront {
         Ok(Self { address, _task: AbortOnDropHandle::new(tokio::spawn(serving)) })
     }
 
-    /// Without a slash at the end.
+    /// The base URL, without a trailing slash.
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
-    /// The certificate of the authority that vouches for it, and of one that does not.
+    /// The certificate of the authority that signed the server's certificate.
     pub fn authority() -> PathBuf {
         fixture("ca.pem")
     }
 
+    /// The certificate of an authority that did not sign it.
     pub fn other_authority() -> PathBuf {
         fixture("stranger.pem")
     }
@@ -63,7 +64,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, service: SocketAddr) {
-    // Whoever breaks off is what some tests are about.
+    // Some tests abort the handshake or the connection on purpose.
     let Ok(mut inside) = acceptor.accept(stream).await else { return };
     let Ok(mut plain) = TcpStream::connect(service).await else { return };
     let _ = copy_bidirectional(&mut inside, &mut plain).await;

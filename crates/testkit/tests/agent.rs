@@ -1,6 +1,6 @@
-//! The agent by hand says nothing that the real one would not: every key of its events is in a recording.
+//! The fake agent behaves like the real one: every key of its events appears in a recording.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::FakeAgent;
 
-/// What an event is called, with the kind of part or speaker that it is about.
+/// The type of an event, with the kind of part, role, status or error that it is about.
 fn name(event: &Value) -> String {
     let properties = &event["properties"];
     let more = [
@@ -21,7 +21,7 @@ fn name(event: &Value) -> String {
     format!("{} {}", event["type"].as_str().unwrap_or_default(), more.join(" "))
 }
 
-/// The paths of all keys, without what tools and people put in.
+/// The paths of all keys, without the content of tool inputs and metadata.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     if let Some(object) =
         value.as_object().filter(|_| !path.ends_with("/input") && !path.ends_with("/metadata"))
@@ -34,7 +34,7 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-fn recorded() -> BTreeMap<String, BTreeSet<String>> {
+fn recorded_keys() -> BTreeMap<String, BTreeSet<String>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../opencode/tests/recordings");
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -77,31 +77,32 @@ async fn every_event_has_the_shape_of_a_recorded_one() {
         }
     }
     agent.emit(&json!({"type": "end", "properties": {}}));
-    let (mut text, recorded) = (String::new(), recorded());
+    let (mut text, recorded_keys) = (String::new(), recorded_keys());
     while !text.contains("\"type\":\"end\"") {
         text.push_str(&String::from_utf8_lossy(&events.chunk().await.unwrap().unwrap()));
     }
-    let said: Vec<Value> =
+    let events_sent: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-    assert!(said.len() > 30, "{}", said.len());
-    for event in said.iter().filter(|event| event["type"] != "end") {
+    assert!(events_sent.len() > 30, "{}", events_sent.len());
+    for event in events_sent.iter().filter(|event| event["type"] != "end") {
         let mut found = BTreeSet::new();
         keys(event, "", &mut found);
-        let known = recorded.get(&name(event)).unwrap_or_else(|| panic!("never recorded: {}", name(event)));
-        let strange: Vec<_> = found.difference(known).collect();
-        assert!(strange.is_empty(), "{}: {strange:?}", name(event));
+        let known =
+            recorded_keys.get(&name(event)).unwrap_or_else(|| panic!("never recorded: {}", name(event)));
+        let unknown: Vec<_> = found.difference(known).collect();
+        assert!(unknown.is_empty(), "{}: {unknown:?}", name(event));
     }
 }
 
 #[tokio::test]
-async fn the_same_prompt_twice_is_one() {
+async fn a_repeated_prompt_is_one_message() {
     let agent = FakeAgent::start().await.unwrap();
-    agent.behave(|manner| (manner.echoes, manner.lost_replies) = (true, 1));
+    agent.behave(|behavior| (behavior.echoes, behavior.lost_replies) = (true, 1));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let session = session(&agent, &client).await;
     let url = format!("{}/session/{session}/prompt_async", agent.url());
     let body = json!({"messageID": "msg_p", "parts": [{"id": "prt_p", "type": "text", "text": "x"}]});
-    assert!(client.post(&url).json(&body).send().await.is_err(), "its answer is lost");
+    assert!(client.post(&url).json(&body).send().await.is_err(), "the response must be lost");
     assert_eq!(client.post(&url).json(&body).send().await.unwrap().status(), 204);
     let history = client.get(format!("{}/session/{session}/message", agent.url())).send().await.unwrap();
     assert_eq!(history.json::<Value>().await.unwrap().as_array().unwrap().len(), 2);

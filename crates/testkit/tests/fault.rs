@@ -1,6 +1,7 @@
-//! The fault proxy in front of a real echo server: each fault must be seen, and must end when it is healed.
+//! The fault proxy in front of an echo server: each fault must have its effect, and must end when it is
+//! healed.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -13,11 +14,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Ends a test that would hang; no test expects to come near it.
-const PATIENCE: Duration = Duration::from_secs(30);
-const FOR_EVER: Duration = Duration::from_hours(1);
-/// The least time that a short fault costs. A timer never ends early, so this bound holds on any machine.
-const BRIEF: Duration = Duration::from_millis(20);
+/// Aborts a test that would hang; no test should come near it.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const ONE_HOUR: Duration = Duration::from_hours(1);
+/// The minimum delay of a short fault. Timers never fire early, so this lower bound holds on any machine.
+const SHORT_DELAY: Duration = Duration::from_millis(20);
 
 async fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -35,23 +36,23 @@ async fn echo_server() -> SocketAddr {
 }
 
 async fn connect(proxy: &FaultProxy) -> io::Result<TcpStream> {
-    timeout(PATIENCE, TcpStream::connect(proxy.address())).await.unwrap()
+    timeout(TEST_TIMEOUT, TcpStream::connect(proxy.address())).await.unwrap()
 }
 
 async fn read(stream: &mut TcpStream, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; length];
-    timeout(PATIENCE, stream.read_exact(&mut buffer)).await.unwrap()?;
+    timeout(TEST_TIMEOUT, stream.read_exact(&mut buffer)).await.unwrap()?;
     Ok(buffer)
 }
 
-/// Sends a word and waits for it to come back, so that the connection is known to stand from end to end.
+/// Sends a few bytes and waits for the echo, so that the connection is known to work end to end.
 async fn round_trip(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(b"ping").await?;
     assert_eq!(read(stream, 4).await?, b"ping");
     Ok(())
 }
 
-async fn took(work: impl Future<Output = io::Result<()>>) -> Duration {
+async fn measure(work: impl Future<Output = io::Result<()>>) -> Duration {
     let clock = Clock::system();
     let began = clock.elapsed();
     work.await.unwrap();
@@ -59,11 +60,11 @@ async fn took(work: impl Future<Output = io::Result<()>>) -> Duration {
 }
 
 async fn wait_received(proxy: &FaultProxy, direction: Direction, bytes: u64) {
-    timeout(PATIENCE, proxy.wait_for(|counts| counts.received(direction) >= bytes)).await.unwrap();
+    timeout(TEST_TIMEOUT, proxy.wait_for(|counts| counts.received(direction) >= bytes)).await.unwrap();
 }
 
 #[tokio::test]
-async fn without_faults_every_byte_and_the_end_pass_both_ways() {
+async fn without_faults_everything_passes_in_both_directions() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     let data: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0]).collect();
@@ -74,7 +75,7 @@ async fn without_faults_every_byte_and_the_end_pass_both_ways() {
     };
     let mut back = Vec::new();
     let ((), received) =
-        timeout(PATIENCE, async { tokio::join!(send, reader.read_to_end(&mut back)) }).await.unwrap();
+        timeout(TEST_TIMEOUT, async { tokio::join!(send, reader.read_to_end(&mut back)) }).await.unwrap();
     received.unwrap();
     assert!(back == data);
     let counts = proxy.counts();
@@ -85,10 +86,10 @@ async fn without_faults_every_byte_and_the_end_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn latency_holds_data_back_until_healed() {
+async fn latency_delays_data_until_healed() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    proxy.latency(Direction::ToClient, FOR_EVER);
+    proxy.latency(Direction::ToClient, ONE_HOUR);
     stream.write_all(b"late").await.unwrap();
     wait_received(&proxy, Direction::ToClient, 4).await;
     assert_eq!(proxy.counts().forwarded(Direction::ToClient), 0);
@@ -97,15 +98,15 @@ async fn latency_holds_data_back_until_healed() {
 }
 
 #[tokio::test]
-async fn latency_ends_by_itself_too() {
+async fn latency_ends_by_itself() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    proxy.latency(Direction::ToTarget, BRIEF);
-    assert!(took(round_trip(&mut stream)).await >= BRIEF, "nothing was held back");
+    proxy.latency(Direction::ToTarget, SHORT_DELAY);
+    assert!(measure(round_trip(&mut stream)).await >= SHORT_DELAY, "the data was not delayed");
 }
 
 #[tokio::test]
-async fn a_throttled_stream_trickles_and_comes_whole_when_healed() {
+async fn a_throttled_stream_is_slow_until_healed() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     proxy.throttle(Direction::ToClient, NonZeroU32::MIN);
@@ -113,28 +114,28 @@ async fn a_throttled_stream_trickles_and_comes_whole_when_healed() {
     stream.write_all(&data).await.unwrap();
     wait_received(&proxy, Direction::ToClient, 1).await;
     let trickled = proxy.counts().forwarded(Direction::ToClient);
-    assert!(trickled < PATIENCE.as_secs(), "one byte a second, and yet {trickled} bytes have passed");
+    assert!(trickled < TEST_TIMEOUT.as_secs(), "at one byte per second, {trickled} bytes have passed");
     proxy.heal().await.unwrap();
     assert!(read(&mut stream, data.len()).await.unwrap() == data);
 }
 
 #[tokio::test]
-async fn a_throttled_stream_moves_on_by_itself() {
+async fn a_throttled_stream_progresses_by_itself() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
-    // Four bytes, one after the other.
+    // The four bytes are sent one by one.
     proxy.throttle(Direction::ToTarget, NonZeroU32::new(100).unwrap());
-    assert!(took(round_trip(&mut stream)).await >= BRIEF, "nothing was held back");
+    assert!(measure(round_trip(&mut stream)).await >= SHORT_DELAY, "the data was not delayed");
 }
 
 #[tokio::test]
-async fn a_reset_comes_after_exactly_the_asked_bytes() {
+async fn a_reset_happens_after_exactly_the_given_bytes() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     proxy.reset_after(Direction::ToClient, 7);
     let mut stream = connect(&proxy).await.unwrap();
     stream.write_all(b"0123456789").await.unwrap();
     let mut back = Vec::new();
-    let error = timeout(PATIENCE, stream.read_to_end(&mut back)).await.unwrap().unwrap_err();
+    let error = timeout(TEST_TIMEOUT, stream.read_to_end(&mut back)).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert_eq!(back, b"0123456");
     assert_eq!(proxy.counts().forwarded(Direction::ToClient), 7);
@@ -143,7 +144,7 @@ async fn a_reset_comes_after_exactly_the_asked_bytes() {
 }
 
 #[tokio::test]
-async fn a_reset_now_hits_open_connections_and_no_later_one() {
+async fn a_reset_now_affects_only_open_connections() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     round_trip(&mut stream).await.unwrap();
@@ -154,7 +155,7 @@ async fn a_reset_now_hits_open_connections_and_no_later_one() {
 }
 
 #[tokio::test]
-async fn a_black_hole_swallows_and_breaks_the_stream_when_healed() {
+async fn a_black_hole_discards_data_and_resets_when_healed() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     round_trip(&mut stream).await.unwrap();
@@ -168,7 +169,7 @@ async fn a_black_hole_swallows_and_breaks_the_stream_when_healed() {
 }
 
 #[tokio::test]
-async fn a_healed_black_hole_that_lost_nothing_leaves_the_connection_alone() {
+async fn a_healed_black_hole_without_loss_keeps_the_connection() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     round_trip(&mut stream).await.unwrap();
@@ -178,7 +179,7 @@ async fn a_healed_black_hole_that_lost_nothing_leaves_the_connection_alone() {
 }
 
 #[tokio::test]
-async fn refusing_stops_new_connections_only_and_keeps_the_port() {
+async fn refusing_affects_only_new_connections_and_keeps_the_port() {
     let proxy = FaultProxy::start(echo_server().await).await.unwrap();
     let mut stream = connect(&proxy).await.unwrap();
     round_trip(&mut stream).await.unwrap();
@@ -190,8 +191,8 @@ async fn refusing_stops_new_connections_only_and_keeps_the_port() {
 }
 
 #[tokio::test]
-async fn a_missing_target_is_a_reset_and_a_dropped_proxy_ends_its_connections() {
-    // Bound and kept, but never listening: nobody else can be at this address.
+async fn a_missing_target_resets_and_a_dropped_proxy_closes_its_connections() {
+    // Bound but never listening, so that nobody else can use this address.
     let nobody = TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let proxy = FaultProxy::start(nobody.local_addr().unwrap()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Keeps `docs/faults.md` whole: a row for every known fault, and every test it names exists; also those that
-//! `docs/contract.md` names for attacks.
+//! Checks `docs/faults.md`: it has a row for every known fault, and every test that it names exists. Also
+//! checks the tests that `docs/contract.md` names for attacks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 const FAULTS: u32 = 105;
 
-/// What is wrong with the table. A row is `| D-nn | text | tests |`; tests are `` `file::function` `` or *later*.
+/// The problems of the table. A row is `| D-nn | text | tests |`; tests are `` `file::function` `` or
+/// *later*.
 fn problems(table: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut wrong = Vec::new();
@@ -18,7 +19,7 @@ fn problems(table: &str, exists: &dyn Fn(&str, &str) -> bool) -> Vec<String> {
             continue;
         };
         if !seen.insert(name.to_owned()) {
-            wrong.push(format!("{name} is there twice"));
+            wrong.push(format!("{name} has two rows"));
         }
         if text.is_empty() {
             wrong.push(format!("{name} does not say what was wrong"));
@@ -62,24 +63,24 @@ fn every_fault_has_a_row_and_every_named_test_exists() {
 fn every_test_against_an_attack_exists() {
     let document = fs::read_to_string(root().join("docs/contract.md")).unwrap();
     let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| T-")).collect();
-    assert!(rows.len() >= 20, "the attacks are not read any more");
+    assert!(rows.len() >= 20, "too few rows: the table of attacks was not found");
     let wrong: Vec<_> = rows.iter().flat_map(|row| missing_tests(&row[2..6], row, &exists)).collect();
     assert!(wrong.is_empty(), "docs/contract.md:\n  {}", wrong.join("\n  "));
 }
 
 #[test]
-fn a_missing_row_a_double_row_and_an_invented_test_are_found() {
+fn missing_rows_duplicate_rows_and_unknown_tests_are_found() {
     let exists = |file: &str, function: &str| (file, function) == ("a.rs", "real");
     let table = "| D-01 | x | `a.rs::real` |\n| D-01 | x | *later* |\n| D-02 | x | `a.rs::unreal` |\n| D-03 |  | none |\n";
     let found = problems(table, &exists).join("\n");
     for text in [
-        "D-01 is there twice",
+        "D-01 has two rows",
         "no test a.rs::unreal",
         "D-03 does not say",
         "D-03 names no test",
         "D-04 has no row",
     ] {
-        assert!(found.contains(text), "{text} is not in\n{found}");
+        assert!(found.contains(text), "missing: {text} in\n{found}");
     }
     assert!(!found.contains("a.rs::real"), "{found}");
 }

@@ -1,8 +1,8 @@
-//! Drives the real OpenCode against the scripted model: the proof that the model speaks as the real API does
-//! to a real client. One OpenCode process serves all scenarios, because starting one is the slow part.
+//! Runs the real OpenCode against the scripted model, which proves that the model behaves like the real API
+//! for a real client. One process serves all scenarios, because starting it is slow.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
-#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
+#![expect(clippy::panic, reason = "test helpers may panic like tests")]
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -21,10 +21,10 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const VERSION: &str = "1.18.33";
-/// Ends a run that would hang; a whole turn takes about a second.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Aborts a test that would hang; a complete turn takes about a second.
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// These stand before the built-in script, so that both are driven by the same process.
+/// These rules precede the built-in script, so that one process can test both.
 const RULES: &str = r#"
 [[rule]]
 when = "scripted tool"
@@ -54,7 +54,7 @@ text = "this answer is cut once and then whole"
 "#;
 
 #[tokio::test]
-async fn opencode_takes_the_scripted_model_for_the_real_one() {
+async fn opencode_works_with_the_scripted_model() {
     let script = format!("{RULES}\n{}", include_str!("../../model/src/default.toml"));
     let model = ScriptedModel::start(Script::parse(&script).unwrap()).await.unwrap();
     let opencode = OpenCode::start(&model.url()).await;
@@ -95,9 +95,9 @@ async fn rate_limit(opencode: &OpenCode, model: &ScriptedModel) {
     let before = model.requests().len();
     let turn = opencode.turn("limit", "a scripted limit").await;
     assert_eq!(text_of(&turn), "after the wait", "{turn}");
-    let asked = &model.requests()[before..];
-    assert_eq!(asked.len(), 2, "one refused and one answered");
-    assert_eq!(asked[0].json()["messages"], asked[1].json()["messages"]);
+    let requests = &model.requests()[before..];
+    assert_eq!(requests.len(), 2, "one rejected and one answered request");
+    assert_eq!(requests[0].json()["messages"], requests[1].json()["messages"]);
 }
 
 async fn refusal(opencode: &OpenCode) {
@@ -137,19 +137,19 @@ async fn built_in_script(opencode: &OpenCode) {
     opencode.wait_for(&path, |session| session["title"] == "an untitled question").await;
 }
 
-/// The words of an answer, all text parts together.
+/// The text of an answer: all text parts, concatenated.
 fn text_of(turn: &Value) -> String {
     let parts = turn["parts"].as_array().unwrap_or_else(|| panic!("not an answer: {turn}"));
     parts.iter().filter(|part| part["type"] == "text").map(|part| part["text"].as_str().unwrap()).collect()
 }
 
-/// A running `opencode serve` in a home and a folder of its own.
+/// A running `opencode serve` with its own home and working directory.
 struct OpenCode {
     url: String,
     client: Client,
     home: TempDir,
     process: Child,
-    /// Kept open, so that the process can go on writing.
+    /// Kept open, so that the process does not fail when it writes.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -167,8 +167,8 @@ impl OpenCode {
             }
             panic!("OpenCode ended: {}", fs::read_to_string(home.path().join("stderr")).unwrap())
         };
-        let url = timeout(PATIENCE, address).await.unwrap();
-        let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let url = timeout(TEST_TIMEOUT, address).await.unwrap();
+        let client = Client::builder().no_proxy().timeout(TEST_TIMEOUT).build().unwrap();
         let opencode = Self { url, client, home, process, _stdout: lines };
         assert_eq!(opencode.get("/global/health").await, json!({ "healthy": true, "version": VERSION }));
         opencode
@@ -178,7 +178,7 @@ impl OpenCode {
         self.home.path().join("work")
     }
 
-    /// A new session with one prompt, and the answer to it.
+    /// Sends one prompt in a new session and returns the answer.
     async fn turn(&self, title: &str, text: &str) -> Value {
         let session = self.post("/session", &json!({ "title": title })).await;
         self.prompt(&format!("/session/{}", session["id"].as_str().unwrap()), text).await
@@ -190,7 +190,7 @@ impl OpenCode {
         self.post(&format!("{session}/message"), &body).await
     }
 
-    /// Asks again until the answer is as wanted: a title comes after the turn, at no known moment.
+    /// Polls until the answer is as wanted: the title arrives some time after the turn.
     async fn wait_for(&self, path: &str, wanted: impl Fn(&Value) -> bool) {
         let mut last = Value::Null;
         let asking = async {
@@ -199,8 +199,8 @@ impl OpenCode {
                 last = self.get(path).await;
             }
         };
-        let came = timeout(PATIENCE, asking).await;
-        assert!(came.is_ok(), "it never came to be: {last}");
+        let came = timeout(TEST_TIMEOUT, asking).await;
+        assert!(came.is_ok(), "the expected answer never arrived: {last}");
     }
 
     async fn get(&self, path: &str) -> Value {
@@ -215,7 +215,7 @@ impl OpenCode {
 }
 
 impl Drop for OpenCode {
-    /// The whole group, because the agent starts processes of its own.
+    /// Kills the whole process group, because the agent starts processes of its own.
     fn drop(&mut self) {
         let id = self.process.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(id) = id {
@@ -224,7 +224,7 @@ impl Drop for OpenCode {
     }
 }
 
-/// OpenCode installs packages into its folders unless they look as if that had been done.
+/// OpenCode installs packages into its directories unless they look installed already.
 fn prepare(home: &Path) {
     let plugin = json!({ "@opencode-ai/plugin": VERSION });
     for folder in [home.join(".config/opencode"), home.join("config")] {

@@ -1,6 +1,6 @@
-//! The scripted model and the effect recorder, asked over real sockets.
+//! The scripted model and the effect recorder over real sockets.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn prompt(text: &str, stream: bool) -> Value {
 }
 
 #[tokio::test]
-async fn the_model_streams_its_answer_and_keeps_the_request() {
+async fn the_model_streams_its_answer_and_records_the_request() {
     let model =
         scripted("[[rule]]\n[[rule.step]]\ntext = \"hello {prompt}\"\nchunk = 3\ndelta_delay_ms = 1").await;
     let url = format!("{}/v1/messages?beta=true", model.url());
@@ -42,7 +42,7 @@ async fn the_model_streams_its_answer_and_keeps_the_request() {
 }
 
 #[tokio::test]
-async fn a_scripted_cut_breaks_the_connection_after_exactly_its_events() {
+async fn a_scripted_cut_breaks_the_connection_after_exactly_the_given_events() {
     let model =
         scripted("[[rule]]\n[[rule.step]]\ntext = \"abcdef\"\nchunk = 1\ndrop_after = 4\ndrop_times = 1")
             .await;
@@ -52,7 +52,7 @@ async fn a_scripted_cut_breaks_the_connection_after_exactly_its_events() {
     let error = loop {
         match reply.chunk().await {
             Ok(Some(chunk)) => text.push_str(std::str::from_utf8(&chunk).unwrap()),
-            Ok(None) => panic!("the body ended as if it were whole: {text}"),
+            Ok(None) => panic!("the body ended as if it were complete: {text}"),
             Err(error) => break error,
         }
     };
@@ -63,7 +63,7 @@ async fn a_scripted_cut_breaks_the_connection_after_exactly_its_events() {
 }
 
 #[tokio::test]
-async fn conversations_are_told_apart_by_their_header() {
+async fn conversations_are_distinguished_by_their_header() {
     let script =
         "[[rule]]\n[[rule.step]]\ntext = \"ok\"\nerror = { status = 529, message = \"full\", times = 1 }";
     let model = scripted(script).await;
@@ -76,14 +76,14 @@ async fn conversations_are_told_apart_by_their_header() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused() {
+async fn an_oversized_body_is_rejected() {
     let model = scripted("[[rule]]\n[[rule.step]]\ntext = \"ok\"").await;
     let request = client().post(format!("{}/v1/messages", model.url())).body(vec![b' '; MAX_BODY + 1]);
     assert_eq!(request.send().await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]
-async fn a_dropped_model_takes_its_open_streams_with_it() {
+async fn dropping_the_model_closes_its_streams() {
     let model = scripted("[[rule]]\n[[rule.step]]\ntext = \"abc\"\nchunk = 1\ndelta_delay_ms = 60000").await;
     let url = format!("{}/v1/messages", model.url());
     let mut reply = client().post(&url).json(&prompt("x", true)).send().await.unwrap();
@@ -95,12 +95,12 @@ async fn a_dropped_model_takes_its_open_streams_with_it() {
             end => break end,
         }
     };
-    assert!(!end.unwrap_err().is_timeout(), "the stream was left hanging");
+    assert!(!end.unwrap_err().is_timeout(), "the stream was left open");
     assert!(client().post(&url).send().await.unwrap_err().is_connect());
 }
 
 #[tokio::test]
-async fn effects_are_counted_by_key_and_kept_in_order() {
+async fn effects_are_counted_by_key_and_listed_in_order() {
     let recorder = EffectRecorder::start().await.unwrap();
     let post = |key: &str| client().post(format!("{}/effects/{key}", recorder.url()));
     post("s1:call%2F1").header("x-epoch", "3").json(&json!({ "n": 1 })).send().await.unwrap();
@@ -124,7 +124,7 @@ async fn effects_are_counted_by_key_and_kept_in_order() {
 }
 
 #[tokio::test]
-async fn a_planned_hang_up_comes_after_the_effect_and_holds_for_one_call() {
+async fn a_planned_hang_up_follows_the_effect_and_applies_to_one_call() {
     let recorder = EffectRecorder::start().await.unwrap();
     recorder.plan_next(Plan { hang_up: true, ..Plan::default() });
     recorder.plan_next(Plan { status: 503, delay: Duration::from_millis(1), ..Plan::default() });
@@ -132,7 +132,7 @@ async fn a_planned_hang_up_comes_after_the_effect_and_holds_for_one_call() {
     let error = post().await.unwrap_err();
     assert!(error.is_request() && !error.is_connect() && !error.is_timeout(), "{error:?}");
     recorder.wait_for_effects(1).await;
-    assert_eq!(recorder.count("k"), 1, "the effect happened, though its caller was told nothing");
+    assert_eq!(recorder.count("k"), 1, "the effect must be counted although the caller got no answer");
     assert_eq!(post().await.unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(post().await.unwrap().status(), StatusCode::OK);
     recorder.plan_always(Plan { status: 500, ..Plan::default() });
@@ -141,7 +141,7 @@ async fn a_planned_hang_up_comes_after_the_effect_and_holds_for_one_call() {
 }
 
 #[tokio::test]
-async fn what_is_no_effect_is_refused_and_not_counted() {
+async fn invalid_effects_are_rejected_and_not_counted() {
     let recorder = EffectRecorder::start().await.unwrap();
     let post = |key: &str, body: Vec<u8>| {
         client().post(format!("{}/effects/{key}", recorder.url())).body(body).send()

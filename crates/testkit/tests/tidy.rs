@@ -1,4 +1,4 @@
-//! Keeps the house rules that neither rustfmt nor clippy knows. All violations are listed at once.
+//! Checks house rules that neither rustfmt nor clippy enforces. Lists all violations at once.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,10 +10,10 @@ use syn::visit::{self, Visit};
 const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 80;
 const SOURCES: [&str; 4] = ["rs", "ts", "tsx", "js"];
-/// What git does not keep, or what others wrote. In a linked worktree `.git` is a file.
+/// Files that are not in git or not written by us. In a linked worktree `.git` is a file.
 const SKIPPED: [&str; 5] = ["target", ".git", ".tools", "node_modules", "dist"];
 
-/// Where and what: line 0 means the file as a whole.
+/// Line number and problem; line 0 means the whole file.
 type Violation = (usize, String);
 
 #[test]
@@ -22,7 +22,7 @@ fn the_repository_is_tidy() {
     let mut report = String::new();
     let mut checked = 0;
     for path in files(&root) {
-        // What is not text is not ours to check; what vanished meanwhile is gone.
+        // Binary files are not checked; files that disappear in the meantime are ignored.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         checked += 1;
         let shown = path.strip_prefix(&root).unwrap();
@@ -70,40 +70,42 @@ fn check(path: &Path, text: &str) -> Vec<Violation> {
 fn file_length(text: &str) -> Option<Violation> {
     let lines = text.lines().count();
     (lines > MAX_FILE_LINES)
-        .then(|| (0, format!("{lines} lines, and {MAX_FILE_LINES} is the most: cut it by topic")))
+        .then(|| (0, format!("{lines} lines exceed the limit of {MAX_FILE_LINES}: split the file by topic")))
 }
 
 fn file_name(path: &Path) -> Option<Violation> {
     let old = path.file_name().is_some_and(|name| name == "mod.rs");
-    old.then(|| (0, "name it after its folder, beside the folder".to_owned()))
+    old.then(|| (0, "use `folder.rs` next to the folder instead of `folder/mod.rs`".to_owned()))
 }
 
 fn opening(text: &str) -> Option<Violation> {
-    (!text.starts_with("//!")).then(|| (1, "open the file with `//!` and why it exists".to_owned()))
+    (!text.starts_with("//!"))
+        .then(|| (1, "start the file with a `//!` line that says why it exists".to_owned()))
 }
 
 fn trailing_spaces(text: &str) -> Vec<Violation> {
-    lines_with(text, |line| line.ends_with([' ', '\t', '\r']), "white space at the end of the line")
+    lines_with(text, |line| line.ends_with([' ', '\t', '\r']), "trailing white space")
 }
 
-/// The needles are put together here, so that this file does not hold what it looks for.
+/// The strings are assembled here, so that this file does not contain what it searches for.
 fn machine_paths(text: &str) -> Vec<Violation> {
     let needles = [["/work", "/main"].concat(), ["/work", "/shared"].concat(), ["/root", "/"].concat()];
-    // A path begins there: `/proc/1` has a folder of that name too, and it is the same on every machine.
+    // Only at the start of a path: `/proc/1` also has a folder with that name, and it exists on every
+    // machine.
     let begins = |line: &str, at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '*');
     let found =
         |line: &str| needles.iter().any(|needle| line.match_indices(needle).any(|(at, _)| begins(line, at)));
-    lines_with(text, found, "a path of one machine")
+    lines_with(text, found, "a path that exists only on one machine")
 }
 
 fn unfinished(text: &str) -> Vec<Violation> {
     let needles = [["todo", "!("].concat(), ["unimplemented", "!("].concat(), ["#[", "ignore"].concat()];
-    // A test that another one starts in a process of its own is run.
-    let driven = ["#[", "ignore = \"run by "].concat();
+    // An ignored test that another test runs in its own process is allowed.
+    let run_by_another = ["#[", "ignore = \"run by "].concat();
     lines_with(
         text,
-        |line| needles.iter().any(|needle| line.contains(needle)) && !line.contains(&driven),
-        "unfinished code or a test that is not run",
+        |line| needles.iter().any(|needle| line.contains(needle)) && !line.contains(&run_by_another),
+        "unfinished code or an ignored test",
     )
 }
 
@@ -116,7 +118,9 @@ fn function_lengths(text: &str) -> Vec<Violation> {
     let mut functions = Functions::default();
     match syn::parse_file(text) {
         Ok(file) => functions.visit_file(&file),
-        Err(error) => functions.0.push((error.span().start().line, format!("it does not parse: {error}"))),
+        Err(error) => {
+            functions.0.push((error.span().start().line, format!("the file does not parse: {error}")));
+        }
     }
     functions.0
 }
@@ -125,14 +129,17 @@ fn function_lengths(text: &str) -> Vec<Violation> {
 struct Functions(Vec<Violation>);
 
 impl Functions {
-    /// Counts from `fn` to the closing brace; documentation and attributes cost nothing.
+    /// Counts from `fn` to the closing brace; documentation and attributes do not count.
     fn measure(&mut self, signature: &syn::Signature, body: &syn::Block) {
         let start = signature.fn_token.span.start().line;
         let end = Span::end(&body.brace_token.span.close()).line;
         let lines = end + 1 - start;
         if lines > MAX_FUNCTION_LINES {
             let name = &signature.ident;
-            self.0.push((start, format!("`{name}` has {lines} lines, and {MAX_FUNCTION_LINES} is the most")));
+            self.0.push((
+                start,
+                format!("`{name}` has {lines} lines, more than the limit of {MAX_FUNCTION_LINES}"),
+            ));
         }
     }
 }
@@ -156,7 +163,7 @@ impl Visit<'_> for Functions {
     }
 }
 
-/// Each rule against a planted violation, and against the nearest thing that is none.
+/// Each rule against a violation, and against the closest thing that is not one.
 mod rules {
     use super::*;
 
@@ -177,7 +184,7 @@ mod rules {
     }
 
     #[test]
-    fn files_that_do_not_say_why_they_exist_are_found() {
+    fn files_without_opening_comment_are_found() {
         assert!(opening("use std::fs;\n//! late").is_some());
         assert!(opening("").is_some());
         assert!(opening("//! Why.").is_none());
@@ -215,7 +222,7 @@ mod rules {
     }
 
     #[test]
-    fn each_rule_is_asked_for_the_files_it_is_about() {
+    fn each_rule_applies_to_the_right_files() {
         let wrong = ["fn f() { tod", "o!() } \n"].concat();
         assert_eq!(check(Path::new("src/mod.rs"), &wrong).len(), 4);
         assert_eq!(check(Path::new("notes.md"), &wrong).len(), 1);

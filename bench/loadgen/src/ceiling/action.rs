@@ -1,4 +1,4 @@
-//! Actions: the list of them, and invocations that are denied, wait for an approval, or are executed.
+//! Actions: their list, and invocations that are denied, wait for approval, or are executed.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use super::database::Row;
 use super::router::{Reply, error, reply};
 use crate::clock::{iso, now_ns, unix_ms};
 
-/// An approval that was not given within this time is not awaited any longer.
+/// How long an invocation waits for approval, in milliseconds.
 const APPROVAL_MS: u64 = 300_000;
 
 #[derive(Deserialize)]
@@ -19,15 +19,15 @@ struct Invoke {
     params: Value,
 }
 
-/// What happens to an action: its risk, the mode this risk has, and the state it begins in.
-struct Course {
+/// How an action is treated: its risk, the mode for this risk, and its initial status.
+struct ActionRule {
     risk: &'static str,
     mode: &'static str,
     state: &'static str,
 }
 
-impl Course {
-    fn of(action: &str) -> Option<Self> {
+impl ActionRule {
+    fn find(action: &str) -> Option<Self> {
         let (risk, mode, state) = match action {
             "read_thing" => ("read", "allow", "executing"),
             "write_thing" => ("write", "require_approval", "pending"),
@@ -53,10 +53,10 @@ impl App {
         if integration != self.integration {
             return error(400, &format!("Unknown integration: {integration}"));
         }
-        let Some(Course { risk, mode, state }) = Course::of(&action) else {
+        let Some(ActionRule { risk, mode, state }) = ActionRule::find(&action) else {
             return error(400, &format!("Unknown action: {integration}/{action}"));
         };
-        let (id, begun, now) = (uuid::Uuid::new_v4().to_string(), now_ns(), unix_ms());
+        let (id, started_at, now) = (uuid::Uuid::new_v4().to_string(), now_ns(), unix_ms());
         let row = Row::Invocation {
             id: id.clone(),
             session: session_id.to_owned(),
@@ -82,11 +82,11 @@ impl App {
                 invocation["expiresAt"] = iso(now + APPROVAL_MS).into();
                 reply(202, &json!({"invocation": invocation, "message": "Action requires approval"}))
             }
-            _ => self.execute(id, invocation, begun).await,
+            _ => self.execute(id, invocation, started_at).await,
         }
     }
 
-    async fn execute(&self, id: String, mut invocation: Value, begun: u64) -> Reply {
+    async fn execute(&self, id: String, mut invocation: Value, started_at: u64) -> Reply {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
             "params": {"name": invocation["action"], "arguments": invocation["params"]}});
         let answer = self.call_agent("/mcp", call).await.unwrap_or_default();
@@ -94,22 +94,22 @@ impl App {
         let Some(result) = text.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
             return error(502, "Action execution failed");
         };
-        if !self.database.put(Row::Done { id, result: result.to_string() }).await {
+        if !self.database.put(Row::InvocationResult { id, result: result.to_string() }).await {
             return error(500, "Internal server error");
         }
         invocation["status"] = "completed".into();
         invocation["result"] = result.clone();
-        invocation["durationMs"] = ((now_ns() - begun) / 1_000_000).into();
+        invocation["durationMs"] = ((now_ns() - started_at) / 1_000_000).into();
         invocation["completedAt"] = iso(unix_ms()).into();
         reply(200, &json!({"invocation": invocation, "result": result}))
     }
 }
 
-/// The list of actions, which never changes.
+/// The list of actions, which is constant.
 pub fn catalogue(integration: &str) -> Bytes {
     let actions = ["read_thing", "write_thing", "danger_thing"].map(|name| {
         json!({"name": name, "description": format!("{name} of the fake server"),
-            "riskLevel": Course::of(name).map(|course| course.risk),
+            "riskLevel": ActionRule::find(name).map(|rule| rule.risk),
             "params": {"type": "object", "properties": {"q": {"type": "string"}}}})
     });
     let integration = json!({"integrationId": null, "integration": integration, "displayName": "Fake MCP",

@@ -1,4 +1,4 @@
-//! Durable rows, in SQLite or PostgreSQL. Each has one writer, so that rows which wait together share one fsync.
+//! Durable rows in SQLite or PostgreSQL. Each has one writer, so that concurrent rows share one fsync.
 
 use std::sync::mpsc;
 
@@ -9,17 +9,17 @@ use tokio::sync::oneshot;
 use super::{postgres, sqlite};
 use crate::Result;
 
-/// Rows in one transaction, at most.
+/// Maximum number of rows per transaction.
 pub const BATCH: usize = 1024;
 
 pub enum Row {
     Session { id: String, org: String, config: String, kind: String },
     Tool { session: String, tool: String, call: String, result: Bytes },
     Invocation { id: String, session: String, action: String, params: String, status: &'static str },
-    Done { id: String, result: String },
+    InvocationResult { id: String, result: String },
 }
 
-/// A row, and who waits for it.
+/// A row, and the channel on which its writer reports success.
 pub type Write = (Row, oneshot::Sender<bool>);
 
 pub enum Database {
@@ -28,7 +28,7 @@ pub enum Database {
 }
 
 impl Database {
-    /// A file, or the URL of a PostgreSQL database.
+    /// Opens a SQLite file, or a PostgreSQL database by its URL.
     pub async fn open(place: &str) -> Result<Self> {
         if place.starts_with("postgres://") {
             Ok(Self::Postgres(postgres::open(place).await?))
@@ -37,7 +37,7 @@ impl Database {
         }
     }
 
-    /// Whether the row is on the disk.
+    /// Writes the row; returns whether it is durable.
     pub async fn put(&self, row: Row) -> bool {
         let (sender, receiver) = oneshot::channel();
         let sent = match self {

@@ -13,7 +13,7 @@ use super::frame;
 use super::session::Session;
 use crate::clock::unix_ms;
 
-/// `delta` stays raw JSON, so it is copied to the client without re-escaping.
+/// `delta` stays raw JSON, so that it is copied to the client without unescaping and escaping it.
 #[derive(Deserialize)]
 struct Event<'a> {
     r#type: &'a str,
@@ -55,7 +55,7 @@ struct Times {
     completed: Option<u64>,
 }
 
-/// Reads the agent's event stream; everything one read brings becomes one blob for all sockets.
+/// Reads the agent's event stream; all frames of one read become one blob for all sockets.
 pub async fn pump(session: Arc<Session>, mut body: Incoming) {
     let (mut rest, mut out, mut scratch) = (BytesMut::new(), BytesMut::new(), Vec::new());
     while let Some(Ok(part)) = body.frame().await {
@@ -70,7 +70,7 @@ pub async fn pump(session: Arc<Session>, mut body: Incoming) {
         }
         let _ = rest.split_to(from);
         if rest.is_empty() {
-            rest = BytesMut::new(); // an idle stream owns no buffer
+            rest = BytesMut::new(); // an idle stream holds no buffer
         }
         if !out.is_empty() {
             session.broadcast(std::mem::take(&mut out).freeze()).await;

@@ -1,18 +1,18 @@
-//! WebSocket frames, made and taken apart by hand, so that one blob of bytes serves every socket.
+//! WebSocket frames, encoded and decoded by hand, so that one blob of bytes can be sent to every socket.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::Value;
 
-/// Largest frame taken from a client.
+/// Maximum size of a frame from a client.
 const MAX_FRAME: usize = 1 << 20;
 
 pub const TEXT: u8 = 1;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
-/// A whole frame that closes the connection.
+/// A complete close frame.
 pub const CLOSE: [u8; 2] = [0x88, 0];
 
-/// Fragmented, extension bits, not masked, or too large.
+/// The frame is fragmented, not masked, too large, or has extension bits.
 pub struct ProtocolError;
 
 /// Appends one unmasked frame.
@@ -38,7 +38,7 @@ pub fn text(message: &Value) -> Bytes {
     out.freeze()
 }
 
-/// Takes one client frame off the front of `inbox`; `None` when it has not arrived as a whole.
+/// Removes one client frame from the front of `inbox`; `None` if it is incomplete.
 pub fn take(inbox: &mut BytesMut) -> Result<Option<(u8, BytesMut)>, ProtocolError> {
     const MASK: usize = 4;
     if inbox.len() < 2 {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_every_length_come_back_whole() {
+    fn frames_of_every_length_round_trip() {
         for length in [0, 1, 125, 126, 65535, 65536, MAX_FRAME] {
             let payload = vec![7; length];
             let mut inbox = masked(&payload);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_no_client_may_send_are_refused() {
+    fn invalid_client_frames_are_rejected() {
         let mut unmasked = BytesMut::new();
         append(&mut unmasked, TEXT, b"x");
         assert!(take(&mut unmasked).is_err());

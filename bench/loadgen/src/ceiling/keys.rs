@@ -1,4 +1,4 @@
-//! Checks of the three kinds of token.
+//! Verification of the three kinds of tokens.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac};
@@ -25,7 +25,7 @@ impl Keys {
         Self { user: key(user_secret), service: key(service_secret) }
     }
 
-    /// The claims of a user's or a service's token.
+    /// The claims of a user or service token.
     pub fn jwt(&self, token: &str) -> Option<Claims> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (_, payload) = signed.split_once('.')?;

@@ -1,5 +1,5 @@
-//! Rows in PostgreSQL, by one connection: everything that waits is one transaction in one flight, one statement for
-//! each kind of row.
+//! Rows in PostgreSQL over one connection: all waiting rows form one pipelined transaction with one statement
+//! per kind of row.
 
 use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -16,7 +16,7 @@ const SCHEMA: &str = "
     create table if not exists invocation(id text primary key, session text, action text, params text,
         status text, result text);";
 
-/// One for each kind of row; each takes its columns as lists.
+/// One SQL statement per kind of row; each takes its columns as arrays.
 const STATEMENTS: [&str; 4] = [
     "insert into session select * from unnest($1::text[], $2::text[], $3::text[], $4::text[])",
     "insert into tool_call select * from unnest($1::text[], $2::text[], $3::text[], $4::text[]) on conflict do nothing",
@@ -30,29 +30,29 @@ type Columns<'a> = Vec<Vec<&'a str>>;
 pub async fn open(url: &str) -> Result<UnboundedSender<Write>> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
-    must_be_durable(&client).await?;
+    check_durability(&client).await?;
     client.batch_execute(SCHEMA).await?;
     let mut statements = Vec::new();
     for text in STATEMENTS {
         statements.push(client.prepare(text).await?);
     }
     let (sender, receiver) = unbounded_channel();
-    tokio::spawn(write_for_ever(client, statements, receiver));
+    tokio::spawn(run_writer(client, statements, receiver));
     Ok(sender)
 }
 
-/// A yardstick that does not wait for the disk measures something else.
-async fn must_be_durable(client: &Client) -> Result<()> {
+/// A baseline that does not wait for the disk would not be comparable.
+async fn check_durability(client: &Client) -> Result<()> {
     for setting in ["fsync", "synchronous_commit"] {
         let value: String = client.query_one(&format!("show {setting}"), &[]).await?.get(0);
         if value != "on" {
-            return Err(format!("{setting} of this PostgreSQL is {value}; the ceiling needs it on").into());
+            return Err(format!("this PostgreSQL has {setting}={value}; the ceiling needs it on").into());
         }
     }
     Ok(())
 }
 
-async fn write_for_ever(client: Client, statements: Vec<Statement>, mut receiver: UnboundedReceiver<Write>) {
+async fn run_writer(client: Client, statements: Vec<Statement>, mut receiver: UnboundedReceiver<Write>) {
     let mut batch = Vec::new();
     while receiver.recv_many(&mut batch, BATCH).await > 0 {
         let written = write(&client, &statements, &batch).await;
@@ -76,10 +76,11 @@ async fn write(client: &Client, statements: &[Statement], batch: &[Write]) -> Re
     }
     let present: Vec<_> = statements.iter().zip(&kinds).filter(|(_, columns)| !columns.is_empty()).collect();
     if let [(statement, columns)] = present[..] {
-        return execute(client, statement, columns).await; // is its own transaction
+        return execute(client, statement, columns).await; // a single statement is its own transaction
     }
     let all = join_all(present.into_iter().map(|(statement, columns)| execute(client, statement, columns)));
-    // In this order they are polled first, which is the order they are sent in, without waiting in between.
+    // `join!` polls the futures in this order, so the statements are sent in this order without waiting in
+    // between.
     let (begun, done, committed) =
         tokio::join!(client.batch_execute("begin"), all, client.batch_execute("commit"));
     begun?;
@@ -93,7 +94,7 @@ async fn execute(client: &Client, statement: &Statement, columns: &Columns<'_>) 
     Ok(())
 }
 
-/// Which of the statements a row is for, and what it takes.
+/// The index of the statement for a row, and its parameters.
 fn cells(row: &Row) -> Result<(usize, Vec<&str>)> {
     Ok(match row {
         Row::Session { id, org, config, kind } => (0, vec![id, org, config, kind]),
@@ -103,6 +104,6 @@ fn cells(row: &Row) -> Result<(usize, Vec<&str>)> {
         Row::Invocation { id, session, action, params, status } => {
             (2, vec![id, session, action, params, status])
         }
-        Row::Done { id, result } => (3, vec![id, result]),
+        Row::InvocationResult { id, result } => (3, vec![id, result]),
     })
 }

@@ -1,4 +1,4 @@
-//! The ceiling's HTTP routes, the upgrade to a WebSocket, and the shape of an answer.
+//! The HTTP routes of the ceiling, the WebSocket upgrade, and the format of its answers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sessions: made by a request, live while at least one socket is open, and the same bytes to all of these.
+//! Sessions: created by a request and live while at least one socket is open; all sockets get the same bytes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +24,8 @@ use super::{App, LOCK};
 use crate::Result;
 use crate::clock::now_ns;
 
-/// A socket whose queue is full and which has taken no byte for this long is dropped.
-const SLOW: Duration = Duration::from_secs(1);
+/// A socket with a full queue that has accepted no byte for this long is dropped.
+const SLOW_LIMIT: Duration = Duration::from_secs(1);
 
 pub struct Session {
     pub id: String,
@@ -37,7 +37,7 @@ pub struct Session {
     pub answers: Mutex<HashMap<String, Bytes>>,
 }
 
-/// What exists while at least one socket is open: the agent's session and the task that reads its events.
+/// The agent's session and the task that reads its events; exists while at least one socket is open.
 pub struct Live {
     pub agent_session: String,
     pub pump: AbortHandle,
@@ -47,8 +47,8 @@ pub struct Client {
     pub id: u64,
     pub sender: mpsc::Sender<Bytes>,
     pub task: Option<AbortHandle>,
-    /// When the socket last took bytes.
-    pub took: Arc<AtomicU64>,
+    /// When the socket last accepted bytes.
+    pub last_write_at: Arc<AtomicU64>,
 }
 
 impl Session {
@@ -57,19 +57,20 @@ impl Session {
         Self { id, org, config, live, clients, answers }
     }
 
-    /// The same bytes to every socket. A socket with a full queue holds the stream back as long as
-    /// it takes bytes at all; after SLOW without any it is dropped.
+    /// Sends the same bytes to every socket. A socket with a full queue slows the stream down while it still
+    /// accepts bytes; after SLOW_LIMIT without progress it is dropped.
     pub async fn broadcast(&self, blob: Bytes) {
         let mut full = Vec::new();
         for client in self.clients.lock().expect(LOCK).iter() {
             if let Err(TrySendError::Full(_)) = client.sender.try_send(blob.clone()) {
-                full.push((client.id, client.sender.clone(), client.took.clone()));
+                full.push((client.id, client.sender.clone(), client.last_write_at.clone()));
             }
         }
-        for (id, sender, took) in full {
+        for (id, sender, last_write_at) in full {
             loop {
-                let idle = Duration::from_nanos(now_ns().saturating_sub(took.load(Ordering::Relaxed)));
-                let Some(left) = SLOW.checked_sub(idle) else {
+                let idle =
+                    Duration::from_nanos(now_ns().saturating_sub(last_write_at.load(Ordering::Relaxed)));
+                let Some(left) = SLOW_LIMIT.checked_sub(idle) else {
                     break self.drop_client(id);
                 };
                 if tokio::time::timeout(left, sender.send(blob.clone())).await.is_ok() {
@@ -79,7 +80,7 @@ impl Session {
         }
     }
 
-    /// From now on `broadcast` can end the socket.
+    /// Lets `broadcast` abort the socket's task.
     pub fn set_task(&self, id: u64, task: AbortHandle) {
         let mut clients = self.clients.lock().expect(LOCK);
         if let Some(client) = clients.iter_mut().find(|client| client.id == id) {
@@ -128,7 +129,7 @@ impl App {
         reply(201, &answer)
     }
 
-    /// Opens the agent's session and the stream of its events.
+    /// Creates the agent's session and subscribes to its events.
     pub async fn go_live(&self, session: &Arc<Session>) -> Result<Live> {
         let opened = self.call_agent(&format!("/s/{}/session", session.id), json!({})).await?;
         let stream = TcpStream::connect(&self.agent_addr).await?;

@@ -16,10 +16,10 @@ use super::{App, LOCK};
 use crate::Result;
 use crate::clock::{now_ns, unix_ms};
 
-/// Blobs (each: all frames of one read from the agent) that may wait for one socket.
+/// Maximum number of blobs queued for one socket; a blob contains all frames of one read from the agent.
 const QUEUE: usize = 1024;
-/// Blobs that are written at once, at most.
-const WRITE_TOGETHER: usize = 64;
+/// Maximum number of blobs per write.
+const MAX_BLOBS_PER_WRITE: usize = 64;
 
 struct Socket {
     app: Arc<App>,
@@ -27,29 +27,31 @@ struct Socket {
     stream: TcpStream,
     inbox: BytesMut,
     sender: mpsc::Sender<Bytes>,
-    took: Arc<AtomicU64>,
+    last_write_at: Arc<AtomicU64>,
 }
 
-/// Why a conversation is over; nobody asks for more.
-struct Over;
+/// The connection has ended.
+struct ConnectionClosed;
 
 impl App {
     pub async fn serve_socket(self: Arc<Self>, session: Arc<Session>, stream: TcpStream, early: Bytes) {
         let id = self.socket_ids.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let took = Arc::new(AtomicU64::new(now_ns()));
-        let client = Client { id, sender: sender.clone(), task: None, took: took.clone() };
+        let last_write_at = Arc::new(AtomicU64::new(now_ns()));
+        let client = Client { id, sender: sender.clone(), task: None, last_write_at: last_write_at.clone() };
         if self.join(&session, client).await.is_ok() {
             let inbox = BytesMut::from(&early[..]);
-            let socket = Socket { app: self.clone(), session: session.clone(), stream, inbox, sender, took };
-            let task = tokio::spawn(socket.talk(receiver));
+            let socket =
+                Socket { app: self.clone(), session: session.clone(), stream, inbox, sender, last_write_at };
+            let task = tokio::spawn(socket.run(receiver));
             session.set_task(id, task.abort_handle());
-            let _ = task.await; // also ends when broadcast() aborts it
+            let _ = task.await; // also ends if broadcast() aborts it
         }
         leave(&session, id).await;
     }
 
-    /// Adds a socket; the first one opens the agent session and its event stream. `init` goes out first.
+    /// Adds a socket; the first one creates the agent session and subscribes to its events. `init` is sent
+    /// first.
     async fn join(&self, session: &Arc<Session>, client: Client) -> Result<()> {
         let mut live = session.live.lock().await;
         if live.is_none() {
@@ -74,24 +76,24 @@ async fn leave(session: &Session, id: u64) {
 }
 
 impl Socket {
-    async fn talk(mut self, mut receiver: mpsc::Receiver<Bytes>) {
+    async fn run(mut self, mut receiver: mpsc::Receiver<Bytes>) {
         let mut blobs = Vec::new();
         loop {
             if self.take_frames().await.is_err() {
                 return;
             }
-            let going_on = tokio::select! {
-                _ = receiver.recv_many(&mut blobs, WRITE_TOGETHER) => self.write(&mut blobs).await,
-                readable = self.stream.readable() => readable.map_err(|_| Over).and_then(|()| self.read()),
+            let result = tokio::select! {
+                _ = receiver.recv_many(&mut blobs, MAX_BLOBS_PER_WRITE) => self.write(&mut blobs).await,
+                readable = self.stream.readable() => readable.map_err(|_| ConnectionClosed).and_then(|()| self.read()),
             };
-            if going_on.is_err() {
+            if result.is_err() {
                 return;
             }
         }
     }
 
-    /// Answers every frame that has arrived as a whole.
-    async fn take_frames(&mut self) -> std::result::Result<(), Over> {
+    /// Handles every complete frame that has arrived.
+    async fn take_frames(&mut self) -> std::result::Result<(), ConnectionClosed> {
         loop {
             match frame::take(&mut self.inbox) {
                 Ok(Some((frame::TEXT, message))) => self.message(&message).await,
@@ -104,34 +106,34 @@ impl Socket {
                 Ok(None) => break,
                 Ok(Some(_)) | Err(frame::ProtocolError) => {
                     let _ = self.stream.write_all(&frame::CLOSE).await;
-                    return Err(Over);
+                    return Err(ConnectionClosed);
                 }
             }
         }
         if self.inbox.is_empty() {
-            self.inbox = BytesMut::new(); // an idle socket owns no buffer
+            self.inbox = BytesMut::new(); // an idle socket holds no buffer
         }
         Ok(())
     }
 
-    async fn write(&mut self, blobs: &mut Vec<Bytes>) -> std::result::Result<(), Over> {
+    async fn write(&mut self, blobs: &mut Vec<Bytes>) -> std::result::Result<(), ConnectionClosed> {
         let mut out = if blobs.len() == 1 { blobs.swap_remove(0) } else { Bytes::from(blobs.concat()) };
         blobs.clear();
         while !out.is_empty() {
             if !matches!(self.stream.write_buf(&mut out).await, Ok(written) if written > 0) {
-                return Err(Over);
+                return Err(ConnectionClosed);
             }
-            self.took.store(now_ns(), Ordering::Relaxed);
+            self.last_write_at.store(now_ns(), Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn read(&mut self) -> std::result::Result<(), Over> {
+    fn read(&mut self) -> std::result::Result<(), ConnectionClosed> {
         let mut bytes = [0; 4096];
         match self.stream.try_read(&mut bytes) {
             Ok(length) if length > 0 => self.inbox.extend_from_slice(&bytes[..length]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            _ => return Err(Over),
+            _ => return Err(ConnectionClosed),
         }
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Socket {
         }
     }
 
-    /// To this socket alone.
+    /// Sends to this socket only.
     fn send(&self, message: &Value) {
         let _ = self.sender.try_send(text(message));
     }

@@ -1,4 +1,4 @@
-//! Rows in a SQLite file, by one writer thread.
+//! Rows in a SQLite file, written by one thread.
 
 use std::sync::mpsc;
 
@@ -18,12 +18,12 @@ pub fn open(path: &str) -> Result<mpsc::Sender<Write>> {
     let connection = Connection::open(path)?;
     connection.execute_batch(SCHEMA)?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || write_for_ever(&connection, &receiver));
+    std::thread::spawn(move || run_writer(&connection, &receiver));
     Ok(sender)
 }
 
-/// Takes everything that waits, one transaction, one fsync, then answers all.
-fn write_for_ever(connection: &Connection, receiver: &mpsc::Receiver<Write>) {
+/// Group commit: writes all waiting rows in one transaction with one fsync, then answers all.
+fn run_writer(connection: &Connection, receiver: &mpsc::Receiver<Write>) {
     let mut batch: Vec<Write> = Vec::new();
     while let Ok(first) = receiver.recv() {
         batch.push(first);
@@ -54,7 +54,7 @@ fn write(connection: &Connection, batch: &[Write]) -> rusqlite::Result<()> {
                 prepare("insert into invocation values(?,?,?,?,?,null)")?
                     .execute((id, session, action, params, status))?
             }
-            Row::Done { id, result } => {
+            Row::InvocationResult { id, result } => {
                 prepare("update invocation set status='completed', result=? where id=?")?
                     .execute((result, id))?
             }

@@ -1,4 +1,4 @@
-//! Tool calls of the sandbox: one durable row each, and a repeated id is answered from memory.
+//! Tool calls from the sandbox: one durable row each; a repeated id is answered from memory.
 
 use bytes::Bytes;
 use serde::Deserialize;

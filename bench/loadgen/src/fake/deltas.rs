@@ -1,4 +1,4 @@
-//! The deltas of a planned turn: sent at a rate or as fast as they are read, each with its send time.
+//! The deltas of a planned turn: sent at a fixed rate or as fast as they are read, each with its send time.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -9,17 +9,17 @@ use bytes::{Bytes, BytesMut};
 use super::turn::Turn;
 use crate::clock::{self, now_ns};
 
-/// Deltas in one chunk, at most.
+/// Maximum number of deltas per chunk.
 const CHUNK: u64 = 64;
-/// Deltas in one chunk when there is no rate.
-const FLAT_OUT_CHUNK: u64 = 16;
-/// Chunks between two looks at whether the turn was aborted.
+/// Deltas per chunk if there is no rate.
+const UNPACED_CHUNK: u64 = 16;
+/// How many chunks to send between two checks for an abort.
 const CHECK_EVERY: u64 = 64;
-/// Open loop: an event that leaves later than this after its due time is stamped with (due + this), so
+/// Open loop: an event that is sent later than this after its due time is stamped with (due time + this), so
 /// that delay forced on the sender counts as latency.
 const TOLERANCE_NS: u64 = 2_000_000;
 
-/// What a prompt of the form `loadgen rate=100 secs=5 pad=0 cum=0 start=<ns>` asks for.
+/// The parameters of a prompt such as `loadgen rate=100 secs=5 pad=0 cum=0 start=<ns>`.
 pub struct Plan {
     rate: f64,
     secs: f64,
@@ -49,7 +49,7 @@ impl Plan {
         Some(plan)
     }
 
-    fn paced(&self) -> bool {
+    fn has_rate(&self) -> bool {
         self.rate > 0.0
     }
 }
@@ -61,8 +61,9 @@ pub struct Deltas<'a> {
     padding: String,
     seq: u64,
     part: String,
-    /// Deltas of the current part, and the text of all of them.
-    in_part: usize,
+    /// Number of deltas in the current part.
+    deltas_in_part: usize,
+    /// The text of the current part.
     accumulated: String,
     line: String,
 }
@@ -76,21 +77,21 @@ impl<'a> Deltas<'a> {
             plan,
             seq: 0,
             part,
-            in_part: 0,
+            deltas_in_part: 0,
             accumulated: String::new(),
             line: String::with_capacity(512),
         }
     }
 
-    /// Returns the last part.
+    /// Sends all deltas; returns the id of the last part.
     pub async fn send(mut self) -> String {
         clock::sleep_until(self.start).await;
         let end = self.start + clock::ns(self.plan.secs);
-        let total = if self.plan.paced() { (self.plan.rate * self.plan.secs) as u64 } else { u64::MAX };
+        let total = if self.plan.has_rate() { (self.plan.rate * self.plan.secs) as u64 } else { u64::MAX };
         let state = &self.turn.state;
         let listeners = state.listeners(&self.turn.sandbox);
         let mut chunks = 0;
-        while self.seq < total && (self.plan.paced() || now_ns() < end) {
+        while self.seq < total && (self.plan.has_rate() || now_ns() < end) {
             let due = self.due(now_ns()).min(total);
             if due <= self.seq {
                 let wait = self.due_at(self.seq).saturating_sub(now_ns()).max(1000);
@@ -104,24 +105,24 @@ impl<'a> Deltas<'a> {
                 let _ = listener.send(chunk.clone()).await;
             }
             chunks += 1;
-            if chunks % CHECK_EVERY == 0 && self.overtaken() {
+            if chunks % CHECK_EVERY == 0 && self.was_superseded() {
                 break;
             }
         }
         self.part
     }
 
-    fn overtaken(&self) -> bool {
+    fn was_superseded(&self) -> bool {
         let sandboxes = self.turn.state.sandboxes();
         sandboxes.get(&self.turn.sandbox).is_none_or(|sandbox| sandbox.generation != self.turn.generation)
     }
 
-    /// How many deltas should have left by now.
+    /// How many deltas are due by now.
     fn due(&self, now: u64) -> u64 {
-        if self.plan.paced() {
+        if self.plan.has_rate() {
             (now.saturating_sub(self.start) as f64 / (1e9 / self.plan.rate)) as u64 + 1
         } else {
-            self.seq + FLAT_OUT_CHUNK
+            self.seq + UNPACED_CHUNK
         }
     }
 
@@ -133,23 +134,23 @@ impl<'a> Deltas<'a> {
         let mut chunk = BytesMut::with_capacity(256 * count as usize);
         for _ in 0..count {
             let mut stamp = now_ns();
-            if self.plan.paced() {
+            if self.plan.has_rate() {
                 stamp = stamp.min(self.due_at(self.seq) + TOLERANCE_NS);
             }
             self.write_line(stamp);
             chunk.extend_from_slice(self.line.as_bytes());
             self.seq += 1;
-            self.in_part += 1;
-            if self.plan.cum > 0 && self.in_part >= self.plan.cum {
+            self.deltas_in_part += 1;
+            if self.plan.cum > 0 && self.deltas_in_part >= self.plan.cum {
                 self.part = self.turn.state.id("prt");
                 self.accumulated.clear();
-                self.in_part = 0;
+                self.deltas_in_part = 0;
             }
         }
         chunk.freeze()
     }
 
-    /// Writing into a String cannot fail.
+    /// The results of `write!` are ignored because writing to a String cannot fail.
     fn write_line(&mut self, stamp: u64) {
         let Self { turn: Turn { session, answer, .. }, seq, padding, part, line, accumulated, .. } = self;
         line.clear();

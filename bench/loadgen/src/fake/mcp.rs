@@ -1,4 +1,4 @@
-//! The fake MCP server: three tools, one of each risk, and one answer.
+//! The fake MCP server: three tools, one per risk level, and a constant result.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The fake agent's HTTP routes.
+//! The HTTP routes of the fake agent.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::turn::Turn;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Chunks that may wait for one listener.
+/// Maximum number of chunks queued for one listener.
 const QUEUE: usize = 256;
 
 pub async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
@@ -37,7 +37,7 @@ pub async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Res
         ["s", key, "event"] if get => events(state, key),
         ["s", key, "session"] if post => {
             let id = state.id("ses");
-            state.with(key, |sandbox| sandbox.sessions.push(id.clone()));
+            state.with_sandbox(key, |sandbox| sandbox.sessions.push(id.clone()));
             reply(200, &session(&id))
         }
         ["s", key, "session"] if get => {
@@ -73,11 +73,11 @@ fn session(id: &str) -> Value {
     json!({"id": id, "title": "fake", "time": {"created": 1, "updated": 1}})
 }
 
-/// A stream of events, with heartbeats, until the listener leaves.
+/// An event stream with heartbeats, until the listener disconnects.
 fn events(state: Arc<State>, key: &str) -> Response<Body> {
     let (sender, receiver) = mpsc::channel::<Bytes>(QUEUE);
     let _ = sender.try_send(event("server.connected", &json!({})));
-    state.with(key, |sandbox| sandbox.listeners.push(sender.clone()));
+    state.with_sandbox(key, |sandbox| sandbox.listeners.push(sender.clone()));
     state.streams_open.fetch_add(1, Ordering::Relaxed);
     tokio::spawn(async move {
         let beat = event("server.heartbeat", &json!({}));
@@ -103,12 +103,12 @@ fn events(state: Arc<State>, key: &str) -> Response<Body> {
 fn prompt(state: Arc<State>, key: &str, session: &str, body: &Value) {
     let parts = body["parts"].as_array().into_iter().flatten();
     let text = parts.filter_map(|part| part["text"].as_str()).next().unwrap_or("").to_owned();
-    let asked = body["messageID"].as_str().map(str::to_owned);
-    let generation = state.with(key, |sandbox| {
+    let message_id = body["messageID"].as_str().map(str::to_owned);
+    let generation = state.with_sandbox(key, |sandbox| {
         sandbox.generation += 1;
         sandbox.generation
     });
-    tokio::spawn(Turn::new(state, key.to_owned(), session.to_owned(), generation, asked, text).run());
+    tokio::spawn(Turn::new(state, key.to_owned(), session.to_owned(), generation, message_id, text).run());
 }
 
 async fn json_body(request: Request<Incoming>) -> Value {

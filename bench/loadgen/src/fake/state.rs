@@ -1,4 +1,4 @@
-//! What the fake agent remembers: sandboxes, their sessions, and who listens to their events.
+//! The state of the fake agent: sandboxes, their sessions, and the listeners to their events.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use tokio::sync::mpsc;
 pub struct Sandbox {
     pub sessions: Vec<String>,
     pub listeners: Vec<mpsc::Sender<Bytes>>,
-    /// Counts prompts and aborts: a turn that finds it changed was overtaken.
+    /// Counts prompts and aborts: a turn that finds it changed was superseded.
     pub generation: u64,
 }
 
 pub struct State {
     pub heartbeat: Duration,
-    /// Text arrives as `message.part.delta` (OpenCode since 1.18) or inside `message.part.updated`.
+    /// Whether text is sent as `message.part.delta` (OpenCode since 1.18) or inside `message.part.updated`.
     pub delta_events: bool,
     sandboxes: Mutex<HashMap<String, Sandbox>>,
     ids: AtomicU64,
@@ -47,13 +47,13 @@ impl State {
         self.sandboxes.lock().expect("no holder of this lock panics")
     }
 
-    /// Does `work` with a sandbox, which is made if it is new.
-    pub fn with<T>(&self, key: &str, work: impl FnOnce(&mut Sandbox) -> T) -> T {
+    /// Calls `work` with a sandbox, which is created if necessary.
+    pub fn with_sandbox<T>(&self, key: &str, work: impl FnOnce(&mut Sandbox) -> T) -> T {
         work(self.sandboxes().entry(key.to_owned()).or_default())
     }
 
     pub fn listeners(&self, key: &str) -> Vec<mpsc::Sender<Bytes>> {
-        self.with(key, |sandbox| {
+        self.with_sandbox(key, |sandbox| {
             sandbox.listeners.retain(|listener| !listener.is_closed());
             sandbox.listeners.clone()
         })
@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// One server-sent event.
+/// Formats one server-sent event.
 pub fn event(kind: &str, properties: &Value) -> Bytes {
     Bytes::from(format!("data: {}\n\n", json!({"type": kind, "properties": properties})))
 }

@@ -1,4 +1,4 @@
-//! One turn of the fake agent: the events around an answer, in the order the real agent sends them.
+//! One turn of the fake agent: the events around an answer, in the order of the real agent.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// `asked` is the message id the gateway chose, if it did.
+    /// `message_id` is the message id that the gateway chose, if any.
     pub fn new(
         state: Arc<State>,
         sandbox: String,
         session: String,
         generation: u64,
-        asked: Option<String>,
+        message_id: Option<String>,
         text: String,
     ) -> Self {
-        let question = asked.unwrap_or_else(|| state.id("msg"));
+        let question = message_id.unwrap_or_else(|| state.id("msg"));
         let answer = state.id("msg");
         Self { state, sandbox, session, generation, answer, question, text }
     }

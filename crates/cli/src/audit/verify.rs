@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gate::{Verified, VerifyError, audit_public_key, read_checkpoints, signs_now, verify_database};
 use indicatif::ProgressBar;
-use ledger::{Fault, MAX_LINE, PublicKey, Report, Unproven, Verifier};
+use ledger::{Fault, MAX_LINE, PublicKey, Report, UnprovenClaim, Verifier};
 use serde_json::json;
 
 use super::{CHECKPOINTS, LEDGER, read_checkpoint_file, read_key};
@@ -156,5 +156,5 @@ async fn live(
 }
 
 fn has_lost_key(report: &Report) -> bool {
-    report.unproven.iter().any(|unproven| matches!(unproven, Unproven::LostKey { .. }))
+    report.unproven.iter().any(|unproven| matches!(unproven, UnprovenClaim::LostKey { .. }))
 }

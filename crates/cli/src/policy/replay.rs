@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gateway::known_tool;
-use policy::{Flip, Outcome, Policy, Recorded};
+use policy::{Flip, Outcome, PastDecision, Policy};
 use proto::OrgId;
 use serde_json::json;
 use store::{RecordedDecision, Store};
@@ -79,14 +79,14 @@ async fn replay(
         done.decisions += all;
         done.unreadable += all - recorded.len();
         let tool = |name: &str, operation: &str| known_tool(candidate, name, operation);
-        let policy::Replayed { flips, pinned } = policy::replay(candidate, tool, recorded);
+        let policy::Replay { flips, pinned } = policy::replay(candidate, tool, recorded);
         done.flips.extend(flips.into_iter().map(|flip| (org, flip)));
         done.pinned += pinned;
         told(done.decisions);
     }
 }
 
-fn read(RecordedDecision { run_id, mut decision }: RecordedDecision) -> Option<Recorded> {
+fn read(RecordedDecision { run_id, mut decision }: RecordedDecision) -> Option<PastDecision> {
     decision.as_object_mut()?.insert("id".to_owned(), json!(run_id));
     serde_json::from_value(decision).ok()
 }

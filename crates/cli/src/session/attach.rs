@@ -166,7 +166,7 @@ impl<'a> Attached<'a> {
         self.notice("cancelling; Ctrl-C again leaves");
         match self.client.cancel(self.id).await {
             Ok(()) => {}
-            Err(error) if error.may_pass() => self.complain(&error.to_string()),
+            Err(error) if error.is_transient() => self.complain(&error.to_string()),
             Err(error) => return Err(error.into()),
         }
         Ok(false)
@@ -178,13 +178,13 @@ impl<'a> Attached<'a> {
             Event::Frame(frame) => self.frame(&frame),
             Event::Unknown(text) if self.context.out.is_json() => line(&clean_json(&text)),
             Event::Unknown(_) => {}
-            Event::Lost { reason, attempt, pause } => {
+            Event::Disconnected { reason, attempt, pause } => {
                 self.notice(&format!(
                     "connection lost: {reason}; attempt {attempt} to come back in {} s",
                     pause.as_secs()
                 ));
             }
-            Event::Back => self.notice("connected again"),
+            Event::Reconnected => self.notice("connected again"),
         }
         Ok(())
     }

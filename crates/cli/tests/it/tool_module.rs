@@ -34,7 +34,8 @@ fn world() -> World {
     let made = post(&server, "/proliferate/sessions", &key, &session);
     let session = made["sessionId"].as_str().unwrap().to_owned();
     let token = machine.run(&["token", "sandbox", "--session", &session]).out.trim().to_owned();
-    let tool = Tool::of_gateway("save_service_commands", "Saves.", &json!({"properties": {"commands": {}}}));
+    let tool =
+        Tool::gateway_tool("save_service_commands", "Saves.", &json!({"properties": {"commands": {}}}));
     std::fs::write(machine.file("tool.mjs"), tool.source.as_bytes()).unwrap();
     World { machine, server, key, session, token }
 }

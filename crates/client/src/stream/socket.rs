@@ -1,5 +1,5 @@
-//! One connection. The handshake is an ordinary request, so that a refusal has its status and text, and proxies and TLS
-//! are those of every other call.
+//! One WebSocket connection. The handshake is an ordinary HTTP request, so that errors have a status and a
+//! message, and proxies and TLS work as for every other call.
 
 use std::time::Duration;
 
@@ -12,24 +12,23 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use url::Url;
 
-use crate::client::{send, shown};
+use crate::client::{display_origin, send};
 use crate::error::{Error, cause};
 
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(30);
-/// A whole conversation comes in one frame.
-const LARGEST: usize = 256 * 1024 * 1024;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Large, because a complete conversation is sent in one frame.
+const MAX_MESSAGE_SIZE: usize = 256 * 1024 * 1024;
 
 pub(super) type Socket = WebSocketStream<Upgraded>;
 
 pub(super) async fn open(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
-    let at = shown(&url);
+    let at = display_origin(&url);
     let silent = || Error::Unreachable { url: at.clone(), cause: "no answer to the handshake".to_owned() };
-    timeout(HANDSHAKE, shake(http, url)).await.map_err(|_| silent())?
+    timeout(HANDSHAKE_TIMEOUT, handshake(http, url)).await.map_err(|_| silent())?
 }
 
-async fn shake(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
-    let (at, key) = (shown(&url), generate_key());
+async fn handshake(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
+    let (at, key) = (display_origin(&url), generate_key());
     let request = http
         .get(url)
         .header(CONNECTION, "Upgrade")
@@ -42,18 +41,26 @@ async fn shake(http: &reqwest::Client, url: Url) -> Result<Socket, Error> {
     }
     let accepted = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
     if accepted.is_none_or(|accepted| accepted.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes()) {
-        return Err(Error::Garbled { url: at, problem: "it did not accept the WebSocket's key".to_owned() });
+        return Err(Error::UnexpectedResponse {
+            url: at,
+            problem: "the handshake response has the wrong Sec-WebSocket-Accept header".to_owned(),
+        });
     }
     let broken = |error: reqwest::Error| Error::Unreachable { url: at, cause: cause(&error) };
     let upgraded = answer.upgrade().await.map_err(broken)?;
-    let config = WebSocketConfig::default().max_message_size(Some(LARGEST)).max_frame_size(Some(LARGEST));
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE_SIZE))
+        .max_frame_size(Some(MAX_MESSAGE_SIZE));
     Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(config)).await)
 }
 
 async fn refusal(answer: Response, url: String) -> Error {
     let status = answer.status();
     if status.is_success() {
-        return Error::Garbled { url, problem: "it answers a WebSocket's handshake with a page".to_owned() };
+        return Error::UnexpectedResponse {
+            url,
+            problem: "it answered the WebSocket handshake with an ordinary page".to_owned(),
+        };
     }
-    Error::refused(status.as_u16(), &answer.text().await.unwrap_or_default())
+    Error::from_response(status.as_u16(), &answer.text().await.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Calls as the gateway sees them, and its refusals as a caller sees them.
+//! Requests as the gateway receives them, and errors as the caller sees them.
 
 use client::{Client, Error};
 use proto::http::{PostMessage, SessionQuery};
@@ -6,14 +6,14 @@ use proto::socket::MessageSource;
 use proto::{ErrorCode, SessionStatus};
 use serde_json::{Value, json};
 
-use crate::stage::{Act, Gateway, session};
+use crate::script::{Behavior, Gateway, session};
 
-fn answer(body: Value) -> Act {
-    Act::Break(vec![body])
+fn answer(body: Value) -> Behavior {
+    Behavior::Break(vec![body])
 }
 
 #[tokio::test]
-async fn every_call_goes_where_it_belongs_with_its_token() {
+async fn every_call_has_the_right_path_token_and_body() {
     let ok = || answer(json!({"ok": true}));
     let queued = answer(json!({"ok": true, "messageId": "msg_1"}));
     let gateway = Gateway::start(vec![queued, ok(), ok(), ok(), ok(), ok(), ok()]).await;
@@ -41,22 +41,22 @@ async fn every_call_goes_where_it_belongs_with_its_token() {
         at("POST", "/stop Bearer secret-token - "),
         at("DELETE", " Bearer secret-token - "),
     ];
-    assert_eq!(gateway.asked(), expected);
+    assert_eq!(gateway.requests(), expected);
 }
 
 #[tokio::test]
-async fn older_messages_are_asked_for_by_the_one_after_them() {
+async fn older_messages_are_requested_by_the_id_after_them() {
     let page = || answer(json!({"messages": [], "earlier": 3}));
     let gateway = Gateway::start(vec![page(), page()]).await;
     assert_eq!(gateway.client.messages(session(), Some("msg_1")).await.unwrap().earlier, 3);
     gateway.client.messages(session(), None).await.unwrap();
-    let asked = gateway.asked();
-    assert!(asked[0].contains("/messages?before=msg_1 "), "{asked:?}");
-    assert!(asked[1].contains("/messages ") || asked[1].contains("/messages? "), "{asked:?}");
+    let requests = gateway.requests();
+    assert!(requests[0].contains("/messages?before=msg_1 "), "{requests:?}");
+    assert!(requests[1].contains("/messages ") || requests[1].contains("/messages? "), "{requests:?}");
 }
 
 #[tokio::test]
-async fn a_list_is_asked_for_with_what_was_chosen_and_nothing_else() {
+async fn a_list_request_contains_only_the_given_filters() {
     let gateway = Gateway::start(vec![answer(json!({"sessions": [], "next": "there"}))]).await;
     let query = SessionQuery {
         status: Some(SessionStatus::Running),
@@ -66,35 +66,39 @@ async fn a_list_is_asked_for_with_what_was_chosen_and_nothing_else() {
     };
     let page = gateway.client.list(&query).await.unwrap();
     assert_eq!((page.sessions.len(), page.next.as_deref()), (0, Some("there")));
-    let asked = gateway.asked().remove(0);
-    let query = asked.split_once('?').unwrap().1.split(' ').next().unwrap().to_owned();
+    let requests = gateway.requests().remove(0);
+    let query = requests.split_once('?').unwrap().1.split(' ').next().unwrap().to_owned();
     let mut pairs: Vec<_> = query.split('&').collect();
     pairs.sort_unstable();
     assert_eq!(pairs, ["after=a+b%26c", "limit=7", "status=running"]);
 }
 
 #[tokio::test]
-async fn refusals_have_their_status_code_and_words() {
+async fn errors_have_status_code_and_message() {
     let gateway = Gateway::start(vec![
-        Act::Refuse(401, json!({"error": "Invalid token", "code": "unauthorized"})),
-        Act::Refuse(502, json!("<html>Bad\u{1b}[2J Gateway</html>")),
+        Behavior::Refuse(401, json!({"error": "Invalid token", "code": "unauthorized"})),
+        Behavior::Refuse(502, json!("<html>Bad\u{1b}[2J Gateway</html>")),
         answer(json!({"hello": "I am another program"})),
     ])
     .await;
-    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else { panic!("accepted") };
+    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else {
+        panic!("the call succeeded")
+    };
     assert_eq!((status, code, message.as_str()), (401, Some(ErrorCode::Unauthorized), "Invalid token"));
-    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else { panic!("accepted") };
+    let Err(Error::Refused { status, code, message }) = gateway.client.me().await else {
+        panic!("the call succeeded")
+    };
     assert!(status == 502 && code.is_none() && message.contains("Bad"), "{message}");
     assert!(!message.contains('\u{1b}'));
     let garbled = gateway.client.me().await;
-    assert!(matches!(garbled, Err(Error::Garbled { .. })), "{garbled:?}");
+    assert!(matches!(garbled, Err(Error::UnexpectedResponse { .. })), "{garbled:?}");
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_plainly_and_the_token_is_shown_nowhere() {
+async fn an_unreachable_gateway_is_reported_without_the_token() {
     let client = Client::new("http://127.0.0.1:1".parse().unwrap(), &"secret-token".into()).unwrap();
     let error = client.me().await.unwrap_err();
-    assert!(error.may_pass() && error.to_string().contains("127.0.0.1:1"), "{error}");
+    assert!(error.is_transient() && error.to_string().contains("127.0.0.1:1"), "{error}");
     assert!(!format!("{client:?} {error:?}").contains("secret-token"));
     let impossible = Client::new("http://127.0.0.1:1".parse().unwrap(), &"two\nlines".into());
     assert!(matches!(impossible, Err(Error::BadToken)));

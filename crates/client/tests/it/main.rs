@@ -1,8 +1,8 @@
-//! The client against a gateway of few words, which does what a real one does on its worst day.
+//! The client against a scripted gateway that misbehaves in various ways.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
-#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::unwrap_used, reason = "a failed precondition must fail the test")]
+#![expect(clippy::panic, reason = "test helpers may panic like tests")]
 
 mod calls;
-mod stage;
+mod script;
 mod streams;

@@ -47,7 +47,7 @@ pub(super) async fn ready(app: AppState) -> Response {
         ),
     ];
     checks.extend(app.gate.checks().map(|(name, result)| check(name, "the gate", &result)));
-    let readiness = Readiness::of(checks);
+    let readiness = Readiness::from_checks(checks);
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness)).into_response()
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::HeaderName;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
-use opencode::api::{ApiError, Client, Place as AgentPlace};
+use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
 use opencode::files::{Instructions, Tool};
 use proto::{ModelId, SessionType};
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
@@ -350,7 +350,7 @@ impl Launch {
 /// The platform's tools for an agent of this kind of session.
 fn tools_of(kind: SessionType) -> Vec<Tool> {
     sources::offered(kind)
-        .map(|tool| Tool::of_gateway(tool.name, tool.description, &(tool.schema)()))
+        .map(|tool| Tool::gateway_tool(tool.name, tool.description, &(tool.schema)()))
         .collect()
 }
 

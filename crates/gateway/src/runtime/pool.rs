@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use egress::{Mode, Rules};
-use opencode::api::{Client, Place as AgentPlace};
+use opencode::api::{Client, Endpoint as AgentPlace};
 use opencode::files::Instructions;
 use proto::ModelId;
 use sandbox::{Provider, SandboxId};

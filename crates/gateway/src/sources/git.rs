@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
-use policy::{KnownTool, ModeKey, Policy, Risk};
+use policy::{ToolFacts, ModeKey, Policy, Risk};
 use proto::OrgId;
 use serde_json::Value;
 
@@ -41,12 +41,12 @@ fn operation(name: &str) -> Option<Operation> {
 }
 
 /// What policy has to know about a tool of this source.
-pub(super) fn known(name: &str) -> Option<KnownTool> {
+pub(super) fn known(name: &str) -> Option<ToolFacts> {
     if name == CREATE_PULL_REQUEST {
-        return Some(KnownTool { risk: Risk::Write, writes: None, mode_key: None });
+        return Some(ToolFacts { risk: Risk::Write, writes: None, mode_key: None });
     }
     let tool = PushTool(operation(name)?);
-    Some(KnownTool { risk: tool.risk(), writes: None, mode_key: tool.mode_key() })
+    Some(ToolFacts { risk: tool.risk(), writes: None, mode_key: tool.mode_key() })
 }
 
 struct PushTool(Operation);

@@ -202,7 +202,7 @@ fn output(text: &str, redactor: &Redactor) -> Output {
         return Output { text: redactor.text(text), data: None };
     };
     let mut data = JsonObject::new();
-    data.insert("response".to_owned(), redactor.stored(&value, LARGEST));
+    data.insert("response".to_owned(), redactor.redact_and_truncate(&value, LARGEST));
     Output { text: String::new(), data: Some(data) }
 }
 

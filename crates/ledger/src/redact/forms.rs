@@ -1,16 +1,18 @@
-//! The spellings of a secret that are looked for; percent-encoding has too many and is undone instead.
+//! The encodings of a secret that are searched for. Percent-encoding has too many variants, so texts are
+//! decoded instead.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// Shorter secrets, and shorter spellings of them, occur by chance.
+/// Shorter secrets, and shorter encodings of them, match ordinary text by chance.
 const MIN_BYTES: usize = 4;
-/// A line of a longer secret counts as one when it is this long: `-----` and the like do not.
+/// Lines of a multi-line secret are secrets of their own from this length on, which excludes `-----` and the
+/// like.
 const MIN_LINE: usize = 16;
 
-pub(super) fn of(secret: &str) -> Vec<String> {
+pub(super) fn encodings(secret: &str) -> Vec<String> {
     let whole = [secret, secret.trim()];
-    // A key in lines is printed in lines.
+    // A multi-line key is often printed line by line.
     let lines =
         secret.lines().map(str::trim).filter(|line| line.len() >= MIN_LINE && !line.starts_with("-----"));
     let texts = whole.into_iter().chain(lines).filter(|text| text.len() >= MIN_BYTES);
@@ -18,18 +20,18 @@ pub(super) fn of(secret: &str) -> Vec<String> {
 }
 
 fn spellings(text: &str) -> Vec<String> {
-    let escaped = in_json(text);
+    let escaped = json_escape(text);
     let mut all =
-        vec![text.to_owned(), in_json(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
+        vec![text.to_owned(), json_escape(&escaped), escaped, hex::encode(text), text.replace(' ', "+")];
     for before in 0..3 {
-        all.push(middle(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
-        all.push(middle(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));
+        all.push(stable_characters(&STANDARD_NO_PAD.encode(padded(text, before)), text.len(), before));
+        all.push(stable_characters(&URL_SAFE_NO_PAD.encode(padded(text, before)), text.len(), before));
     }
     all
 }
 
-/// The text as it stands between the quotes of a JSON string.
-fn in_json(text: &str) -> String {
+/// Escapes the text as in a JSON string, without the quotes.
+fn json_escape(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&quoted).to_owned()
 }
@@ -38,9 +40,9 @@ fn padded(text: &str, before: usize) -> Vec<u8> {
     [&[0; 2][..before], text.as_bytes()].concat()
 }
 
-/// The letters of base64 that depend on the secret alone, when `before` bytes stand in front of it in its group of
-/// three: those at the ends are mixed with what is around it.
-fn middle(encoded: &str, length: usize, before: usize) -> String {
+/// Extracts the base64 characters that depend on the secret alone when `before` bytes precede it within its
+/// group of three. The characters at both ends also encode neighbouring bytes.
+fn stable_characters(encoded: &str, length: usize, before: usize) -> String {
     let first = (before * 8).div_ceil(6);
     let last = (before + length) * 8 / 6;
     encoded.get(first..last).unwrap_or(encoded).to_owned()

@@ -1,12 +1,13 @@
-//! Secrets in plain text that give themselves away: `password=…`, `Authorization: Bearer …`, `https://user:pass@…`,
-//! and our own credentials, which we keep only as hashes and could not look up.
+//! Finds secrets in plain text by their context: `password=…`, `Authorization: Bearer …`,
+//! `https://user:pass@…`. Also finds our own credentials by their prefix, because we store only hashes of
+//! them and cannot look them up.
 
 use super::REDACTED;
-use super::keys::{counts_tokens, is_telling_key};
+use super::keys::{is_sensitive_key, is_token_count};
 
-/// The beginnings of our own credentials; what follows is long.
-const OURS: [&str; 5] = ["plk_", "pls_", "plt_", "pll_", "plc_"];
-const OURS_MIN: usize = 16;
+/// Prefixes of our own credentials.
+const OWN_PREFIXES: [&str; 5] = ["plk_", "pls_", "plt_", "pll_", "plc_"];
+const OWN_MIN_LENGTH: usize = 16;
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 
 pub(super) fn redact(text: &str) -> String {
@@ -15,7 +16,7 @@ pub(super) fn redact(text: &str) -> String {
     while let Some(first) = rest.chars().next() {
         let word = leading(rest, is_word);
         if word.is_empty() {
-            if let Some(after) = user_info(&mut out, rest) {
+            if let Some(after) = redact_user_info(&mut out, rest) {
                 rest = after;
             } else {
                 out.push(first);
@@ -24,22 +25,22 @@ pub(super) fn redact(text: &str) -> String {
             continue;
         }
         rest = &rest[word.len()..];
-        if is_ours(word) {
+        if is_own_credential(word) {
             out.push_str(REDACTED);
             continue;
         }
         out.push_str(word);
         if SCHEMES[..2].iter().any(|scheme| word.eq_ignore_ascii_case(scheme)) {
-            rest = credential(&mut out, rest);
-        } else if is_telling_key(word) {
-            rest = assigned(&mut out, word, rest);
+            rest = redact_credential(&mut out, rest);
+        } else if is_sensitive_key(word) {
+            rest = redact_assignment(&mut out, word, rest);
         }
     }
     out
 }
 
-/// `://user:password@host`: the password goes.
-fn user_info<'a>(out: &mut String, text: &'a str) -> Option<&'a str> {
+/// Redacts the password of `://user:password@host`.
+fn redact_user_info<'a>(out: &mut String, text: &'a str) -> Option<&'a str> {
     let inside = text.strip_prefix("://")?;
     let authority = leading(inside, |c| !c.is_whitespace() && !matches!(c, '/' | '"' | '\'' | '<' | '>'));
     let (info, _) = authority.rsplit_once('@')?;
@@ -51,28 +52,28 @@ fn user_info<'a>(out: &mut String, text: &'a str) -> Option<&'a str> {
     Some(&inside[info.len()..])
 }
 
-/// `= value` or `: value` after a telling key; anything else is prose and stays.
-fn assigned<'a>(out: &mut String, key: &str, text: &'a str) -> &'a str {
+/// Redacts the value in `key=value` or `key: value` after a sensitive key; leaves other text alone.
+fn redact_assignment<'a>(out: &mut String, key: &str, text: &'a str) -> &'a str {
     let between = leading(text, |c| matches!(c, '"' | '\'' | '\\' | ' ' | '=' | ':' | '>'));
     if !between.contains(['=', ':']) {
         return text;
     }
     let rest = &text[between.len()..];
     let value = leading(rest, is_value);
-    if value.is_empty() || value == REDACTED || (counts_tokens(key) && value.parse::<f64>().is_ok()) {
+    if value.is_empty() || value == REDACTED || (is_token_count(key) && value.parse::<f64>().is_ok()) {
         return text;
     }
     out.push_str(between);
     if SCHEMES.iter().any(|scheme| value.eq_ignore_ascii_case(scheme)) {
         out.push_str(value);
-        return credential(out, &rest[value.len()..]);
+        return redact_credential(out, &rest[value.len()..]);
     }
     out.push_str(REDACTED);
     &rest[value.len()..]
 }
 
-/// What follows the name of an authorization scheme.
-fn credential<'a>(out: &mut String, text: &'a str) -> &'a str {
+/// Redacts the credential after the name of an authorization scheme.
+fn redact_credential<'a>(out: &mut String, text: &'a str) -> &'a str {
     let rest = text.trim_start_matches(' ');
     let value = leading(rest, is_value);
     if rest.len() == text.len() || value.len() < 8 || value == REDACTED {
@@ -83,8 +84,10 @@ fn credential<'a>(out: &mut String, text: &'a str) -> &'a str {
     &rest[value.len()..]
 }
 
-fn is_ours(word: &str) -> bool {
-    OURS.iter().any(|prefix| word.strip_prefix(prefix).is_some_and(|rest| rest.len() >= OURS_MIN))
+fn is_own_credential(word: &str) -> bool {
+    OWN_PREFIXES
+        .iter()
+        .any(|prefix| word.strip_prefix(prefix).is_some_and(|rest| rest.len() >= OWN_MIN_LENGTH))
 }
 
 fn is_word(c: char) -> bool {
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gives_itself_away_goes() {
+    fn redacts_credentials_recognizable_by_context() {
         for (text, expected) in [
             ("Authorization: Bearer abcdefgh.x-y", "Authorization: Bearer [REDACTED]"),
             ("sent bearer abcdefghij and", "sent bearer [REDACTED] and"),
@@ -120,7 +123,7 @@ mod tests {
             ("ünï password: ß", "ünï password: [REDACTED]"),
         ] {
             assert_eq!(redact(text), expected, "{text}");
-            assert_eq!(redact(expected), expected, "a second time changes nothing");
+            assert_eq!(redact(expected), expected, "redaction must be idempotent");
         }
     }
 }

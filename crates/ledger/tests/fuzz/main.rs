@@ -1,10 +1,11 @@
-//! Ten seconds of mutated input for all that strangers can send, and planted bugs that the fuzzer must find.
+//! Fuzzes everything that untrusted callers can send, for a few seconds per target, and checks that the
+//! fuzzer finds planted bugs.
 
 mod targets;
 
 use std::time::Duration;
 
-use ledger::{REDACTED, Redactor, is_telling_key, truncate};
+use ledger::{REDACTED, Redactor, is_sensitive_key, truncate};
 use serde_json::Value;
 use targets::{JSON, REDACT, SECRETS, VERIFY, json_with, redact_with, verify_with};
 use testkit::fuzz::{Target, finds, holds};
@@ -12,30 +13,30 @@ use testkit::fuzz::{Target, finds, holds};
 const TIME: Duration = Duration::from_secs(4);
 
 #[test]
-fn the_json_reader_keeps_its_promises() {
+fn json_parser_upholds_its_invariants() {
     holds(JSON, TIME);
 }
 
 #[test]
-fn the_redactor_keeps_its_promises() {
+fn redactor_upholds_its_invariants() {
     holds(REDACT, TIME);
 }
 
 #[test]
-fn the_verifier_keeps_its_promises() {
+fn verifier_upholds_its_invariants() {
     holds(VERIFY, TIME);
 }
 
-/// Reads as `serde_json` does, which keeps the last of two equal keys and rounds integers.
+/// Parses like `serde_json`, which keeps the last of two equal keys and rounds integers.
 #[test]
-fn a_lenient_reader_is_found() {
+fn fuzzer_finds_a_lenient_parser() {
     let lenient = |input: &[u8], _: &_| json_with(|input| Ok(serde_json::from_slice(input)?), input);
     finds(Target { run: &lenient, ..JSON }, "was");
 }
 
-/// Looks for the plain spelling only.
+/// A planted bug: the redactor searches for the literal secret only.
 #[test]
-fn a_redactor_of_plain_text_is_found() {
+fn fuzzer_finds_a_redactor_of_literal_secrets_only() {
     let plain = |input: &[u8], _: &_| {
         let hide = |text: &str| {
             SECRETS.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "[REDACTED]"))
@@ -46,12 +47,12 @@ fn a_redactor_of_plain_text_is_found() {
     finds(Target { run: &plain, ..REDACT }, "a secret is");
 }
 
-/// Redacts what stands under a key and not the key.
+/// A planted bug: redacts values but not keys.
 fn values_only(redactor: &Redactor, value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
             let redact = |(key, value): (&String, &Value)| {
-                let hidden = is_telling_key(key);
+                let hidden = is_sensitive_key(key);
                 (key.clone(), if hidden { REDACTED.into() } else { values_only(redactor, value) })
             };
             entries.iter().map(redact).collect()
@@ -62,7 +63,7 @@ fn values_only(redactor: &Redactor, value: &Value) -> Value {
 }
 
 #[test]
-fn a_redactor_that_forgets_keys_is_found() {
+fn fuzzer_finds_a_redactor_that_skips_keys() {
     let forgets = |input: &[u8], _: &_| {
         let redactor = Redactor::new(SECRETS).unwrap();
         let stored = |value: &Value| truncate(values_only(&redactor, value), 400);
@@ -71,11 +72,11 @@ fn a_redactor_that_forgets_keys_is_found() {
     finds(Target { run: &forgets, ..REDACT }, "a secret is");
 }
 
-/// Forgives carriage returns.
+/// A planted bug: the verifier ignores carriage returns.
 #[test]
-fn a_forgiving_verifier_is_found() {
+fn fuzzer_finds_a_lenient_verifier() {
     let forgiving = |input: &[u8], _: &_| {
         verify_with(|line| line.iter().copied().filter(|byte| *byte != b'\r').collect(), input)
     };
-    finds(Target { run: &forgiving, ..VERIFY }, "accepted another");
+    finds(Target { run: &forgiving, ..VERIFY }, "accepted a different");
 }

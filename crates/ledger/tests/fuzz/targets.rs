@@ -1,11 +1,12 @@
-//! What strangers can send to this crate, and the promises that hold whatever they send.
+//! What untrusted callers can send to this crate, and the invariants that hold for any input.
 
 use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use ledger::{
-    Checkpoint, REDACTED, Redactor, StrictError, Verifier, canonical, check, is_telling_key, parse, truncate,
+    Checkpoint, REDACTED, Redactor, StrictError, Verifier, canonical, check, is_sensitive_key, parse,
+    truncate,
 };
 use serde_json::Value;
 use testkit::fuzz::{Shape, Target, decode, encode, kept};
@@ -64,14 +65,14 @@ pub(crate) const JSON: Target<'_> = Target {
     ),
 };
 
-/// Any reader with the signature of [`parse`]; the test plants bugs here.
+/// Checks any parser with the signature of [`parse`]; the tests plant bugs here.
 pub(crate) fn json_with(
     read: fn(&[u8]) -> Result<Value, StrictError>,
     input: &[u8],
 ) -> Result<String, String> {
     let read = read(input);
     if read.is_ok() != check(input).is_ok() && check(input).is_ok() {
-        return Err("it refused what is right".to_owned());
+        return Err("the parser rejected valid input".to_owned());
     }
     let value = match read {
         Err(StrictError::Invalid(error)) => {
@@ -90,7 +91,7 @@ pub(crate) fn json_with(
     let text = canonical(&value).map_err(|error| error.to_string())?;
     match parse(text.as_bytes()) {
         Ok(again) if canonical(&again).as_ref() == Ok(&text) => Ok(shape(&value, 3)),
-        other => Err(format!("the canonical text means something else: {other:?}")),
+        other => Err(format!("the canonical text parses to another value: {other:?}")),
     }
 }
 
@@ -145,7 +146,7 @@ pub(crate) const REDACT: Target<'_> = Target {
     run: &|input, _| {
         static REDACTOR: LazyLock<Option<Redactor>> = LazyLock::new(|| Redactor::new(SECRETS).ok());
         let redactor = REDACTOR.as_ref().ok_or("there is no redactor")?;
-        redact_with(|text| redactor.text(text), |value| redactor.stored(value, 400), input)
+        redact_with(|text| redactor.text(text), |value| redactor.redact_and_truncate(value, 400), input)
     },
     corpus: corpus!("redact"),
     write: encode,
@@ -191,7 +192,7 @@ pub(crate) const REDACT: Target<'_> = Target {
     ),
 };
 
-/// Any redactor; the test plants bugs here.
+/// Checks any redactor; the tests plant bugs here.
 pub(crate) fn redact_with(
     text: impl Fn(&str) -> String,
     stored: impl Fn(&Value) -> Value,
@@ -205,7 +206,7 @@ pub(crate) fn redact_with(
         let after = stored(&value);
         let text = after.to_string();
         if truncate(after.clone(), 400) != after {
-            return Err("the result is too large".to_owned());
+            return Err("the truncated result is too large".to_owned());
         }
         strings_hold_no_secret(&after)?;
         found = format!("{found} {} {}", text.matches(REDACTED).count().min(4), shape(&after, 2));
@@ -213,7 +214,8 @@ pub(crate) fn redact_with(
     Ok(found)
 }
 
-/// The second opinion decodes; it does not know which spellings the redactor looks for.
+/// An independent check that decodes the text, so that it does not depend on which encodings the redactor
+/// knows.
 fn no_secret_in(text: &str) -> Result<(), String> {
     let lower = text.to_lowercase();
     for secret in SECRETS.map(str::to_lowercase) {
@@ -224,16 +226,16 @@ fn no_secret_in(text: &str) -> Result<(), String> {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/';
     for run in text.split(|c| !is_base64(c)) {
         for start in 0..4.min(run.len()) {
-            let whole = &run[start..start + (run.len() - start) / 4 * 4];
-            let decoded = STANDARD_NO_PAD.decode(whole).unwrap_or_default();
+            let aligned = &run[start..start + (run.len() - start) / 4 * 4];
+            let decoded = STANDARD_NO_PAD.decode(aligned).unwrap_or_default();
             if String::from_utf8_lossy(&decoded).contains(SECRETS[0]) {
                 return Err(format!("a secret is in base64 in {text:?}"));
             }
         }
     }
     let decoded = percent_encoding::percent_decode_str(text).decode_utf8_lossy();
-    let open = decoded.contains(SECRETS[0]);
-    if open { Err(format!("a secret is percent-encoded in {text:?}")) } else { Ok(()) }
+    let leaked = decoded.contains(SECRETS[0]);
+    if leaked { Err(format!("a secret is percent-encoded in {text:?}")) } else { Ok(()) }
 }
 
 fn strings_hold_no_secret(value: &Value) -> Result<(), String> {
@@ -242,9 +244,9 @@ fn strings_hold_no_secret(value: &Value) -> Result<(), String> {
         Value::Array(items) => items.iter().try_for_each(strings_hold_no_secret),
         Value::Object(object) => object.iter().try_for_each(|(key, value)| {
             no_secret_in(key)?;
-            let open = value.as_str().is_some_and(|text| text != REDACTED);
-            if is_telling_key(key) && open {
-                return Err(format!("what stands under {key:?} is open"));
+            let leaked = value.as_str().is_some_and(|text| text != REDACTED);
+            if is_sensitive_key(key) && leaked {
+                return Err(format!("the value of {key:?} is not redacted"));
             }
             strings_hold_no_secret(value)
         }),
@@ -289,7 +291,7 @@ pub(crate) const VERIFY: Target<'_> = Target {
     ),
 };
 
-/// The ledger of the corpus: whatever agrees with its checkpoint is exactly it. `prepare` is where bugs are planted.
+/// Only the exact ledger of the corpus may match its checkpoint. `prepare` is where the tests plant bugs.
 pub(crate) fn verify_with(prepare: fn(&[u8]) -> Vec<u8>, input: &[u8]) -> Result<String, String> {
     let original = decode(include_str!("../../corpus/verify/a-whole.txt"));
     let checkpoint =
@@ -300,12 +302,16 @@ pub(crate) fn verify_with(prepare: fn(&[u8]) -> Vec<u8>, input: &[u8]) -> Result
     if let Err(fault) = pushed.and_then(|()| verifier.finish()) {
         let elsewhere = fault.first_bad_record().is_some_and(|first| first > lines.len() as u64);
         let shape = fault.to_string().chars().filter(|c| !c.is_ascii_hexdigit()).collect();
-        return if elsewhere { Err("it blames a record that is not there".to_owned()) } else { Ok(shape) };
+        return if elsewhere {
+            Err("the fault names a record that does not exist".to_owned())
+        } else {
+            Ok(shape)
+        };
     }
     let ends = |bytes: &[u8]| bytes.strip_suffix(b"\n").unwrap_or(bytes).to_vec();
     if ends(input) == ends(&original) {
-        Ok("whole".to_owned())
+        Ok("intact".to_owned())
     } else {
-        Err("it accepted another ledger".to_owned())
+        Err("the verifier accepted a different ledger".to_owned())
     }
 }

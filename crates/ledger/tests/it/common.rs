@@ -1,4 +1,4 @@
-//! Ledgers to verify: several chains, every kind of event.
+//! Sample ledgers with several chains and every kind of event.
 
 use ledger::{
     ActionType, Actor, ActorType, ArtifactRef, Authz, Chain, Checkpoint, Decision, Entry, Event, Head,
@@ -62,7 +62,7 @@ fn artifact(number: u64) -> ArtifactRef {
     }
 }
 
-/// A ledger as the gateway grows it.
+/// A ledger that grows as in the gateway.
 #[derive(Default)]
 pub(crate) struct Ledger {
     heads: [Option<Head>; 3],
@@ -71,7 +71,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn of(count: u64) -> Self {
+    pub(crate) fn with_records(count: u64) -> Self {
         let mut ledger = Self::default();
         (0..count).for_each(|number| ledger.append(&event(number)));
         ledger

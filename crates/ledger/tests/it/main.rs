@@ -1,5 +1,5 @@
-//! The ledger from outside: what an auditor sees, and what an attacker tries.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
+//! The ledger's public API: what an auditor sees, and what an attacker tries.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed precondition must fail the test")]
 
 mod common;
 mod records;

@@ -1,12 +1,12 @@
-//! Records are canonical, bound to their place, and refuse what the contract does not know.
+//! Records are canonical, bound to their position, and reject anything outside the contract.
 
 use ledger::{AppendError, Chain, Entry, Event, Lineage, MAX_LINE, Text, canonical, parse};
 
 use crate::common::{Ledger, event, key};
 
 #[test]
-fn what_is_stored_is_canonical_json() {
-    let ledger = Ledger::of(40);
+fn records_are_canonical_json() {
+    let ledger = Ledger::with_records(40);
     for (number, entry) in (0..).zip(&ledger.entries) {
         assert_eq!(canonical(&parse(entry.record.as_bytes()).unwrap()).unwrap(), entry.record);
         let line = entry.to_line();
@@ -16,7 +16,7 @@ fn what_is_stored_is_canonical_json() {
 }
 
 #[test]
-fn the_hash_depends_on_chain_place_and_content() {
+fn the_hash_covers_chain_position_and_content() {
     let (a, b) = (Chain::new("a").unwrap(), Chain::new("b").unwrap());
     let first = Entry::append(&a, None, 5, &event(1)).unwrap();
     let others = [
@@ -32,15 +32,14 @@ fn the_hash_depends_on_chain_place_and_content() {
 }
 
 #[test]
-fn a_ledger_that_cannot_count_on_takes_nothing() {
+fn appending_past_the_last_position_fails() {
     let chain = Chain::new("a").unwrap();
     assert!(Entry::append(&chain, None, (1 << 53) - 1, &event(1)).is_ok());
     assert!(Entry::append(&chain, None, 1 << 53, &event(1)).is_err());
 }
 
-/// Whatever is written must be short enough to be verified.
 #[test]
-fn what_a_verifier_would_not_read_is_not_written() {
+fn records_too_large_to_verify_are_not_written() {
     let chain = Chain::new("a".repeat(64)).unwrap();
     let mut event = event(4);
     let mut artifact = event.output_artifacts.as_slice()[0].clone();
@@ -65,7 +64,7 @@ fn what_a_verifier_would_not_read_is_not_written() {
 }
 
 #[test]
-fn an_event_has_no_room_for_what_the_contract_does_not_know() {
+fn unknown_fields_and_invalid_values_are_rejected() {
     let text = serde_json::to_string(&event(1)).unwrap();
     for wrong in [
         text.replacen('{', r#"{"payload":"text","#, 1),
@@ -81,11 +80,11 @@ fn an_event_has_no_room_for_what_the_contract_does_not_know() {
     assert!(Text::<8, 120>::new("x".repeat(121)).is_err());
 }
 
-/// An export of today must verify for ever: whoever changes these bytes changes what is already stored and signed.
+/// Exports must stay verifiable for ever: changing these bytes invalidates what is already stored and signed.
 #[test]
 fn the_format_has_not_changed() {
-    let ledger = Ledger::of(4);
-    let kept = include_str!("../fixtures/export.jsonl");
-    assert_eq!(ledger.lines().join(&b'\n'), kept.trim_end().as_bytes());
+    let ledger = Ledger::with_records(4);
+    let fixture = include_str!("../fixtures/export.jsonl");
+    assert_eq!(ledger.lines().join(&b'\n'), fixture.trim_end().as_bytes());
     assert_eq!(ledger.checkpoint(&key(1)).to_string(), include_str!("../fixtures/checkpoint.txt"));
 }

@@ -1,7 +1,8 @@
-//! What verification says of an untouched ledger, and what it cannot know.
+//! What verification reports for an intact ledger, and what it cannot prove.
 
 use ledger::{
-    Checkpoint, Fault, LostKey, PublicKey, RecordProblem, Report, Restore, SigningKey, Unproven, Verifier,
+    Checkpoint, Fault, LostKey, PublicKey, RecordProblem, Report, Restore, SigningKey, UnprovenClaim,
+    Verifier,
 };
 
 use crate::common::{Ledger, key};
@@ -17,12 +18,12 @@ fn verify(
 }
 
 #[test]
-fn an_untouched_ledger_is_proven_whole() {
-    let ledger = Ledger::of(50);
+fn an_intact_ledger_verifies_completely() {
+    let ledger = Ledger::with_records(50);
     let checkpoints = vec![
         ledger.checkpoint(&key(1)),
-        Ledger::of(20).checkpoint(&key(1)),
-        Ledger::of(0).checkpoint(&key(1)),
+        Ledger::with_records(20).checkpoint(&key(1)),
+        Ledger::with_records(0).checkpoint(&key(1)),
     ];
     let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
     let expected = Report {
@@ -37,26 +38,27 @@ fn an_untouched_ledger_is_proven_whole() {
 }
 
 #[test]
-fn it_says_what_it_cannot_know() {
-    let ledger = Ledger::of(10);
+fn the_report_lists_what_is_unproven() {
+    let ledger = Ledger::with_records(10);
     let alone = verify(&ledger.lines(), Vec::new(), None).unwrap();
-    assert_eq!(alone.unproven, [Unproven::Completeness, Unproven::Signer]);
-    let older = verify(&ledger.lines(), vec![Ledger::of(7).checkpoint(&key(1))], Some(&key(1))).unwrap();
-    assert_eq!(older.unproven, [Unproven::Tail { from: 7 }]);
+    assert_eq!(alone.unproven, [UnprovenClaim::Completeness, UnprovenClaim::Signer]);
+    let older =
+        verify(&ledger.lines(), vec![Ledger::with_records(7).checkpoint(&key(1))], Some(&key(1))).unwrap();
+    assert_eq!(older.unproven, [UnprovenClaim::Tail { from: 7 }]);
     let unsigned = verify(&ledger.lines(), vec![ledger.checkpoint(&key(9))], None).unwrap();
-    assert_eq!(unsigned.unproven, [Unproven::Signer]);
+    assert_eq!(unsigned.unproven, [UnprovenClaim::Signer]);
 }
 
 #[test]
-fn a_stranger_cannot_sign() {
-    let ledger = Ledger::of(10);
+fn a_checkpoint_signed_by_an_unknown_key_is_rejected() {
+    let ledger = Ledger::with_records(10);
     let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&key(2))], Some(&key(1)));
     assert_eq!(fault, Err(Fault::Signature { checkpoint: 10 }));
 }
 
-/// Ten records, a change of the key at position 10, ten more.
-fn with_changed_key() -> (Ledger, Checkpoint, Checkpoint) {
-    let mut ledger = Ledger::of(10);
+/// Ten records, a key change at position 10, and ten more records.
+fn ledger_with_key_change() -> (Ledger, Checkpoint, Checkpoint) {
+    let mut ledger = Ledger::with_records(10);
     let before = ledger.checkpoint(&key(1));
     ledger.change_key(&key(1), &key(2));
     for number in 11..20 {
@@ -67,8 +69,8 @@ fn with_changed_key() -> (Ledger, Checkpoint, Checkpoint) {
 }
 
 #[test]
-fn trust_goes_over_from_key_to_key_in_both_directions() {
-    let (ledger, before, after) = with_changed_key();
+fn key_changes_carry_trust_in_both_directions() {
+    let (ledger, before, after) = ledger_with_key_change();
     for known in [1, 2] {
         let report = verify(&ledger.lines(), vec![before.clone(), after.clone()], Some(&key(known))).unwrap();
         assert_eq!(report.unproven, []);
@@ -77,28 +79,28 @@ fn trust_goes_over_from_key_to_key_in_both_directions() {
 }
 
 #[test]
-fn a_retired_key_signs_nothing_new_and_a_new_key_nothing_old() {
-    let (ledger, _, _) = with_changed_key();
+fn a_key_signs_only_while_it_is_in_force() {
+    let (ledger, _, _) = ledger_with_key_change();
     let leaked = ledger.checkpoint(&key(1));
     assert_eq!(
         verify(&ledger.lines(), vec![leaked], Some(&key(1))),
         Err(Fault::Signature { checkpoint: 20 })
     );
-    let early = Ledger::of(10).checkpoint(&key(2));
+    let early = Ledger::with_records(10).checkpoint(&key(2));
     assert_eq!(verify(&ledger.lines(), vec![early], Some(&key(1))), Err(Fault::Signature { checkpoint: 10 }));
 }
 
 #[test]
 fn a_key_change_that_the_old_key_did_not_sign_is_a_fault() {
-    let (mut ledger, _, _) = with_changed_key();
+    let (mut ledger, _, _) = ledger_with_key_change();
     // Key 1 is no longer in force.
     ledger.change_key(&key(1), &key(3));
     let Err(Fault::Record { position: 20, problem: RecordProblem::KeyChange, .. }) =
         verify(&ledger.lines(), Vec::new(), None)
     else {
-        panic!("it was accepted");
+        panic!("the key change was accepted");
     };
-    let mut ledger = Ledger::of(3);
+    let mut ledger = Ledger::with_records(3);
     let (name, operation) = ledger::KeyChange::TARGET;
     ledger.append_key_change("no signatures", name, operation);
     assert_eq!(verify(&ledger.lines(), Vec::new(), None).unwrap_err().first_bad_record(), Some(3));
@@ -106,15 +108,15 @@ fn a_key_change_that_the_old_key_did_not_sign_is_a_fault() {
 
 #[test]
 fn a_checkpoint_of_another_ledger_is_refused() {
-    let ledger = Ledger::of(5);
+    let ledger = Ledger::with_records(5);
     let other = SigningKey::from_seed("another/ledger", &[1; 32]).unwrap();
     let fault = verify(&ledger.lines(), vec![ledger.checkpoint(&other)], Some(&key(1)));
     assert_eq!(fault, Err(Fault::Signature { checkpoint: 5 }));
 }
 
-/// Ten records of a backup, a restore from thirty that this key signs, and ten more.
-fn restored(signer: &SigningKey) -> Ledger {
-    let mut ledger = Ledger::of(10);
+/// Ten records of a backup, a restore from thirty records that `signer` signed, and nine more records.
+fn ledger_with_restore(signer: &SigningKey) -> Ledger {
+    let mut ledger = Ledger::with_records(10);
     let notes = Restore::sign(signer, 10, &ledger.tree.root(), 30);
     let (name, operation) = Restore::TARGET;
     ledger.append_key_change(&notes, name, operation);
@@ -124,8 +126,8 @@ fn restored(signer: &SigningKey) -> Ledger {
 
 #[test]
 fn a_signed_restore_explains_checkpoints_of_what_it_rolled_back() {
-    let ledger = restored(&key(1));
-    let old = |size| Ledger::of(size).checkpoint(&key(1));
+    let ledger = ledger_with_restore(&key(1));
+    let old = |size| Ledger::with_records(size).checkpoint(&key(1));
     let checkpoints = vec![old(5), old(15), old(30), ledger.checkpoint(&key(1))];
     let report = verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap();
     assert_eq!((report.checkpoints, report.unproven.len()), (2, 0), "{report:?}");
@@ -136,56 +138,56 @@ fn a_signed_restore_explains_checkpoints_of_what_it_rolled_back() {
 }
 
 #[test]
-fn a_restore_explains_nothing_else() {
-    let old = |size| Ledger::of(size).checkpoint(&key(1));
-    let forged = restored(&key(9));
+fn a_restore_explains_no_other_mismatch() {
+    let old = |size| Ledger::with_records(size).checkpoint(&key(1));
+    let forged = ledger_with_restore(&key(9));
     let refused =
         |ledger: &Ledger, checkpoints| verify(&ledger.lines(), checkpoints, Some(&key(1))).unwrap_err();
     assert_eq!(
         refused(&forged, vec![old(15)]),
         Fault::Rewritten { from: 0, to: 15 },
-        "another key signed it"
+        "a restore signed by another key explains nothing"
     );
     assert_eq!(refused(&forged, vec![old(30)]), Fault::Truncated { records: 20, checkpoint: 30 });
-    let ledger = restored(&key(1));
+    let ledger = ledger_with_restore(&key(1));
     assert_eq!(
         refused(&ledger, vec![old(31)]),
         Fault::Truncated { records: 20, checkpoint: 31 },
-        "it is newer"
+        "the checkpoint is newer than the restore"
     );
-    let other = Ledger::of(10).checkpoint(&key(1)).to_string().replacen("10", "9", 1);
+    let other = Ledger::with_records(10).checkpoint(&key(1)).to_string().replacen("10", "9", 1);
     let other = Checkpoint::parse_all(&other).unwrap();
     assert_eq!(
         refused(&ledger, other),
         Fault::Rewritten { from: 0, to: 9 },
-        "it is of the backup's own records"
+        "the checkpoint covers records of the backup"
     );
-    // What was signed after the restore is not of before it.
-    let mut rewritten = restored(&key(1));
+    // A checkpoint signed after the restore cannot have been rolled back by it.
+    let mut rewritten = ledger_with_restore(&key(1));
     rewritten.append(&crate::common::event(999));
     let checkpoints = vec![old(30), ledger.checkpoint(&key(1)), old(20)];
     assert!(matches!(refused(&rewritten, checkpoints), Fault::Rewritten { to: 20, .. }));
-    let mut copied = Ledger::of(11);
-    let notes = Restore::sign(&key(1), 10, &Ledger::of(10).tree.root(), 30);
+    let mut copied = Ledger::with_records(11);
+    let notes = Restore::sign(&key(1), 10, &Ledger::with_records(10).tree.root(), 30);
     let (name, operation) = Restore::TARGET;
     copied.append_key_change(&notes, name, operation);
     assert_eq!(
         refused(&copied, vec![old(30)]),
         Fault::Truncated { records: 12, checkpoint: 30 },
-        "its place is another"
+        "the restore statement is at another position"
     );
 }
 
 #[test]
-fn a_lost_key_breaks_the_line_and_each_key_proves_its_own() {
-    let mut ledger = Ledger::of(10);
+fn after_a_lost_key_each_key_proves_only_its_own_checkpoints() {
+    let mut ledger = Ledger::with_records(10);
     let before = ledger.checkpoint(&key(1));
     let (name, operation) = LostKey::TARGET;
     ledger.append_key_change(&key(2).public().to_string(), name, operation);
     let after = ledger.checkpoint(&key(2));
     for known in [1, 2] {
         let report = verify(&ledger.lines(), vec![before.clone(), after.clone()], Some(&key(known))).unwrap();
-        assert_eq!(report.unproven, [Unproven::LostKey { record: 10 }]);
+        assert_eq!(report.unproven, [UnprovenClaim::LostKey { record: 10 }]);
     }
     let forged = vec![before, ledger.checkpoint(&key(3))];
     let fault = verify(&ledger.lines(), forged, Some(&key(2)));

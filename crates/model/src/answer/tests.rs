@@ -1,9 +1,9 @@
-//! What the model answers: the order of events, the choice of steps, faults, and hostile input.
+//! The model's answers: event order, choice of steps, faults, and hostile input.
 
 use serde_json::Value;
 
 use super::*;
-use crate::script::CLOSING;
+use crate::script::CLOSING_TEXT;
 
 fn model(script: &str) -> Model {
     Model::new(Script::parse(script).unwrap())
@@ -59,7 +59,7 @@ text = "saw {tool_result}"
 "#;
 
 #[test]
-fn a_stream_has_the_events_of_the_real_api_in_its_order() {
+fn a_stream_has_the_event_order_of_the_real_api() {
     let reply = ask(&model(TOOL_TURN), &prompt("Go!", true));
     assert_eq!(reply.status, 200);
     assert!(reply.headers.contains(&("content-type", "text/event-stream; charset=utf-8".to_owned())));
@@ -83,7 +83,7 @@ fn a_stream_has_the_events_of_the_real_api_in_its_order() {
 }
 
 #[test]
-fn streamed_and_whole_answers_say_the_same() {
+fn streamed_and_complete_answers_are_equal() {
     let model = model(TOOL_TURN);
     let whole = body(&ask(&model, &prompt("go", false)));
     let mut built: Vec<Value> = Vec::new();
@@ -111,7 +111,7 @@ fn streamed_and_whole_answers_say_the_same() {
 }
 
 #[test]
-fn steps_follow_the_assistants_turns_and_end_with_the_last_one_without_a_tool() {
+fn steps_follow_the_assistant_messages() {
     let model = model(TOOL_TURN);
     let mut request = prompt("go", false);
     let first = body(&ask(&model, &request));
@@ -135,15 +135,15 @@ fn steps_follow_the_assistants_turns_and_end_with_the_last_one_without_a_tool() 
 }
 
 #[test]
-fn a_rule_that_only_calls_tools_still_ends() {
+fn a_rule_with_only_tool_calls_ends_the_turn() {
     let model = model("[[rule]]\n[[rule.step]]\ntool = [{ name = \"bash\" }]");
     let mut request = prompt("x", false);
     request["messages"].as_array_mut().unwrap().push(json!({ "role": "assistant", "content": "…" }));
-    assert_eq!(body(&ask(&model, &request))["content"], json!([{ "type": "text", "text": CLOSING }]));
+    assert_eq!(body(&ask(&model, &request))["content"], json!([{ "type": "text", "text": CLOSING_TEXT }]));
 }
 
 #[test]
-fn the_first_rule_that_fits_is_used_and_a_spaced_phrase_is_a_whole_word() {
+fn the_first_matching_rule_is_used_and_spaces_match_whole_words() {
     let model = model(
         "[[rule]]\nwhen = \" ls \"\n[[rule.step]]\ntext = \"word\"\n[[rule]]\nwhen = [\"x\", \"FALSE\"]\n[[rule.step]]\ntext = \"part\"",
     );
@@ -159,7 +159,7 @@ fn the_first_rule_that_fits_is_used_and_a_spaced_phrase_is_a_whole_word() {
 }
 
 #[test]
-fn errors_are_shown_as_often_as_asked_and_for_each_conversation() {
+fn errors_are_counted_per_conversation() {
     let script = "[[rule]]\n[[rule.step]]\ntext = \"ok\"\n\
         error = { status = 429, message = \"slow down\", retry_after_ms = 1500, times = 2 }";
     let model = model(script);
@@ -194,7 +194,7 @@ fn each_error_status_has_its_name() {
 }
 
 #[test]
-fn a_dropped_stream_ends_after_the_asked_events_and_a_retry_is_whole() {
+fn a_dropped_stream_can_be_retried() {
     let model = model("[[rule]]\n[[rule.step]]\ntext = \"some words\"\ndrop_after = 2\ndrop_times = 1");
     let cut = ask(&model, &prompt("a", true));
     assert_eq!(kinds(&events(&cut)), ["message_start", "content_block_start"]);
@@ -205,7 +205,7 @@ fn a_dropped_stream_ends_after_the_asked_events_and_a_retry_is_whole() {
 }
 
 #[test]
-fn the_other_routes_answer_too() {
+fn other_routes_are_served() {
     let model = Model::new(Script::built_in());
     let models = body(&send(&model, "GET", "/v1/models?limit=1000", b""));
     assert_eq!(models["data"][0]["id"], MODELS[0]);
@@ -254,7 +254,7 @@ fn hostile_bodies_get_an_error_and_no_panic() {
     }
 }
 
-/// Plays a prompt to the end of its turn and gives the names of the tools called and the last words.
+/// Plays a prompt to the end of its turn; returns the names of the called tools and the final text.
 fn play(model: &Model, words: &str) -> (Vec<String>, String) {
     let mut request = prompt(words, false);
     let mut called = Vec::new();

@@ -1,4 +1,4 @@
-//! Scripts that must be refused with words that help, and none that may panic.
+//! Invalid scripts are rejected with helpful messages, and no script causes a panic.
 
 use proptest::prelude::*;
 
@@ -9,18 +9,18 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn broken_scripts_are_refused_with_the_place_and_the_remedy() {
+fn invalid_scripts_are_rejected_with_location_and_advice() {
     let step = |line: &str| format!("[[rule]]\nwhen = \"a\"\n[[rule.step]]\ntext = \"b\"\n{line}\n");
     let table = [
         (String::new(), "the script has no rule"),
         ("[[rule]".to_owned(), "line 1"),
         ("rule = 3".to_owned(), "line 1"),
         ("[[rule]]\nname = \"x\"".to_owned(), "unknown field `name`"),
-        ("\n[[rule]]\nwhen = \"a\"".to_owned(), "line 2, rule 1: it has nothing to answer"),
+        ("\n[[rule]]\nwhen = \"a\"".to_owned(), "line 2, rule 1: it has no steps"),
         ("[[rule]]\nwhen = 3".to_owned(), "expected a phrase or a list of phrases"),
         ("[[rule]]\nwhen = []\n[[rule.step]]\ntext=\"x\"".to_owned(), "rule 1: an empty phrase"),
         ("[[rule]]\nsystem = \"\"\n[[rule.step]]\ntext=\"x\"".to_owned(), "rule 1: an empty phrase"),
-        ("[[rule]]\n[[rule.step]]".to_owned(), "rule 1, step 1: it says nothing"),
+        ("[[rule]]\n[[rule.step]]".to_owned(), "rule 1, step 1: it has no content"),
         (step("thinking = \" \""), "rule 1, step 1: its `text` or `thinking` is empty"),
         (step("chunk = 0"), "rule 1, step 1: `chunk` is 0"),
         (step("chunk = -1"), "line 5"),
@@ -34,7 +34,7 @@ fn broken_scripts_are_refused_with_the_place_and_the_remedy() {
         (step("tool = [{ name = \"bash\", args = {} }]"), "unknown field `args`"),
         (step("error = { status = 418, message = \"x\", times = 1 }"), "error status 418"),
         (step("error = { status = 429, message = \"x\", times = 0 }"), "happens 0 times"),
-        (step("error = { status = 429, message = \"x\" }"), "its words are never said"),
+        (step("error = { status = 429, message = \"x\" }"), "its content is never sent"),
         (step("error = { status = 429 }"), "missing field `message`"),
         (format!("{}{}", step(""), step("chunk = 0")), "line 6, rule 2, step 1"),
         (
@@ -42,18 +42,18 @@ fn broken_scripts_are_refused_with_the_place_and_the_remedy() {
             "rule 2: it is never reached",
         ),
         (step(&format!("thinking = \"{}\"", "x".repeat(MAX_TEXT + 1))), "make it shorter"),
-        ("#".repeat(MAX_SCRIPT + 1), "cut it in two"),
+        ("#".repeat(MAX_SCRIPT + 1), "split it"),
         (format!("rule = {}", "[".repeat(100_000)), "line 1"),
     ];
     for (text, expected) in table {
         let shown: String = text.chars().take(200).collect();
-        let said = refusal(&text);
-        assert!(said.contains(expected), "{shown}\n---\n{said}\n--- should contain: {expected}");
+        let message = refusal(&text);
+        assert!(message.contains(expected), "{shown}\n---\n{message}\n--- should contain: {expected}");
     }
 }
 
 #[test]
-fn a_full_script_is_understood() {
+fn a_script_with_all_features_parses() {
     let script = Script::parse(
         "[[rule]]\nwhen = [\"A\", \"b\"]\nsystem = \"S\"\n[[rule.step]]\ndelay_ms = 7\ndelta_delay_ms = 8\nchunk = 9\n\
          stop_reason = \"max_tokens\"\ndrop_after = 1\ndrop_times = 2\nthinking = \"t\"\ntext = \"x\"\n\
@@ -72,13 +72,13 @@ fn a_full_script_is_understood() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_parser_panic(text in any::<String>()) {
+    fn arbitrary_text_never_panics_the_parser(text in any::<String>()) {
         let _ = Script::parse(&text);
     }
 
-    /// Cut and bent versions of a real script reach far deeper than random text does.
+    /// Damaged versions of a real script reach much deeper than random text.
     #[test]
-    fn no_damage_to_a_real_script_makes_the_parser_panic(at in 0usize..4_000, remove in 0usize..40, put in ".{0,6}") {
+    fn damaged_scripts_never_panic_the_parser(at in 0usize..4_000, remove in 0usize..40, put in ".{0,6}") {
         let letters: Vec<char> = include_str!("../default.toml").chars().collect();
         let at = at.min(letters.len());
         let end = (at + remove).min(letters.len());

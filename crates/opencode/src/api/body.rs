@@ -1,25 +1,25 @@
-//! The body of an answer that goes on for ever, cut out of the bytes of its connection as they come.
+//! Decodes the body of a response that never ends, as its bytes arrive.
 //!
-//! `hyper` would do it too, with 26 KiB for each connection and a second look at the task for each piece: a thousand live
-//! sessions listen to as many of these, mostly to silence, and people wait for every piece.
+//! `hyper` could do this too, but needs 26 KiB per connection and wakes the task twice per chunk. A thousand
+//! live sessions have as many of these connections, mostly idle, and users wait for every chunk.
 
 use std::cmp::min;
 
-/// Hexadecimal digits of the size of a chunk. More is no size.
+/// Maximum number of hexadecimal digits in a chunk size.
 const MAX_DIGITS: u32 = 15;
-/// What may stand beside the size.
+/// Maximum length of a chunk extension.
 const MAX_EXTENSION: u32 = 1024;
 
-/// How its end is known, and where in it we are.
+/// How the end of the body is determined, and the current position in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Chunked(Chunk),
-    /// So much is still to come.
+    /// With `Content-Length`: the number of bytes left.
     Counted(u64),
     UntilClosed,
 }
 
-/// A place among chunks.
+/// The position within the chunked encoding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
     Size {
@@ -36,39 +36,40 @@ pub(super) enum Chunk {
     Data {
         left: u64,
     },
-    /// The line end behind the data.
+    /// The carriage return after the data.
     Return,
     ReturnLineFeed,
-    Over,
+    End,
 }
 
-/// These bytes are no body.
+/// The bytes are not a valid body.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoBody;
+pub(super) struct InvalidBody;
 
 impl Body {
     pub(super) const fn chunked() -> Self {
         Self::Chunked(Chunk::NEXT)
     }
 
-    /// Whether nothing can follow.
+    /// Whether the body has ended.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self, Self::Chunked(Chunk::Over) | Self::Counted(0))
+        matches!(self, Self::Chunked(Chunk::End) | Self::Counted(0))
     }
 
-    /// Whether the connection may close here.
+    /// Whether the connection may be closed at this point.
     pub(super) fn may_close(&self) -> bool {
         self.is_over() || *self == Self::UntilClosed
     }
 
-    /// Hands on the data in these bytes, which follow those of the last call. What follows its end is nothing.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut data: impl FnMut(&[u8])) -> Result<(), NoBody> {
+    /// Passes the data in these bytes to `data`; the bytes must follow those of the previous call. Ignores
+    /// bytes after the end.
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut data: impl FnMut(&[u8])) -> Result<(), InvalidBody> {
         while !bytes.is_empty() && !self.is_over() {
             let left = match self {
                 Self::UntilClosed => None,
                 Self::Counted(left) | Self::Chunked(Chunk::Data { left }) => Some(left),
                 Self::Chunked(chunk) => {
-                    *chunk = chunk.after(bytes[0])?;
+                    *chunk = chunk.advance(bytes[0])?;
                     bytes = &bytes[1..];
                     continue;
                 }
@@ -91,14 +92,14 @@ impl Body {
 impl Chunk {
     const NEXT: Self = Self::Size { size: 0, digits: 0 };
 
-    /// The place after a byte that is no data.
-    fn after(&self, byte: u8) -> Result<Self, NoBody> {
+    /// The position after a byte that is not data.
+    fn advance(&self, byte: u8) -> Result<Self, InvalidBody> {
         match (self, byte) {
             (Self::Size { size, digits }, byte) if byte.is_ascii_hexdigit() && *digits < MAX_DIGITS => {
-                let digit = char::from(byte).to_digit(16).ok_or(NoBody)?;
+                let digit = char::from(byte).to_digit(16).ok_or(InvalidBody)?;
                 Ok(Self::Size { size: (size << 4) | u64::from(digit), digits: digits + 1 })
             }
-            (Self::Size { digits: 0, .. }, _) => Err(NoBody),
+            (Self::Size { digits: 0, .. }, _) => Err(InvalidBody),
             (Self::Size { size, .. }, b';' | b' ' | b'\t') => {
                 Ok(Self::Extension { size: *size, left: MAX_EXTENSION })
             }
@@ -108,11 +109,11 @@ impl Chunk {
             (Self::Extension { size, left: left @ 1.. }, byte) if byte != b'\n' => {
                 Ok(Self::Extension { size: *size, left: left - 1 })
             }
-            (Self::LineFeed { size: 0 }, b'\n') => Ok(Self::Over),
+            (Self::LineFeed { size: 0 }, b'\n') => Ok(Self::End),
             (Self::LineFeed { size }, b'\n') => Ok(Self::Data { left: *size }),
             (Self::Return, b'\r') => Ok(Self::ReturnLineFeed),
             (Self::ReturnLineFeed, b'\n') => Ok(Self::NEXT),
-            _ => Err(NoBody),
+            _ => Err(InvalidBody),
         }
     }
 }
@@ -123,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// The data in these pieces, and how it ended.
-    fn read(mut body: Body, pieces: &[&[u8]]) -> Result<(Vec<u8>, bool), NoBody> {
+    /// The data in these pieces, and whether the connection may be closed after them.
+    fn read(mut body: Body, pieces: &[&[u8]]) -> Result<(Vec<u8>, bool), InvalidBody> {
         let mut all = Vec::new();
         for piece in pieces {
             body.read(piece, |data| all.extend_from_slice(data))?;
@@ -134,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_are_joined_wherever_they_are_cut(
+        fn chunks_are_decoded_wherever_they_are_split(
             chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..70), 0..8),
             extension in "|;[a-z=]{0,9}",
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_an_error_and_costs_nothing() {
+    fn malformed_chunks_are_rejected() {
         let endless_size = "0".repeat(16);
         let endless_extension = format!("1;{}", "x".repeat(2000));
         for sent in [
@@ -172,13 +173,13 @@ mod tests {
             &endless_size,
             &endless_extension,
         ] {
-            assert_eq!(read(Body::chunked(), &[sent.as_bytes()]), Err(NoBody), "{sent:.20}");
+            assert_eq!(read(Body::chunked(), &[sent.as_bytes()]), Err(InvalidBody), "{sent:.20}");
         }
         assert_eq!(read(Body::chunked(), &[b"fffffffffffffff\r\nabc"]), Ok((b"abc".to_vec(), false)));
     }
 
     #[test]
-    fn the_other_bodies_end_after_their_length_or_with_the_connection() {
+    fn bodies_end_after_their_length_or_with_the_connection() {
         assert_eq!(read(Body::Counted(3), &[b"a", b"bcd"]), Ok((b"abc".to_vec(), true)));
         assert_eq!(read(Body::Counted(3), &[b"ab"]), Ok((b"ab".to_vec(), false)));
         assert_eq!(read(Body::UntilClosed, &[b"a", b"b"]), Ok((b"ab".to_vec(), true)));

@@ -1,10 +1,10 @@
-//! Why the agent could not be asked, in words that hold nothing of what it said.
+//! Errors of requests to the agent. They never contain anything that the agent sent.
 
 use std::io;
 
 use crate::sse::SseError;
 
-/// The text in most of them is what was asked.
+/// Most variants contain the operation that was requested, as a verb phrase.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     #[error("the agent cannot be reached: {0}")]
@@ -13,26 +13,26 @@ pub enum ApiError {
     TimedOut(&'static str),
     #[error("the connection to the agent broke (asked to {0})")]
     Broken(&'static str),
-    /// `name` is the agent's name for the error, where it has one.
+    /// `name` is the agent's name for the error, or empty.
     #[error("the agent refused to {what}: {status} {name}")]
     Refused { what: &'static str, status: u16, name: String },
     #[error("the agent's answer is too long (asked to {0})")]
     TooLong(&'static str),
-    /// The gateway's share of memory for this agent is used up.
+    /// The memory budget for this agent is used up.
     #[error("there is no memory for the agent's answer (asked to {0})")]
     NoMemory(&'static str),
-    #[error("the agent's answer makes no sense (asked to {0})")]
+    #[error("the agent's answer is malformed (asked to {0})")]
     Malformed(&'static str),
-    /// Nothing came on the stream of events, not even a heartbeat: subscribe again.
-    #[error("the agent has fallen silent")]
+    /// No data on the event stream, not even a heartbeat: subscribe again.
+    #[error("the agent sent nothing for too long, not even a heartbeat")]
     Silent,
-    /// Only this event is lost; the stream goes on.
+    /// Only this event is lost; the stream continues.
     #[error(transparent)]
     Event(#[from] SseError),
-    #[error("this id cannot be one of the agent's")]
+    #[error("not a valid id of the agent")]
     BadId,
-    #[error("the agent's host, path or header has a character that cannot be in one")]
-    BadPlace,
+    #[error("the agent's host, path or header contains an invalid character")]
+    BadEndpoint,
     #[error(
         "a prompt needs a part id for its text and each image, images as data URIs, and a model with its provider"
     )]

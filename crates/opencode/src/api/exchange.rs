@@ -1,4 +1,4 @@
-//! One request and its reply over a byte stream of their own.
+//! One request and its response over a byte stream of their own.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::driven::Driven;
-use super::{Allow, ApiError, Dial, Place};
+use super::connection::Connection;
+use super::{AllowBytes, ApiError, Dial, Endpoint};
 
 /// The first request for a project loads it, which takes seconds on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_mins(1);
-const DIAL_PATIENCE: Duration = Duration::from_secs(10);
-/// What is read of an answer that says no.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of bytes read of an error response.
 const MAX_REFUSAL: usize = 64 * 1024;
 pub(super) const MAX_HEAD: usize = 64 * 1024;
 pub(super) const MAX_HEADERS: usize = 64;
 const MAX_ID: usize = 128;
 const MAX_CURSOR: usize = 512;
 
-/// A whole answer.
+/// A complete response.
 pub(super) struct Reply {
     what: &'static str,
     pub(super) body: Bytes,
-    /// Where the next older page begins.
+    /// The cursor of the next older page.
     pub(super) cursor: Option<String>,
 }
 
@@ -40,48 +40,48 @@ impl Reply {
     }
 }
 
-/// Ids go into paths, so they must not be able to change what a path means.
-pub(super) fn segment(id: &str) -> Result<&str, ApiError> {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(fine) { Ok(id) } else { Err(ApiError::BadId) }
+/// Checks an id that becomes part of a path: it must not be able to change the meaning of the path.
+pub(super) fn check_path_segment(id: &str) -> Result<&str, ApiError> {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(valid) { Ok(id) } else { Err(ApiError::BadId) }
 }
 
-/// How much of an answer is held.
+/// How much of a response may be held in memory.
 pub(super) struct Limit<'a, 'b> {
-    pub(super) most: usize,
-    pub(super) allow: &'a mut Allow<'b>,
+    pub(super) max: usize,
+    pub(super) allow: &'a mut AllowBytes<'b>,
 }
 
-/// Asks, and reads the whole answer.
-pub(super) async fn whole<D: Dial>(
+/// Sends a request and reads the complete response.
+pub(super) async fn request_complete<D: Dial>(
     dial: &D,
-    place: &Place,
+    endpoint: &Endpoint,
     what: &'static str,
     method: Method,
     path: &str,
     body: Option<Bytes>,
     limit: Limit<'_, '_>,
 ) -> Result<Reply, ApiError> {
-    let asking = async {
-        let (response, mut connection) = send(dial, what, request(place, method, path, body)?).await?;
+    let exchange = async {
+        let (response, mut connection) = send(dial, what, request(endpoint, method, path, body)?).await?;
         let status = response.status();
         if !status.is_success() {
-            let limit = Limit { most: MAX_REFUSAL, allow: &mut |_| true };
-            let body = connection.until(collect(what, response.into_body(), limit)).await;
-            return Err(refused(what, status, &body.unwrap_or_default()));
+            let limit = Limit { max: MAX_REFUSAL, allow: &mut |_| true };
+            let body = connection.drive_until(collect(what, response.into_body(), limit)).await;
+            return Err(refusal_error(what, status, &body.unwrap_or_default()));
         }
         let cursor = response.headers().get("x-next-cursor").and_then(|value| value.to_str().ok());
         let cursor = cursor.filter(|cursor| is_cursor(cursor)).map(str::to_owned);
-        let body = connection.until(collect(what, response.into_body(), limit)).await?;
+        let body = connection.drive_until(collect(what, response.into_body(), limit)).await?;
         Ok(Reply { what, body, cursor })
     };
-    timeout(PATIENCE, Box::pin(asking)).await.unwrap_or(Err(ApiError::TimedOut(what)))
+    timeout(REQUEST_TIMEOUT, Box::pin(exchange)).await.unwrap_or(Err(ApiError::TimedOut(what)))
 }
 
-/// A byte stream to the agent, if there is one soon.
-pub(super) async fn dialled<D: Dial>(dial: &D) -> Result<D::Stream, ApiError> {
-    let dialled = timeout(DIAL_PATIENCE, dial.dial()).await;
-    dialled
+/// Opens a byte stream to the agent, with a timeout.
+pub(super) async fn dial_stream<D: Dial>(dial: &D) -> Result<D::Stream, ApiError> {
+    let dial_stream = timeout(DIAL_TIMEOUT, dial.dial()).await;
+    dial_stream
         .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
         .map_err(|error| ApiError::Unreachable(error.kind()))
 }
@@ -90,42 +90,42 @@ async fn send<D: Dial>(
     dial: &D,
     what: &'static str,
     request: Request<Full<Bytes>>,
-) -> Result<(Response<Incoming>, Driven), ApiError> {
-    let stream = dialled(dial).await?;
+) -> Result<(Response<Incoming>, Connection), ApiError> {
+    let stream = dial_stream(dial).await?;
     let broken = |_| ApiError::Broken(what);
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let mut connection = Driven::new(async {
-        // Whoever reads the answer sees how the connection ends.
+    let mut connection = Connection::new(async {
+        // The reader of the response sees how the connection ended.
         let _ = connection.await;
     });
-    let response = connection.until(sender.send_request(request)).await.map_err(broken)?;
+    let response = connection.drive_until(sender.send_request(request)).await.map_err(broken)?;
     Ok((response, connection))
 }
 
 fn request(
-    place: &Place,
+    endpoint: &Endpoint,
     method: Method,
     path: &str,
     body: Option<Bytes>,
 ) -> Result<Request<Full<Bytes>>, ApiError> {
     let mut request = Request::builder()
         .method(method)
-        .uri(format!("{}{path}", place.prefix))
-        .header(HOST, &place.authority)
+        .uri(format!("{}{path}", endpoint.prefix))
+        .header(HOST, &endpoint.authority)
         .header(ACCEPT, "application/json");
-    if let Some((name, value)) = &place.header {
+    if let Some((name, value)) = &endpoint.header {
         request = request.header(name, value);
     }
     if body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
-    request.body(Full::new(body.unwrap_or_default())).map_err(|_| ApiError::BadPlace)
+    request.body(Full::new(body.unwrap_or_default())).map_err(|_| ApiError::BadEndpoint)
 }
 
 async fn collect(what: &'static str, body: Incoming, limit: Limit<'_, '_>) -> Result<Bytes, ApiError> {
-    let (mut body, mut bytes) = (Limited::new(body, limit.most), BytesMut::new());
+    let (mut body, mut bytes) = (Limited::new(body, limit.max), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             let too_long = error.is::<http_body_util::LengthLimitError>();
@@ -140,8 +140,8 @@ async fn collect(what: &'static str, body: Incoming, limit: Limit<'_, '_>) -> Re
     Ok(bytes.freeze())
 }
 
-/// Of what the agent says to a refusal only the name of the error is kept, if it looks like one.
-fn refused(what: &'static str, status: StatusCode, body: &[u8]) -> ApiError {
+/// Keeps only the name of the agent's error, and only if it looks like a name.
+fn refusal_error(what: &'static str, status: StatusCode, body: &[u8]) -> ApiError {
     #[derive(Deserialize)]
     struct Refusal {
         name: String,
@@ -153,6 +153,6 @@ fn refused(what: &'static str, status: StatusCode, body: &[u8]) -> ApiError {
 }
 
 fn is_cursor(cursor: &str) -> bool {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~%=+".contains(&byte);
-    !cursor.is_empty() && cursor.len() <= MAX_CURSOR && cursor.bytes().all(fine)
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~%=+".contains(&byte);
+    !cursor.is_empty() && cursor.len() <= MAX_CURSOR && cursor.bytes().all(valid)
 }

@@ -1,4 +1,4 @@
-//! The head of an answer, and how its body is to be read.
+//! The head of a response, and the decoding of its body.
 
 use std::io;
 
@@ -8,17 +8,17 @@ use super::ApiError;
 use super::body::Body;
 use super::exchange::{MAX_HEAD, MAX_HEADERS};
 
-/// What is read at once.
-const PIECE: usize = 4096;
+/// Maximum number of bytes read at once.
+const READ_SIZE: usize = 4096;
 
-/// What matters of an answer whose body goes on.
+/// The relevant parts of the head of a streaming response.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: u16,
-    pub(super) kind: Vec<u8>,
+    pub(super) content_type: Vec<u8>,
     pub(super) body: Body,
-    /// What has come of the body already.
-    pub(super) begun: Vec<u8>,
+    /// The part of the body that was read together with the head.
+    pub(super) body_start: Vec<u8>,
 }
 
 impl Head {
@@ -29,12 +29,12 @@ impl Head {
         let mut bytes = Vec::new();
         let mut searched = 0;
         loop {
-            // The end of a head is looked for once in each place, however small the pieces are.
-            if let Some(end) = end_of(&bytes, searched) {
+            // Each byte is searched only once, however small the pieces are.
+            if let Some(end) = find_head_end(&bytes, searched) {
                 return Self::parse(&bytes[..end], &bytes[end..]).ok_or(ApiError::Broken(what));
             }
             searched = bytes.len().saturating_sub(3);
-            let mut piece = [0; PIECE];
+            let mut piece = [0; READ_SIZE];
             let read: io::Result<usize> = stream.read(&mut piece).await;
             match read {
                 Ok(read @ 1..) if bytes.len() + read <= MAX_HEAD => bytes.extend_from_slice(&piece[..read]),
@@ -43,7 +43,7 @@ impl Head {
         }
     }
 
-    fn parse(head: &[u8], begun: &[u8]) -> Option<Self> {
+    fn parse(head: &[u8], body_start: &[u8]) -> Option<Self> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
         response.parse(head).ok()?;
@@ -60,13 +60,13 @@ impl Head {
             (None, Some(length)) => Body::Counted(str::from_utf8(length).ok()?.parse().ok()?),
             (None, None) => Body::UntilClosed,
         };
-        let kind = find("content-type").unwrap_or_default().to_vec();
-        Some(Self { status: response.code?, kind, body, begun: begun.to_vec() })
+        let content_type = find("content-type").unwrap_or_default().to_vec();
+        Some(Self { status: response.code?, content_type, body, body_start: body_start.to_vec() })
     }
 }
 
-/// Where the head ends, if it does: behind its first empty line.
-fn end_of(bytes: &[u8], from: usize) -> Option<usize> {
+/// The offset after the first empty line, which ends the head.
+fn find_head_end(bytes: &[u8], from: usize) -> Option<usize> {
     memchr::memchr_iter(b'\n', &bytes[from..]).map(|at| from + at).find_map(|at| match &bytes[at + 1..] {
         [b'\n', ..] => Some(at + 2),
         [b'\r', b'\n', ..] => Some(at + 3),

@@ -1,20 +1,20 @@
-//! A prompt as the agent takes it.
+//! A prompt in the format of the agent's API.
 
 use serde_json::{Value, json};
 
 use super::ApiError;
 use crate::ids::PromptIds;
 
-/// What to ask the agent.
+/// A prompt for the agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
-    /// Made once and kept with the prompt, with a part for the text and for each image.
+    /// Generated once and stored with the prompt; one part id for the text and one for each image.
     pub ids: &'a PromptIds,
-    /// With its provider, such as `anthropic/claude-opus-4-6`. It is sent each time, because the agent remembers
-    /// the last one even if there is no such model.
+    /// The model with its provider, such as `anthropic/claude-opus-4-6`. It is sent with every prompt,
+    /// because the agent remembers the last one, even if no such model exists.
     pub model: &'a str,
     pub text: &'a str,
-    /// Data URIs.
+    /// The images as data URIs.
     pub images: &'a [String],
 }
 

@@ -1,12 +1,13 @@
-//! The event that comes thousands of times a second, read without a parser where it has the form that agents write.
+//! A fast path for the event that arrives thousands of times per second: it is parsed by fixed prefixes if it
+//! has the usual form.
 //!
-//! Whatever is unusual about it, it is nothing here, and the parser reads it like every other event.
+//! Anything unusual yields `None`, and the general parser handles the event.
 
 use std::borrow::Cow;
 
 use super::{Body, Event};
 
-/// The next piece of a text: its keys in their order, no spaces between them, and nothing escaped.
+/// A text delta with its keys in the usual order, without spaces and without escapes.
 pub(super) fn read(text: &str) -> Option<Event<'_>> {
     let text = text.strip_prefix('{')?;
     let text = match text.strip_prefix(r#""id":""#) {
@@ -26,7 +27,7 @@ pub(super) fn read(text: &str) -> Option<Event<'_>> {
     (text == "}}").then_some(Event { session: Cow::Borrowed(session), body })
 }
 
-/// A string up to its end, and what follows it.
+/// Splits a string without escapes from the text after its closing quote.
 fn plain(text: &str) -> Option<(&str, &str)> {
     let special = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
     let end = text.bytes().position(special)?;
@@ -42,12 +43,12 @@ mod tests {
 
     const USUAL: &str = r#"{"id":"evt_1","type":"message.part.delta","properties":{"sessionID":"ses_1","messageID":"msg_1","partID":"prt_1","field":"text","delta":"Grüße, \u00e4"}}"#;
 
-    /// What makes a difference in JSON, and to us.
+    /// Characters and sequences that are significant in JSON or to this parser.
     const PIECES: [&str; 14] =
         ["\"", "\\", "{", "}", ",", ":", " ", "\n", "\u{1}", "ü", "a", "\"id\":\"x\",", "\\u00e4", "text"];
 
     #[test]
-    fn the_usual_form_needs_no_parser() {
+    fn the_usual_form_takes_the_fast_path() {
         let usual = USUAL.replace("\\u00e4", "ä");
         let anonymous = usual.replace(r#""id":"evt_1","#, "");
         for text in [&usual, &anonymous] {
@@ -56,15 +57,15 @@ mod tests {
             };
             assert_eq!([&*session, &*message, &*part, &*delta], ["ses_1", "msg_1", "prt_1", "Grüße, ä"]);
         }
-        assert!(read(USUAL).is_none(), "escapes are for the parser");
+        assert!(read(USUAL).is_none(), "escapes are left to the general parser");
     }
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Cut, put in or replaced anywhere: what is read here is what the parser reads.
+        /// Whatever is cut, inserted or replaced, this parser agrees with the general one.
         #[test]
-        fn what_is_read_here_is_what_the_parser_reads(
+        fn the_fast_path_agrees_with_the_parser(
             changes in prop::collection::vec((any::<prop::sample::Index>(), 0..3_usize, 0..PIECES.len()), 0..3),
         ) {
             let mut characters: Vec<String> = USUAL.replace("\\u00e4", "ä").chars().map(String::from).collect();
@@ -75,7 +76,7 @@ mod tests {
             }
             let text = characters.concat();
             if let Some(event) = read(&text) {
-                prop_assert_eq!(format!("{event:?}"), format!("{:?}", Event::of(serde_json::from_str(&text).unwrap()).unwrap()));
+                prop_assert_eq!(format!("{event:?}"), format!("{:?}", Event::from_envelope(serde_json::from_str(&text).unwrap()).unwrap()));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! A text field that may be missing, `null` or something else altogether: whoever reads it gets an empty text
-//! and not an error for the whole event.
+//! A text field that may be missing, `null` or of another type: it becomes an empty text instead of an error
+//! for the whole event.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Borrows the text if nothing in it is escaped.
+/// Borrows the text if it contains no escapes.
 pub(crate) fn text<'de: 'a, 'a, D: Deserializer<'de>>(input: D) -> Result<Cow<'a, str>, D::Error> {
     input.deserialize_any(Text)
 }

@@ -1,4 +1,4 @@
-//! A part of a message, as it is in events and in the history alike.
+//! A part of a message, in events and in the history.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,6 @@ use serde_json::value::RawValue;
 
 use super::lenient::text;
 
-/// One part.
 #[derive(Debug, Deserialize)]
 pub struct Part<'a> {
     #[serde(borrow, default, deserialize_with = "text")]
@@ -20,7 +19,7 @@ pub struct Part<'a> {
     pub kind: PartKind,
     #[serde(borrow, default, deserialize_with = "text")]
     pub text: Cow<'a, str>,
-    /// The agent's own note to its model, which people do not see.
+    /// A note from the agent to its model, which is not shown to people.
     #[serde(default)]
     pub ignored: bool,
     #[serde(default)]
@@ -46,7 +45,7 @@ pub enum PartKind {
     Other,
 }
 
-/// How far a tool call has come.
+/// The state of a tool call.
 #[derive(Debug, Default, Deserialize)]
 pub struct ToolState<'a> {
     #[serde(borrow, default, deserialize_with = "text")]
@@ -65,7 +64,7 @@ pub struct ToolState<'a> {
     pub time: Times,
 }
 
-/// Milliseconds since 1970.
+/// Timestamps in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Times {
     #[serde(default)]

@@ -1,6 +1,6 @@
-// What the agent's own shell must know to work where nobody sits at a keyboard: without it, a command that asks
-// a question or pages its output waits for ever.
-const quiet = {
+// Environment variables for non-interactive use of the agent's shell: without them, a command that asks a question
+// or pages its output would wait forever.
+const nonInteractive = {
   CI: "1",
   DEBIAN_FRONTEND: "noninteractive",
   GIT_EDITOR: "true",
@@ -11,9 +11,9 @@ const quiet = {
 
 export const Proliferate = async () => ({
   "shell.env": async (_input, output) => {
-    Object.assign(output.env, quiet);
+    Object.assign(output.env, nonInteractive);
   },
-  // What may be left out is known only to the tools themselves.
+  // OpenCode treats every argument as required; only the tools themselves know which ones are optional.
   "tool.definition": async ({ toolID }, output) => {
     const schema = globalThis.proliferateSchemas?.[toolID];
     if (schema) output.jsonSchema = schema;

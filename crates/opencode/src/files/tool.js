@@ -1,16 +1,16 @@
-// A tool whose work is done by the gateway: it asks, and asks again with the same id until it has an answer, so that
-// a connection that breaks in the middle is no second effect.
+// A tool that the gateway executes. It retries with the same id until it has an answer, so that a connection that
+// breaks does not cause a second effect.
 const NAME = "@NAME@";
 const DESCRIPTION = "@DESCRIPTION@";
 const SCHEMA = "@SCHEMA@";
 const ATTEMPTS = 6;
 const PAUSE_MS = 500;
-const PATIENCE_MS = 120000;
+const TIMEOUT_MS = 120000;
 
-// OpenCode takes every argument for a required one; our plugin puts this schema in its place.
+// OpenCode treats every argument as required; our plugin replaces its schema with this one.
 (globalThis.proliferateSchemas ??= {})[NAME] = SCHEMA;
 
-const whose = async () => {
+const readSession = async () => {
   const env = process.env;
   try {
     const { sessionId, token } = await Bun.file(env.PROLIFERATE_SESSION_FILE).json();
@@ -22,7 +22,7 @@ const whose = async () => {
 
 const ask = async (url, token, body) => {
   const headers = { "content-type": "application/json", authorization: "Bearer " + token };
-  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
   const answer = await fetch(url, { method: "POST", headers, body, signal });
   if (answer.status === 429 || answer.status >= 502) throw new Error("Gateway error " + answer.status);
   const text = await answer.text();
@@ -34,7 +34,7 @@ export default {
   description: DESCRIPTION,
   args: SCHEMA.properties,
   async execute(args, context) {
-    const { sessionId, token } = await whose();
+    const { sessionId, token } = await readSession();
     const gateway = process.env.PROLIFERATE_GATEWAY_URL;
     if (!gateway || !sessionId || !token) return NAME + " is not available: this agent has no gateway.";
     const url = gateway.replace(/\/+$/, "") + "/proliferate/" + sessionId + "/tools/" + NAME;

@@ -1,4 +1,4 @@
-//! Going on after something was missed: a broken stream, a killed gateway, a turn that ended without saying so.
+//! Recovery after missed events: a broken stream, a killed gateway, or a turn whose end was not reported.
 
 use proto::socket::{MessageRole, ServerMessage, WireStatus};
 
@@ -10,38 +10,38 @@ use crate::event::PartKind;
 use crate::history::{Entry, History, Message};
 
 impl Translator {
-    /// The translator that has said all this since the prompt was sent. Everything that it said in the turn must be
-    /// there, in order; other messages do not matter. Call [`Translator::reconcile`] next.
+    /// Rebuilds a translator from the messages that were emitted since the prompt. It needs all messages of
+    /// the turn, in order; others are ignored. Call [`Translator::reconcile`] next.
     pub fn resume<'a>(
         session: &str,
         prompt: &str,
-        said: impl IntoIterator<Item = &'a ServerMessage>,
+        emitted: impl IntoIterator<Item = &'a ServerMessage>,
     ) -> Self {
         let mut translator = Self::new(session);
         translator.begin(prompt);
-        for message in said {
+        for message in emitted {
             translator.recall(message);
         }
         translator.stream_lost();
         translator
     }
 
-    /// The stream of events is broken: subscribe again, then fetch the history and call [`Translator::reconcile`]
-    /// before the first event of the new stream is observed.
+    /// Call this when the event stream is broken. Then subscribe again, fetch the history and call
+    /// [`Translator::reconcile`] before the first event of the new stream.
     pub fn stream_lost(&mut self) {
         let parts = self.turn.iter_mut().flat_map(|turn| turn.parts.values_mut());
         for part in parts {
             if let Kind::Text(text) = &mut part.kind {
-                text.torn = true;
+                text.has_gap = true;
             }
         }
     }
 
-    /// Says what was missed of the turn that runs, and ends it if the agent is no longer at it. Only messages that can be
-    /// of the turn are parsed, and one at a time.
+    /// Emits what was missed of the active turn, and ends the turn if the agent is no longer working on it.
+    /// Only messages that may belong to the turn are parsed, one at a time.
     ///
-    /// A turn that nobody was seen working on is not ended, since it may be about to begin; whoever waits for it in
-    /// vain calls [`Translator::give_up`].
+    /// A turn on which the agent was never seen working is not ended, because it may be about to start. A
+    /// caller that waits for it in vain calls [`Translator::give_up`].
     pub fn reconcile(&mut self, history: &History, now: i64) -> Output {
         let mut out = Output::default();
         let Some(turn) = &self.turn else { return out };
@@ -61,7 +61,7 @@ impl Translator {
         let Some(turn) = &mut self.turn else { return out };
         turn.active |= busy;
         if turn.active && !busy {
-            say_why(turn, &mut out);
+            report_missing_end(turn, &mut out);
             self.end_turn(now, &mut out);
         }
         out
@@ -74,7 +74,7 @@ impl Translator {
             for part in entry.parts.iter().filter(|part| part.message == entry.info.id) {
                 self.part(part, "", true, now, out);
                 if let (PartKind::StepStart, Some(turn)) = (part.kind, &mut self.turn) {
-                    text::begin_anew(turn, &part.message, Some(&before), out);
+                    text::discard_before_retry(turn, &part.message, Some(&before), out);
                 }
                 before.push(&*part.id);
             }
@@ -82,18 +82,18 @@ impl Translator {
         self.message(&entry.info, now, out);
     }
 
-    /// Takes back into the state what was said, where it is not given to [`Translator::resume`] at once; then call
-    /// [`Translator::stream_lost`].
+    /// Restores state from an emitted message, as an alternative to passing all messages to
+    /// [`Translator::resume`]. Call [`Translator::stream_lost`] afterwards.
     pub fn recall(&mut self, message: &ServerMessage) {
         let Some(turn) = &mut self.turn else { return };
         match message {
             ServerMessage::Message(message) if message.role == MessageRole::Assistant => {
                 turn.active = true;
-                // There was room for it when it was said.
+                // The step limit was not reached when the message was emitted, so this cannot fail.
                 let _ = turn.add_step(&message.id);
             }
             ServerMessage::Token { message_id, part_id, token } => {
-                with_text(turn, message_id, part_id, |text| text.said.extend(token));
+                with_text(turn, message_id, part_id, |text| text.emitted.extend(token));
             }
             ServerMessage::TextPartComplete { message_id, part_id, .. } => {
                 with_text(turn, message_id, part_id, |text| text.ended = true);
@@ -114,7 +114,7 @@ impl Translator {
             }
             ServerMessage::MessageComplete { message_id } => self.finish_step(message_id),
             ServerMessage::MessageCancelled { message_id } => {
-                turn.judge(Verdict::CancelTold);
+                turn.judge(Verdict::CancelReported);
                 if let Some(id) = message_id {
                     self.finish_step(id);
                 }
@@ -143,10 +143,10 @@ fn with_text(turn: &mut Turn, message: &str, part: &str, change: impl FnOnce(&mu
     }
 }
 
-/// A turn that ends here without a word of the agent about it has failed.
-fn say_why(turn: &mut Turn, out: &mut Output) {
+/// A turn that ends here without the agent having reported an end has failed.
+fn report_missing_end(turn: &mut Turn, out: &mut Output) {
     let last_is_done = turn.steps.last().map(|step| step.done || step.end.is_some());
-    if turn.verdict > Verdict::Fine || last_is_done == Some(true) {
+    if turn.verdict > Verdict::Ok || last_is_done == Some(true) {
         return;
     }
     turn.judge(Verdict::Failed);

@@ -1,21 +1,21 @@
-//! The agent's words: pieces as they come, whole texts when they end, and nothing twice.
+//! The agent's text: deltas as they arrive, complete texts when they end, and nothing twice.
 
 use proto::socket::ServerMessage;
 
-use super::turn::{Kind, Parked, Text, Turn};
-use super::{Output, Translator, back_to_work, bound, cut, is_id};
+use super::turn::{Kind, PendingText, Text, Turn};
+use super::{Output, Translator, clear_retry_status, is_id, report_omission, truncate};
 use crate::event::Part;
 
-/// The longest token; what is longer is said in several.
+/// Maximum length of a token; longer pieces are split.
 const MAX_TOKEN: usize = 64 * 1024;
-/// The most of a whole text that is told at its end, after all of it was said in tokens.
+/// Maximum length of the complete text that is sent at the end of a part. The tokens are not limited by it.
 const MAX_TEXT: usize = 1024 * 1024;
 
-/// A text as it is reported.
+/// A report about a text part.
 struct Report<'a> {
     message: &'a str,
     part: &'a str,
-    /// All of it so far; empty where only the newest piece is told.
+    /// The complete text so far; empty if only the newest piece is reported.
     whole: &'a str,
     piece: &'a str,
     ended: bool,
@@ -24,26 +24,26 @@ struct Report<'a> {
 }
 
 impl Translator {
-    /// The next piece of a part. Where the part is not known, it begins here, if its message is the agent's: some
-    /// agents announce messages only.
+    /// The next piece of a part. An unknown part starts here if its message is the agent's, because some
+    /// agents announce only messages.
     pub(super) fn delta(&mut self, message: &str, part: &str, piece: &str, now: i64, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
-        let speaks = turn.speaks(message);
+        let is_current = turn.is_current(message);
         let report = Report { message, part, whole: "", piece, ended: false, from_history: false };
-        // As it nearly always is: the part is known, and nothing is unusual.
-        if speaks
+        // The usual case: the part is known and its text has no gap.
+        if is_current
             && !turn.retrying
             && let Some(text) = turn.open_text(part, message)
         {
-            return say_more(text, &report, out);
+            return emit_new_text(text, &report, out);
         }
         let may_be_said = match turn.parts.get(part) {
-            None => speaks && is_id(part) && !self.closed.contains(part),
+            None => is_current && is_id(part) && !self.closed.contains(part),
             Some(_) => turn.open_text(part, message).is_some(),
         };
-        // A text that grows is the agent's, even where its message was not announced.
-        if may_be_said && !piece.is_empty() && (speaks || self.step(message, now, out)) {
-            self.say(&report, out);
+        // A growing text is the agent's, even if its message was not announced.
+        if may_be_said && !piece.is_empty() && (is_current || self.step(message, now, out)) {
+            self.emit(&report, out);
         }
     }
 
@@ -63,22 +63,22 @@ impl Translator {
             ended: part.time.end.is_some(),
             from_history,
         };
-        let speaks = self.turn.as_ref().is_some_and(|turn| turn.speaks(&part.message));
-        let known = speaks || self.turn.as_ref().is_some_and(|turn| turn.step(&part.message).is_some());
+        let is_current = self.turn.as_ref().is_some_and(|turn| turn.is_current(&part.message));
+        let known = is_current || self.turn.as_ref().is_some_and(|turn| turn.step(&part.message).is_some());
         if known || !piece.is_empty() {
-            if speaks || self.step(&part.message, now, out) {
-                self.say(&report, out);
+            if is_current || self.step(&part.message, now, out) {
+                self.emit(&report, out);
             }
         } else if !self.prompts.contains(&part.message) && !self.finished.contains(&part.message) {
-            self.wait_for_speaker(&report);
+            self.wait_for_author(&report);
         }
     }
 
-    /// Says what came for this message before it was known to be the agent's.
-    pub(super) fn say_parked(&mut self, message: &str, out: &mut Output) {
-        let parked = self.turn.as_mut().map(|turn| turn.unpark(message)).unwrap_or_default();
-        for Parked { message, part, text, ended } in parked {
-            // Meanwhile another message may have had a part of this id.
+    /// Emits texts that arrived before this message was known to be the agent's.
+    pub(super) fn emit_pending_texts(&mut self, message: &str, out: &mut Output) {
+        let pending = self.turn.as_mut().map(|turn| turn.take_pending(message)).unwrap_or_default();
+        for PendingText { message, part, text, ended } in pending {
+            // Another message may have used this part id in the meantime.
             if self.closed.contains(&part) {
                 continue;
             }
@@ -90,18 +90,18 @@ impl Translator {
                 ended,
                 from_history: false,
             };
-            self.say(&report, out);
+            self.emit(&report, out);
         }
     }
 
-    fn wait_for_speaker(&mut self, report: &Report<'_>) {
+    fn wait_for_author(&mut self, report: &Report<'_>) {
         let Some(turn) = &mut self.turn else { return };
         if report.whole.is_empty() {
             let new = || Kind::Text(Text::new(report.from_history));
-            // Without room for it, its pieces are left out, as those of any unknown part.
+            // If there is no capacity, its pieces are dropped like those of any unknown part.
             let _ = turn.part(report.part, report.message, new);
         } else {
-            turn.park(Parked {
+            turn.store_pending(PendingText {
                 message: report.message.to_owned(),
                 part: report.part.to_owned(),
                 text: report.whole.to_owned(),
@@ -110,79 +110,84 @@ impl Translator {
         }
     }
 
-    fn say(&mut self, report: &Report<'_>, out: &mut Output) {
+    fn emit(&mut self, report: &Report<'_>, out: &mut Output) {
         let Some(turn) = &mut self.turn else { return };
         if !report.whole.is_empty() || !report.piece.is_empty() {
-            back_to_work(turn, out);
+            clear_retry_status(turn, out);
         }
         if !turn.parts.contains_key(report.part) {
-            // The texts of a message follow each other: one that was torn and has not ended was begun anew while we were
-            // not there to hear of the retry.
-            void(turn, out, |_, of, text| text.torn && of == report.message);
+            // The texts of a message are sequential: an unfinished one with a gap was restarted while we
+            // missed the retry.
+            discard_texts(turn, out, |_, of, text| text.has_gap && of == report.message);
         }
         let new = || Kind::Text(Text::new(report.from_history));
         let Ok((known, _)) = turn.part(report.part, report.message, new) else {
-            return cut(turn, out);
+            return report_omission(turn, out);
         };
         let Kind::Text(text) = &mut known.kind else { return };
         if known.message != report.message || text.ended {
             return;
         }
-        say_more(text, report, out);
+        emit_new_text(text, report, out);
         if report.ended {
             end(text, report, out);
             if report.whole.len() > MAX_TEXT {
-                cut(turn, out);
+                report_omission(turn, out);
             }
         }
     }
 }
 
-/// The agent begins its answer anew after an error: what was said of it so far is void, and clients learn that
-/// the part ended with no text.
-pub(super) fn abandon(turn: &mut Turn, out: &mut Output) {
-    void(turn, out, |_, _, _| true);
+/// The agent restarts its answer after an error: what was emitted so far is void, and clients learn that the
+/// part ended without text.
+pub(super) fn discard_open_texts(turn: &mut Turn, out: &mut Output) {
+    discard_texts(turn, out, |_, _, _| true);
 }
 
-/// The agent has begun a message anew: a retry opens a new step in the same message, and what it had said before stays
-/// in its memory as texts without an end. `before` names those that it lists before the new step; live, all of them.
-pub(super) fn begin_anew(turn: &mut Turn, message: &str, before: Option<&[&str]>, out: &mut Output) {
-    void(turn, out, |id, of, _| of == message && before.is_none_or(|before| before.contains(&id)));
+/// The agent has restarted a message: a retry opens a new step in the same message, and the texts before it
+/// stay in its history without an end. `before` lists the parts before the new step; `None` means all.
+pub(super) fn discard_before_retry(
+    turn: &mut Turn,
+    message: &str,
+    before: Option<&[&str]>,
+    out: &mut Output,
+) {
+    discard_texts(turn, out, |id, of, _| of == message && before.is_none_or(|before| before.contains(&id)));
 }
 
-fn void(turn: &mut Turn, out: &mut Output, is_void: impl Fn(&str, &str, &Text) -> bool) {
-    let mut told = Vec::new();
+fn discard_texts(turn: &mut Turn, out: &mut Output, is_discarded: impl Fn(&str, &str, &Text) -> bool) {
+    let mut ends = Vec::new();
     for (id, part) in &mut turn.parts {
         if let Kind::Text(text) = &mut part.kind
             && !text.ended
-            && is_void(id, &part.message, text)
+            && is_discarded(id, &part.message, text)
         {
             text.ended = true;
-            if text.said.len() > 0 {
-                told.push(complete(&part.message, id, ""));
+            if text.emitted.len() > 0 {
+                ends.push(complete(&part.message, id, ""));
             }
         }
     }
-    out.messages.append(&mut told);
+    out.messages.append(&mut ends);
 }
 
-/// Says what has not been said of it.
-fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) {
+/// Emits the part of the text that is not emitted yet.
+fn emit_new_text(text: &mut Text, report: &Report<'_>, out: &mut Output) {
     let mut more = if !report.whole.is_empty() {
-        // Whether pieces that follow are already in it cannot be known.
-        text.torn |= report.piece.is_empty();
-        // A text that does not continue what was said is told whole at its end.
-        text.said.rest_of(report.whole).unwrap_or_default()
-    } else if !report.piece.is_empty() && !text.torn {
+        // We cannot know whether the following pieces are already part of it.
+        text.has_gap |= report.piece.is_empty();
+        // If the text does not continue what was emitted, the complete text follows at its end.
+        text.emitted.unemitted_part(report.whole).unwrap_or_default()
+    } else if !report.piece.is_empty() && !text.has_gap {
         report.piece
     } else {
-        // A part that begins now has all its pieces before it.
-        text.torn &= report.from_history || text.said.len() > 0;
+        // A part that starts now has not missed any pieces.
+        text.has_gap &= report.from_history || text.emitted.len() > 0;
         ""
     };
     while !more.is_empty() {
         let (token, rest) = more.split_at(more.floor_char_boundary(MAX_TOKEN));
-        text.said.extend(token);
+        text.emitted.extend(token);
         out.messages.push(ServerMessage::Token {
             message_id: report.message.to_owned(),
             part_id: report.part.to_owned(),
@@ -194,8 +199,8 @@ fn say_more(text: &mut Text, report: &Report<'_>, out: &mut Output) {
 
 fn end(text: &mut Text, report: &Report<'_>, out: &mut Output) {
     text.ended = true;
-    if !report.whole.is_empty() || text.said.len() > 0 {
-        out.messages.push(complete(report.message, report.part, bound::head(report.whole, MAX_TEXT)));
+    if !report.whole.is_empty() || text.emitted.len() > 0 {
+        out.messages.push(complete(report.message, report.part, truncate::head(report.whole, MAX_TEXT)));
     }
 }
 

@@ -1,33 +1,33 @@
-//! A tool call: begun once, perhaps again with its arguments, then what it reports, then ended once.
+//! A tool call: started once, perhaps announced again with its arguments, then its progress, then ended once.
 
 use proto::socket::{ServerMessage, ToolStatus};
 use serde_json::Value;
 
-use super::bound;
-use super::said::Said;
+use super::emitted::EmittedText;
+use super::truncate;
 use crate::event::{Part, ToolState};
 
 const MAX_ARGS: usize = 256 * 1024;
 const MAX_RESULT: usize = 256 * 1024;
 const MAX_METADATA: usize = 16 * 1024;
 const MAX_TITLE: usize = 1024;
-/// A command that prints sends all its output again with every piece; watchers need not have each.
-const METADATA_PAUSE_MS: i64 = 250;
+/// A command repeats its complete output with every piece; clients do not need each update.
+const METADATA_INTERVAL_MS: i64 = 250;
 
-/// What is said of a call that nobody ended.
+/// The result of a call that was never ended.
 const INTERRUPTED: &str = "The tool call was interrupted.";
 
 #[derive(Debug)]
 pub(super) struct ToolCall {
     pub(super) call: String,
-    /// The latest name: for a tool that does not exist it changes.
+    /// The most recent name: it changes for a tool that does not exist.
     pub(super) name: String,
     pub(super) has_args: bool,
     pub(super) ended: bool,
     started: Option<i64>,
-    /// What was last said of its metadata, and when.
-    shown: Said,
-    shown_at: i64,
+    /// The metadata that was last emitted, and when.
+    emitted_metadata: EmittedText,
+    emitted_metadata_at: i64,
 }
 
 impl ToolCall {
@@ -38,12 +38,12 @@ impl ToolCall {
             has_args: false,
             ended: false,
             started: None,
-            shown: Said::NOTHING,
-            shown_at: i64::MIN,
+            emitted_metadata: EmittedText::EMPTY,
+            emitted_metadata_at: i64::MIN,
         }
     }
 
-    /// Tells what is new in this part. `fresh`: the call itself is.
+    /// Emits what is new in this part. `fresh`: the call itself is new.
     pub(super) fn update(&mut self, part: &Part<'_>, fresh: bool, now: i64, out: &mut Vec<ServerMessage>) {
         if self.ended {
             return;
@@ -52,7 +52,7 @@ impl ToolCall {
         self.started = self.started.or(part.state.time.start);
         self.start(part, fresh, out);
         let ends = matches!(&*part.state.status, "completed" | "error");
-        if ends || now >= self.shown_at.saturating_add(METADATA_PAUSE_MS) {
+        if ends || now >= self.emitted_metadata_at.saturating_add(METADATA_INTERVAL_MS) {
             self.report(&part.state, ends, now, out);
         }
         if ends {
@@ -60,11 +60,11 @@ impl ToolCall {
             let result = if output.is_empty() { error } else { output };
             let end = time.end.unwrap_or(now);
             let failed = part.state.status == "error";
-            out.push(self.end(&part.id, bound::text(result, MAX_RESULT), end, failed));
+            out.push(self.end(&part.id, truncate::text(result, MAX_RESULT), end, failed));
         }
     }
 
-    /// Ends a call of which nothing more will be heard.
+    /// Ends a call for which no more events will arrive.
     pub(super) fn interrupt(&mut self, part: &str, now: i64) -> Option<ServerMessage> {
         (!self.ended).then(|| self.end(part, INTERRUPTED.to_owned(), now, true))
     }
@@ -73,7 +73,7 @@ impl ToolCall {
         if self.has_args {
             return;
         }
-        let args = part.state.input.map(|raw| bound::object(raw.get(), MAX_ARGS)).unwrap_or_default();
+        let args = part.state.input.map(|raw| truncate::object(raw.get(), MAX_ARGS)).unwrap_or_default();
         self.has_args = !args.is_empty();
         if fresh || self.has_args {
             out.push(ServerMessage::ToolStart {
@@ -88,21 +88,21 @@ impl ToolCall {
 
     fn report(&mut self, state: &ToolState<'_>, ends: bool, now: i64, out: &mut Vec<ServerMessage>) {
         let raw = state.metadata.map_or("", |raw| raw.get());
-        let mut print = Said::of(&state.title);
-        print.extend(raw);
-        if print == self.shown {
+        let mut hash = EmittedText::from_text(&state.title);
+        hash.extend(raw);
+        if hash == self.emitted_metadata {
             return;
         }
-        let mut metadata = bound::object(raw, MAX_METADATA);
-        // The end of a call brings its output as the result.
+        let mut metadata = truncate::object(raw, MAX_METADATA);
+        // The output is sent as the result at the end of the call.
         if ends || metadata.get("output").is_some_and(|output| output == "") {
             metadata.remove("output");
         }
-        let title = (!state.title.is_empty()).then(|| bound::line(&state.title, MAX_TITLE));
+        let title = (!state.title.is_empty()).then(|| truncate::line(&state.title, MAX_TITLE));
         if title.is_none() && metadata.is_empty() {
             return;
         }
-        (self.shown, self.shown_at) = (print, now);
+        (self.emitted_metadata, self.emitted_metadata_at) = (hash, now);
         out.push(ServerMessage::ToolMetadata {
             tool_call_id: self.call.clone(),
             tool: self.name.clone(),

@@ -1,56 +1,57 @@
-//! What is known of the turn that runs: its steps, their open parts, and how it has gone so far.
+//! The state of the active turn: its steps, their open parts, and its outcome so far.
 
 use std::collections::HashMap;
 
 use proto::socket::TurnOutcome;
 
-use super::said::Said;
+use super::emitted::EmittedText;
 use super::tool::ToolCall;
 
-/// Steps of one turn that are kept; of more, the oldest finished ones are forgotten.
+/// Maximum number of steps per turn that are remembered; beyond it, the oldest finished ones are forgotten.
 const MAX_STEPS: usize = 1024;
-/// Parts of one turn that are open at the same time. An honest agent has a handful.
+/// Maximum number of open parts per turn. A well-behaved agent has a handful.
 const MAX_PARTS: usize = 1024;
-/// Texts of messages whose speaker is not known yet.
-const MAX_PARKED: usize = 16;
-const MAX_PARKED_TEXT: usize = 64 * 1024;
+/// Limits for texts of messages whose author is not known yet.
+const MAX_PENDING_TEXTS: usize = 16;
+const MAX_PENDING_TEXT_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The message that it answers, where we know it.
+    /// The prompt that the turn answers, if known.
     pub(super) user: Option<String>,
     /// The agent's messages, in order.
     pub(super) steps: Vec<Step>,
     pub(super) parts: HashMap<String, Part>,
-    pub(super) parked: Vec<Parked>,
-    /// The agent was seen at work on it: before that, an idle agent has not ended it but not begun.
+    pub(super) pending: Vec<PendingText>,
+    /// Whether the agent was seen working on the turn. Before that, an idle status means that the turn has
+    /// not started, not that it has ended.
     pub(super) active: bool,
     pub(super) idles: u32,
     pub(super) verdict: Verdict,
-    /// The last error that was said, so that its second report is not said again.
+    /// The last reported error, so that a repeated report is not sent again.
     pub(super) last_error: String,
     pub(super) retrying: bool,
-    /// Somebody was told that not all can be shown.
-    pub(super) cut_told: bool,
+    /// Whether clients were told that something was omitted.
+    pub(super) omission_reported: bool,
 }
 
-/// How it will be said to have ended; what comes later in this list outweighs what comes before.
+/// The outcome so far; a later variant overrides an earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     #[default]
-    Fine,
+    Ok,
     Failed,
     Cancelled,
-    /// Cancelled, and clients were told so.
-    CancelTold,
+    /// The turn was cancelled, and clients were told.
+    CancelReported,
 }
 
 impl From<Verdict> for TurnOutcome {
     fn from(verdict: Verdict) -> Self {
         match verdict {
-            Verdict::Fine => Self::Ok,
+            Verdict::Ok => Self::Ok,
             Verdict::Failed => Self::Error,
-            Verdict::Cancelled | Verdict::CancelTold => Self::Cancelled,
+            Verdict::Cancelled | Verdict::CancelReported => Self::Cancelled,
         }
     }
 }
@@ -59,10 +60,10 @@ impl From<Verdict> for TurnOutcome {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) id: String,
-    /// The agent says that it is complete. Its parts may still be on their way: OpenCode writes an event down when it
-    /// is read, so that even the first one about a message can show how the message ended.
+    /// Set when the agent reports the message as complete. Its parts may still follow: OpenCode serializes an
+    /// event when it is read, so even the first event about a message can show its end.
     pub(super) end: Option<End>,
-    /// Clients were told that it is complete.
+    /// Whether clients were told that it is complete.
     pub(super) done: bool,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Part {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// Thoughts and notes, whose pieces are not said.
+    /// Reasoning and notes, which are not sent to clients.
     Silent,
     Text(Text),
     Tool(ToolCall),
@@ -88,16 +89,16 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 pub(super) struct Text {
-    pub(super) said: Said,
+    pub(super) emitted: EmittedText,
     pub(super) ended: bool,
-    /// Pieces of it may have been missed, so that the next one must not be joined to what was said. What is
-    /// missing is said when the whole text comes.
-    pub(super) torn: bool,
+    /// Pieces may have been missed, so the next piece must not be appended to the emitted text. The missing
+    /// part is emitted when the complete text arrives.
+    pub(super) has_gap: bool,
 }
 
-/// A text that came before it was known whose it is.
+/// A text that arrived before the author of its message was known.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct PendingText {
     pub(super) message: String,
     pub(super) part: String,
     pub(super) text: String,
@@ -117,49 +118,49 @@ impl Turn {
         self.steps.iter_mut().rev().find(|step| step.id == id)
     }
 
-    /// Whether this message is the one that speaks now, as it nearly always is.
-    pub(super) fn speaks(&self, message: &str) -> bool {
+    /// Whether this message is the current one, as it nearly always is.
+    pub(super) fn is_current(&self, message: &str) -> bool {
         self.steps.last().is_some_and(|step| !step.done && step.id == message)
     }
 
-    /// Adds a step. Returns the id of one that had to be forgotten for it, or an error if there is no room.
-    pub(super) fn add_step(&mut self, id: &str) -> Result<Option<String>, Full> {
+    /// Adds a step. Returns the id of a step that was forgotten for it, or an error at the limit.
+    pub(super) fn add_step(&mut self, id: &str) -> Result<Option<String>, LimitReached> {
         let mut forgotten = None;
         if self.steps.len() >= MAX_STEPS {
-            let done = self.steps.iter().position(|step| step.done).ok_or(Full)?;
+            let done = self.steps.iter().position(|step| step.done).ok_or(LimitReached)?;
             forgotten = Some(self.steps.remove(done).id);
         }
         self.steps.push(Step { id: id.to_owned(), end: None, done: false });
         Ok(forgotten)
     }
 
-    /// The part of this id, made by `make` if it is new; `true` with it then.
+    /// The part with this id, created by `make` if it is new, and whether it is new.
     pub(super) fn part(
         &mut self,
         id: &str,
         message: &str,
         make: impl FnOnce() -> Kind,
-    ) -> Result<(&mut Part, bool), Full> {
+    ) -> Result<(&mut Part, bool), LimitReached> {
         let fresh = !self.parts.contains_key(id);
         if fresh {
             if self.parts.len() >= MAX_PARTS {
-                return Err(Full);
+                return Err(LimitReached);
             }
             self.parts.insert(id.to_owned(), Part { message: message.to_owned(), kind: make() });
         }
-        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(Full)
+        self.parts.get_mut(id).map(|part| (part, fresh)).ok_or(LimitReached)
     }
 
-    /// The text of this part, if its next piece follows what was said of it.
+    /// The text of this part, if the next piece can be appended to what was emitted.
     pub(super) fn open_text(&mut self, part: &str, message: &str) -> Option<&mut Text> {
         let known = self.parts.get_mut(part).filter(|known| known.message == message)?;
         match &mut known.kind {
-            Kind::Text(text) if !text.torn && !text.ended => Some(text),
+            Kind::Text(text) if !text.has_gap && !text.ended => Some(text),
             Kind::Text(_) | Kind::Silent | Kind::Tool(_) => None,
         }
     }
 
-    /// Ends a step: of its parts only calls that still run are kept. Returns the ids of the others.
+    /// Finishes a step: only its running calls are kept. Returns the ids of the other parts.
     pub(super) fn finish_step(&mut self, id: &str) -> Vec<String> {
         if let Some(step) = self.step_mut(id) {
             step.done = true;
@@ -168,33 +169,33 @@ impl Turn {
         self.parts.extract_if(|_, part| over(part)).map(|(id, _)| id).collect()
     }
 
-    /// The oldest goes where there is no room; what is too long is not kept at all.
-    pub(super) fn park(&mut self, parked: Parked) {
-        if parked.text.len() > MAX_PARKED_TEXT {
+    /// Drops the oldest text at the limit; a text that is too long is not stored.
+    pub(super) fn store_pending(&mut self, pending: PendingText) {
+        if pending.text.len() > MAX_PENDING_TEXT_BYTES {
             return;
         }
-        self.parked.retain(|other| other.part != parked.part);
-        if self.parked.len() >= MAX_PARKED {
-            self.parked.remove(0);
+        self.pending.retain(|other| other.part != pending.part);
+        if self.pending.len() >= MAX_PENDING_TEXTS {
+            self.pending.remove(0);
         }
-        self.parked.push(parked);
+        self.pending.push(pending);
     }
 
-    /// What was kept for this message.
-    pub(super) fn unpark(&mut self, message: &str) -> Vec<Parked> {
-        let all = std::mem::take(&mut self.parked);
-        let (found, kept) = all.into_iter().partition(|parked| parked.message == message);
-        self.parked = kept;
+    /// Removes and returns the texts of this message.
+    pub(super) fn take_pending(&mut self, message: &str) -> Vec<PendingText> {
+        let all = std::mem::take(&mut self.pending);
+        let (found, kept) = all.into_iter().partition(|pending| pending.message == message);
+        self.pending = kept;
         found
     }
 }
 
 impl Text {
-    pub(super) const fn new(torn: bool) -> Self {
-        Self { said: Said::NOTHING, ended: false, torn }
+    pub(super) const fn new(has_gap: bool) -> Self {
+        Self { emitted: EmittedText::EMPTY, ended: false, has_gap }
     }
 }
 
-/// There is no room for more.
+/// The limit of steps or parts is reached.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(super) struct LimitReached;

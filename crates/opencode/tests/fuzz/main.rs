@@ -1,40 +1,40 @@
-//! Ten seconds of broken streams through decoder, reader and translator, and the proof that it finds something:
+//! Fuzzes the decoder, parser and translator for ten seconds, and checks that the fuzzer finds planted bugs.
 //! `examples/fuzz.rs` runs the same for longer.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
 
-#[path = "../it/promises.rs"]
-mod promises;
+#[path = "../it/client_invariants.rs"]
+mod client_invariants;
 mod targets;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use opencode::translate::Translator;
-use targets::{Meddler, PROMPT, Reader, SESSION, STREAMS, ours, streams_with, untouched};
+use targets::{PROMPT, Reader, SESSION, STREAMS, Saboteur, decode, no_sabotage, streams_with};
 use testkit::fuzz::{Target, finds, holds};
 
 #[test]
-fn ten_seconds_find_nothing() {
+fn streams_uphold_their_invariants() {
     holds(STREAMS, Duration::from_secs(10));
 }
 
-/// Takes a line feed at the beginning of a piece for a line of its own, though it ends a carriage return.
+/// Treats a line feed at the start of a piece as a line, even if it follows a carriage return.
 fn forgets_the_carriage_return(pieces: &[&[u8]]) -> Vec<Bytes> {
-    let mended: Vec<Vec<u8>> = pieces.iter().map(|piece| replace(piece, b"\r\n", b"\n")).collect();
-    let mended: Vec<Vec<u8>> = mended.iter().map(|piece| replace(piece, b"\r", b"\n")).collect();
-    ours(&mended.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    let normalized: Vec<Vec<u8>> = pieces.iter().map(|piece| replace(piece, b"\r\n", b"\n")).collect();
+    let normalized: Vec<Vec<u8>> = normalized.iter().map(|piece| replace(piece, b"\r", b"\n")).collect();
+    decode(&normalized.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
-/// Throws away what was left of a piece when the next one comes.
+/// Drops unfinished lines at the end of a piece.
 fn forgets_half_lines(pieces: &[&[u8]]) -> Vec<Bytes> {
-    pieces.iter().flat_map(|piece| ours(&[piece])).collect()
+    pieces.iter().flat_map(|piece| decode(&[piece])).collect()
 }
 
-/// Does not know the byte order mark, as if there were something before it.
+/// Does not skip the byte order mark, because there is input before it.
 fn keeps_the_mark(pieces: &[&[u8]]) -> Vec<Bytes> {
     let before: &[u8] = b"\n";
-    ours(&[&[before], pieces].concat())
+    decode(&[&[before], pieces].concat())
 }
 
 fn replace(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
@@ -52,8 +52,8 @@ fn replace(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Loses its memory in the middle of a turn.
-fn forgets_what_was_said(translator: &mut Translator, number: usize) {
+/// Loses its state in the middle of a turn.
+fn loses_state_mid_turn(translator: &mut Translator, number: usize) {
     if number == 6 {
         *translator = Translator::new(SESSION);
         translator.begin(PROMPT);
@@ -61,15 +61,15 @@ fn forgets_what_was_said(translator: &mut Translator, number: usize) {
 }
 
 #[test]
-fn planted_bugs_are_found() {
-    let planted: [(Reader, Meddler, &str); 4] = [
-        (forgets_the_carriage_return, untouched, "read differently"),
-        (forgets_half_lines, untouched, "read differently"),
-        (keeps_the_mark, untouched, "read differently"),
-        (ours, forgets_what_was_said, "announced twice"),
+fn fuzzer_finds_planted_bugs() {
+    let planted: [(Reader, Saboteur, &str); 4] = [
+        (forgets_the_carriage_return, no_sabotage, "decoded differently"),
+        (forgets_half_lines, no_sabotage, "decoded differently"),
+        (keeps_the_mark, no_sabotage, "decoded differently"),
+        (decode, loses_state_mid_turn, "announced twice"),
     ];
-    for (reader, meddler, problem) in planted {
-        let run = &|input: &[u8], dice: &_| Ok(streams_with(reader, meddler, input, dice));
+    for (reader, saboteur, problem) in planted {
+        let run = &|input: &[u8], dice: &_| Ok(streams_with(reader, saboteur, input, dice));
         finds(Target { run, ..STREAMS }, problem);
     }
 }

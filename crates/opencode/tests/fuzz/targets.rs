@@ -1,5 +1,5 @@
-//! Streams of events, broken, and what must become of them: by a second decoder that is slow and simple, and by the
-//! promises that clients rely on.
+//! Fuzz target for event streams. The result is compared with a slow and simple reference decoder and checked
+//! against the invariants that clients rely on.
 
 use bytes::Bytes;
 use opencode::event::Event;
@@ -7,25 +7,25 @@ use opencode::sse::Decoder;
 use opencode::translate::Translator;
 use testkit::fuzz::{Dice, Shape, Target, encode, kept};
 
-use crate::promises;
+use crate::client_invariants;
 
 pub(crate) const SESSION: &str = "ses_1";
 pub(crate) const PROMPT: &str = "msg_prompt";
-/// Small, so that being too long is easy.
+/// The event size limit; small, so that inputs easily exceed it.
 const MOST: usize = 2_000;
 const LONGEST_INPUT: usize = 20_000;
-/// No message to clients is longer than what came in, but for the words around it.
+/// A message to clients is at most slightly longer than the input.
 const LONGEST_MESSAGE: usize = LONGEST_INPUT + 1_000;
 
 pub(crate) const STREAMS: Target<'_> = Target {
     name: "streams",
-    run: &|input, dice| Ok(streams_with(ours, untouched, input, dice)),
+    run: &|input, dice| Ok(streams_with(decode, no_sabotage, input, dice)),
     corpus: &|| kept(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")),
     write: encode,
     shape: Shape::text(DICTIONARY, LONGEST_INPUT),
 };
 
-/// Pieces that readers trip over.
+/// Sequences that parsers commonly get wrong.
 const DICTIONARY: &[&str] = &[
     "\n",
     "\r",
@@ -76,13 +76,13 @@ const DICTIONARY: &[&str] = &[
     "\u{1f980}",
 ];
 
-/// Turns pieces of input into the data of events.
+/// Decodes pieces of input into the data of events.
 pub(crate) type Reader = fn(&[&[u8]]) -> Vec<Bytes>;
-/// Does something to the translator after this many events.
-pub(crate) type Meddler = fn(&mut Translator, usize);
+/// Tampers with the translator after the given number of events.
+pub(crate) type Saboteur = fn(&mut Translator, usize);
 
-/// The decoder that is in use.
-pub(crate) fn ours(pieces: &[&[u8]]) -> Vec<Bytes> {
+/// The decoder under test.
+pub(crate) fn decode(pieces: &[&[u8]]) -> Vec<Bytes> {
     let mut decoder = Decoder::new(MOST);
     let mut events = Vec::new();
     for piece in pieces {
@@ -90,16 +90,15 @@ pub(crate) fn ours(pieces: &[&[u8]]) -> Vec<Bytes> {
         while let Some(event) = decoder.next_event() {
             events.extend(event.ok());
         }
-        assert!(decoder.held() <= 2 * MOST + 10, "{} bytes are held", decoder.held());
+        assert!(decoder.buffered_len() <= 2 * MOST + 10, "{} bytes are held", decoder.buffered_len());
     }
     events
 }
 
-/// Nobody.
-pub(crate) fn untouched(_: &mut Translator, _: usize) {}
+pub(crate) fn no_sabotage(_: &mut Translator, _: usize) {}
 
-/// Cuts the input into pieces as a network may.
-pub(crate) fn streams_with(reader: Reader, meddler: Meddler, input: &[u8], dice: &Dice) -> String {
+/// Splits the input into random pieces, as a network may.
+pub(crate) fn streams_with(reader: Reader, saboteur: Saboteur, input: &[u8], dice: &Dice) -> String {
     let longest = *dice.pick(&[1, 7, 400, LONGEST_INPUT]);
     let (mut pieces, mut rest) = (Vec::new(), input);
     while !rest.is_empty() {
@@ -107,37 +106,37 @@ pub(crate) fn streams_with(reader: Reader, meddler: Meddler, input: &[u8], dice:
         pieces.push(now);
         rest = later;
     }
-    examine(reader, meddler, input, &pieces)
+    check_pieces(reader, saboteur, input, &pieces)
 }
 
-/// The shape of the outcome. Panics where a promise is broken.
-fn examine(reader: Reader, meddler: Meddler, input: &[u8], pieces: &[&[u8]]) -> String {
+/// Describes the outcome; panics if an invariant is violated.
+fn check_pieces(reader: Reader, saboteur: Saboteur, input: &[u8], pieces: &[&[u8]]) -> String {
     let events = reader(pieces);
-    let expected = simply(input);
-    assert!(events == expected, "cut into {} pieces it is read differently", pieces.len());
+    let expected = reference_decode(input);
+    assert!(events == expected, "split into {} pieces, the input is decoded differently", pieces.len());
     let mut translator = Translator::new(SESSION);
     translator.begin(PROMPT);
-    let mut said = Vec::new();
+    let mut emitted = Vec::new();
     for ((number, data), now) in events.iter().enumerate().zip((0..).step_by(100)) {
         let Ok(event) = Event::parse(data) else { continue };
-        said.extend(translator.observe(&event, now).messages);
-        meddler(&mut translator, number);
+        emitted.extend(translator.observe(&event, now).messages);
+        saboteur(&mut translator, number);
     }
-    said.extend(translator.give_up("over", 0).messages);
-    for message in &said {
+    emitted.extend(translator.give_up("over", 0).messages);
+    for message in &emitted {
         let length = format!("{message:?}").len();
         assert!(length <= LONGEST_MESSAGE * 4, "a message of {length} bytes");
     }
-    promises::check(&said);
-    format!("{} events, {} messages", events.len().min(20), said.len().min(20))
+    client_invariants::check(&emitted);
+    format!("{} events, {} messages", events.len().min(20), emitted.len().min(20))
 }
 
-/// The rules of the standard, one after the other over the whole input.
-fn simply(input: &[u8]) -> Vec<Bytes> {
+/// The rules of the specification, applied to the complete input.
+fn reference_decode(input: &[u8]) -> Vec<Bytes> {
     let input = input.strip_prefix("\u{feff}".as_bytes()).unwrap_or(input);
     let (mut events, mut data, mut too_long) = (Vec::new(), None::<Vec<u8>>, false);
     let mut lines = lines(input);
-    // What follows the last line end is no line.
+    // Text after the last line end is not a line.
     lines.pop();
     for line in lines {
         if line.is_empty() {

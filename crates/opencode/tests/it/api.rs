@@ -1,4 +1,4 @@
-//! The client against a server that says what a test wants, and against one that misbehaves.
+//! The API client against a server with scripted answers, and against one that misbehaves.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,25 +13,25 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use opencode::api::{ApiError, Client, Dial, Place, Prompt};
+use opencode::api::{ApiError, Client, Dial, Endpoint, Prompt};
 use opencode::ids::PromptIds;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 const SECRET: &str = "hunter2";
 
-/// One request as it was received.
+/// A request as the server received it.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ReceivedRequest {
     line: String,
     headers: hyper::HeaderMap,
     body: Value,
 }
 
-type Log = Arc<Mutex<Vec<Asked>>>;
+type Log = Arc<Mutex<Vec<ReceivedRequest>>>;
 
-/// A client whose every stream ends at a server with this one answer for each request line.
-fn answering(answer: fn(&str) -> Response<Full<Bytes>>) -> (Client<impl Dial>, Log) {
+/// A client of a server with a fixed answer for each request line.
+fn client_with_answers(answer: fn(&str) -> Response<Full<Bytes>>) -> (Client<impl Dial>, Log) {
     let log = Log::default();
     let kept = Arc::clone(&log);
     let dial = move || {
@@ -44,7 +44,7 @@ fn answering(answer: fn(&str) -> Response<Full<Bytes>>) -> (Client<impl Dial>, L
         async { io::Result::Ok(near) }
     };
     let name = HeaderName::from_static("x-proliferate-sandbox-token");
-    let place = Place::remote("host:80", "/s/1/").unwrap().with_secret(name, SECRET).unwrap();
+    let place = Endpoint::remote("host:80", "/s/1/").unwrap().with_secret(name, SECRET).unwrap();
     (Client::new(dial, place), kept)
 }
 
@@ -57,7 +57,7 @@ async fn serve(
     let headers = request.headers().clone();
     let body = request.into_body().collect().await?.to_bytes();
     let body = serde_json::from_slice(&body).unwrap_or_default();
-    log.lock().unwrap().push(Asked { line: line.clone(), headers, body });
+    log.lock().unwrap().push(ReceivedRequest { line: line.clone(), headers, body });
     Ok(answer(&line))
 }
 
@@ -65,26 +65,26 @@ fn reply(status: u16, body: &Value) -> Response<Full<Bytes>> {
     Response::builder().status(status).body(Full::new(body.to_string().into())).unwrap()
 }
 
-/// A client that gets these bytes for an answer, whatever it asks; then the stream stays open or closes.
-fn saying(bytes: Vec<u8>, stays: bool) -> Client<impl Dial> {
+/// A client that receives these bytes for any request; afterwards the stream stays open or closes.
+fn client_with_response_bytes(bytes: Vec<u8>, stays: bool) -> Client<impl Dial> {
     let dial = move || {
         let (near, far) = duplex(1024 * 1024);
-        tokio::spawn(talk(far, bytes.clone(), stays));
+        tokio::spawn(send_response(far, bytes.clone(), stays));
         async { io::Result::Ok(near) }
     };
-    Client::new(dial, Place::local())
+    Client::new(dial, Endpoint::local())
 }
 
-async fn talk(mut stream: DuplexStream, bytes: Vec<u8>, stays: bool) {
-    let mut asked = [0; 4096];
-    if stream.read(&mut asked).await.is_ok() && stream.write_all(&bytes).await.is_ok() && stays {
+async fn send_response(mut stream: DuplexStream, bytes: Vec<u8>, stays: bool) {
+    let mut request = [0; 4096];
+    if stream.read(&mut request).await.is_ok() && stream.write_all(&bytes).await.is_ok() && stays {
         std::future::pending::<()>().await;
     }
 }
 
 #[tokio::test]
-async fn every_request_has_its_path_host_and_header() {
-    let (client, log) = answering(|line| match line {
+async fn requests_have_the_right_path_host_and_header() {
+    let (client, log) = client_with_answers(|line| match line {
         "GET /s/1/global/health" => reply(200, &json!({ "healthy": true, "version": "1.2.3" })),
         "POST /s/1/session" => reply(200, &json!({ "id": "ses_1", "slug": "x" })),
         "GET /s/1/session/ses_1" => reply(200, &json!({ "id": "ses_1" })),
@@ -102,7 +102,7 @@ async fn every_request_has_its_path_host_and_header() {
     client.reject_permission("per_1").await.unwrap();
     client.reject_question("que_1").await.unwrap();
     let log = log.lock().unwrap();
-    let lines: Vec<&str> = log.iter().map(|asked| asked.line.as_str()).collect();
+    let lines: Vec<&str> = log.iter().map(|request| request.line.as_str()).collect();
     let expected = [
         "GET /s/1/global/health",
         "GET /s/1/global/health",
@@ -116,15 +116,16 @@ async fn every_request_has_its_path_host_and_header() {
         "POST /s/1/question/que_1/reject",
     ];
     assert_eq!(lines, expected);
-    assert!(log.iter().all(|asked| asked.headers["x-proliferate-sandbox-token"] == SECRET));
-    assert!(log.iter().all(|asked| asked.headers["host"] == "host:80"));
+    assert!(log.iter().all(|request| request.headers["x-proliferate-sandbox-token"] == SECRET));
+    assert!(log.iter().all(|request| request.headers["host"] == "host:80"));
     assert_eq!(log[3].body, json!({ "title": "a title" }));
     assert_eq!(log[8].body, json!({ "reply": "reject" }));
 }
 
 #[tokio::test]
 async fn a_prompt_carries_its_ids_model_and_images() {
-    let (client, log) = answering(|_| Response::builder().status(204).body(Full::default()).unwrap());
+    let (client, log) =
+        client_with_answers(|_| Response::builder().status(204).body(Full::default()).unwrap());
     let ids = PromptIds::new(7, 2, &Rng::seeded(1));
     let images = ["data:image/png;base64,AA".to_owned()];
     let prompt = Prompt { ids: &ids, model: "anthropic/m", text: "hi", images: &images };
@@ -150,8 +151,8 @@ async fn a_prompt_carries_its_ids_model_and_images() {
 }
 
 #[tokio::test]
-async fn history_is_read_back_to_the_prompt_and_no_further() {
-    let (client, log) = answering(|line| {
+async fn history_is_fetched_back_to_the_prompt_only() {
+    let (client, log) = client_with_answers(|line| {
         let page = |id: &str, cursor: Option<&str>| {
             let mut response = reply(200, &json!([{ "info": { "id": id, "role": "user" }, "parts": [] }]));
             if let Some(cursor) = cursor {
@@ -170,18 +171,18 @@ async fn history_is_read_back_to_the_prompt_and_no_further() {
     let history = client.history("ses_1", "msg_2", &mut |_| true).await.unwrap();
     let ids: Vec<&str> = history.messages().map(|message| message.id).collect();
     assert_eq!((ids, history.busy), (vec!["msg_2", "msg_3"], true));
-    assert!(log.lock().unwrap()[0].line.ends_with("status"), "who is busy is asked first");
+    assert!(log.lock().unwrap()[0].line.ends_with("status"), "the status must be requested before the pages");
     let other = client.history("ses_2", "msg_1", &mut |_| true).await.unwrap();
     assert_eq!(
         (other.pages.len(), other.busy),
         (1, false),
-        "a cursor that would change the query is not used"
+        "a cursor that would change the query must be ignored"
     );
 }
 
 #[tokio::test]
-async fn a_history_ends_where_no_more_bytes_are_allowed() {
-    let (client, log) = answering(|line| {
+async fn history_stops_when_no_more_bytes_are_allowed() {
+    let (client, log) = client_with_answers(|line| {
         if line == "GET /s/1/session/status" {
             return reply(200, &json!({}));
         }
@@ -198,29 +199,32 @@ async fn a_history_ends_where_no_more_bytes_are_allowed() {
     let endless = client.history("ses_1", "msg_0", &mut allow).await;
     assert!(matches!(endless, Err(ApiError::NoMemory(_))), "{endless:?}");
     assert!(held < 500_000, "{held} bytes were read");
-    assert_eq!(log.lock().unwrap().len(), 5, "who is busy, and four pages");
+    assert_eq!(log.lock().unwrap().len(), 5, "the status and four pages");
 }
 
 #[tokio::test]
-async fn only_the_history_may_be_long() {
-    let (client, _) = answering(|_| reply(200, &json!([" ".repeat(2 << 20)])));
+async fn only_history_responses_may_be_long() {
+    let (client, _) = client_with_answers(|_| reply(200, &json!([" ".repeat(2 << 20)])));
     assert!(matches!(client.tools().await, Err(ApiError::TooLong(_))));
 }
 
 #[tokio::test]
-async fn ids_that_would_change_the_path_are_not_sent() {
-    let (client, log) = answering(|_| reply(200, &json!({ "id": "../../etc" })));
+async fn ids_that_would_change_the_path_are_rejected() {
+    let (client, log) = client_with_answers(|_| reply(200, &json!({ "id": "../../etc" })));
     for id in ["", "a/b", "..", "a?b", "a%2f", "é", &"x".repeat(129)] {
         assert!(matches!(client.abort(id).await, Err(ApiError::BadId)), "{id}");
         assert!(matches!(client.reject_permission(id).await, Err(ApiError::BadId)), "{id}");
     }
     assert!(log.lock().unwrap().is_empty());
-    assert!(matches!(client.create_session("x").await, Err(ApiError::BadId)), "nor are they taken");
+    assert!(
+        matches!(client.create_session("x").await, Err(ApiError::BadId)),
+        "invalid ids from the agent must be rejected too"
+    );
 }
 
 #[tokio::test]
-async fn a_refusal_names_its_error_and_nothing_else_of_the_body() {
-    let (client, _) = answering(|line| match line {
+async fn refusals_contain_only_the_error_name() {
+    let (client, _) = client_with_answers(|line| match line {
         "POST /s/1/session" => {
             reply(400, &json!({ "name": "ConfigInvalidError", "data": { "key": "sk-secret" } }))
         }
@@ -232,12 +236,13 @@ async fn a_refusal_names_its_error_and_nothing_else_of_the_body() {
     let error = client.tools().await.unwrap_err();
     assert!(matches!(&error, ApiError::Refused { status: 500, name, .. } if name.is_empty()), "{error:?}");
     assert!(
-        !format!("{:?}", Place::local().with_secret(HeaderName::from_static("x"), SECRET)).contains(SECRET)
+        !format!("{:?}", Endpoint::local().with_secret(HeaderName::from_static("x"), SECRET))
+            .contains(SECRET)
     );
 }
 
 #[tokio::test]
-async fn an_agent_that_misbehaves_is_an_error_of_its_kind() {
+async fn misbehaving_agents_cause_specific_errors() {
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
     for bytes in [
         String::new(),
@@ -245,129 +250,140 @@ async fn an_agent_that_misbehaves_is_an_error_of_its_kind() {
         format!("{head}[1"),
         format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(900_000)),
     ] {
-        let error = saying(bytes.clone().into_bytes(), false).tools().await.unwrap_err();
+        let error = client_with_response_bytes(bytes.clone().into_bytes(), false).tools().await.unwrap_err();
         assert!(matches!(error, ApiError::Broken(_)), "{error:?} for {bytes:.60}");
     }
-    let error = saying(format!("{head}[1]77").into_bytes(), false).tools().await.unwrap_err();
+    let error =
+        client_with_response_bytes(format!("{head}[1]77").into_bytes(), false).tools().await.unwrap_err();
     assert!(matches!(error, ApiError::Malformed(_)), "{error:?}");
     let refused = || async { io::Result::<DuplexStream>::Err(io::ErrorKind::ConnectionRefused.into()) };
-    let error = Client::new(refused, Place::local()).health().await.unwrap_err();
+    let error = Client::new(refused, Endpoint::local()).health().await.unwrap_err();
     assert!(matches!(error, ApiError::Unreachable(io::ErrorKind::ConnectionRefused)), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_says_nothing_is_not_waited_for_for_ever() {
-    let silent = saying(Vec::new(), true);
+async fn silent_agents_time_out() {
+    let silent = client_with_response_bytes(Vec::new(), true);
     assert!(matches!(silent.tools().await, Err(ApiError::TimedOut(_))));
     let patience = Duration::from_secs(5);
     assert!(matches!(silent.wait_until_ready(patience).await, Err(ApiError::TimedOut(_))));
-    let endless = saying(b"HTTP/1.1 200 OK\r\n\r\n[".to_vec(), true);
+    let endless = client_with_response_bytes(b"HTTP/1.1 200 OK\r\n\r\n[".to_vec(), true);
     assert!(matches!(endless.tools().await, Err(ApiError::TimedOut(_))));
-    let nowhere = Client::new(std::future::pending::<io::Result<DuplexStream>>, Place::local());
+    let nowhere = Client::new(std::future::pending::<io::Result<DuplexStream>>, Endpoint::local());
     assert!(matches!(nowhere.health().await, Err(ApiError::Unreachable(io::ErrorKind::TimedOut))));
 }
 
 #[tokio::test]
-async fn a_body_without_end_is_cut_off() {
+async fn endless_bodies_are_rejected() {
     let dial = || {
         let (near, mut far) = duplex(1024 * 1024);
         tokio::spawn(async move {
-            let mut asked = [0; 4096];
-            let _ = far.read(&mut asked).await;
+            let mut request = [0; 4096];
+            let _ = far.read(&mut request).await;
             let _ = far.write_all(b"HTTP/1.1 200 OK\r\n\r\n[").await;
             while far.write_all(&[b' '; 8_192]).await.is_ok() {}
         });
         async { io::Result::Ok(near) }
     };
-    let error = Client::new(dial, Place::local()).tools().await.unwrap_err();
+    let error = Client::new(dial, Endpoint::local()).tools().await.unwrap_err();
     assert!(matches!(error, ApiError::TooLong(_)), "{error:?}");
 }
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
 
 #[tokio::test]
-async fn events_come_one_by_one_until_the_stream_ends() {
-    let client = saying(format!("{STREAM}data: a\n\n: beat\n\ndata: b\n\ndata: cut").into_bytes(), false);
+async fn events_are_returned_until_the_stream_ends() {
+    let client = client_with_response_bytes(
+        format!("{STREAM}data: a\n\n: beat\n\ndata: b\n\ndata: cut").into_bytes(),
+        false,
+    );
     let mut events = client.events().await.unwrap();
     assert_eq!(events.next().await.unwrap().unwrap(), "a");
     assert_eq!(events.next().await.unwrap().unwrap(), "b");
     assert!(events.next().await.unwrap().is_none());
-    let page = saying(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>".to_vec(), false);
+    let page = client_with_response_bytes(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>".to_vec(),
+        false,
+    );
     assert!(matches!(page.events().await, Err(ApiError::Malformed(_))));
 }
 
 #[tokio::test]
-async fn a_stream_ends_as_its_head_says_and_one_that_breaks_off_has_not_ended() {
+async fn a_truncated_stream_is_an_error() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n";
     let chunked = format!("{head}Transfer-Encoding: Chunked\r\n\r\n5\r\ndata:\r\n4;x=y\r\n a\n\n\r\n");
     let whole = [format!("{chunked}0\r\n\r\n"), format!("{head}content-length: 9\r\n\r\ndata: a\n\n")];
     for bytes in whole {
-        let mut events = saying(bytes.clone().into_bytes(), true).events().await.unwrap();
+        let mut events = client_with_response_bytes(bytes.clone().into_bytes(), true).events().await.unwrap();
         assert_eq!(events.next().await.unwrap().unwrap(), "a", "{bytes}");
         assert!(events.next().await.unwrap().is_none() && events.next().await.unwrap().is_none(), "{bytes}");
     }
     let cut = [chunked.clone(), format!("{head}content-length: 10\r\n\r\ndata: a\n\n")];
     for bytes in cut {
-        let mut events = saying(bytes.clone().into_bytes(), false).events().await.unwrap();
+        let mut events =
+            client_with_response_bytes(bytes.clone().into_bytes(), false).events().await.unwrap();
         assert_eq!(events.next().await.unwrap().unwrap(), "a", "{bytes}");
         let after = events.next().await;
         assert!(matches!(after, Err(ApiError::Broken(_))), "{after:?} for {bytes}");
     }
-    let error = saying(format!("{chunked}zz").into_bytes(), false).events().await.unwrap_err();
+    let error =
+        client_with_response_bytes(format!("{chunked}zz").into_bytes(), false).events().await.unwrap_err();
     assert!(matches!(error, ApiError::Broken(_)), "{error:?}");
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_stream_is_an_error_of_its_kind() {
-    let refused = saying(b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno".to_vec(), true);
+async fn responses_that_are_not_event_streams_are_errors() {
+    let refused =
+        client_with_response_bytes(b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno".to_vec(), true);
     let error = refused.events().await.unwrap_err();
     assert!(matches!(error, ApiError::Refused { status: 503, .. }), "{error:?}");
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(100));
     let long = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(900_000));
     let coded = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: gzip\r\n\r\n";
     for bytes in ["", "garbage\r\n\r\n", "HTTP/1.1 200 OK\r\n", &many, &long, coded] {
-        let error = saying(bytes.as_bytes().to_vec(), false).events().await.unwrap_err();
+        let error = client_with_response_bytes(bytes.as_bytes().to_vec(), false).events().await.unwrap_err();
         assert!(matches!(error, ApiError::Broken(_)), "{error:?} for {bytes:.60}");
     }
 }
 
 #[tokio::test]
-async fn the_stream_is_asked_for_as_everything_else() {
-    let (client, log) = answering(|_| {
+async fn the_event_request_has_the_right_path_host_and_header() {
+    let (client, log) = client_with_answers(|_| {
         let events = Response::builder().header("content-type", "text/event-stream");
         events.body(Full::new("data: a\n\n".into())).unwrap()
     });
     assert_eq!(client.events().await.unwrap().next().await.unwrap().unwrap(), "a");
-    let asked = &log.lock().unwrap()[0];
-    assert_eq!(asked.line, "GET /s/1/event");
+    let request = &log.lock().unwrap()[0];
+    assert_eq!(request.line, "GET /s/1/event");
     assert_eq!(
-        (&asked.headers["host"], &asked.headers["x-proliferate-sandbox-token"]),
+        (&request.headers["host"], &request.headers["x-proliferate-sandbox-token"]),
         (&"host:80".parse().unwrap(), &SECRET.parse().unwrap())
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_stream_is_given_up() {
-    let client = saying(format!("{STREAM}data: a\n\n").into_bytes(), true);
+async fn silent_streams_are_detected() {
+    let client = client_with_response_bytes(format!("{STREAM}data: a\n\n").into_bytes(), true);
     let mut events = client.events().await.unwrap();
     assert_eq!(events.next().await.unwrap().unwrap(), "a");
     assert!(matches!(events.next().await, Err(ApiError::Silent)));
 }
 
 #[tokio::test]
-async fn an_event_that_is_too_long_does_not_end_the_stream() {
+async fn an_oversized_event_does_not_end_the_stream() {
     let long = "x".repeat(9 * 1024 * 1024);
-    let client = saying(format!("{STREAM}data: {long}\n\ndata: next\n\n").into_bytes(), false);
+    let client =
+        client_with_response_bytes(format!("{STREAM}data: {long}\n\ndata: next\n\n").into_bytes(), false);
     let mut events = client.events().await.unwrap();
     assert!(matches!(events.next().await, Err(ApiError::Event(_))));
     assert_eq!(events.next().await.unwrap().unwrap(), "next");
 }
 
 #[test]
-fn a_place_that_would_change_a_request_is_refused() {
+fn endpoints_that_would_change_the_request_are_rejected() {
     for prefix in ["s/1", "/s?x", "/s#x", "/s 1", "/s\r\nx: y", "/é"] {
-        assert!(matches!(Place::remote("host", prefix), Err(ApiError::BadPlace)), "{prefix}");
+        assert!(matches!(Endpoint::remote("host", prefix), Err(ApiError::BadEndpoint)), "{prefix}");
     }
-    assert!(matches!(Place::remote("host\r\nx: y", ""), Err(ApiError::BadPlace)));
-    assert!(Place::local().with_secret(HeaderName::from_static("x"), "a\nb").is_err());
+    assert!(matches!(Endpoint::remote("host\r\nx: y", ""), Err(ApiError::BadEndpoint)));
+    assert!(Endpoint::local().with_secret(HeaderName::from_static("x"), "a\nb").is_err());
 }

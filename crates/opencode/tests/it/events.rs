@@ -1,4 +1,4 @@
-//! Reading events of this version, of others, and of nobody's.
+//! Parsing events of the current version, of other versions, and malformed ones.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ fn parse(text: &str) -> Event<'_> {
 }
 
 #[test]
-fn a_piece_of_text_is_borrowed_and_not_copied() {
+fn delta_texts_are_borrowed() {
     let text = r#"{"id":"evt_1","type":"message.part.delta","properties":{"sessionID":"s","messageID":"m","partID":"p","field":"text","delta":"words"}}"#;
     let event = parse(text);
     let Body::Delta { message, part, delta } = event.body else { panic!("{event:?}") };
@@ -18,7 +18,7 @@ fn a_piece_of_text_is_borrowed_and_not_copied() {
     assert!(borrowed.iter().all(|text| matches!(text, Cow::Borrowed(_))), "{borrowed:?}");
     assert_eq!(borrowed, ["s", "m", "p", "words"]);
     let escaped = text.replace("words", r"a\nb\u00e9");
-    let Body::Delta { delta, .. } = parse(&escaped).body else { panic!("another kind") };
+    let Body::Delta { delta, .. } = parse(&escaped).body else { panic!("not a delta") };
     assert_eq!(delta, "a\nbé");
 }
 
@@ -31,7 +31,7 @@ fn the_order_of_keys_and_unknown_keys_do_not_matter() {
 }
 
 #[test]
-fn what_is_unknown_is_nothing_to_us() {
+fn unknown_events_are_ignored() {
     for text in [
         "{}",
         r#"{"type":"catalog.updated","properties":{}}"#,
@@ -45,12 +45,12 @@ fn what_is_unknown_is_nothing_to_us() {
     assert!(matches!(parse(unknown).body, Body::Status(Status::Unknown)));
     let unknown =
         r#"{"type":"message.part.updated","properties":{"part":{"id":"p","type":"hologram","text":7}}}"#;
-    let Body::Part { part, .. } = parse(unknown).body else { panic!("another kind") };
+    let Body::Part { part, .. } = parse(unknown).body else { panic!("not a part") };
     assert_eq!((part.kind, &*part.text), (PartKind::Other, ""));
 }
 
 #[test]
-fn a_session_named_inside_of_what_changed_counts_too() {
+fn the_session_may_be_named_inside_the_object() {
     for (kind, key) in [("message.part.updated", "part"), ("message.updated", "info")] {
         let text = json!({ "type": kind, "properties": { key: { "id": "x", "sessionID": "inside" } } });
         assert_eq!(parse(&text.to_string()).session, "inside");
@@ -61,7 +61,7 @@ fn a_session_named_inside_of_what_changed_counts_too() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_and_nothing_more() {
+fn malformed_events_are_rejected() {
     let deep = format!(r#"{{"type":"x","properties":{{"part":{}"#, "[".repeat(200_000));
     for text in [
         "",

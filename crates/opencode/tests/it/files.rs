@@ -1,4 +1,4 @@
-//! What the agent is given, looked at without starting it; `tests/real` starts it.
+//! The files and launch parameters of the agent, checked without starting it; `tests/real` starts it.
 
 use opencode::files::{Instructions, Setup, Tool, VERSION};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn nothing_is_written_into_the_workspace() {
 }
 
 #[test]
-fn the_key_is_in_secret_files_and_nowhere_else() {
+fn the_key_is_only_in_secret_files() {
     for entry in SETUP.entries() {
         assert_eq!(entry.contents.contains("pls_key"), entry.secret, "{}", entry.path);
     }
@@ -39,9 +39,9 @@ fn the_key_is_in_secret_files_and_nowhere_else() {
 }
 
 #[test]
-fn an_agent_that_waits_in_a_pool_knows_no_session_and_all_else() {
+fn a_pooled_agent_lacks_only_the_session() {
     let waiting = Setup { session: None, ..SETUP };
-    assert!(waiting.launch() == SETUP.launch(), "a process would have to be started again");
+    assert!(waiting.launch() == SETUP.launch(), "a pooled process must not need a restart");
     let named: Vec<_> =
         SETUP.entries().into_iter().filter(|entry| entry.contents.contains("a-session")).collect();
     assert_eq!(named.len(), 1);
@@ -56,7 +56,7 @@ fn each_kind_of_work_has_its_instructions() {
 }
 
 #[test]
-fn tools_are_files_that_are_added() {
+fn each_tool_adds_one_file() {
     assert_eq!(contents("tool/one.js"), "export default {}");
     let without = Setup { tools: &[], ..SETUP }.entries().len();
     assert_eq!(SETUP.entries().len(), without + 1);
@@ -74,7 +74,7 @@ fn the_launch_names_the_port_and_the_model() {
 }
 
 #[test]
-fn every_model_that_goes_through_the_proxy_is_in_the_catalogue() {
+fn every_proxied_model_is_in_the_catalogue() {
     let catalogue: Value = serde_json::from_str(&contents("models.json")).unwrap();
     let models = catalogue["anthropic"]["models"].as_object().unwrap();
     for model in proto::MODELS.iter().filter(|model| model.opencode_id.starts_with("anthropic/")) {

@@ -1,18 +1,18 @@
-//! The crate from outside: recorded streams, forged ones, and a server that says what a test wants.
+//! The crate's public API: recorded streams, forged streams, and a scripted server.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
-#![expect(clippy::needless_pass_by_value, reason = "events are made where they are used, and used once")]
-#![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers may panic like tests")]
+#![expect(clippy::needless_pass_by_value, reason = "events are built inline and used once")]
+#![expect(clippy::panic, reason = "test helpers may panic like tests")]
 
 mod api;
+mod client_invariants;
 mod events;
 mod faults;
 mod files;
-mod forged;
+mod harness;
 mod history;
+mod hostile;
 mod invariants;
-mod promises;
 mod recordings;
 mod silence;
 mod sse;
-mod stage;

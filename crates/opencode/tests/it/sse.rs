@@ -1,4 +1,5 @@
-//! The decoder by the rules of the standard, in any pieces, and against those who would fill memory.
+//! The SSE decoder against the specification, with arbitrary splits, and with input that tries to exhaust
+//! memory.
 
 use bytes::Bytes;
 use opencode::sse::{Decoder, SseError};
@@ -10,7 +11,7 @@ fn decode(most: usize, pieces: &[&[u8]]) -> Vec<Result<Bytes, SseError>> {
     for piece in pieces {
         decoder.feed(piece);
         events.extend(std::iter::from_fn(|| decoder.next_event()));
-        assert!(decoder.held() <= 2 * most + 16, "{} bytes are held", decoder.held());
+        assert!(decoder.buffered_len() <= 2 * most + 16, "{} bytes are held", decoder.buffered_len());
     }
     events
 }
@@ -21,15 +22,15 @@ fn texts(input: &str) -> Vec<String> {
 }
 
 #[test]
-fn events_are_cut_as_the_standard_has_it() {
+fn events_are_split_as_the_specification_says() {
     assert_eq!(texts("data: a\n\ndata: b\n\n"), ["a", "b"]);
     assert_eq!(texts("data: a\r\n\r\ndata: b\r\n\r\n"), ["a", "b"]);
-    assert_eq!(texts("data: a\r\ndata: b\r\n\r\n"), ["a\nb"], "a pair is one line end");
-    assert_eq!(texts("data: a\r\rdata: b\r\r"), ["a", "b"], "line ends of one carriage return");
+    assert_eq!(texts("data: a\r\ndata: b\r\n\r\n"), ["a\nb"], "CRLF is one line end");
+    assert_eq!(texts("data: a\r\rdata: b\r\r"), ["a", "b"], "a bare carriage return is a line end");
     assert_eq!(texts("data: a\ndata: b\ndata\ndata: c\n\n"), ["a\nb\n\nc"]);
-    assert_eq!(texts("data:a\n\ndata:  b\n\n"), ["a", " b"], "one space is not part of it");
-    assert_eq!(texts("\u{feff}data: a\n\n"), ["a"], "a byte order mark at the beginning");
-    assert_eq!(texts("data: \u{feff}\n\n"), ["\u{feff}"], "and nowhere else");
+    assert_eq!(texts("data:a\n\ndata:  b\n\n"), ["a", " b"], "one leading space is not part of the value");
+    assert_eq!(texts("\u{feff}data: a\n\n"), ["a"], "a byte order mark at the start is skipped");
+    assert_eq!(texts("data: \u{feff}\n\n"), ["\u{feff}"], "and only there");
     assert_eq!(texts(": comment\nid: 7\nevent: x\nretry: 5\ndata: a\nunknown\n\n"), ["a"]);
     assert_eq!(texts("id: 7\n\n: only a comment\n\n\n\n"), [""; 0], "no event without data");
     assert_eq!(texts("data\n\n"), [""], "empty data is data");
@@ -38,13 +39,13 @@ fn events_are_cut_as_the_standard_has_it() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_passed_on_for_the_reader_to_refuse() {
+fn invalid_utf_8_is_passed_through() {
     let events = decode(100, &[b"data: \xff\xfe\n\ndata: a\n\n"]);
     assert_eq!(events, [Ok(Bytes::from_static(b"\xff\xfe")), Ok(Bytes::from_static(b"a"))]);
 }
 
 #[test]
-fn an_event_that_is_too_long_is_told_once_and_the_next_one_is_read() {
+fn an_oversized_event_is_reported_once_and_skipped() {
     let too_long = Err(SseError::TooLong { most: 10 });
     let fits = "data: 0123456789\n\n";
     let next = "data: next\n\n";
@@ -63,18 +64,18 @@ fn an_event_that_is_too_long_is_told_once_and_the_next_one_is_read() {
 }
 
 #[test]
-fn a_line_without_end_takes_no_memory_and_no_time() {
+fn an_endless_line_uses_bounded_memory_and_time() {
     let mut decoder = Decoder::new(1_000);
     let piece = [b'x'; 4096];
     let mut told = 0;
-    // With a search from the beginning for each piece this would not end.
+    // If every piece were searched from the beginning of the line, this would take forever.
     for _ in 0..20_000 {
         decoder.feed(&piece);
         while let Some(event) = decoder.next_event() {
             assert_eq!(event, Err(SseError::TooLong { most: 1_000 }));
             told += 1;
         }
-        assert!(decoder.held() <= 1_006);
+        assert!(decoder.buffered_len() <= 1_006);
     }
     assert_eq!(told, 1);
     decoder.feed(b"\n\ndata: a\n\n");
@@ -82,10 +83,10 @@ fn a_line_without_end_takes_no_memory_and_no_time() {
 }
 
 #[test]
-fn many_small_pieces_of_one_long_line_are_searched_once() {
+fn small_pieces_of_a_long_line_are_searched_once() {
     let mut decoder = Decoder::default();
     decoder.feed(b"data: ");
-    // So many searches of a growing line would take very long.
+    // Searching the growing line this many times would take very long.
     for _ in 0..500_000 {
         decoder.feed(b"x");
         assert_eq!(decoder.next_event(), None);
@@ -118,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_cutting_gives_the_same_events(
+    fn events_do_not_depend_on_how_the_input_is_split(
         stream in any_stream(),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         most in 1_usize..40,

@@ -1,4 +1,4 @@
-//! A running OpenCode in a home, a folder and a repository of its own.
+//! A running OpenCode process with its own home, configuration directory and repository.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clock::{Clock, Rng};
 use model::Script;
-use opencode::api::{Client, Dial, Place};
+use opencode::api::{Client, Dial, Endpoint};
 use opencode::files::{Instructions, Setup, Tool, VERSION};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
@@ -19,12 +19,12 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Ends a run that would hang.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// Aborts a test that would hang.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 pub(crate) const MODEL: &str = "anthropic/claude-opus-4-6";
 pub(crate) const KEY: &str = "pls_first_key";
 
-/// A tool as ours will be: without imports.
+/// A tool without imports, like the gateway's own.
 const PROBE: Tool = Tool {
     name: "probe",
     source: std::borrow::Cow::Borrowed(
@@ -94,7 +94,7 @@ pub(crate) struct Agent {
 struct Process {
     address: SocketAddr,
     child: Child,
-    /// Kept open, so that the process can go on writing.
+    /// Kept open, so that the process does not fail when it writes.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -110,7 +110,7 @@ impl Agent {
         agent
     }
 
-    /// As if the machine had lost power, and was started again.
+    /// Simulates a power failure and a restart.
     pub(crate) async fn kill_and_start(&mut self) {
         self.process.kill().await;
         self.process = Process::start(self.home.path(), &self.model.url()).await;
@@ -118,13 +118,13 @@ impl Agent {
     }
 
     async fn assert_ready(&self) {
-        let version = self.client().wait_until_ready(PATIENCE).await.unwrap();
+        let version = self.client().wait_until_ready(TEST_TIMEOUT).await.unwrap();
         assert_eq!(version, VERSION);
     }
 
     pub(crate) fn client(&self) -> Client<impl Dial + use<>> {
         let address = self.process.address;
-        Client::new(move || TcpStream::connect(address), Place::local())
+        Client::new(move || TcpStream::connect(address), Endpoint::local())
     }
 
     pub(crate) fn now(&self) -> i64 {
@@ -161,11 +161,11 @@ impl Process {
         }
         let mut child = command(home, &setup).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = timeout(PATIENCE, listening(&mut lines, home)).await.unwrap();
+        let address = timeout(TEST_TIMEOUT, wait_for_address(&mut lines, home)).await.unwrap();
         Self { address, child, _stdout: lines }
     }
 
-    /// The whole group, because the agent starts processes of its own.
+    /// Kills the whole process group, because the agent starts processes of its own.
     fn kill_group(&self) {
         let id = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         if let Some(id) = id {
@@ -185,7 +185,7 @@ impl Drop for Process {
     }
 }
 
-async fn listening(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path) -> SocketAddr {
+async fn wait_for_address(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path) -> SocketAddr {
     while let Some(line) = lines.next_line().await.unwrap() {
         if let Some((_, address)) = line.split_once("listening on http://") {
             return address.trim().parse().unwrap();
@@ -194,7 +194,7 @@ async fn listening(lines: &mut Lines<BufReader<ChildStdout>>, home: &Path) -> So
     panic!("OpenCode ended: {}", fs::read_to_string(home.join("stderr")).unwrap())
 }
 
-/// A repository that has opinions of its own about the agent: some are welcome, and where the model is, is not.
+/// A repository with its own agent configuration: its instructions must be used, its model provider must not.
 fn make_repository(folder: &Path) {
     fs::create_dir_all(folder.join(".opencode/tool")).unwrap();
     fs::write(folder.join("AGENTS.md"), "The house rule of this repository is tidiness.\n").unwrap();

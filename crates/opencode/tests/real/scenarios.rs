@@ -1,4 +1,4 @@
-//! What people do with an agent, each in a session of its own.
+//! Typical uses of an agent, each in a session of its own.
 
 use opencode::api::Prompt;
 use opencode::files::Instructions;
@@ -10,15 +10,16 @@ use serde_json::Value;
 use crate::agent::{Agent, KEY, MODEL, git};
 use crate::watcher::{turn, watch};
 
-/// Eight by eight.
+/// An image of 8 × 8 pixels.
 const PICTURE: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC";
 
 pub(crate) async fn plain_text(agent: &Agent) {
-    let seen = turn(agent, "hello").await;
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
-    assert_eq!((seen.text.as_str(), seen.tokens().as_str()), ("A plain answer.", "A plain answer."));
-    let completions = seen.said.iter().filter(|said| matches!(said, ServerMessage::MessageComplete { .. }));
+    let result = turn(agent, "hello").await;
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 1), "{result:?}");
+    assert_eq!((result.text.as_str(), result.tokens().as_str()), ("A plain answer.", "A plain answer."));
+    let completions =
+        result.emitted.iter().filter(|emitted| matches!(emitted, ServerMessage::MessageComplete { .. }));
     assert_eq!(completions.count(), 1);
 }
 
@@ -26,11 +27,7 @@ pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
     let before = agent.model.requests().len();
     turn(agent, "hello again").await;
     let requests = agent.model.requests();
-    assert_eq!(
-        requests.len(),
-        before + 1,
-        "one prompt is one question to the model, and none is for a title"
-    );
+    assert_eq!(requests.len(), before + 1, "one prompt must cause one model request, and none for a title");
     let request = requests.last().unwrap();
     assert_eq!(request.headers["x-api-key"], KEY);
     let body = request.json();
@@ -40,112 +37,115 @@ pub(crate) async fn instructions_key_and_model_reach_the_model(agent: &Agent) {
         let line = Value::from(line).to_string();
         assert!(system.contains(line.trim_matches('"')), "the model was not told: {line}");
     }
-    assert!(system.contains("house rule of this repository"), "AGENTS.md of the repository counts too");
+    assert!(system.contains("house rule of this repository"), "the repository's AGENTS.md must be used too");
 }
 
 pub(crate) async fn bash(agent: &Agent) {
-    let seen = turn(agent, "use the scripted tool").await;
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
-    assert!(seen.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {seen:?}");
+    let result = turn(agent, "use the scripted tool").await;
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 2), "{result:?}");
+    assert!(result.text.contains("It printed sum-42 pager-cat"), "our plugin sets the shell up: {result:?}");
     let ends: Vec<_> =
-        seen.said.iter().filter(|said| matches!(said, ServerMessage::ToolEnd { .. })).collect();
+        result.emitted.iter().filter(|emitted| matches!(emitted, ServerMessage::ToolEnd { .. })).collect();
     let [ServerMessage::ToolEnd { tool, result, duration_ms, .. }] = ends[..] else { panic!("{ends:?}") };
     assert_eq!((tool.as_str(), result.trim()), ("bash", "sum-42 pager-cat"));
     assert!(*duration_ms > 0);
 }
 
-pub(crate) async fn tool_of_ours(agent: &Agent) {
+pub(crate) async fn custom_tool(agent: &Agent) {
     assert!(agent.client().tools().await.unwrap().iter().any(|tool| tool == "probe"));
-    let seen = turn(agent, "a scripted probe").await;
-    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "It said probed"), "{seen:?}");
+    let result = turn(agent, "a scripted probe").await;
+    assert_eq!((result.outcome, result.text.as_str()), (TurnOutcome::Ok, "It said probed"), "{result:?}");
 }
 
 pub(crate) async fn cancel(agent: &Agent) {
     let mut watcher = watch(agent).await;
     watcher.prompt("a scripted slowness").await;
-    while !watcher.said.iter().any(|said| matches!(said, ServerMessage::Token { .. })) {
+    while !watcher.emitted.iter().any(|emitted| matches!(emitted, ServerMessage::Token { .. })) {
         watcher.step().await;
     }
     watcher.client.abort(&watcher.session).await.unwrap();
-    let seen = watcher.finish().await;
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Cancelled, 1), "{seen:?}");
-    assert_eq!(seen.errors(), [""; 0]);
-    assert!(seen.text.starts_with("one") && !seen.text.contains("sixteen"), "{}", seen.text);
+    let result = watcher.finish().await;
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Cancelled, 1), "{result:?}");
+    assert_eq!(result.errors(), [""; 0]);
+    assert!(result.text.starts_with("one") && !result.text.contains("sixteen"), "{}", result.text);
     assert!(
-        seen.said.iter().any(|said| matches!(said, ServerMessage::MessageCancelled { message_id: Some(_) }))
+        result
+            .emitted
+            .iter()
+            .any(|emitted| matches!(emitted, ServerMessage::MessageCancelled { message_id: Some(_) }))
     );
 
     watcher.prompt("and now?").await;
-    let seen = watcher.finish().await;
-    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "A plain answer."), "{seen:?}");
+    let result = watcher.finish().await;
+    assert_eq!((result.outcome, result.text.as_str()), (TurnOutcome::Ok, "A plain answer."), "{result:?}");
 }
 
 pub(crate) async fn model_error(agent: &Agent) {
-    let seen = turn(agent, "a scripted refusal").await;
-    assert_eq!(seen.outcome, TurnOutcome::Error);
-    let [error] = seen.errors()[..] else { panic!("{seen:?}") };
+    let result = turn(agent, "a scripted refusal").await;
+    assert_eq!(result.outcome, TurnOutcome::Error);
+    let [error] = result.errors()[..] else { panic!("{result:?}") };
     assert!(error.contains("refused by the script"), "{error}");
 }
 
 pub(crate) async fn retry(agent: &Agent) {
-    let seen = turn(agent, "a scripted limit").await;
-    assert_eq!((seen.outcome, seen.text.as_str()), (TurnOutcome::Ok, "after the wait"), "{seen:?}");
-    let told = |said: &ServerMessage| matches!(said, ServerMessage::Status { message, .. } if message.starts_with("Retrying (1/5): "));
-    assert!(seen.said.iter().any(told), "{seen:?}");
+    let result = turn(agent, "a scripted limit").await;
+    assert_eq!((result.outcome, result.text.as_str()), (TurnOutcome::Ok, "after the wait"), "{result:?}");
+    let told = |emitted: &ServerMessage| matches!(emitted, ServerMessage::Status { message, .. } if message.starts_with("Retrying (1/5): "));
+    assert!(result.emitted.iter().any(told), "{result:?}");
 }
 
-pub(crate) async fn the_same_prompt_twice(agent: &Agent) {
+pub(crate) async fn duplicate_prompt(agent: &Agent) {
     let before = agent.model.requests().len();
     let mut watcher = watch(agent).await;
-    // The reply to the first is taken for lost, while the agent is at work and after it has answered.
+    // Pretend that the first response was lost, while the agent is working and after it has answered.
     watcher.prompt("a scripted slowness").await;
     watcher.send("a scripted slowness").await.unwrap();
-    let seen = watcher.finish().await;
+    let result = watcher.finish().await;
     watcher.send("a scripted slowness").await.unwrap();
     let history =
         watcher.client.history(&watcher.session, &watcher.ids.message, &mut |_| true).await.unwrap();
     let entries: Vec<_> = history.messages().filter_map(|message| message.entry()).collect();
     let prompts: Vec<_> = entries.iter().filter(|entry| entry.info.role == "user").collect();
     assert_eq!((prompts.len(), prompts[0].parts.len()), (1, 1), "one prompt with one text");
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
-    // A third prompt can only be answered after whatever the second one may have caused.
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 1), "{result:?}");
+    // A third prompt is answered only after anything that the second one may have caused.
     watcher.prompt("hello").await;
     watcher.finish().await;
-    assert_eq!(agent.model.requests().len(), before + 2, "one question for each prompt");
+    assert_eq!(agent.model.requests().len(), before + 2, "one model request per prompt");
 }
 
 pub(crate) async fn sub_agent(agent: &Agent) {
-    let seen = turn(agent, "a scripted delegation").await;
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 2), "{seen:?}");
-    assert_eq!(seen.text, "My helper is done.", "what the helper said is not said by us");
-    let result = seen.said.iter().find_map(|said| match said {
+    let result = turn(agent, "a scripted delegation").await;
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 2), "{result:?}");
+    assert_eq!(result.text, "My helper is done.", "the helper's text must not be shown as the agent's");
+    let result = result.emitted.iter().find_map(|emitted| match emitted {
         ServerMessage::ToolEnd { tool, result, .. } if tool == "task" => Some(result),
         _ => None,
     });
-    assert!(result.unwrap().contains("I am the helper."), "{seen:?}");
+    assert!(result.unwrap().contains("I am the helper."), "{result:?}");
 }
 
 pub(crate) async fn lost_stream(agent: &Agent) {
     let mut watcher = watch(agent).await;
     watcher.prompt("a scripted slowness").await;
-    let tokens = |said: &[ServerMessage]| {
-        said.iter().filter(|said| matches!(said, ServerMessage::Token { .. })).count()
+    let tokens = |emitted: &[ServerMessage]| {
+        emitted.iter().filter(|emitted| matches!(emitted, ServerMessage::Token { .. })).count()
     };
-    while tokens(&watcher.said) < 3 {
+    while tokens(&watcher.emitted) < 3 {
         watcher.step().await;
     }
-    // As a new process would, from the log alone.
-    let resumed = Translator::resume(&watcher.session, &watcher.ids.message, &watcher.said);
+    // Resume from the log alone, as a new process would.
+    let resumed = Translator::resume(&watcher.session, &watcher.ids.message, &watcher.emitted);
     watcher.reconnect(resumed).await;
-    let seen = watcher.finish().await;
-    assert_eq!((seen.outcome, seen.messages), (TurnOutcome::Ok, 1), "{seen:?}");
-    assert!(seen.text.ends_with("sixteen"));
-    assert_eq!(seen.tokens(), seen.text, "nothing is lost and nothing said twice");
-    let stubs = seen.said.iter().filter(|said| matches!(said, ServerMessage::Message(_))).count();
+    let result = watcher.finish().await;
+    assert_eq!((result.outcome, result.messages), (TurnOutcome::Ok, 1), "{result:?}");
+    assert!(result.text.ends_with("sixteen"));
+    assert_eq!(result.tokens(), result.text, "no token may be lost or repeated");
+    let stubs = result.emitted.iter().filter(|emitted| matches!(emitted, ServerMessage::Message(_))).count();
     assert_eq!(stubs, 1);
 }
 
-/// More than a page of it.
+/// A history of more than one page.
 pub(crate) async fn long_history(agent: &Agent) {
     let mut watcher = watch(agent).await;
     let mut prompts = Vec::new();
@@ -174,17 +174,17 @@ pub(crate) async fn images(agent: &Agent) {
     let last = agent.model.requests().last().unwrap().json();
     assert!(last["messages"].to_string().contains(PICTURE), "{last}");
 
-    // A picture that is none fails before the agent is busy, and nothing but an error is ever said of it.
+    // An invalid image fails before the agent becomes busy, and an error is the only event about it.
     let ids = PromptIds::new(agent.now(), 2, &agent.rng);
     let images = ["data:image/png;base64,iVBORw0KGgo=".to_owned()];
     watcher.translator.begin(&ids.message);
     watcher.ids = ids.clone();
     watcher.client.prompt(&watcher.session, &Prompt { ids: &ids, images: &images, ..prompt }).await.unwrap();
-    let seen = watcher.finish().await;
-    assert_eq!((seen.outcome, seen.errors().len()), (TurnOutcome::Error, 1), "{seen:?}");
+    let result = watcher.finish().await;
+    assert_eq!((result.outcome, result.errors().len()), (TurnOutcome::Error, 1), "{result:?}");
 }
 
-/// A sandbox that was started for nobody is given to somebody: the key changes, the process stays.
+/// A pooled sandbox is assigned to a session: the key changes, the process stays.
 pub(crate) async fn new_key(agent: &Agent) {
     agent.write_key("pls_second_key");
     agent.client().dispose().await.unwrap();
@@ -192,34 +192,35 @@ pub(crate) async fn new_key(agent: &Agent) {
     assert_eq!(agent.model.requests().last().unwrap().headers["x-api-key"], "pls_second_key");
 }
 
-/// The agent's own copy of the answer is empty afterwards; what was said stays said.
+/// The agent's own copy of the answer is empty afterwards, but emitted messages remain valid.
 pub(crate) async fn killed_agent(agent: &mut Agent) {
     let mut watcher = watch(agent).await;
     watcher.prompt("a scripted slowness").await;
-    while watcher.said.iter().filter(|said| matches!(said, ServerMessage::Token { .. })).count() < 3 {
+    while watcher.emitted.iter().filter(|emitted| matches!(emitted, ServerMessage::Token { .. })).count() < 3
+    {
         watcher.step().await;
     }
     let (session, prompt) = (watcher.session.clone(), watcher.ids.message.clone());
-    let mut said = std::mem::take(&mut watcher.said);
+    let mut emitted = std::mem::take(&mut watcher.emitted);
     drop(watcher);
     agent.kill_and_start().await;
 
     let client = agent.client();
     assert!(client.has_session(&session).await.unwrap());
-    let mut translator = Translator::resume(&session, &prompt, &said);
+    let mut translator = Translator::resume(&session, &prompt, &emitted);
     let history = client.history(&session, &prompt, &mut |_| true).await.unwrap();
     assert!(history.has(&prompt) && !history.busy);
     let output = translator.reconcile(&history, agent.now());
     assert!(matches!(&output.effects[..], [Effect::Interrupted { .. }]), "{output:?}");
-    let known = said.len();
-    said.extend(output.messages);
-    assert!(matches!(&said[known], ServerMessage::Error { .. }), "{said:?}");
-    let end = |said: &ServerMessage| {
-        matches!(said, ServerMessage::TurnComplete { outcome: TurnOutcome::Error, .. })
+    let known = emitted.len();
+    emitted.extend(output.messages);
+    assert!(matches!(&emitted[known], ServerMessage::Error { .. }), "{emitted:?}");
+    let end = |emitted: &ServerMessage| {
+        matches!(emitted, ServerMessage::TurnComplete { outcome: TurnOutcome::Error, .. })
     };
-    assert!(end(said.last().unwrap()) && !translator.is_busy(), "{said:?}");
+    assert!(end(emitted.last().unwrap()) && !translator.is_busy(), "{emitted:?}");
 }
 
-pub(crate) fn the_repository_is_untouched(agent: &Agent) {
+pub(crate) fn repository_stays_unchanged(agent: &Agent) {
     assert_eq!(git(&agent.repository(), &["status", "--porcelain", "--ignored"]), "");
 }

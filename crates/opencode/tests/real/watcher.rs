@@ -1,4 +1,4 @@
-//! A small hub: it sends prompts, listens, does what the translator asks for, and keeps what clients would see.
+//! A minimal hub: it sends prompts, reads events, performs effects, and collects what clients would see.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use opencode::translate::{Effect, Output, Translator};
 use proto::socket::{ServerMessage, TurnOutcome};
 use tokio::time::timeout;
 
-use crate::agent::{Agent, MODEL, PATIENCE};
+use crate::agent::{Agent, MODEL, TEST_TIMEOUT};
 
 pub(crate) struct Watcher<'a, D> {
     agent: &'a Agent,
@@ -17,23 +17,23 @@ pub(crate) struct Watcher<'a, D> {
     events: Events,
     pub(crate) session: String,
     pub(crate) translator: Translator,
-    pub(crate) said: Vec<ServerMessage>,
+    pub(crate) emitted: Vec<ServerMessage>,
     pub(crate) ids: PromptIds,
     settle: Option<Duration>,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct TurnResult {
     pub(crate) outcome: TurnOutcome,
     pub(crate) messages: usize,
-    /// All final texts.
+    /// All final texts, concatenated.
     pub(crate) text: String,
-    pub(crate) said: Vec<ServerMessage>,
+    pub(crate) emitted: Vec<ServerMessage>,
 }
 
-/// One prompt in a session of its own, to its end.
-pub(crate) async fn turn(agent: &Agent, text: &str) -> Seen {
+/// Sends one prompt in a session of its own and waits for the end of the turn.
+pub(crate) async fn turn(agent: &Agent, text: &str) -> TurnResult {
     let mut watcher = watch(agent).await;
     watcher.prompt(text).await;
     watcher.finish().await
@@ -45,7 +45,7 @@ pub(crate) async fn watch(agent: &Agent) -> Watcher<'_, impl Dial> {
     let session = client.create_session("a test").await.unwrap();
     let translator = Translator::new(&session);
     let ids = PromptIds::new(agent.now(), 1, &agent.rng);
-    Watcher { agent, client, events, session, translator, said: Vec::new(), ids, settle: None }
+    Watcher { agent, client, events, session, translator, emitted: Vec::new(), ids, settle: None }
 }
 
 impl<D: Dial> Watcher<'_, D> {
@@ -61,13 +61,13 @@ impl<D: Dial> Watcher<'_, D> {
         self.client.prompt(&self.session, &prompt).await
     }
 
-    /// Takes the next event and does what follows from it. A busy machine may make the agent close its stream; whoever
-    /// follows it then listens anew, as the gateway does.
+    /// Processes the next event. On a busy machine the agent may close its stream; then this subscribes
+    /// again, as the gateway does.
     pub(crate) async fn step(&mut self) {
-        let data = match timeout(PATIENCE, self.events.next()).await.unwrap() {
+        let data = match timeout(TEST_TIMEOUT, self.events.next()).await.unwrap() {
             Ok(Some(data)) => data,
             Ok(None) | Err(ApiError::Broken(_) | ApiError::Unreachable(_) | ApiError::Silent) => {
-                return self.listen_anew().await;
+                return self.resubscribe().await;
             }
             Err(error) => panic!("{error}"),
         };
@@ -77,26 +77,26 @@ impl<D: Dial> Watcher<'_, D> {
     }
 
     fn take(&mut self, output: Output) {
-        self.said.extend(output.messages);
+        self.emitted.extend(output.messages);
         for effect in output.effects {
             let Effect::Settle { after } = effect else { panic!("{effect:?}") };
             self.settle = Some(after);
         }
     }
 
-    /// Breaks the stream, listens anew and catches up.
+    /// Breaks the stream, subscribes again and catches up.
     pub(crate) async fn reconnect(&mut self, translator: Translator) {
         self.translator = translator;
-        self.listen_anew().await;
+        self.resubscribe().await;
     }
 
-    async fn listen_anew(&mut self) {
+    async fn resubscribe(&mut self) {
         self.events = self.client.events().await.unwrap();
         self.translator.stream_lost();
         self.catch_up().await;
     }
 
-    /// Gives the turn so much time to end by itself, and then asks.
+    /// Gives the turn this much time to end by itself, then fetches the history.
     async fn settle(&mut self, after: Duration) {
         let ending = async {
             while self.translator.is_busy() && self.settle.is_none() {
@@ -114,8 +114,8 @@ impl<D: Dial> Watcher<'_, D> {
         self.take(output);
     }
 
-    /// Until the turn has ended.
-    pub(crate) async fn finish(&mut self) -> Seen {
+    /// Runs until the turn has ended.
+    pub(crate) async fn finish(&mut self) -> TurnResult {
         let ending = async {
             while self.translator.is_busy() {
                 match self.settle.take() {
@@ -124,36 +124,36 @@ impl<D: Dial> Watcher<'_, D> {
                 }
             }
         };
-        // Heartbeats come for ever, so it is the whole that must end.
-        let ended = timeout(PATIENCE, ending).await;
-        assert!(ended.is_ok(), "the turn never ended: {:?}", self.said);
-        let said = std::mem::take(&mut self.said);
-        let Some(ServerMessage::TurnComplete { message_ids, outcome }) = said.last() else {
-            panic!("the turn did not end last: {said:?}")
+        // Heartbeats never stop, so the timeout must cover the whole loop.
+        let ended = timeout(TEST_TIMEOUT, ending).await;
+        assert!(ended.is_ok(), "the turn never ended: {:?}", self.emitted);
+        let emitted = std::mem::take(&mut self.emitted);
+        let Some(ServerMessage::TurnComplete { message_ids, outcome }) = emitted.last() else {
+            panic!("the turn did not end last: {emitted:?}")
         };
-        let texts = said.iter().filter_map(|message| match message {
+        let texts = emitted.iter().filter_map(|message| match message {
             ServerMessage::TextPartComplete { text, .. } => Some(text.as_str()),
             _ => None,
         });
-        Seen { outcome: *outcome, messages: message_ids.len(), text: texts.collect(), said }
+        TurnResult { outcome: *outcome, messages: message_ids.len(), text: texts.collect(), emitted }
     }
 }
 
-impl Seen {
+impl TurnResult {
     pub(crate) fn errors(&self) -> Vec<&str> {
-        let errors = self.said.iter().filter_map(|message| match message {
+        let errors = self.emitted.iter().filter_map(|message| match message {
             ServerMessage::Error { message } => Some(message.as_str()),
             _ => None,
         });
         errors.collect()
     }
 
-    /// All tokens, joined.
+    /// All tokens, concatenated.
     pub(crate) fn tokens(&self) -> String {
         let token = |message: &ServerMessage| match message {
             ServerMessage::Token { token, .. } => Some(token.clone()),
             _ => None,
         };
-        self.said.iter().filter_map(token).collect()
+        self.emitted.iter().filter_map(token).collect()
     }
 }

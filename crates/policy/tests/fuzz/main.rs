@@ -1,4 +1,4 @@
-//! Some seconds of mutated policy files, and planted bugs that the fuzzer must find.
+//! Fuzzes policy files for a few seconds, and checks that the fuzzer finds planted bugs.
 
 mod targets;
 
@@ -9,31 +9,31 @@ use targets::{POLICY, policy_with};
 use testkit::fuzz::{Target, finds, holds};
 
 #[test]
-fn policy_files_keep_their_promises() {
+fn policy_loader_upholds_its_invariants() {
     holds(POLICY, Duration::from_secs(8));
 }
 
-/// Forgets to put the line into its message, as a reader without locations does.
+/// A planted bug: reports line numbers that do not exist.
 fn without_lines(files: Files<'_>) -> Result<Policy, PolicyError> {
     Policy::load(files).map_err(|error| PolicyError { line: error.line * 1000, ..error })
 }
 
-/// Takes what stands before an anchor away, as readers do that resolve it.
+/// Drops anchors instead of rejecting them, as a parser that resolves them would.
 fn resolves_anchors(files: Files<'_>) -> Result<Policy, PolicyError> {
     let lanes = files.lanes.map(|text| text.replace("&a", ""));
     Policy::load(Files { lanes: lanes.as_deref(), ..files })
 }
 
-/// Forgets that letters may have several bytes.
+/// A planted bug: panics on multi-byte characters.
 fn panics_at_letters(files: Files<'_>) -> Result<Policy, PolicyError> {
-    assert!(files.lanes.is_none_or(str::is_ascii), "the index is inside of a letter");
+    assert!(files.lanes.is_none_or(str::is_ascii), "the index is inside a multi-byte character");
     Policy::load(files)
 }
 
 #[test]
-fn planted_bugs_are_found() {
+fn fuzzer_finds_planted_bugs() {
     let planted: [(targets::Load, &str); 3] = [
-        (without_lines, "is not there"),
+        (without_lines, "does not exist"),
         (resolves_anchors, "an anchor was accepted"),
         (panics_at_letters, "panicked"),
     ];

@@ -1,4 +1,4 @@
-//! Policy files as a stranger might write them, and the promises that hold whatever they hold.
+//! Arbitrary policy files, and the invariants that hold for any content.
 
 use policy::{
     Action, ActorClass, Claim, Files, Outcome, Policy, PolicyError, Request, Risk, RunState, decide, diff,
@@ -70,7 +70,7 @@ pub(crate) const POLICY: Target<'_> = Target {
     ),
 };
 
-/// Any loader; the test plants bugs here. The three files are divided by a line of percent signs.
+/// Checks any loader; the tests plant bugs here. A line of percent signs separates the three files.
 pub(crate) fn policy_with(load: Load, input: &[u8]) -> Result<String, String> {
     let text = String::from_utf8_lossy(input);
     let mut files = text.split("%%%\n");
@@ -81,26 +81,26 @@ pub(crate) fn policy_with(load: Load, input: &[u8]) -> Result<String, String> {
         Err(error) => return refused(&files, &error),
     };
     let lanes = files.lanes.unwrap_or_default();
-    let promise = |kept: bool, text: &str| if kept { Ok(()) } else { Err(text.to_owned()) };
+    let ensure = |kept: bool, text: &str| if kept { Ok(()) } else { Err(text.to_owned()) };
     let anchors =
         |text: &str| text.lines().any(|line| line.trim_start().starts_with("- &") || line.contains(": &"));
-    promise(!anchors(lanes) || lanes.contains(['\'', '"', '|', '>', '#']), "an anchor was accepted")?;
-    promise(
+    ensure(!anchors(lanes) || lanes.contains(['\'', '"', '|', '>', '#']), "an anchor was accepted")?;
+    ensure(
         policy.pins() == load(files).map_err(|error| error.to_string())?.pins(),
-        "the pin is not the file's",
+        "loading the same file again changed its pin",
     )?;
-    promise(diff(&policy, &policy).is_empty(), "a policy differs from itself")?;
+    ensure(diff(&policy, &policy).is_empty(), "a policy differs from itself")?;
     for lane in policy.lanes() {
         let open = |role: &String| policy.role(role).is_some_and(|role| role.lanes.contains(&lane.id));
-        promise(lane.roles.iter().all(open), "lanes and roles disagree")?;
-        promise(lanes.contains(lane.id.as_str()), "a lane comes from nowhere")?;
-        promise(
+        ensure(lane.roles.iter().all(open), "lanes and roles disagree")?;
+        ensure(lanes.contains(lane.id.as_str()), "the policy has a lane that is not in the file")?;
+        ensure(
             !lane.permits.iter().any(|flag| flag.as_str() == "bypass_audit"),
             "the audit can be bypassed",
         )?;
     }
-    let stranger = decide(&policy, &nobody());
-    promise(stranger.outcome == Outcome::Deny, "nobody was allowed something")?;
+    let stranger = decide(&policy, &unknown_caller());
+    ensure(stranger.outcome == Outcome::Deny, "a caller with an unknown role was allowed")?;
     Ok(format!(
         "{} lanes {} roles {} tools {}",
         policy.lanes().count(),
@@ -116,14 +116,14 @@ fn refused(files: &Files<'_>, error: &PolicyError) -> Result<String, String> {
         "roles.yaml" => files.roles,
         _ => files.tools,
     };
-    // The parser may point at the line after the last one.
+    // The parser may report the line after the last one.
     let breaks = |c: char| matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}');
     let lines = text.unwrap_or_default().matches(breaks).count() + 2;
     if error.line == 0 || error.line > lines {
-        return Err(format!("line {} of {lines} is not there", error.line));
+        return Err(format!("line {} of {lines} does not exist", error.line));
     }
     if error.message.chars().count() > 400 || error.message.contains(char::is_control) {
-        return Err("the message cannot be shown".to_owned());
+        return Err("the message is too long or has control characters".to_owned());
     }
     Ok(format!(
         "{} {}",
@@ -132,9 +132,9 @@ fn refused(files: &Files<'_>, error: &PolicyError) -> Result<String, String> {
     ))
 }
 
-fn nobody() -> Request {
+fn unknown_caller() -> Request {
     Request {
-        actor: Claim { actor_type: ActorClass::Agent, actor_id: "nobody".to_owned() },
+        actor: Claim { actor_type: ActorClass::Agent, actor_id: "unknown_caller".to_owned() },
         claimed: None,
         role: "this role is in no file".to_owned(),
         lane: "x".to_owned(),

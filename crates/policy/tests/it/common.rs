@@ -1,4 +1,4 @@
-//! A small policy and a request that it allows.
+//! A small policy and requests that it allows.
 
 use policy::{
     Action, ActorClass, Claim, Files, Grant, Policy, PolicyError, Request, Risk, RunState, Versions,
@@ -55,7 +55,7 @@ pub(crate) fn versions(policy: &Policy) -> Versions {
     policy.pins().versions()
 }
 
-/// Everything about it is right.
+/// A request that passes every check.
 pub(crate) fn request() -> Request {
     Request {
         actor: Claim { actor_type: ActorClass::System, actor_id: "svc-1".to_owned() },
@@ -74,7 +74,7 @@ pub(crate) fn request() -> Request {
     }
 }
 
-/// A call in the break-glass lane in which everything is right.
+/// A request in the break-glass lane that passes every check.
 pub(crate) fn override_request() -> Request {
     Request {
         actor: Claim { actor_type: ActorClass::Human, actor_id: "admin-1".to_owned() },

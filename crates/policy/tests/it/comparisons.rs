@@ -1,7 +1,7 @@
-//! What another version of the policy would change.
+//! `diff` and `replay`: what another version of the policy would change.
 
 use policy::{
-    Action, Change, Effect, Files, KnownTool, Outcome, Policy, Recorded, Replayed, Request, Risk, RunState,
+    Action, Change, Effect, Files, Outcome, PastDecision, Policy, Replay, Request, Risk, RunState, ToolFacts,
     Verdict, Versions, Write, WriteMode, decide, diff, replay,
 };
 
@@ -23,7 +23,7 @@ fn a_policy_does_not_differ_from_itself() {
 }
 
 #[test]
-fn each_edit_is_told_with_its_effect() {
+fn each_edit_is_reported_with_its_effect() {
     for (from, to, effect, text) in [
         ("ocr.run]", "ocr.run, x]", Effect::Loosens, "lane intake: tool x added"),
         ("ocr.run]", "x]", Effect::Loosens, "lane intake: tool x added"),
@@ -73,7 +73,7 @@ fn each_edit_is_told_with_its_effect() {
             Effect::Loosens,
             "prohibitions: prohibition no-deleting (roles any, lanes any, tools *.delete) removed",
         ),
-        ("class: agent", "class: human", Effect::Changes, "role AGENT: it is for another kind of actor"),
+        ("class: agent", "class: human", Effect::Changes, "role AGENT: it is now for another class of actor"),
     ] {
         let found = changes(&[(from, to)]);
         assert_eq!(
@@ -90,7 +90,7 @@ fn each_edit_is_told_with_its_effect() {
 }
 
 #[test]
-fn a_tool_that_becomes_less_or_more_dangerous_is_told_so() {
+fn a_changed_risk_of_a_tool_is_reported() {
     let with = |tool: &str| {
         let tools = format!("- {{name: a.b, url: 'http://x/', {tool}}}");
         Policy::load(Files { lanes: Some(LANES), roles: Some(ROLES), tools: Some(&tools) }).unwrap()
@@ -105,72 +105,72 @@ fn a_tool_that_becomes_less_or_more_dangerous_is_told_so() {
     }
 }
 
-/// A candidate whose tools are those of the recorded requests.
-fn as_before(tool: &str, _: &str) -> Option<KnownTool> {
-    ["transcription", "ocr", "x"].contains(&tool).then_some(KnownTool {
+/// A candidate policy in which the recorded tools are unchanged.
+fn unchanged_tool(tool: &str, _: &str) -> Option<ToolFacts> {
+    ["transcription", "ocr", "x"].contains(&tool).then_some(ToolFacts {
         risk: Risk::Write,
         writes: None,
         mode_key: None,
     })
 }
 
-fn recorded(id: &str, request: Request) -> Recorded {
+fn recorded(id: &str, request: Request) -> PastDecision {
     let Verdict { outcome, rule_id, .. } = decide(&policy(), &request);
-    Recorded { id: id.to_owned(), outcome, rule_id: Some(rule_id), request }
+    PastDecision { id: id.to_owned(), outcome, rule_id: Some(rule_id), request }
 }
 
-fn ids(done: &Replayed) -> Vec<&str> {
+fn ids(done: &Replay) -> Vec<&str> {
     done.flips.iter().map(|flip| flip.id.as_str()).collect()
 }
 
 #[test]
-fn replaying_shows_what_would_flip_and_nothing_else() {
+fn replay_reports_exactly_the_flipped_decisions() {
     let mut pinned = request();
     pinned.run = RunState::Active(versions(&policy()));
     pinned.demanded = Some(versions(&policy()));
     let mut unscoped = request();
     unscoped.scope.clear();
     let all = [recorded("a", pinned), recorded("b", unscoped), recorded("c", override_request())];
-    assert_eq!(replay(&policy(), as_before, all.clone()), Replayed::default());
+    assert_eq!(replay(&policy(), unchanged_tool, all.clone()), Replay::default());
     let stricter = load(&LANES.replace("tools: [transcription", "tools: [other"), ROLES).unwrap();
-    let done = replay(&stricter, as_before, all.clone());
+    let done = replay(&stricter, unchanged_tool, all.clone());
     assert_eq!(ids(&done), ["a"]);
     assert_eq!((done.flips[0].was, done.flips[0].now.outcome), (Outcome::Allow, Outcome::Deny));
     let looser = load(&LANES.replace("requires: [case_id, run_id]", "requires: []"), ROLES).unwrap();
-    assert_eq!(ids(&replay(&looser, as_before, all)), ["b"]);
+    assert_eq!(ids(&replay(&looser, unchanged_tool, all)), ["b"]);
 }
 
-/// What a tool is comes from the candidate's files, and not from those of the time of the decision.
 #[test]
-fn replaying_asks_what_the_candidate_makes_of_a_tool() {
+fn replay_uses_the_tools_of_the_candidate() {
     let one = || [recorded("a", request())];
     let gone = replay(&policy(), |_, _| None, one());
     assert_eq!((ids(&gone), gone.flips[0].now.reason.as_str()), (vec!["a"], "the tool is not available"));
-    let danger = |_: &str, _: &str| Some(KnownTool { risk: Risk::Danger, writes: None, mode_key: None });
+    let danger = |_: &str, _: &str| Some(ToolFacts { risk: Risk::Danger, writes: None, mode_key: None });
     assert_eq!(ids(&replay(&policy(), danger, one())), ["a"]);
     let table = Write { table: "elsewhere".to_owned(), mode: WriteMode::Append };
     let writes =
-        |_: &str, _: &str| Some(KnownTool { risk: Risk::Write, writes: Some(table.clone()), mode_key: None });
+        |_: &str, _: &str| Some(ToolFacts { risk: Risk::Write, writes: Some(table.clone()), mode_key: None });
     assert_eq!(ids(&replay(&policy(), writes, one())), ["a"]);
-    // One that was not there and now is.
+    // A tool that did not exist at the time and exists now.
     let mut absent = request();
     let Action::Tool { registered, .. } = &mut absent.action else { panic!("a tool") };
     *registered = false;
-    assert_eq!(ids(&replay(&policy(), as_before, [recorded("b", absent)])), ["b"]);
+    assert_eq!(ids(&replay(&policy(), unchanged_tool, [recorded("b", absent)])), ["b"]);
 }
 
-/// A candidate has other versions than any that was ever demanded, so what versions decided says nothing about it.
+/// A candidate always has other versions than those demanded, so past denials by version pins say nothing
+/// about it.
 #[test]
-fn denials_by_pins_are_left_out_and_counted() {
+fn denials_by_pins_are_skipped_and_counted() {
     let other = || Versions { lanes: "a".repeat(40), roles: "b".repeat(40) };
     let demanding = Request { demanded: Some(other()), ..request() };
     let below = Request { run: RunState::Active(other()), ..request() };
     let by_pins = [recorded("a", demanding.clone()), recorded("b", below)];
-    assert_eq!(replay(&policy(), as_before, by_pins), Replayed { flips: Vec::new(), pinned: 2 });
-    // An earlier version did not write down which rule it was.
-    let old = Recorded { rule_id: None, ..recorded("a", demanding) };
-    assert_eq!(replay(&policy(), as_before, [old]).pinned, 1);
-    // A run that is not active is denied by every policy.
+    assert_eq!(replay(&policy(), unchanged_tool, by_pins), Replay { flips: Vec::new(), pinned: 2 });
+    // Earlier versions did not record the rule.
+    let old = PastDecision { rule_id: None, ..recorded("a", demanding) };
+    assert_eq!(replay(&policy(), unchanged_tool, [old]).pinned, 1);
+    // Every policy denies a call in an inactive run.
     let inactive = Request { run: RunState::Inactive, ..request() };
-    assert_eq!(replay(&policy(), as_before, [recorded("c", inactive)]), Replayed::default());
+    assert_eq!(replay(&policy(), unchanged_tool, [recorded("c", inactive)]), Replay::default());
 }

@@ -1,13 +1,12 @@
-//! Each check on its own: a request in which one thing is wrong is denied for that reason.
+//! Each check on its own: a request with exactly one flaw is denied for that reason.
 
 use policy::{
     Action, ActorClass, Check, Claim, Flag, Grant, Outcome, Request, Risk, RunState, Versions, Write,
-    WriteMode, cross_case, decide, explain,
+    WriteMode, cross_case_flag, decide, explain,
 };
 
 use crate::common::{LANES, ROLES, load, override_request, policy, request, tool, versions};
 
-/// Checks the rule and reason of a denial.
 fn denied(request: &Request, rule: &str, reason: &str) {
     let verdict = decide(&policy(), request);
     assert_eq!((verdict.outcome, verdict.rule_id.as_str()), (Outcome::Deny, rule), "{verdict:?}");
@@ -20,7 +19,7 @@ fn allowed(request: &Request) {
 }
 
 #[test]
-fn what_is_right_is_allowed_by_its_lane() {
+fn a_valid_request_is_allowed_by_its_lane() {
     let verdict = decide(&policy(), &request());
     assert_eq!((verdict.outcome, verdict.rule_id.as_str()), (Outcome::Allow, "lane:intake"));
     allowed(&override_request());
@@ -30,17 +29,17 @@ fn what_is_right_is_allowed_by_its_lane() {
 }
 
 #[test]
-fn the_caller_must_be_who_the_credential_says() {
+fn the_claimed_actor_must_own_the_credential() {
     let nobody = Claim { actor_id: String::new(), ..request().actor };
     denied(&Request { actor: nobody, ..request() }, "gate:identity", "no identity");
     let other = Claim { actor_id: "svc-2".to_owned(), ..request().actor };
-    denied(&Request { claimed: Some(other), ..request() }, "gate:identity", "not the one");
+    denied(&Request { claimed: Some(other), ..request() }, "gate:identity", "not the owner");
     let kind = Claim { actor_type: ActorClass::Agent, ..request().actor };
-    denied(&Request { claimed: Some(kind), ..request() }, "gate:identity", "not the one");
+    denied(&Request { claimed: Some(kind), ..request() }, "gate:identity", "not the owner");
 }
 
 #[test]
-fn a_role_needs_its_lane_and_its_kind_of_actor() {
+fn a_role_needs_its_lane_and_actor_class() {
     denied(&Request { role: "NOBODY".to_owned(), ..request() }, "lane:intake:role", "no such role");
     denied(&Request { role: "AGENT".to_owned(), ..request() }, "lane:intake:role", "kind of actor");
     let agent = Request {
@@ -87,15 +86,15 @@ fn writes_must_be_listed_with_their_mode() {
     }
 }
 
-/// A tool that writes needs both: its name among the tools, and what it writes among the writes. A lane that lists
-/// writes alone allows the write, whichever tool does it; a prohibition of the tool counts there too.
+/// A tool that writes needs both its name among the lane's tools and its table among the lane's writes. A
+/// lane that lists only writes allows them by any tool, but a prohibition of the tool still applies.
 #[test]
 fn a_tool_that_writes_needs_a_lane_that_lists_the_write() {
     let lane = "  - lane_id: notes\n    allowed_callers: {roles: [SERVICE]}\n    \
         allowed_actions: {writes: [{table: notes, mode: append}]}\nprohibitions:";
     let lanes = LANES.replace("prohibitions:", lane);
     let policy = load(&lanes, &ROLES.replace("[intake, shared]", "[intake, notes, shared]")).unwrap();
-    let told = |lane: &str, name: &str, writes: Option<(&str, WriteMode)>| {
+    let reason = |lane: &str, name: &str, writes: Option<(&str, WriteMode)>| {
         let writes = writes.map(|(table, mode)| Write { table: table.to_owned(), mode });
         let (tool_name, operation) = (name.to_owned(), name.to_owned());
         let action = Action::Tool { tool_name, operation, risk: Risk::Write, registered: true, writes };
@@ -103,20 +102,20 @@ fn a_tool_that_writes_needs_a_lane_that_lists_the_write() {
     };
     let notes = Some(("notes", WriteMode::Append));
     let passed = "all checks of the lane passed";
-    assert_eq!(told("intake", "transcription", notes), passed);
-    assert_eq!(told("notes", "notes.add", notes), passed);
-    assert_eq!(told("intake", "notes.add", notes), "lane prohibits requested tool");
-    assert_eq!(told("notes", "notes.add", None), "lane prohibits requested tool");
-    assert_eq!(told("notes", "notes.delete", notes), "nothing is deleted");
+    assert_eq!(reason("intake", "transcription", notes), passed);
+    assert_eq!(reason("notes", "notes.add", notes), passed);
+    assert_eq!(reason("intake", "notes.add", notes), "lane prohibits requested tool");
+    assert_eq!(reason("notes", "notes.add", None), "lane prohibits requested tool");
+    assert_eq!(reason("notes", "notes.delete", notes), "nothing is deleted");
     for lane in ["intake", "notes", "shared"] {
         for other in [("notes", WriteMode::Upsert), ("other", WriteMode::Append)] {
-            assert_eq!(told(lane, "transcription", Some(other)), "lane prohibits requested write");
+            assert_eq!(reason(lane, "transcription", Some(other)), "lane prohibits requested write");
         }
     }
 }
 
 #[test]
-fn scope_must_be_there() {
+fn required_scope_fields_must_be_present() {
     let partial = Request { scope: ["case_id".to_owned()].into(), ..request() };
     denied(&partial, "lane:intake:scope", "lane requires the scope field run_id");
 }
@@ -135,16 +134,16 @@ fn flags_are_denied_unless_the_lane_permits_them() {
 }
 
 #[test]
-fn another_case_raises_the_flag() {
+fn touching_another_case_sets_the_flag() {
     let flag = Some(Flag::cross_case_lookup());
-    assert_eq!(cross_case(Some("a"), [Some("a"), None]), None);
-    assert_eq!(cross_case(Some("a"), [Some("a"), Some("b")]), flag);
-    assert_eq!(cross_case(None, [Some("a")]), flag);
-    assert_eq!(cross_case(None, []), None);
+    assert_eq!(cross_case_flag(Some("a"), [Some("a"), None]), None);
+    assert_eq!(cross_case_flag(Some("a"), [Some("a"), Some("b")]), flag);
+    assert_eq!(cross_case_flag(None, [Some("a")]), flag);
+    assert_eq!(cross_case_flag(None, []), None);
 }
 
 #[test]
-fn runs_and_versions_must_fit() {
+fn the_run_must_be_active_and_versions_must_match() {
     denied(&Request { run: RunState::Inactive, ..request() }, "gate:run", "not active");
     let old = Versions { lanes: "0".repeat(40), roles: versions(&policy()).roles };
     denied(&Request { run: RunState::Active(old.clone()), ..request() }, "gate:pins", "pinned to another");
@@ -159,13 +158,13 @@ fn runs_and_versions_must_fit() {
 }
 
 #[test]
-fn the_lock_stops_everything() {
+fn the_safety_lock_denies_everything() {
     denied(&Request { locked: true, ..request() }, "gate:safety_lock", "safety lock");
     denied(&Request { locked: true, ..override_request() }, "gate:safety_lock", "safety lock");
 }
 
 #[test]
-fn the_glass_is_broken_with_ticket_reason_and_time_box_only() {
+fn an_override_needs_ticket_reason_and_time_box() {
     let right = override_request().grant.unwrap();
     let cases: [(Option<Grant>, &str); 8] = [
         (None, "needs a grant"),
@@ -184,7 +183,7 @@ fn the_glass_is_broken_with_ticket_reason_and_time_box_only() {
 }
 
 #[test]
-fn a_prohibition_says_no_in_every_lane() {
+fn a_prohibition_denies_in_every_lane() {
     let delete = tool("transcription", "transcription.delete", Risk::Write);
     for base in [request(), override_request()] {
         denied(&Request { action: delete.clone(), ..base }, "prohibition:no-deleting", "nothing is deleted");
@@ -192,7 +191,7 @@ fn a_prohibition_says_no_in_every_lane() {
 }
 
 #[test]
-fn no_word_of_the_caller_is_in_the_answer() {
+fn the_verdict_never_repeats_caller_input() {
     let canary = "canary-9f3b";
     let mut odd = request();
     odd.lane = canary.to_owned();
@@ -218,7 +217,7 @@ fn an_explanation_shows_every_check_and_the_same_verdict() {
 }
 
 #[test]
-fn a_request_can_be_recorded() {
+fn a_request_round_trips_through_json() {
     for request in [request(), override_request()] {
         let text = serde_json::to_string(&request).unwrap();
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
@@ -226,7 +225,7 @@ fn a_request_can_be_recorded() {
 }
 
 #[test]
-fn agents_push_only_to_the_refs_that_their_lane_names() {
+fn agents_push_only_to_refs_of_their_lane() {
     let agent = Claim { actor_type: ActorClass::Agent, actor_id: "agent-1".to_owned() };
     let push = |name: &str| Request {
         actor: agent.clone(),
@@ -238,14 +237,14 @@ fn agents_push_only_to_the_refs_that_their_lane_names() {
         allowed(&push(name));
     }
     for name in ["refs/for/main", "refs/meta/config", "refs/heads"] {
-        denied(&push(name), "lane:intake:action", "other refs only");
+        denied(&push(name), "lane:intake:action", "does not let agents push");
     }
     let narrow =
         LANES.replace("risks: [read, write]", "risks: [read, write]\n      refs: [refs/heads/agent/*]");
     let narrow = load(&narrow, ROLES).unwrap();
     assert_eq!(decide(&narrow, &push("refs/heads/agent/two")).outcome, Outcome::Allow);
     assert_eq!(decide(&narrow, &push("refs/heads/main")).outcome, Outcome::Deny);
-    // Others are not bound by it.
+    // Only agents are restricted to the lane's refs.
     let person = Request { refs: vec!["refs/heads/main".to_owned()], ..request() };
     assert_eq!(decide(&narrow, &person).outcome, Outcome::Allow);
 }

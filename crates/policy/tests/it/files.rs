@@ -1,11 +1,11 @@
-//! Files are read strictly, and every refusal names its line.
+//! Policy files are parsed strictly, and every error names its line.
 
 use policy::{Auth, Files, Method, Policy, Risk};
 
 use crate::common::{LANES, ROLES, load};
 
 #[test]
-fn the_built_in_policy_and_the_worked_example_load() {
+fn the_built_in_policy_and_the_example_load() {
     let built_in = Policy::load(Files::default()).unwrap();
     let roles = ["SETUP_AGENT", "CODING_AGENT", "AUTOMATION_AGENT", "SERVICE", "OPERATOR", "ORG_ADMIN"];
     assert!(roles.iter().all(|role| built_in.role(role).is_some()));
@@ -25,8 +25,8 @@ fn the_built_in_policy_and_the_worked_example_load() {
 }
 
 #[test]
-fn every_rule_of_ours_has_examples() {
-    // A rule without examples could be opened by a slip of a letter.
+fn every_built_in_rule_has_examples() {
+    // Without examples, a typo could open a rule unnoticed.
     let text = Policy::BUILT_IN.lanes.unwrap();
     let rules = text.matches("- lane_id:").count() + text.matches("- rule_id:").count();
     assert!(rules >= 10);
@@ -34,18 +34,18 @@ fn every_rule_of_ours_has_examples() {
     assert_eq!(text.matches("      not_match:\n        - {").count(), rules);
 }
 
-/// The message for `LANES` or `ROLES` with one text replaced by another.
+/// The error for `LANES` or `ROLES` with one text replaced by another.
 fn refused(from: &str, to: &str) -> String {
     let (lanes, roles) = (LANES.replacen(from, to, 1), ROLES.replacen(from, to, 1));
-    assert!(lanes != LANES || roles != ROLES, "{from} is not there");
+    assert!(lanes != LANES || roles != ROLES, "the sample files do not contain {from}");
     load(&lanes, &roles).map_or_else(|error| error.to_string(), |_| "accepted".to_owned())
 }
 
 #[test]
-fn mistakes_are_refused_with_their_line() {
+fn mistakes_are_reported_with_their_line() {
     for (from, to, expected) in [
-        ("lane_id: shared", "lane_id: intake", "lanes.yaml:11: there are two of lane `intake`"),
-        ("    override:", "    overide:", "lanes.yaml:19: the key `overide` is not known here"),
+        ("lane_id: shared", "lane_id: intake", "lanes.yaml:11: the lane `intake` is defined twice"),
+        ("    override:", "    overide:", "lanes.yaml:19: unknown key `overide`"),
         (
             "[SERVICE, AGENT]}",
             "[SERVICE, AGENT, GHOST]}",
@@ -73,9 +73,9 @@ fn mistakes_are_refused_with_their_line() {
             "lanes.yaml:14: no lane may permit `bypass_audit`",
         ),
         ("    tools: ['*.delete']\n", "", "lanes.yaml:21: a prohibition must name"),
-        ("lane_id: glass", "lane_id: 'a b'", "lanes.yaml:15: `lane_id` holds a name"),
-        ("tools: [transcription", "tools: ['*a*b*c*d*e*'", "lanes.yaml:7: a name may hold at most"),
-        ("tools: [transcription", "tools: [ocr.run", "lanes.yaml:7: `ocr.run` stands in `tools` twice"),
+        ("lane_id: glass", "lane_id: 'a b'", "lanes.yaml:15: `lane_id` contains a name"),
+        ("tools: [transcription", "tools: ['*a*b*c*d*e*'", "lanes.yaml:7: a name may contain at most"),
+        ("tools: [transcription", "tools: [ocr.run", "lanes.yaml:7: `ocr.run` is listed twice in `tools`"),
         ("version: '1'\n", "", "lanes.yaml:1: `version` is missing"),
         (
             "    override: {max_minutes: 60}",
@@ -90,15 +90,15 @@ fn mistakes_are_refused_with_their_line() {
 }
 
 #[test]
-fn lanes_and_roles_come_together() {
+fn lanes_and_roles_must_be_given_together() {
     let alone = Files { lanes: Some(LANES), ..Files::default() };
-    assert!(Policy::load(alone).unwrap_err().to_string().starts_with("roles.yaml:1: it is missing beside"));
+    assert!(Policy::load(alone).unwrap_err().to_string().starts_with("roles.yaml:1: the file is missing"));
     let tools = Files { tools: Some("[]"), ..Files::default() };
     assert!(Policy::load(tools).is_ok());
 }
 
 #[test]
-fn an_example_that_disagrees_refuses_the_file() {
+fn a_failing_example_rejects_the_file() {
     let with = |examples: &str| refused("    override:", &format!("    examples:\n{examples}    override:"));
     let right = "{role: ADMIN, tool: x, scope: [override_ticket_id]}";
     let wrong = "{role: ADMIN, tool: x}";
@@ -112,7 +112,10 @@ fn an_example_that_disagrees_refuses_the_file() {
     let should_not = "lanes.yaml:21: this example should be denied, but is allowed";
     assert_eq!(with(&format!("      not_match:\n        - {right}\n")), should_not);
     let elsewhere = with("      not_match:\n        - {role: ADMIN, tool: x, lane: intake}\n");
-    assert_eq!(elsewhere, "lanes.yaml:21: the example of a lane is a call in that lane; leave `lane` out");
+    assert_eq!(
+        elsewhere,
+        "lanes.yaml:21: the example of a lane is always a call in that lane; remove `lane`"
+    );
     let prohibited = refused(
         "    roles: [AGENT]\n",
         "    roles: [AGENT]\n    examples: {match: [{role: SERVICE, tool: ocr.run}]}\n",
@@ -126,7 +129,7 @@ fn an_example_that_disagrees_refuses_the_file() {
 }
 
 #[test]
-fn tools_are_read_strictly() {
+fn tools_are_parsed_strictly() {
     let load = |tools: &str| {
         let policy = Policy::load(Files { tools: Some(tools), ..Files::default() });
         policy.map_or_else(|error| error.to_string(), |_| "accepted".to_owned())
@@ -149,7 +152,7 @@ fn tools_are_read_strictly() {
         ("- {name: a, url: 'https://h', writes: {table: notes, mode: drop}}", "tools.yaml:1: `mode` must be"),
         (
             "- {name: a, url: 'https://h'}\n- {name: a, url: 'https://h'}",
-            "tools.yaml:2: there are two of tool `a`",
+            "tools.yaml:2: the tool `a` is defined twice",
         ),
     ] {
         assert!(load(tool).starts_with(expected), "{tool}: {}", load(tool));

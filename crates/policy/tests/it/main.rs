@@ -1,5 +1,5 @@
-//! The policy from outside: files, decisions, modes, comparisons.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+//! The policy's public API: files, decisions, modes, comparisons.
+#![expect(clippy::unwrap_used, reason = "a failed precondition must fail the test")]
 
 mod common;
 mod comparisons;

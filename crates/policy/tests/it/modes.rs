@@ -1,7 +1,7 @@
-//! The three modes: the most specific map counts, deny wins, and nothing unknown allows.
+//! Action modes: the most specific map wins, deny beats allow, and unknown values never allow.
 
 use policy::{
-    Hints, Mode, ModeDecision, ModeKey, ModeSource, Risk, after_drift, decide, derive_risk, resolve_mode,
+    Hints, Mode, ModeDecision, ModeKey, ModeSource, Risk, apply_drift, decide, derive_risk, resolve_mode,
 };
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ fn resolve(automation: Option<Value>, org: Value, risk: Risk) -> (Mode, ModeSour
 }
 
 #[test]
-fn the_most_specific_map_counts() {
+fn the_most_specific_map_wins() {
     let key = "linear:create_issue";
     let (automation, org) = (json!({key: "allow"}), json!({key: "require_approval"}));
     let expected = (Mode::Allow, ModeSource::AutomationOverride, None);
@@ -46,7 +46,7 @@ fn an_automation_cannot_loosen_what_the_organisation_denies() {
 }
 
 #[test]
-fn what_nobody_understands_denies() {
+fn unknown_modes_deny() {
     let key = "linear:create_issue";
     for (value, reason) in [
         (json!({key: "Allow"}), "unknown_mode:Allow"),
@@ -62,7 +62,7 @@ fn what_nobody_understands_denies() {
 }
 
 #[test]
-fn keys_have_a_colon() {
+fn mode_keys_need_a_colon() {
     for right in ["linear:create_issue", "connector:0198a7c2:tool/with/slash"] {
         assert!(right.parse::<ModeKey>().is_ok(), "{right}");
     }
@@ -74,22 +74,22 @@ fn keys_have_a_colon() {
 #[test]
 fn drift_tightens_and_never_loosens() {
     let decision = |mode| ModeDecision { mode, source: ModeSource::OrgDefault, reason: None };
-    let same = after_drift(decision(Mode::Allow), Some("h1"), "h1");
+    let same = apply_drift(decision(Mode::Allow), Some("h1"), "h1");
     assert_eq!(same, decision(Mode::Allow));
     for reviewed in [Some("h0"), None] {
-        let drifted = after_drift(decision(Mode::Allow), reviewed, "h1");
+        let drifted = apply_drift(decision(Mode::Allow), reviewed, "h1");
         assert_eq!(
             (drifted.mode, drifted.reason.as_deref()),
             (Mode::RequireApproval, Some("definition_drift"))
         );
         for mode in [Mode::RequireApproval, Mode::Deny] {
-            assert_eq!(after_drift(decision(mode), reviewed, "h1"), decision(mode));
+            assert_eq!(apply_drift(decision(mode), reviewed, "h1"), decision(mode));
         }
     }
 }
 
 #[test]
-fn what_a_tool_says_of_itself_never_lowers_its_risk() {
+fn hints_of_a_tool_never_lower_its_risk() {
     let (destructive, read_only) =
         (Hints { destructive: true, read_only: true }, Hints { destructive: false, read_only: true });
     assert_eq!(derive_risk(None, read_only, Some(Risk::Write)), Risk::Write);
@@ -99,9 +99,9 @@ fn what_a_tool_says_of_itself_never_lowers_its_risk() {
     assert_eq!(derive_risk(None, Hints::default(), Some(Risk::Read)), Risk::Read);
 }
 
-/// Agents are bound by any mode, others only by a `deny` that somebody set.
+/// Any mode applies to agents; only an explicitly set `deny` applies to everybody else.
 #[test]
-fn a_mode_governs_agents_and_a_deny_that_was_set_governs_all() {
+fn modes_apply_to_agents_and_explicit_denials_to_everybody() {
     use policy::ActorClass::{Agent, Human, System};
     use policy::Outcome::{Allow, Deny};
     let (set, inferred) = (ModeSource::OrgDefault, ModeSource::InferredDefault);
@@ -115,37 +115,39 @@ fn a_mode_governs_agents_and_a_deny_that_was_set_governs_all() {
         (Mode::Deny, ModeSource::AutomationOverride, Deny, Deny),
     ] {
         for (class, expected) in [(Agent, agent), (Human, others), (System, others)] {
-            let mut asked = request();
-            asked.mode = Some(ModeDecision { mode, source, reason: None });
-            // Which class may use the lane is another check: here only the mode is looked at.
-            let mut asked_as = asked.clone();
-            asked_as.actor.actor_type = class;
-            let steps = policy::explain(&policy(), &asked_as).steps;
+            let mut request_with_mode = request();
+            request_with_mode.mode = Some(ModeDecision { mode, source, reason: None });
+            // This test looks at the mode check alone; whether the class may use the lane is another check.
+            let mut as_class = request_with_mode.clone();
+            as_class.actor.actor_type = class;
+            let steps = policy::explain(&policy(), &as_class).steps;
             let step = steps.iter().find(|step| step.check == policy::Check::Mode).unwrap();
             let outcome = if step.failed.is_some() { Deny } else { Allow };
             assert_eq!(outcome, expected, "{mode:?} {source:?} {class:?}");
             assert_eq!(step.rule_id, format!("mode:{}:{}", mode.as_str(), source.as_str()));
         }
     }
-    let mut asked = request();
-    asked.actor.actor_type = Agent;
-    asked.mode = Some(ModeDecision { mode: Mode::RequireApproval, source: inferred, reason: None });
-    let steps = policy::explain(&policy(), &asked).steps;
+    let mut request_with_mode = request();
+    request_with_mode.actor.actor_type = Agent;
+    request_with_mode.mode =
+        Some(ModeDecision { mode: Mode::RequireApproval, source: inferred, reason: None });
+    let steps = policy::explain(&policy(), &request_with_mode).steps;
     let why = steps.last().unwrap().failed.clone().unwrap();
-    assert!(why.contains("requires approval") && why.contains("cannot ask for approvals yet"), "{why}");
+    assert!(why.contains("require_approval") && why.contains("cannot ask for approvals yet"), "{why}");
     assert!(why.chars().count() <= 200, "{why}");
 }
 
 #[test]
-fn a_verdict_says_which_mode_let_the_call_through() {
-    let mut asked = request();
-    asked.mode = Some(ModeDecision { mode: Mode::Allow, source: ModeSource::OrgDefault, reason: None });
-    let verdict = decide(&policy(), &asked);
+fn the_reason_names_the_mode_that_allowed_the_call() {
+    let mut request_with_mode = request();
+    request_with_mode.mode =
+        Some(ModeDecision { mode: Mode::Allow, source: ModeSource::OrgDefault, reason: None });
+    let verdict = decide(&policy(), &request_with_mode);
     assert_eq!(verdict.reason, "all checks of the lane passed; mode allow (org_default)");
 }
 
 #[test]
-fn the_words_are_those_of_the_database() {
+fn enum_names_match_the_database() {
     assert_eq!(Mode::parse("require_approval"), Some(Mode::RequireApproval));
     assert_eq!(Risk::parse("danger").map(Risk::as_str), Some("danger"));
     assert_eq!(ModeSource::AutomationOverride.as_str(), "automation_override");

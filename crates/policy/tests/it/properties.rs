@@ -1,4 +1,4 @@
-//! What holds for every policy and every request.
+//! Properties that hold for every policy and every request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::common::load;
 
-/// A lane as data, so that it can be changed, moved and written.
+/// A lane as data that the tests can modify, reorder and write as YAML.
 #[derive(Clone, Debug)]
 struct LaneData {
     id: u8,
@@ -27,16 +27,16 @@ struct RuleData {
     tools: BTreeSet<u8>,
 }
 
-/// Names with and without stars, from few letters, so that they meet.
+/// Names with and without wildcards over a small alphabet, so that they often match each other.
 const TOOLS: [&str; 6] = ["a", "b", "a.x", "b.x", "*.x", "a*"];
 
-fn few(most: u8) -> impl Strategy<Value = BTreeSet<u8>> + Clone {
+fn small_set(most: u8) -> impl Strategy<Value = BTreeSet<u8>> + Clone {
     proptest::collection::btree_set(0..most, 0..3)
 }
 
 fn lanes() -> impl Strategy<Value = Vec<LaneData>> {
-    let lane = (0..4_u8, few(3), few(6), few(2), few(3), few(3), few(3)).prop_map(
-        |(id, roles, tools, writes, requires, prohibits, permits)| LaneData {
+    let lane = (0..4_u8, small_set(3), small_set(6), small_set(2), small_set(3), small_set(3), small_set(3))
+        .prop_map(|(id, roles, tools, writes, requires, prohibits, permits)| LaneData {
             id,
             roles,
             tools,
@@ -44,8 +44,7 @@ fn lanes() -> impl Strategy<Value = Vec<LaneData>> {
             requires,
             prohibits,
             permits,
-        },
-    );
+        });
     let distinct = |mut lanes: Vec<LaneData>| {
         let mut seen = BTreeSet::new();
         lanes.retain(|lane| seen.insert(lane.id));
@@ -55,7 +54,11 @@ fn lanes() -> impl Strategy<Value = Vec<LaneData>> {
 }
 
 fn rules() -> impl Strategy<Value = Vec<RuleData>> {
-    let rule = (few(3), few(4), few(6)).prop_map(|(roles, lanes, tools)| RuleData { roles, lanes, tools });
+    let rule = (small_set(3), small_set(4), small_set(6)).prop_map(|(roles, lanes, tools)| RuleData {
+        roles,
+        lanes,
+        tools,
+    });
     let named = |rules: Vec<RuleData>| {
         rules
             .into_iter()
@@ -145,7 +148,7 @@ fn requests() -> impl Strategy<Value = Request> {
         0..4_u8,
         0..5_u8,
         prop_oneof![3 => tool, 1 => write],
-        few(3),
+        small_set(3),
         proptest::collection::btree_set(0..4_u8, 0..2),
     );
     parts.prop_map(|(role, lane, action, scope, flags)| Request {
@@ -165,7 +168,7 @@ fn requests() -> impl Strategy<Value = Request> {
     })
 }
 
-/// What the contract says, written as one expression over the data: a second opinion.
+/// The contract as one expression over the data: an independent implementation.
 fn should_be_allowed(lanes: &[LaneData], rules: &[RuleData], request: &Request) -> bool {
     let id = |name: &str| name[1..].parse::<u8>().unwrap();
     let (role, lane_id) = (id(&request.role), id(&request.lane));
@@ -206,9 +209,9 @@ fn is_allowed(policy: &Policy, request: &Request) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Default deny: what is not explicitly allowed is denied, and what is, is not.
+    /// Default deny: exactly the explicitly allowed calls are allowed.
     #[test]
-    fn exactly_what_is_explicitly_allowed_is_allowed(lanes in lanes(), rules in rules(), requests in proptest::collection::vec(requests(), 20)) {
+    fn exactly_the_explicitly_allowed_calls_are_allowed(lanes in lanes(), rules in rules(), requests in proptest::collection::vec(requests(), 20)) {
         let policy = write_policy(&lanes, &rules);
         for request in requests {
             prop_assert_eq!(is_allowed(&policy, &request), should_be_allowed(&lanes, &rules, &request), "{:?}", request);
@@ -220,25 +223,25 @@ proptest! {
         prop_assert!(!is_allowed(&write_policy(&[], &[]), &request));
     }
 
-    /// Deny wins wherever it stands: verdict, rule and reason do not depend on the order in the file.
+    /// Verdict, rule and reason do not depend on the order in the file.
     #[test]
-    fn the_order_of_rules_means_nothing(lanes in lanes(), rules in rules(), requests in proptest::collection::vec(requests(), 10)) {
+    fn the_order_of_rules_has_no_effect(lanes in lanes(), rules in rules(), requests in proptest::collection::vec(requests(), 10)) {
         let policy = write_policy(&lanes, &rules);
         let (mut lanes, rules) = (lanes, rules);
         lanes.reverse();
-        // Their names are their numbers, so only the outcome can be compared for them.
-        let turned = write_policy(&lanes, &rules);
+        // Prohibitions are named by their index, so after reordering them only the outcome can be compared.
+        let reordered = write_policy(&lanes, &rules);
         let rules: Vec<_> = rules.into_iter().rev().collect();
-        let turned_rules = write_policy(&lanes, &rules);
+        let reordered_rules = write_policy(&lanes, &rules);
         for request in requests {
-            prop_assert_eq!(decide(&policy, &request), decide(&turned, &request));
-            prop_assert_eq!(is_allowed(&policy, &request), is_allowed(&turned_rules, &request));
+            prop_assert_eq!(decide(&policy, &request), decide(&reordered, &request));
+            prop_assert_eq!(is_allowed(&policy, &request), is_allowed(&reordered_rules, &request));
         }
     }
 
-    /// Adding a prohibition, of whatever kind, never allows more.
+    /// Adding any kind of prohibition never allows more.
     #[test]
-    fn prohibitions_only_take_away(
+    fn prohibitions_never_allow_more(
         lanes in lanes(), rules in rules(), more in rules(), at in any::<prop::sample::Index>(), flag in 0..4_u8,
         requests in proptest::collection::vec(requests(), 20)
     ) {
@@ -260,9 +263,9 @@ proptest! {
         }
     }
 
-    /// Whoever gives more scope or asks for less never loses.
+    /// A request with more scope fields and fewer flags is never denied if the original is allowed.
     #[test]
-    fn asking_for_less_never_hurts(lanes in lanes(), rules in rules(), request in requests()) {
+    fn requesting_less_never_turns_allow_into_deny(lanes in lanes(), rules in rules(), request in requests()) {
         let policy = write_policy(&lanes, &rules);
         let mut modest = request.clone();
         modest.flags.clear();

@@ -1,4 +1,4 @@
-//! Actions of a session: what there is, running one, and the human's answer.
+//! Actions of a session: listing, invoking, approving and denying them.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,70 +10,70 @@ use crate::{
     Risk, SessionId, UserId, iso,
 };
 
-/// The modes that an organisation has set for its actions; all others follow from the risk of the action.
+/// The modes that an organisation has set for its actions. Every other action has the default mode for its
+/// risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ActionModeList {
     pub modes: Vec<ActionModeEntry>,
 }
 
-/// One mode that was set.
+/// The mode that was set for one action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionModeEntry {
-    /// `sourceId:actionId`; of a tool from `tools.yaml`, `tools:` and its name.
+    /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
     pub mode: ActionMode,
-    /// A member's id, or who operates the gateway.
+    /// The id of a member, or the name of the operator of the gateway.
     pub changed_by: String,
     #[serde(with = "iso")]
     pub changed_at: DateTime<Utc>,
 }
 
-/// The mode that an action is to have from now on.
+/// The new mode of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetActionMode {
-    /// `sourceId:actionId`; of a tool from `tools.yaml`, `tools:` and its name.
+    /// `sourceId:actionId`; for a tool from `tools.yaml`, `tools:` and its name.
     pub key: String,
     pub mode: ActionMode,
 }
 
-/// Everything that a session may try: providers first, then connectors.
+/// All actions that a session may invoke: providers first, then connectors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionCatalog {
     pub integrations: Vec<ActionSource>,
 }
 
-/// One provider or connector with its actions.
+/// A provider or connector and its actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionSource {
-    /// `null` for a connector.
+    /// The id of the provider account; `null` for a connector.
     pub integration_id: Option<IntegrationId>,
-    /// The name to call it by: `linear`, or `connector:` and its id.
+    /// The name to use in requests: `linear`, or `connector:` and the connector's id.
     pub integration: String,
     pub display_name: Option<String>,
     pub actions: Vec<ActionInfo>,
 }
 
-/// One action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionInfo {
     pub name: String,
     pub description: String,
     pub risk_level: Risk,
-    /// The JSON Schema of its parameters.
+    /// The JSON Schema of the action's parameters.
     pub params: Value,
 }
 
-/// How to use a source, in Markdown.
+/// How to use a provider or connector, in Markdown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ActionGuide {
     pub integration: String,
     pub guide: String,
 }
 
-/// The wish to run an action.
+/// A request to run an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InvokeAction {
     pub integration: String,
@@ -83,7 +83,7 @@ pub struct InvokeAction {
     pub params: JsonObject,
 }
 
-/// One attempt to run an action, with all that is known of it. What is not known is `null`, never absent.
+/// An invocation of an action. Unknown values are `null`, never absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Invocation {
@@ -102,7 +102,7 @@ pub struct Invocation {
     pub error: Option<String>,
     pub denied_reason: Option<String>,
     pub duration_ms: Option<u64>,
-    /// Who answered, also when the answer was no.
+    /// The user who approved or denied the invocation.
     pub approved_by: Option<UserId>,
     #[serde(with = "iso::option")]
     pub approved_at: Option<DateTime<Utc>>,
@@ -114,21 +114,21 @@ pub struct Invocation {
     pub created_at: DateTime<Utc>,
 }
 
-/// It ran. `result` is `null` when there is none, since the command line looks for the key.
+/// The action ran. `result` is `null` if it has none, because the command line expects the key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvokeReply {
     pub invocation: Invocation,
     pub result: Value,
 }
 
-/// It waits for a human.
+/// The action waits for a human's approval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvocationPending {
     pub invocation: Invocation,
     pub message: String,
 }
 
-/// It was refused.
+/// The action was denied.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvocationDenied {
     pub invocation: Invocation,
@@ -136,7 +136,6 @@ pub struct InvocationDenied {
     pub code: ErrorCode,
 }
 
-/// One invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InvocationReply {
     pub invocation: Invocation,

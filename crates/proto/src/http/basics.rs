@@ -1,34 +1,33 @@
-//! What every client meets first: health, who am I, yes, and no.
+//! Common bodies: health, the caller's identity, success and errors.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 use crate::{BillingCode, ErrorCode, OrgId, Role, UserId};
 
 /// The answer to `GET /health`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`, or the request would not have been answered.
+    /// The status, which is always `ok`.
     pub status: String,
 }
 
 impl Health {
-    /// The one answer there is.
     pub fn ok() -> Self {
         Self { status: "ok".to_owned() }
     }
 }
 
-/// Whether something behind the proxy answers, and with which HTTP status.
+/// Whether the service behind the proxy answers, and its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProxyHealth {
     pub ready: bool,
     pub status: u16,
 }
 
-/// The answer where there is nothing to say but yes; old clients need a body even then.
+/// A success without further content. Old clients expect a body even then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OkReply {
     pub ok: bool,
@@ -38,21 +37,21 @@ impl OkReply {
     pub const OK: Self = Self { ok: true };
 }
 
-words! {
-    /// What kind of credential a caller came with.
+string_enums! {
+    /// The kind of credential that the caller used.
     TokenSource as "token source" {
-        /// A person's token.
+        /// A user token.
         User = "user",
-        /// A key that acts for a person.
+        /// An API key that acts for a user.
         Cli = "cli",
-        /// Another service of ours.
+        /// A token of another service.
         Service = "service",
-        /// The sandbox of one session.
+        /// The token of a session's sandbox.
         Sandbox = "sandbox",
     }
 }
 
-/// The answer to `GET /v1/me`. A service has no user, and no organisation unless it is bound to one.
+/// The answer to `GET /v1/me`. A service has no user, and an organisation only if its token is bound to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Me {
@@ -62,24 +61,23 @@ pub struct Me {
     pub source: TokenSource,
 }
 
-/// The body of every refusal and failure.
+/// The body of every error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// For people.
+    /// A message for people.
     pub error: String,
-    /// For programs.
+    /// A stable code for programs.
     pub code: ErrorCode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
 impl ErrorBody {
-    /// An error without details.
     pub fn new(code: ErrorCode, error: impl Into<String>) -> Self {
         Self { error: error.into(), code, details: None }
     }
 
-    /// An error of billing, which names its reason where old clients look for it.
+    /// A billing error. It gives the reason in `details.billingCode`, where old clients expect it.
     pub fn billing(reason: BillingCode, error: impl Into<String>) -> Self {
         let details = serde_json::json!({ "billingCode": reason });
         Self { details: Some(details), ..Self::new(ErrorCode::PaymentRequired, error) }

@@ -1,5 +1,5 @@
-//! The bodies of the Tool Gateway Contract: tool calls, runs and audit events. All of them in `snake_case`, and strict:
-//! a field that is not known is refused.
+//! The bodies of the Tool Gateway Contract: tool calls, runs and audit events. All use `snake_case` and
+//! reject unknown fields.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::{JsonObject, RunKind, RunStatus, ToolErrorCode, iso};
 pub struct ToolCall {
     #[schema(min_length = 1, max_length = 200)]
     pub tool_name: String,
-    /// What the tool is to do, such as `transcription.run`.
+    /// The operation of the tool, such as `transcription.run`.
     #[schema(min_length = 1, max_length = 200)]
     pub operation: String,
     #[schema(min_length = 1, max_length = 120)]
@@ -23,14 +23,14 @@ pub struct ToolCall {
     #[serde(default)]
     #[schema(min_length = 4, max_length = 120)]
     pub case_id: Option<String>,
-    /// The key of this call within the organisation: the same id again is the same call.
+    /// Identifies this call within the organisation: a call with the same id is a duplicate of it.
     #[schema(min_length = 8, max_length = 120)]
     pub run_id: String,
-    /// An active run, or none for a call that starts a tree of its own.
+    /// The id of an active run. Absent if the call starts a new tree of runs.
     #[serde(default)]
     #[schema(min_length = 8, max_length = 120)]
     pub parent_run_id: Option<String>,
-    /// The run that failed and is tried again.
+    /// The failed run that this call retries.
     #[serde(default)]
     #[schema(min_length = 8, max_length = 120)]
     pub retry_of: Option<String>,
@@ -47,29 +47,29 @@ pub struct ToolCall {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: JsonObject,
-    /// Checked when given: SHA-256 of the canonical body without the volatile fields.
+    /// SHA-256 of the canonical body without the volatile fields. Checked if present.
     #[serde(default)]
     #[schema(min_length = 64, max_length = 64)]
     pub request_hash_sha256: Option<String>,
-    /// When it was sent; not part of the hash.
+    /// When the request was sent. Not part of the hash.
     #[serde(default)]
     pub requested_at_utc: Option<String>,
-    /// Scope fields that the lane requires.
+    /// The scope fields that the lane requires.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub scope: JsonObject,
-    /// The versions of the policy that the caller demands.
+    /// The policy versions that the caller demands.
     #[serde(default)]
     pub policy_versions: Option<PolicyVersionsBody>,
     #[serde(default)]
     pub contract_version: Option<String>,
 }
 
-/// Who the caller says it is; it must be whom the credential belongs to.
+/// The identity that the caller claims. It must match the credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolActor {
-    /// `agent`, `human` or `system`.
+    /// The class of the actor: `agent`, `human` or `system`.
     pub actor_type: String,
     #[schema(min_length = 3, max_length = 120)]
     pub actor_id: String,
@@ -78,7 +78,7 @@ pub struct ToolActor {
     pub agent_name: Option<String>,
 }
 
-/// The pins of the two policy files.
+/// The version pins of the two policy files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyVersionsBody {
@@ -86,24 +86,23 @@ pub struct PolicyVersionsBody {
     pub roles: String,
 }
 
-/// The answer to a call, whatever became of it.
+/// The answer to a tool call, whatever its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallReply {
-    /// `success`, `failure` or `deny`.
+    /// The outcome of the call: `success`, `failure` or `deny`.
     pub outcome: String,
     pub tool_name: String,
     pub operation: String,
-    /// Absent when the body could not be read.
+    /// Absent if the request body could not be parsed.
     pub run_id: Option<String>,
     pub correlation_id: Option<String>,
     #[schema(value_type = Vec<Object>)]
     pub output_artifacts: Vec<Value>,
-    /// SHA-256 of this body in canonical form without this field, where a tool answered.
+    /// SHA-256 of this body in canonical form without this field; present if a tool answered.
     pub response_hash_sha256: Option<String>,
     pub error: Option<ToolCallError>,
 }
 
-/// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallError {
     pub error_code: ToolErrorCode,
@@ -111,7 +110,7 @@ pub struct ToolCallError {
     pub retryable: bool,
 }
 
-/// A run to be started: `POST /v1/runs`.
+/// A request to start a run: `POST /v1/runs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartRun {
@@ -125,12 +124,12 @@ pub struct StartRun {
     #[serde(default)]
     #[schema(min_length = 8, max_length = 120)]
     pub parent_run_id: Option<String>,
-    /// For a service token that is bound to no organisation.
+    /// Required if the service token is not bound to an organisation.
     #[serde(default)]
     pub organization_id: Option<String>,
 }
 
-/// How a run ends: `POST /v1/runs/{id}/finish`.
+/// A request to finish a run: `POST /v1/runs/{id}/finish`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FinishRun {
@@ -140,7 +139,7 @@ pub struct FinishRun {
     pub outcome: Option<String>,
 }
 
-/// A run as it is told.
+/// A run of the Tool Gateway Contract.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunRecord {
     pub run_id: String,
@@ -175,7 +174,7 @@ pub struct RunRecord {
     pub retry_reason: Option<String>,
 }
 
-/// Which runs are wanted, newest first.
+/// Selects runs, newest first.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -186,10 +185,10 @@ pub struct RunQuery {
     pub parent_run_id: Option<String>,
     pub status: Option<RunStatus>,
     pub run_kind: Option<RunKind>,
-    /// `next` of the page before.
+    /// The cursor: `next` of the previous page.
     #[param(max_length = 200)]
     pub before: Option<String>,
-    /// At most 200; 50 when absent.
+    /// The page size: at most 200; the default is 50.
     #[param(minimum = 1, maximum = 200)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,
@@ -201,7 +200,7 @@ pub struct RunList {
     pub next: Option<String>,
 }
 
-/// Which events are wanted, oldest first.
+/// Selects events, oldest first.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -210,9 +209,9 @@ pub struct AuditQuery {
     pub run_id: Option<String>,
     #[param(max_length = 200)]
     pub case_id: Option<String>,
-    /// `next` of the page before.
+    /// The cursor: `next` of the previous page.
     pub after: Option<i64>,
-    /// At most 1000; 100 when absent.
+    /// The page size: at most 1000; the default is 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     pub organization_id: Option<String>,
@@ -220,14 +219,14 @@ pub struct AuditQuery {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEvents {
-    /// Events of Contract v1, each with the `sequence` that the ledger gave it.
+    /// Events of Contract v1, each with its `sequence` in the ledger.
     #[schema(value_type = Vec<Object>)]
     pub events: Vec<Value>,
-    /// Where to go on; absent at the end.
+    /// Where the next page starts; absent on the last page.
     pub next: Option<i64>,
 }
 
-/// Whose artifact it is: it is shown only to those who know the case.
+/// Identifies the owner of an artifact: it is returned only to callers who know its case.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

@@ -1,4 +1,4 @@
-//! Making a session: `POST /proliferate/sessions`.
+//! Creating a session: `POST /proliferate/sessions`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,14 +11,15 @@ use crate::{
     SessionType, TriggerEventId, TriggerId,
 };
 
-/// What to make.
+/// A request to create a session.
 ///
-/// `organizationId` and `configurationId` stay text: one of any form that names nothing is answered like one
-/// that is unknown, not as a malformed body.
+/// `organizationId` and `configurationId` are plain text: a value that is not a valid id is treated like an
+/// unknown id, not like a malformed body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSession {
-    /// Needed only where the token is bound to no organisation; the token's own counts first.
+    /// Required only if the token is not bound to an organisation; otherwise the token's organisation is
+    /// used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,7 @@ pub struct CreateSession {
     pub cli_configuration: Option<CliConfiguration>,
     pub session_type: SessionType,
     pub client_type: ClientType,
-    /// Kept as it is, for the client to find its own session again.
+    /// Stored unchanged, so that the client can find its session again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub client_metadata: Option<JsonObject>,
@@ -51,7 +52,7 @@ pub struct CreateSession {
     pub trigger_id: Option<TriggerId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger_event_id: Option<TriggerEventId>,
-    /// What fired the trigger; written into the sandbox.
+    /// The event that fired the trigger. It is written into the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub trigger_context: Option<JsonObject>,
@@ -59,16 +60,16 @@ pub struct CreateSession {
     pub ssh_options: Option<SshOptions>,
 }
 
-/// A configuration that the gateway finds or makes from the organisation's repositories.
+/// A configuration that the gateway finds or creates from the organisation's repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedConfiguration {
-    /// Absent means all of them.
+    /// The repositories to include; absent means all of the organisation's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_ids: Option<Vec<RepoId>>,
 }
 
-/// A configuration that belongs to one directory of one user.
+/// A configuration for one directory of one user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CliConfiguration {
@@ -79,11 +80,11 @@ pub struct CliConfiguration {
     pub display_name: Option<String>,
 }
 
-/// How the agent is to work.
+/// Settings of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentConfig {
-    /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) reads.
+    /// Any spelling that [`ModelId::parse`](crate::ModelId::parse) accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_id: Option<String>,
 }
@@ -101,8 +102,7 @@ pub struct SshOptions {
     pub env_vars: Option<BTreeMap<String, String>>,
 }
 
-/// The token and the values of the variables are secrets: a log line may say that they are there, not what
-/// they are.
+/// Hides the token and the values of the variables, which are secrets.
 impl fmt::Debug for SshOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SshOptions")
@@ -117,17 +117,17 @@ impl fmt::Debug for SshOptions {
 /// What a session starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigurationChoice<'a> {
-    /// Nothing: an empty workspace.
+    /// The session starts with an empty workspace.
     Scratch,
-    /// A configuration that is there.
+    /// The session starts from an existing configuration.
     Existing(&'a str),
-    /// One that the gateway finds or makes.
+    /// The session starts from a configuration that the gateway finds or creates.
     Managed(&'a ManagedConfiguration),
-    /// One of a local directory.
+    /// The session starts from a configuration for a local directory.
     Cli(&'a CliConfiguration),
 }
 
-/// What a well-formed body can still get wrong.
+/// Errors in a body that is well formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateSessionError {
     #[error("Only one of configurationId, managedConfiguration and cliConfiguration may be given")]
@@ -137,7 +137,6 @@ pub enum CreateSessionError {
 }
 
 impl CreateSession {
-    /// The one configuration that was chosen.
     pub fn configuration_choice(&self) -> Result<ConfigurationChoice<'_>, CreateSessionError> {
         match (&self.configuration_id, &self.managed_configuration, &self.cli_configuration) {
             (None, None, None) => Ok(ConfigurationChoice::Scratch),
@@ -148,7 +147,7 @@ impl CreateSession {
         }
     }
 
-    /// The SSH options, which are worth nothing without a key.
+    /// The SSH options, which must contain a public key.
     pub fn ssh(&self) -> Result<Option<&SshOptions>, CreateSessionError> {
         match &self.ssh_options {
             Some(options) if options.public_keys.is_empty() => Err(CreateSessionError::NoPublicKeys),
@@ -156,7 +155,7 @@ impl CreateSession {
         }
     }
 
-    /// Whether to wait for the sandbox: a client that wants SSH always does, since it needs host and port.
+    /// Whether to wait for the sandbox. Clients that want SSH always wait, because they need host and port.
     pub fn effective_sandbox_mode(&self) -> SandboxMode {
         if self.ssh_options.is_some() {
             return SandboxMode::Immediate;
@@ -165,23 +164,23 @@ impl CreateSession {
     }
 }
 
-/// What was made.
+/// The created session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedSession {
     pub session_id: SessionId,
-    /// `null` for a session that starts from nothing.
+    /// `null` for a session without a configuration.
     pub configuration_id: Option<ConfigurationId>,
     pub status: SessionStatus,
     pub gateway_url: String,
     pub has_snapshot: bool,
     pub is_new_configuration: bool,
-    /// Only when the reply waited for it.
+    /// Present only if the request waited for the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<CreatedSandbox>,
 }
 
-/// A sandbox that is up.
+/// A running sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedSandbox {

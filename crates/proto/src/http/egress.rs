@@ -1,4 +1,4 @@
-//! What sandboxes may reach, and what they reached.
+//! Network access of sandboxes: the rules, and the records of what was accessed.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{EgressKind, EgressMode, EgressOutcome, SessionId, iso};
 
-/// The rules of an organisation; writing them replaces all. Entries are `example.com`, `*.example.com`,
-/// `example.com:22` or `example.com:8000-8080`; deny wins.
+/// The egress rules of an organisation; a PUT replaces all of them. Entries are `example.com`,
+/// `*.example.com`, `example.com:22` or `example.com:8000-8080`. A deny rule always wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressRules {
     pub mode: EgressMode,
@@ -19,18 +19,18 @@ pub struct EgressRules {
     pub deny: Vec<String>,
 }
 
-/// Which records are wanted.
+/// Selects egress records.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct EgressQuery {
     pub session_id: Option<SessionId>,
-    /// At most 1000; 100 when absent.
+    /// The number of records: at most 1000; the default is 100.
     #[param(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
 }
 
-/// One attempt of a sandbox to reach something.
+/// One attempt of a sandbox to reach a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EgressEntry {
@@ -40,7 +40,7 @@ pub struct EgressEntry {
     pub session_id: Option<SessionId>,
     pub sandbox_id: String,
     pub kind: EgressKind,
-    /// Absent when the request could not be read.
+    /// Absent if the request could not be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ pub struct EgressEntry {
     pub duration_ms: u64,
 }
 
-/// Newest first.
+/// Egress records, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressList {
     pub records: Vec<EgressEntry>,

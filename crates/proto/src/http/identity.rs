@@ -1,18 +1,18 @@
-//! Who is there and what they may show: login, members, keys, tickets, the vault, and how ready the gateway is.
+//! Login, members, API keys, tickets, secrets, and the readiness of the gateway.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 use crate::{ApiKeyId, ConfigurationId, RepoId, Role, SessionId, TicketId, UserId, iso};
 
-/// One thing the gateway stands on.
+/// The state of one dependency of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Check {
     pub name: String,
     pub ok: bool,
-    /// What it is; never why it fails, which is in the log.
+    /// What the dependency is. The cause of a failure is only in the log.
     pub detail: String,
 }
 
@@ -24,13 +24,13 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Ready when everything is.
-    pub fn of(checks: Vec<Check>) -> Self {
+    /// Ready if all checks pass.
+    pub fn from_checks(checks: Vec<Check>) -> Self {
         Self { ready: checks.iter().all(|check| check.ok), checks }
     }
 }
 
-/// The code of a one-time login link.
+/// The code from a one-time login link.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct LoginRequest {
     pub code: String,
@@ -57,7 +57,7 @@ pub struct MemberList {
 pub struct AddMember {
     #[schema(min_length = 3, max_length = 320)]
     pub email: String,
-    /// Absent: the address stands in.
+    /// The name of the member; defaults to the email address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 320)]
     pub name: Option<String>,
@@ -75,14 +75,14 @@ pub struct CreateKey {
     pub name: String,
 }
 
-/// A new key: the only time it is shown.
+/// A new API key. The key is shown only once.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct NewKey {
     pub id: ApiKeyId,
     pub key: String,
 }
 
-/// A key as it is listed; `hint` is how it begins.
+/// An API key in a list; `hint` is how the key begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiKeyEntry {
@@ -101,8 +101,8 @@ pub struct ApiKeyList {
     pub keys: Vec<ApiKeyEntry>,
 }
 
-words! {
-    /// What a ticket opens.
+string_enums! {
+    /// What a ticket gives access to.
     TicketKind as "ticket kind" {
         /// The session's WebSocket, once, within a minute.
         Socket = "socket",
@@ -110,13 +110,13 @@ words! {
         Proxy = "proxy",
     }
 
-    /// Who may use a secret.
+    /// Which sessions may use a secret.
     SecretScope as "secret scope" {
-        /// Every session of the organisation.
+        /// Every session of the organisation may use it.
         Org = "org",
-        /// Sessions on one repository.
+        /// Sessions on one repository may use it.
         Repo = "repo",
-        /// Sessions of one configuration.
+        /// Sessions of one configuration may use it.
         Configuration = "configuration",
     }
 }
@@ -128,7 +128,7 @@ pub struct CreateTicket {
     pub kind: TicketKind,
 }
 
-/// A new ticket: the only time it is shown.
+/// A new ticket. It is shown only once.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTicketReply {
@@ -138,7 +138,7 @@ pub struct NewTicketReply {
     pub expires_at: DateTime<Utc>,
 }
 
-/// Whose secret it is: the organisation's, unless one of these is named.
+/// The owner of a secret: a repository, a configuration or, if both are absent, the organisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
@@ -149,7 +149,7 @@ pub struct SecretOwner {
     pub configuration_id: Option<ConfigurationId>,
 }
 
-/// A value for the vault. Deliberately without `Debug`: it must not reach a log.
+/// A secret value. It has no `Debug` implementation on purpose, so that it cannot be logged.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct SetSecret {
     #[schema(max_length = 65_536)]
@@ -160,11 +160,11 @@ pub struct SetSecret {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetSecretReply {
-    /// `false`: an earlier value was replaced.
+    /// `false` if an existing value was replaced.
     pub created: bool,
 }
 
-/// What any read tells of a secret.
+/// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretItem {

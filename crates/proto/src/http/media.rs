@@ -1,4 +1,4 @@
-//! Files that the agent has uploaded as evidence: `GET /proliferate/{id}/verification-media`.
+//! Files that the agent uploaded as evidence: `GET /proliferate/{id}/verification-media`.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use utoipa::ToSchema;
 
 use crate::iso;
 
-/// The files below a prefix.
+/// The uploaded files under a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaFiles {
     pub files: Vec<MediaFile>,
 }
 
-/// One stored file.
+/// One uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MediaFile {
     pub key: String,
     /// The last segment of the key.
     pub name: String,
-    /// The key without the prefix that was asked for.
+    /// The key without the requested prefix.
     pub path: String,
     pub content_type: String,
     pub size: u64,
@@ -27,7 +27,7 @@ pub struct MediaFile {
     pub last_modified: DateTime<Utc>,
 }
 
-/// Where one file can be fetched for a while without a token.
+/// A temporary URL from which the file can be fetched without a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MediaUrl {
     pub url: String,

@@ -1,30 +1,30 @@
-//! How a session is: for programs that poll, and for clients that want to reach its sandbox.
+//! The state of a session, for programs that poll and for clients that connect to its sandbox.
 
 use chrono::serde::ts_milliseconds_option;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 use crate::{SessionId, SessionStatus, UserId, iso};
 
-words! {
-    /// Whether a session can still do anything.
+string_enums! {
+    /// Whether a session has ended.
     RunState as "run state" {
-        /// It has not ended.
+        /// The session has not ended.
         Running = "running",
-        /// It has.
+        /// The session has ended.
         Terminated = "terminated",
     }
 }
 
-/// What a look at the sandbox showed; `true`, `false` or `null` on the wire.
+/// Result of a check of the sandbox: `true`, `false` or `null` on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Option<bool>", into = "Option<bool>")]
 pub enum Liveness {
     Alive,
     Gone,
-    /// The look itself failed.
+    /// The check of the sandbox itself failed.
     Unknown,
 }
 
@@ -53,11 +53,11 @@ impl From<Liveness> for Option<bool> {
 #[serde(rename_all = "camelCase")]
 pub struct Presence {
     pub users: Vec<PresentUser>,
-    /// Connections of services and other programs.
+    /// The number of connections of services and other programs.
     pub programs: u64,
 }
 
-/// A user, and how many connections they have.
+/// A user, and the number of their connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PresentUser {
@@ -77,8 +77,8 @@ pub struct SessionStatusReply {
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<String>,
-    /// Absent when nobody looked.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    /// Whether the sandbox is alive; absent if it was not checked.
+    #[serde(default, deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<bool>)]
     pub sandbox_alive: Option<Liveness>,
 }
@@ -93,13 +93,13 @@ pub struct SessionInfo {
     pub preview_url: Option<String>,
     pub ssh_host: Option<String>,
     pub ssh_port: Option<u16>,
-    /// When the sandbox ends, in milliseconds since 1970.
+    /// When the sandbox ends, in milliseconds since the Unix epoch.
     #[serde(default, with = "ts_milliseconds_option")]
     #[schema(value_type = Option<i64>)]
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Tells a `null` from an absent field, which a plain `Option` does not.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Liveness>, D::Error> {
+/// Distinguishes `null` from an absent field, which a plain `Option` does not.
+fn deserialize_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Liveness>, D::Error> {
     Liveness::deserialize(deserializer).map(Some)
 }

@@ -1,14 +1,14 @@
-//! A tool inside the sandbox asks the gateway to do its work: `POST /proliferate/{id}/tools/{tool}`.
+//! Calls from a tool inside the sandbox to the gateway: `POST /proliferate/{id}/tools/{tool}`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::JsonObject;
 
-/// The call. This is the one body in `snake_case`.
+/// A tool call from the sandbox. Unlike other bodies, it uses `snake_case`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallback {
-    /// The same id twice is the same call, whose answer is given again.
+    /// Identifies the call: a repeated id returns the first answer again.
     #[schema(min_length = 1, max_length = 200)]
     pub tool_call_id: String,
     #[serde(default)]
@@ -16,11 +16,11 @@ pub struct ToolCallback {
     pub args: JsonObject,
 }
 
-/// The answer, also for a tool that failed.
+/// The answer to a tool call, also if the tool failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ToolCallbackReply {
     pub success: bool,
-    /// What the agent reads.
+    /// The text that the agent reads.
     pub result: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

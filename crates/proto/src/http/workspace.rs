@@ -1,4 +1,4 @@
-//! What sessions work on: repositories, and configurations that put them together.
+//! Repositories, and configurations that combine them.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{ConfigurationId, ConfigurationKind, ConfigurationStatus, RepoId, RepoSource, iso};
 
-/// The organisation whose things are listed: named by a service that is bound to none.
+/// Names the organisation if the service token is not bound to one.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
@@ -22,7 +22,7 @@ pub struct RepoEntry {
     pub name: String,
     pub source: RepoSource,
     pub url: Option<String>,
-    /// Where nobody chose one: what a clone found, and `main` before the first.
+    /// If nobody chose a branch: the default branch that a clone found, or `main` before the first clone.
     pub default_branch: String,
     pub is_private: bool,
     #[serde(with = "iso")]
@@ -34,24 +34,24 @@ pub struct RepoList {
     pub repos: Vec<RepoEntry>,
 }
 
-/// A repository to be added.
+/// A request to add a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AddRepo {
-    /// `https://host/path`, without a user name or password.
+    /// `https://host/path`, without user name and password.
     #[schema(max_length = 500)]
     pub url: String,
-    /// Absent: the last part of the URL.
+    /// The name of the repository; defaults to the last part of the URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub name: Option<String>,
-    /// Absent: whatever the repository itself calls so.
+    /// The default branch; defaults to the one of the repository itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 100)]
     pub default_branch: Option<String>,
 }
 
-/// A repository and where in the workspace it lies; `.` is the workspace itself.
+/// A repository and its directory in the workspace; `.` is the workspace itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepoPlace {
@@ -60,7 +60,7 @@ pub struct RepoPlace {
     pub workspace_path: String,
 }
 
-/// A configuration: repositories, and what was made of them.
+/// A configuration: repositories and the snapshot made from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigurationEntry {
@@ -69,7 +69,7 @@ pub struct ConfigurationEntry {
     pub kind: ConfigurationKind,
     pub status: ConfigurationStatus,
     pub snapshot_id: Option<String>,
-    /// Absent in lists.
+    /// The repositories; omitted in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repos: Vec<RepoPlace>,
     #[serde(with = "iso")]
@@ -83,7 +83,7 @@ pub struct ConfigurationList {
     pub configurations: Vec<ConfigurationEntry>,
 }
 
-/// A configuration to be made.
+/// A request to create a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateConfiguration {
     #[schema(min_length = 1, max_length = 100)]
@@ -92,7 +92,7 @@ pub struct CreateConfiguration {
     pub repos: Vec<RepoPlace>,
 }
 
-/// What to change of a configuration; what is absent stays.
+/// A request to change a configuration; absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeConfiguration {
     #[serde(default, skip_serializing_if = "Option::is_none")]

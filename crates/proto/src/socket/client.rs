@@ -1,18 +1,17 @@
-//! What a client says. Who speaks is known from the connection, so a `userId` in a message is ignored.
+//! Messages from clients. The sender is known from the connection, so a `userId` in a message is ignored.
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-/// A message of a client. Read frames with [`ClientMessage::parse`], which tells the unknown from the
-/// malformed.
+/// A message from a client. [`ClientMessage::parse`] distinguishes unknown types from malformed messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum ClientMessage {
     Ping,
     Prompt {
         content: String,
-        /// Data URIs.
+        /// Images as data URIs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         images: Option<Vec<String>>,
     },
@@ -24,11 +23,11 @@ pub enum ClientMessage {
         message: Option<String>,
     },
     RunAutoStart {
-        /// Chosen by the client; the answer carries it back.
+        /// An id chosen by the client; the answer repeats it.
         run_id: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<AutoStartMode>,
-        /// Absent means those of the configuration.
+        /// The commands to run; absent means those of the configuration.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         commands: Option<Vec<AutoStartCommand>>,
     },
@@ -45,14 +44,14 @@ pub enum ClientMessage {
         message: String,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         include_untracked: bool,
-        /// An empty list means the same as none: take what is tracked.
+        /// An empty list means the same as an absent one: commit all tracked files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         files: Option<Vec<String>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         workspace_path: Option<String>,
     },
     GitPush {
-        /// Absent: the branch that is checked out.
+        /// The branch to push; absent means the current one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         branch_name: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +69,7 @@ pub enum ClientMessage {
 }
 
 impl ClientMessage {
-    /// Every type name; one that is not here is none of ours.
+    /// All message types; any other type is unknown.
     pub const TYPES: &[&str] = &[
         "ping",
         "prompt",
@@ -87,12 +86,12 @@ impl ClientMessage {
     ];
 }
 
-words! {
+string_enums! {
     /// Why service commands are run.
     AutoStartMode as "auto start mode" {
-        /// To see whether they work.
+        /// Commands are run to test whether they work.
         Test = "test",
-        /// To have them run.
+        /// Commands are run to start the services.
         Start = "start",
     }
 }

@@ -1,6 +1,6 @@
-//! The reasons for which the server itself closes a socket.
+//! The close codes with which the server closes a WebSocket.
 
-/// A close code and the text that goes with it.
+/// A close code and its reason text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseCode {
     pub code: u16,
@@ -8,16 +8,16 @@ pub struct CloseCode {
 }
 
 impl CloseCode {
-    /// Another instance owns the session now; the client is to connect again.
+    /// Another instance owns the session now; the client must reconnect.
     pub const OWNERSHIP_TRANSFERRED: Self = Self { code: 1001, reason: "Session ownership transferred" };
-    /// The socket was accepted and the session could then not be had.
+    /// The WebSocket was accepted, but the session could not be loaded.
     pub const SETUP_FAILED: Self = Self { code: 1011, reason: "Failed to setup connection" };
-    /// What a proxy socket leads to is gone.
+    /// The target of a proxied WebSocket is gone.
     pub const UPSTREAM_ERROR: Self = Self { code: 1011, reason: "Upstream error" };
-    /// The gateway cannot write. A client that comes back is told more, and may stay.
+    /// The gateway cannot write to its database. A client may reconnect and gets the details then.
     pub const DISK_FULL: Self = Self { code: 1013, reason: "The gateway's disk is full" };
-    /// The membership, the key or the login that the socket was opened with has ended.
+    /// The membership, API key or login with which the WebSocket was opened is no longer valid.
     pub const CREDENTIAL_ENDED: Self = Self { code: 4401, reason: "credential ended" };
-    /// The client reads too slowly; it may come back with its cursor and misses nothing.
+    /// The client reads too slowly. It can reconnect with its cursor and does not miss anything.
     pub const SLOW_CONSUMER: Self = Self { code: 1013, reason: "slow consumer" };
 }

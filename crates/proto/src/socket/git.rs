@@ -1,11 +1,11 @@
-//! Git in the sandbox, as the socket shows it.
+//! Git operations in the sandbox, as WebSocket messages.
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// What was asked of git.
+string_enums! {
+    /// The git operation that was requested.
     GitAction as "git action" {
         GetStatus = "get_status",
         CreateBranch = "create_branch",
@@ -14,41 +14,41 @@ words! {
         CreatePr = "create_pr",
     }
 
-    /// How it went.
+    /// The outcome of a git operation.
     GitCode as "git code" {
         Success = "SUCCESS",
-        /// Nothing was staged.
+        /// There are no staged changes.
         NothingToCommit = "NOTHING_TO_COMMIT",
-        /// There is nowhere to push to.
+        /// The repository has no remote.
         NoRemote = "NO_REMOTE",
-        /// The workspace is no repository.
+        /// The workspace is not a repository.
         NotARepo = "NOT_A_REPO",
-        /// The remote refused a push from a shallow clone, also after deepening it.
+        /// The remote rejected a push from a shallow clone, even after fetching more history.
         ShallowPushFailed = "SHALLOW_PUSH_FAILED",
-        /// The remote did not accept our credential.
+        /// The remote rejected the credential.
         AuthFailed = "AUTH_FAILED",
-        /// The sandbox has no `gh`.
+        /// `gh` is not installed in the sandbox.
         GhNotAvailable = "GH_NOT_AVAILABLE",
         /// The remote is not on GitHub.
         NotGithubRemote = "NOT_GITHUB_REMOTE",
-        /// There is a branch of this name.
+        /// A branch with this name already exists.
         BranchExists = "BRANCH_EXISTS",
-        /// Conflicts are to be resolved first.
+        /// There are merge conflicts, which must be resolved first.
         MergeConflict = "MERGE_CONFLICT",
-        /// Another git process holds the index.
+        /// Another git process holds the lock of the index.
         RepoBusy = "REPO_BUSY",
-        /// There are several remotes and none is `origin`.
+        /// There are several remotes, and none is named `origin`.
         MultipleRemotes = "MULTIPLE_REMOTES",
         UnknownError = "UNKNOWN_ERROR",
     }
 }
 
-/// The state of a working tree. A file changed in index and worktree is in both lists.
-#[expect(clippy::struct_excessive_bools, reason = "the wire has five independent facts, and calls them so")]
+/// The state of a working tree. A file that is changed in both the index and the worktree is in both lists.
+#[expect(clippy::struct_excessive_bools, reason = "the wire format has five independent flags")]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GitState {
-    /// `HEAD (detached)` when there is none.
+    /// `HEAD (detached)` if no branch is checked out.
     pub branch: String,
     pub detached: bool,
     pub staged_changes: Vec<GitChange>,
@@ -56,7 +56,7 @@ pub struct GitState {
     pub untracked_files: Vec<String>,
     pub conflicted_files: Vec<String>,
     pub commits: Vec<GitCommit>,
-    /// `null` when unknown, as in a shallow clone.
+    /// `null` if unknown, as in a shallow clone.
     pub ahead: Option<u64>,
     pub behind: Option<u64>,
     pub is_shallow: bool,
@@ -65,28 +65,27 @@ pub struct GitState {
     pub merge_in_progress: bool,
 }
 
-/// A changed file; a status of `.` means unchanged on that side.
+/// A changed file. The status `.` means unchanged on that side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GitChange {
-    /// `old -> new` for a rename.
+    /// The path of the file; `old -> new` for a rename.
     pub path: String,
     pub index_status: String,
     pub worktree_status: String,
 }
 
-/// A commit of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitCommit {
     pub sha: String,
-    /// The subject line.
+    /// The subject line of the commit message.
     pub message: String,
     pub author: String,
-    /// As git writes it in ISO form, with its own offset.
+    /// In git's ISO format, with the author's time zone.
     pub date: String,
 }
 
-/// The answer to a git message.
+/// The result of a git operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GitResult {

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::words::words;
+use crate::string_enums::string_enums;
 
-words! {
-    /// Who speaks.
+string_enums! {
+    /// The author of a message.
     MessageRole as "message role" {
         User = "user",
         Assistant = "assistant",
@@ -21,7 +21,7 @@ words! {
         Automation = "automation",
     }
 
-    /// How far a tool call has come.
+    /// The status of a tool call.
     ToolStatus as "tool status" {
         Pending = "pending",
         Running = "running",
@@ -30,13 +30,13 @@ words! {
     }
 }
 
-/// One message. Times are milliseconds since 1970.
+/// One message. Times are in milliseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     pub id: String,
     pub role: MessageRole,
-    /// All text parts, joined.
+    /// The text of the message: all text parts, concatenated.
     pub content: String,
     pub is_complete: bool,
     pub created_at: i64,
@@ -48,26 +48,27 @@ pub struct Message {
     pub tool_calls: Vec<ToolCall>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
-    /// The answer was cut off, and what is here is all there will be.
+    /// The answer was interrupted; no more content will follow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Why the turn failed that ended with this message, or with this prompt where it was not answered.
+    /// Why the turn that ended with this message, or with this unanswered prompt, failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A piece of a message, in the order of speaking.
+/// A part of a message. Parts are in chronological order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Part {
     Text {
         text: String,
-        /// Under which its tokens and its end come; absent in a message as it is announced.
+        /// The id that the part's `token` and `text_part_complete` messages use; absent when the message is
+        /// announced.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         part_id: Option<String>,
     },
     Image {
-        /// A data URI or a URL.
+        /// The image as a data URI or a URL.
         image: String,
     },
     Tool {
@@ -80,7 +81,7 @@ pub enum Part {
     },
 }
 
-/// A tool call of a message, with its times.
+/// A tool call with its timestamps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {

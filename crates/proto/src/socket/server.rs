@@ -1,48 +1,49 @@
-//! What the server says. Old clients know most of it; what is ours is additive and may be ignored.
+//! Messages from the server. Old clients know most of them; the others are additions that clients may ignore.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::{GitResult, GitState, Message, ToolStatus};
-use crate::words::words;
+use crate::string_enums::string_enums;
 use crate::{InvocationId, InvocationStatus, JsonObject, Risk, UserId, iso};
 
-/// A message of the server; a [`Frame`](super::Frame) puts it on the wire.
+/// A message from the server; a [`Frame`](super::Frame) puts it on the wire.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "payload", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum ServerMessage {
-    /// The whole conversation, or its end; replaces all that a client has.
+    /// The complete conversation, or its most recent part. Replaces everything that the client has.
     Init {
         messages: Vec<Message>,
-        /// How many messages came before these and are too much for one frame.
+        /// The number of earlier messages that did not fit into the frame.
         #[serde(default, skip_serializing_if = "is_zero")]
         earlier: u64,
-        /// Absent when there is no preview.
+        /// The preview settings; absent if there is no preview.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         config: Option<InitConfig>,
     },
     Status {
         status: WireStatus,
-        /// Left out when empty.
+        /// A message for people; omitted if empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         message: String,
     },
-    /// A new message. An assistant's comes first as a stub without content, before its tokens and tools.
+    /// A new message. An assistant's message is first announced without content, before its tokens and tool
+    /// calls.
     Message(Message),
-    /// The next piece of text of a part.
+    /// The next piece of a text part.
     Token {
         message_id: String,
         part_id: String,
         token: String,
     },
-    /// The whole text of a part that has ended.
+    /// The complete text of a part that has ended.
     TextPartComplete {
         message_id: String,
         part_id: String,
         text: String,
     },
-    /// One step of the agent has ended; a turn may have several.
+    /// One step of the agent is complete; a turn may have several.
     MessageComplete {
         message_id: String,
     },
@@ -50,7 +51,7 @@ pub enum ServerMessage {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_id: Option<String>,
     },
-    /// A tool call has begun; sent again when its arguments are known only later.
+    /// A tool call has started. Sent again if its arguments become known later.
     ToolStart {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message_id: Option<String>,
@@ -64,7 +65,7 @@ pub enum ServerMessage {
         tool: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         title: Option<String>,
-        /// The agent's own, passed on whole.
+        /// The agent's own metadata, forwarded unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<JsonObject>,
     },
@@ -72,11 +73,11 @@ pub enum ServerMessage {
         part_id: String,
         tool_call_id: String,
         tool: String,
-        /// Written as one space when empty, since old clients take an empty result for none.
-        #[serde(serialize_with = "never_empty")]
+        /// An empty result is sent as a single space, because old clients treat an empty result as missing.
+        #[serde(serialize_with = "serialize_non_empty")]
         result: String,
         duration_ms: u64,
-        /// Given only where the call failed.
+        /// `Error` if the call failed, otherwise absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<ToolStatus>,
     },
@@ -102,18 +103,18 @@ pub enum ServerMessage {
     },
     GitStatus(GitState),
     GitResult(GitResult),
-    /// A human is asked.
+    /// A human is asked to approve an action.
     ActionApprovalRequest {
         invocation_id: InvocationId,
         integration: String,
         action: String,
         risk_level: Risk,
         params: Value,
-        /// The empty text on the wire when it never expires.
+        /// The empty string on the wire if it never expires.
         #[serde(with = "iso::or_empty")]
         expires_at: Option<DateTime<Utc>>,
     },
-    /// A human said no; a yes is seen by its `action_completed`.
+    /// A human denied the action. An approval is announced by `action_completed` instead.
     ActionApprovalResult {
         invocation_id: InvocationId,
         status: InvocationStatus,
@@ -130,34 +131,34 @@ pub enum ServerMessage {
     TitleUpdate {
         title: String,
     },
-    /// Declared by the old gateway and never sent by it; kept so that the vocabulary is whole.
+    /// Declared but never sent by the old gateway; part of the vocabulary for compatibility.
     FileEdit {
         path: String,
         diff: String,
     },
-    /// As above.
+    /// Declared but never sent by the old gateway; part of the vocabulary for compatibility.
     ArtifactCreated {
         path: String,
         title: String,
     },
-    /// These numbers are lost to this client; an `init` follows.
+    /// Messages with these sequence numbers are lost for this client; an `init` follows.
     Gap {
         from: i64,
         to: i64,
     },
-    /// The turn has ended; after the last `message_complete` of it.
+    /// The turn has ended. Sent after its last `message_complete`.
     TurnComplete {
         message_ids: Vec<String>,
         outcome: TurnOutcome,
     },
-    /// How many prompts wait for their turn.
+    /// The number of queued prompts.
     Queue {
         length: u64,
     },
 }
 
 impl ServerMessage {
-    /// Every type name; one that is not here is of a later version.
+    /// All message types; any other type is from a later version.
     pub const TYPES: &[&str] = &[
         "init",
         "status",
@@ -190,34 +191,34 @@ impl ServerMessage {
     ];
 }
 
-words! {
-    /// What a client is told about the session; not what the database calls it.
+string_enums! {
+    /// The status of a session as clients see it, which differs from the status in the database.
     WireStatus as "socket status" {
-        /// A sandbox is being made.
+        /// A sandbox is being created.
         Creating = "creating",
-        /// The agent is being reached.
+        /// The gateway is connecting to the agent.
         Resuming = "resuming",
-        /// The agent is there.
+        /// The agent is connected.
         Running = "running",
-        /// The session sleeps.
+        /// The session is paused.
         Paused = "paused",
         /// The session has ended.
         Stopped = "stopped",
-        /// The agent could not be had.
+        /// The agent could not be started or reached.
         Error = "error",
-        /// The session moves to a new sandbox.
+        /// The session is moving to a new sandbox.
         Migrating = "migrating",
     }
 
-    /// What a snapshot belongs to.
+    /// The owner of a snapshot.
     SnapshotTarget as "snapshot target" {
-        /// The configuration, for all sessions to come.
+        /// The configuration: all future sessions use it.
         Configuration = "configuration",
-        /// This session only.
+        /// The snapshot belongs to this session only.
         Session = "session",
     }
 
-    /// How a turn ended.
+    /// The outcome of a turn.
     TurnOutcome as "turn outcome" {
         Ok = "ok",
         Cancelled = "cancelled",
@@ -225,14 +226,14 @@ words! {
     }
 }
 
-/// What a client needs beside the conversation.
+/// Settings that a client needs in addition to the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitConfig {
     pub preview_tunnel_url: String,
 }
 
-/// What one service command did.
+/// The result of one service command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoStartEntry {
@@ -242,13 +243,13 @@ pub struct AutoStartEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     pub output: String,
-    /// `null` while it runs.
+    /// The exit code; `null` while the command is running.
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_file: Option<String>,
 }
 
-/// How an approved action went.
+/// The result of an approved action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum ActionOutcome {
@@ -256,11 +257,11 @@ pub enum ActionOutcome {
     Failed { error: String },
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde prescribes the signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-fn never_empty<S: Serializer>(result: &str, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_non_empty<S: Serializer>(result: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if result.is_empty() { " " } else { result })
 }

@@ -1,4 +1,5 @@
-//! What clients send. The first block is the bytes that the old client library was seen to send.
+//! Messages from clients. The first block contains the exact bytes that the old client library was observed
+//! to send.
 
 use proto::socket::{AutoStartCommand, AutoStartMode, ClientMessage};
 
@@ -8,7 +9,7 @@ fn s(text: &str) -> String {
 
 pub(crate) fn goldens() -> Vec<(&'static str, ClientMessage)> {
     let mut all = observed();
-    all.extend(from_the_tables());
+    all.extend(from_specification());
     all
 }
 
@@ -61,7 +62,7 @@ fn observed() -> Vec<(&'static str, ClientMessage)> {
     ]
 }
 
-fn from_the_tables() -> Vec<(&'static str, ClientMessage)> {
+fn from_specification() -> Vec<(&'static str, ClientMessage)> {
     vec![
         (r#"{"type":"get_status"}"#, ClientMessage::GetStatus),
         (r#"{"type":"get_messages"}"#, ClientMessage::GetMessages),

@@ -1,4 +1,4 @@
-//! Bodies of HTTP requests and replies.
+//! Bodies of HTTP requests and responses.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,7 @@ fn s(text: &str) -> String {
     text.to_owned()
 }
 
-/// 2026-02-20, ten o'clock.
-fn ten() -> DateTime<Utc> {
+fn ten_oclock() -> DateTime<Utc> {
     DateTime::from_timestamp(1_771_581_600, 0).unwrap()
 }
 
@@ -33,12 +32,12 @@ fn create(text: &str) -> CreateSession {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-/// The least that a body must have, as the old client library sends it.
+/// The smallest valid body, as the old client library sends it.
 const CREATE_OBSERVED: &str =
     r#"{"organizationId":"o","configurationId":"c","sessionType":"coding","clientType":"web"}"#;
 
 #[test]
-fn create_as_observed() {
+fn create_session_as_observed() {
     let meant = create(r#"{"sessionType":"coding","clientType":"web"}"#);
     let meant = CreateSession { organization_id: Some(s("o")), configuration_id: Some(s("c")), ..meant };
     assert_eq!((meant.session_type, meant.client_type), (SessionType::Coding, ClientType::Web));
@@ -49,7 +48,7 @@ fn create_as_observed() {
 }
 
 #[test]
-fn create_with_everything() {
+fn create_session_with_all_fields() {
     let meant = CreateSession {
         organization_id: None,
         configuration_id: None,
@@ -84,13 +83,13 @@ fn create_with_everything() {
             "envVars":{"A":"hunter3"}}}"#,
         &meant,
     );
-    assert_eq!(meant.effective_sandbox_mode(), SandboxMode::Immediate, "SSH needs a sandbox at once");
+    assert_eq!(meant.effective_sandbox_mode(), SandboxMode::Immediate, "SSH needs a sandbox immediately");
     let shown = format!("{meant:?}");
     assert!(!shown.contains("hunter") && shown.contains("[secret]"), "{shown}");
 }
 
 #[test]
-fn one_configuration_at_most_may_be_chosen() {
+fn at_most_one_configuration_may_be_given() {
     let with = |fields: &str| create(&format!(r#"{{"sessionType":"coding","clientType":"web"{fields}}}"#));
     let (c, m, l) = (
         r#","configurationId":"c""#,
@@ -117,7 +116,7 @@ fn one_configuration_at_most_may_be_chosen() {
 }
 
 #[test]
-fn create_refuses_unknown_words_missing_fields_and_ssh_without_keys() {
+fn create_session_rejects_unknown_values_missing_fields_and_ssh_without_keys() {
     let refused = [
         (r#"{"clientType":"web"}"#, "sessionType"),
         (r#"{"sessionType":"coding"}"#, "clientType"),
@@ -136,7 +135,7 @@ fn create_refuses_unknown_words_missing_fields_and_ssh_without_keys() {
 }
 
 #[test]
-fn created() {
+fn created_session() {
     let deferred = CreatedSession {
         session_id: id(1),
         configuration_id: Some(id(2)),
@@ -173,7 +172,7 @@ fn created() {
 }
 
 #[test]
-fn status_tells_a_failed_look_from_no_look() {
+fn status_distinguishes_a_failed_check_from_no_check() {
     let reply = |sandbox_alive| SessionStatusReply {
         state: RunState::Running,
         status: SessionStatus::Paused,
@@ -200,7 +199,7 @@ fn status_tells_a_failed_look_from_no_look() {
         &SessionStatusReply {
             state: RunState::Terminated,
             status: SessionStatus::Stopped,
-            terminated_at: Some(ten()),
+            terminated_at: Some(ten_oclock()),
             reason: Some(s("snapshot_failed")),
             sandbox_id: None,
             sandbox_alive: None,
@@ -209,7 +208,7 @@ fn status_tells_a_failed_look_from_no_look() {
 }
 
 #[test]
-fn info_has_a_number_for_its_expiry() {
+fn session_info_has_a_numeric_expiry() {
     let known = SessionInfo {
         session_id: id(1),
         sandbox_id: Some(s("sb")),
@@ -217,7 +216,7 @@ fn info_has_a_number_for_its_expiry() {
         preview_url: Some(s("https://p")),
         ssh_host: Some(s("h")),
         ssh_port: Some(2222),
-        expires_at: Some(ten()),
+        expires_at: Some(ten_oclock()),
     };
     check(
         r#"{"sessionId":"00000000-0000-0000-0000-000000000001","sandboxId":"sb","status":"running",
@@ -279,7 +278,7 @@ fn small_bodies() {
         path: s("a b.png"),
         content_type: s("image/png"),
         size: 7,
-        last_modified: ten(),
+        last_modified: ten_oclock(),
     };
     check(
         r#"{"files":[{"key":"sessions/s1/verification/1/a b.png","name":"a b.png","path":"a b.png",
@@ -344,7 +343,7 @@ fn tool_callbacks() {
 }
 
 #[test]
-fn catalogue_guide_and_wish() {
+fn action_catalog_guide_and_invocation_request() {
     let source = |integration_id, integration: &str, display_name: Option<&str>| ActionSource {
         integration_id,
         integration: s(integration),
@@ -416,13 +415,13 @@ fn pending() -> Invocation {
         approved_by: None,
         approved_at: None,
         completed_at: None,
-        expires_at: Some(ten()),
-        created_at: ten(),
+        expires_at: Some(ten_oclock()),
+        created_at: ten_oclock(),
     }
 }
 
 #[test]
-fn invocations_have_all_fields_always() {
+fn invocations_always_have_all_fields() {
     check(PENDING, &pending());
     let done = Invocation {
         integration_id: Some(id(4)),
@@ -434,7 +433,7 @@ fn invocations_have_all_fields_always() {
         denied_reason: Some(s("policy")),
         duration_ms: Some(12),
         approved_by: Some(id(5)),
-        approved_at: Some(ten()),
+        approved_at: Some(ten_oclock()),
         completed_at: DateTime::from_timestamp_millis(1_771_581_600_250),
         expires_at: None,
         ..pending()
@@ -443,7 +442,7 @@ fn invocations_have_all_fields_always() {
 }
 
 #[test]
-fn replies_to_a_wish() {
+fn replies_to_an_invocation_request() {
     let around = |rest: &str| format!(r#"{{"invocation":{PENDING}{rest}}}"#);
     check(&around(r#","result":null"#), &InvokeReply { invocation: pending(), result: Value::Null });
     check(
@@ -459,7 +458,7 @@ fn replies_to_a_wish() {
 }
 
 #[test]
-fn a_session_as_the_api_shows_it() {
+fn session_as_the_api_returns_it() {
     let text = r#"{"id":"00000000-0000-0000-0000-000000000001","repoId":null,
         "organizationId":"00000000-0000-0000-0000-000000000002","createdBy":null,"sessionType":"coding",
         "status":"paused","sandboxId":null,"snapshotId":"snap","configurationId":null,"configurationName":null,
@@ -474,7 +473,7 @@ fn a_session_as_the_api_shows_it() {
     check(text, &session);
     assert_eq!(session.status, SessionStatus::Paused);
     assert_eq!(session.pause_reason, Some(PauseReason::Inactivity));
-    assert_eq!(session.paused_at, Some(ten()));
+    assert_eq!(session.paused_at, Some(ten_oclock()));
     assert_eq!(session.origin, Origin::Web);
     assert_eq!(session.automation, Some(AutomationRef { id: id(3), name: s("Triage") }));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Bodies of login, members, keys, tickets, the vault and readiness.
+//! Bodies of login, members, API keys, tickets, secrets and readiness.
 
 use chrono::{DateTime, Utc};
 use proto::Role;
@@ -10,16 +10,16 @@ use proto::http::{
 
 use super::{check, id, json};
 
-fn ten() -> DateTime<Utc> {
+fn ten_oclock() -> DateTime<Utc> {
     DateTime::from_timestamp(1_771_581_600, 0).unwrap()
 }
 
 #[test]
-fn readiness_is_the_sum_of_its_checks() {
+fn ready_only_if_all_checks_pass() {
     let part = |name: &str, ok| Check { name: name.into(), ok, detail: "SQLite".into() };
     let text = r#"{"ready":false,"checks":[{"name":"database","ok":true,"detail":"SQLite"},{"name":"coordination","ok":false,"detail":"SQLite"}]}"#;
-    check(text, &Readiness::of(vec![part("database", true), part("coordination", false)]));
-    assert!(Readiness::of(vec![part("database", true)]).ready);
+    check(text, &Readiness::from_checks(vec![part("database", true), part("coordination", false)]));
+    assert!(Readiness::from_checks(vec![part("database", true)]).ready);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn members() {
         email: "ada@example.com".into(),
         name: "Ada".into(),
         role: Role::Admin,
-        created_at: ten(),
+        created_at: ten_oclock(),
     };
     let text = r#"{"members":[{"userId":"00000000-0000-0000-0000-000000000001","email":"ada@example.com","name":"Ada","role":"admin","createdAt":"2026-02-20T10:00:00.000Z"}]}"#;
     check(text, &MemberList { members: vec![member] });
@@ -42,13 +42,13 @@ fn members() {
 }
 
 #[test]
-fn keys_are_listed_without_themselves() {
+fn listed_keys_do_not_contain_the_key() {
     let key = ApiKeyEntry {
         id: id(2),
         user_id: id(1),
         name: "ci".into(),
         hint: "plk_a1b2c3".into(),
-        created_at: ten(),
+        created_at: ten_oclock(),
         revoked_at: None,
     };
     let text = r#"{"keys":[{"id":"00000000-0000-0000-0000-000000000002","userId":"00000000-0000-0000-0000-000000000001","name":"ci","hint":"plk_a1b2c3","createdAt":"2026-02-20T10:00:00.000Z","revokedAt":null}]}"#;
@@ -65,7 +65,7 @@ fn tickets_and_logins() {
         r#"{"sessionId":"00000000-0000-0000-0000-000000000003","kind":"socket"}"#,
         &CreateTicket { session_id: id(3), kind: TicketKind::Socket },
     );
-    let reply = NewTicketReply { id: id(4), ticket: "plt_x".into(), expires_at: ten() };
+    let reply = NewTicketReply { id: id(4), ticket: "plt_x".into(), expires_at: ten_oclock() };
     let text = r#"{"id":"00000000-0000-0000-0000-000000000004","ticket":"plt_x","expiresAt":"2026-02-20T10:00:00.000Z"}"#;
     assert_eq!(serde_json::to_value(&reply).unwrap(), json(text));
     let login: LoginRequest = serde_json::from_str(r#"{"code":"pll_x"}"#).unwrap();
@@ -73,7 +73,7 @@ fn tickets_and_logins() {
 }
 
 #[test]
-fn secrets_go_in_with_their_value_and_come_out_without() {
+fn secrets_are_written_with_and_read_without_value() {
     let set: SetSecret =
         serde_json::from_str(r#"{"value":"v","repoId":"00000000-0000-0000-0000-000000000005"}"#).unwrap();
     assert_eq!((set.value.as_str(), set.owner.repo_id), ("v", Some(id(5))));
@@ -81,8 +81,8 @@ fn secrets_go_in_with_their_value_and_come_out_without() {
         name: "TOKEN".into(),
         scope: SecretScope::Org,
         owner: SecretOwner::default(),
-        created_at: ten(),
-        updated_at: ten(),
+        created_at: ten_oclock(),
+        updated_at: ten_oclock(),
     };
     let text = r#"{"secrets":[{"name":"TOKEN","scope":"org","createdAt":"2026-02-20T10:00:00.000Z","updatedAt":"2026-02-20T10:00:00.000Z"}]}"#;
     check(text, &SecretList { secrets: vec![item] });

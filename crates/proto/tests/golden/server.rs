@@ -1,4 +1,4 @@
-//! What the server sends.
+//! Messages from the server.
 
 use chrono::DateTime;
 use proto::socket::{
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::id;
 
-/// One user message with an image, one answer with a tool, one answer that has only begun.
+/// A user message with an image, an answer with a tool call, and an answer that has just started.
 pub(crate) const INIT_VECTOR: [&str; 3] = [
     r#"{"id":"m1","role":"user","content":"hi","isComplete":true,"createdAt":1,"parts":[{"type":"text","text":"hi"},{"type":"image","image":"data:image/png;base64,AA"}]}"#,
     r#"{"id":"m2","role":"assistant","content":"ok","isComplete":true,"createdAt":2,"toolCalls":[{"id":"c","tool":"bash","args":{"command":"ls"},"result":"x","status":"completed","startedAt":3,"completedAt":3}],"parts":[{"type":"tool","toolCallId":"c","toolName":"bash","args":{"command":"ls"},"result":"x","status":"completed"},{"type":"text","text":"ok"}]}"#,
@@ -52,11 +52,11 @@ fn message(id: &str, role: MessageRole, content: &str, created_at: i64) -> Messa
     }
 }
 
-fn nothing_said() -> ServerMessage {
+fn empty_init() -> ServerMessage {
     ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None }
 }
 
-/// A message with a text and a call, whose turn failed.
+/// A message with a text part and a tool call, whose turn failed.
 fn interrupted() -> Message {
     let call = ToolCall {
         id: s("c"),
@@ -111,7 +111,7 @@ fn conversation() -> Vec<Golden> {
                 epoch: Some(3),
             },
         ),
-        one(r#"{"type":"init","payload":{"messages":[]}}"#, nothing_said()),
+        one(r#"{"type":"init","payload":{"messages":[]}}"#, empty_init()),
         numbered(
             r#"{"type":"message","payload":{"id":"m1","role":"user","content":"hi","isComplete":true,"createdAt":1,
                 "senderId":"u","source":"slack","parts":[{"type":"image","image":"https://h/i.png"},

@@ -1,4 +1,4 @@
-//! One answer of the agent, piece by piece, in the order in which the real one says it.
+//! One answer of the agent, step by step, with the events in the order of the real agent.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use serde_json::{Value, json};
 
 use super::{Inner, Shared};
 
-/// A prompt that the agent has taken. Nothing happens to it but what the test says.
+/// A prompt that the agent has accepted. Only the test makes it progress.
 #[derive(Debug)]
 pub struct Turn {
     state: Arc<Shared>,
     pub session: String,
-    /// The prompt's own id.
+    /// The id of the prompt's message.
     pub prompt: String,
     pub text: String,
 }
 
-/// What the agent is doing in a session.
+/// The message that the agent is producing in a session.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct MessageInProgress {
     message: String,
     part: String,
-    said: String,
+    text: String,
 }
 
 impl Turn {
-    pub(super) fn of(state: Arc<Shared>, inner: &mut Inner, session: &str, body: &Value) -> Self {
+    pub(super) fn new(state: Arc<Shared>, inner: &mut Inner, session: &str, body: &Value) -> Self {
         let prompt = body["messageID"].as_str().unwrap_or_default().to_owned();
         let text = body["parts"][0]["text"].as_str().unwrap_or_default().to_owned();
         let created = inner.next();
@@ -41,22 +41,22 @@ impl Turn {
         Self { state, session: session.to_owned(), prompt, text }
     }
 
-    /// Begins to work and announces a message.
+    /// Becomes busy and announces a message.
     pub fn begin(&self) {
         self.state.change(|inner| begin(inner, &self.session));
     }
 
-    /// Says a piece of text.
+    /// Emits a piece of text.
     pub fn say(&self, piece: &str) {
         self.state.change(|inner| say(inner, &self.session, piece));
     }
 
-    /// Calls a tool, which answers at once.
+    /// Calls a tool, which completes immediately.
     pub fn call(&self, tool: &str, input: &Value, output: &str) {
         self.state.change(|inner| call(inner, &self.session, tool, input, output));
     }
 
-    /// Finishes the message and is idle.
+    /// Finishes the message and becomes idle.
     pub fn end(&self) {
         self.state.change(|inner| {
             finish(inner, &self.session, None);
@@ -64,7 +64,7 @@ impl Turn {
         });
     }
 
-    /// Finishes the message and begins the next one of the same turn.
+    /// Finishes the message and starts the next one of the same turn.
     pub fn step(&self) {
         self.state.change(|inner| {
             finish(inner, &self.session, None);
@@ -72,14 +72,14 @@ impl Turn {
         });
     }
 
-    /// Begins, says this and ends.
+    /// Begins the answer, emits this text and ends.
     pub fn answer(&self, text: &str) {
         self.begin();
         self.say(text);
         self.end();
     }
 
-    /// The model has refused: the turn ends with an error.
+    /// Ends the turn with an error of the model.
     pub fn fail(&self, reason: &str) {
         let error = json!({ "name": "APIError", "data": { "message": reason } });
         self.state.change(|inner| {
@@ -89,7 +89,7 @@ impl Turn {
         });
     }
 
-    /// Cannot use the prompt: says so before it is busy, and keeps nothing of it. No idle follows.
+    /// Rejects the prompt before becoming busy, and stores nothing of it. No idle status follows.
     pub fn refuse(&self, reason: &str) {
         let error = json!({ "name": "UnknownError", "data": { "message": reason } });
         self.state.change(|inner| {
@@ -101,7 +101,7 @@ impl Turn {
         });
     }
 
-    /// Dies in the middle: its memory has the message without its text, and nobody is told.
+    /// Simulates a crash: the stored message has no text, and no event is sent.
     pub fn die(&self) {
         self.state.change(|inner| {
             if let Some(memory) = inner.sessions.get_mut(&self.session) {
@@ -118,7 +118,7 @@ impl Turn {
     }
 }
 
-/// Ends whatever runs, in the order of the real one: idle twice, with the last words between.
+/// Ends the active turn in the order of the real agent: two idle statuses with the final text between them.
 pub(super) fn abort(inner: &mut Inner, session: &str) {
     if !inner.sessions.get(session).is_some_and(|memory| memory.busy) {
         return;
@@ -142,13 +142,13 @@ fn begin(inner: &mut Inner, session: &str) {
     if let Some(memory) = inner.sessions.get_mut(session) {
         memory.busy = true;
         memory.messages.push(json!({ "info": info, "parts": [text] }));
-        memory.turn = Some(Running { message, part, said: String::new() });
+        memory.turn = Some(MessageInProgress { message, part, text: String::new() });
     }
 }
 
 fn say(inner: &mut Inner, session: &str, piece: &str) {
     let Some(turn) = inner.sessions.get_mut(session).and_then(|memory| memory.turn.as_mut()) else { return };
-    turn.said.push_str(piece);
+    turn.text.push_str(piece);
     let delta = json!({ "messageID": turn.message, "partID": turn.part, "field": "text", "delta": piece });
     inner.emit(&event("message.part.delta", session, &delta));
 }
@@ -183,7 +183,7 @@ fn finish(inner: &mut Inner, session: &str, error: Option<&Value>) {
     if let Some(error) = error {
         entry["info"]["error"] = error.clone();
     }
-    let mut text = text_part(session, &turn.message, &turn.part, &turn.said);
+    let mut text = text_part(session, &turn.message, &turn.part, &turn.text);
     text["time"] = json!({ "start": end, "end": end });
     entry["parts"] = json!([text]);
     let info = entry["info"].clone();

@@ -1,4 +1,4 @@
-//! Chance that can be repeated.
+//! Reproducible randomness for the fuzzer.
 
 use clock::Rng;
 
@@ -6,16 +6,16 @@ pub struct Dice(Rng);
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds shall not begin alike.
+        // Spreads the seeds, because neighbouring ones would start with similar sequences.
         Self(Rng::seeded(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)))
     }
 
-    /// A number below `bound`; 0 if there is none.
+    /// A number below `bound`, or 0 if `bound` is 0.
     pub fn below(&self, bound: usize) -> usize {
         u32::from_le_bytes(self.0.bytes()) as usize % bound.max(1)
     }
 
-    /// One of these, of which there must be one.
+    /// One of the items; there must be at least one.
     pub fn pick<'a, T>(&self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }

@@ -1,32 +1,32 @@
-//! Makes broken inputs from good ones, told the shape of what it breaks and knowing nothing else of it.
+//! Mutates inputs. It knows the structure of the input, but not its meaning.
 
 use std::ops::Range;
 
 use super::Dice;
 
-/// What a mutator must know to break things that a random bit would not.
+/// The structure of an input, for mutations that random bit flips would not produce.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    /// Cuts an input into its units: frames, tokens, lines.
+    /// Splits an input into its units: frames, tokens or lines.
     pub units: fn(&[u8]) -> Vec<Range<usize>>,
-    /// Pieces that readers trip over; put in anywhere.
+    /// Sequences that parsers commonly get wrong; inserted anywhere.
     pub dictionary: &'static [&'static str],
-    /// Where numbers are within a unit, big endian, at most four bytes each.
+    /// Positions of big-endian numbers within a unit, at most four bytes each.
     pub fields: &'static [Range<usize>],
-    /// Numbers at which something changes.
+    /// Boundary values for these numbers.
     pub edges: &'static [u32],
-    /// No input is longer.
+    /// Maximum length of an input.
     pub most: usize,
 }
 
 impl Shape {
-    /// Text of lines with these words in it.
+    /// Text that consists of lines, with a dictionary.
     pub const fn text(dictionary: &'static [&'static str], most: usize) -> Self {
         Self { units: lines_of, dictionary, fields: &[], edges: &[], most }
     }
 }
 
-/// Lines with their ends.
+/// The ranges of the lines, including their line ends.
 pub fn lines_of(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut end = 0;
     let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(|line| {
@@ -37,13 +37,13 @@ pub fn lines_of(bytes: &[u8]) -> Vec<Range<usize>> {
     lines.collect()
 }
 
-/// One of these inputs with one to six changes, mostly few.
-pub(super) fn broken(shape: &Shape, inputs: &[Vec<u8>], dice: &Dice) -> Vec<u8> {
+/// One of the inputs with one to six changes, usually few.
+pub(super) fn mutate_input(shape: &Shape, inputs: &[Vec<u8>], dice: &Dice) -> Vec<u8> {
     let mut input = dice.pick(inputs).clone();
     for _ in 0..=dice.below(1 + dice.below(6)) {
         match dice.below(3) {
             0 => change_units(shape, &mut input, inputs, dice),
-            1 if !shape.dictionary.is_empty() => put_word(shape, &mut input, dice),
+            1 if !shape.dictionary.is_empty() => insert_word(shape, &mut input, dice),
             _ => change_bytes(&mut input, inputs, dice),
         }
         input.truncate(shape.most);
@@ -51,8 +51,8 @@ pub(super) fn broken(shape: &Shape, inputs: &[Vec<u8>], dice: &Dice) -> Vec<u8> 
     input
 }
 
-/// Puts a word in, or in the place of a few bytes.
-fn put_word(shape: &Shape, input: &mut Vec<u8>, dice: &Dice) {
+/// Inserts a dictionary entry, or replaces a few bytes with it.
+fn insert_word(shape: &Shape, input: &mut Vec<u8>, dice: &Dice) {
     let at = dice.below(input.len() + 1);
     let end = (at + dice.below(6) * dice.below(2)).min(input.len());
     drop(input.splice(at..end, dice.pick(shape.dictionary).bytes()));
@@ -73,7 +73,7 @@ fn change_bytes(input: &mut Vec<u8>, inputs: &[Vec<u8>], dice: &Dice) {
             drop(input.splice(to..to, again));
         }
         6 => drop(input.splice(at..at, (0..dice.below(16)).map(|_| dice.byte()).collect::<Vec<_>>())),
-        // Longer than what is held at once, if that is not much.
+        // Sometimes inserts more data than small buffers can hold.
         7 if dice.below(4) == 0 => drop(input.splice(at..at, vec![b'x'; dice.below(4096)])),
         _ => {
             let other = dice.pick(inputs);
@@ -92,7 +92,7 @@ fn change_units(shape: &Shape, input: &mut Vec<u8>, inputs: &[Vec<u8>], dice: &D
     match dice.below(6) {
         0 => drop(input.drain(one)),
         1 => {
-            // Mostly a few, sometimes more than any bound allows.
+            // Usually a few times, sometimes more than any limit allows.
             let times = if dice.below(4) == 0 { dice.below(700) } else { dice.below(4) };
             let many = input[one].repeat(times);
             drop(input.splice(two.end..two.end, many));
@@ -135,11 +135,11 @@ mod tests {
     const SHAPE: Shape = Shape::text(&["word"], 300);
 
     #[test]
-    fn the_same_seed_does_the_same_and_another_does_not() {
+    fn the_same_seed_gives_the_same_mutations() {
         let inputs = vec![b"one\ntwo\nthree\n".to_vec(), Vec::new()];
         let run = |seed| {
             let dice = Dice::new(seed);
-            (0..500).map(|_| broken(&SHAPE, &inputs, &dice)).collect::<Vec<_>>()
+            (0..500).map(|_| mutate_input(&SHAPE, &inputs, &dice)).collect::<Vec<_>>()
         };
         assert_eq!(run(3), run(3));
         assert_ne!(run(3), run(4));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_their_ends() {
+    fn lines_include_their_line_ends() {
         assert_eq!(lines_of(b"a\n\nbc"), [0..2, 2..3, 3..5]);
         assert_eq!(lines_of(b""), []);
     }

@@ -132,7 +132,7 @@ pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> 
     let mut events = vec![first];
     while events.len() < TOGETHER
         && bytes < TOGETHER_BYTES
-        && let Some(event) = agent.events.at_hand()
+        && let Some(event) = agent.events.next_buffered()
     {
         match event {
             Ok(event) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use clock::Rng;
 use opencode::api::{ApiError, Client, Prompt};
-use opencode::ids::{PromptIds, letters};
+use opencode::ids::{PromptIds, random_part};
 use proto::socket::{Message, MessageRole, MessageSource, Part, ServerMessage, TurnOutcome};
 use proto::{ModelId, PromptState, RunStatus};
 use store::{NewPrompt, QueuedPrompt};
@@ -70,7 +70,7 @@ impl Session {
     async fn same_prompt(&self, id: &str) -> Result<Option<String>, Over> {
         let since = self.app.clock.now() - ONCE;
         let known = self.app.store.prompts_since(self.record.id, since).await?;
-        Ok(known.into_iter().find(|known| letters(known) == letters(id)))
+        Ok(known.into_iter().find(|known| random_part(known) == random_part(id)))
     }
 
     /// Puts a prompt at the end of the queue, unless one of this id was ever there, or waits to be sent again.

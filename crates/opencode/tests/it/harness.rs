@@ -1,4 +1,4 @@
-//! A translator on stage: events go in as JSON, what it said is kept.
+//! A test harness for the translator: takes events as JSON and collects what it emits.
 
 use opencode::event::Event;
 use opencode::history::{History, Page};
@@ -9,25 +9,25 @@ use serde_json::{Value, json};
 pub(crate) const SESSION: &str = "ses_1";
 pub(crate) const PROMPT: &str = "msg_prompt";
 
-pub(crate) struct Stage {
+pub(crate) struct Harness {
     pub(crate) translator: Translator,
-    pub(crate) said: Vec<ServerMessage>,
+    pub(crate) emitted: Vec<ServerMessage>,
     pub(crate) effects: Vec<Effect>,
     pub(crate) now: i64,
 }
 
-impl Stage {
-    /// With no turn.
+impl Harness {
+    /// A harness without a turn.
     pub(crate) fn new(session: &str) -> Self {
-        Self { translator: Translator::new(session), said: Vec::new(), effects: Vec::new(), now: 1_000 }
+        Self { translator: Translator::new(session), emitted: Vec::new(), effects: Vec::new(), now: 1_000 }
     }
 
-    /// With a prompt sent and the agent at work.
+    /// A harness with a prompt sent and the agent busy.
     pub(crate) fn busy() -> Self {
-        let mut stage = Self::new(SESSION);
-        stage.translator.begin(PROMPT);
-        stage.event(&status("busy"));
-        stage
+        let mut harness = Self::new(SESSION);
+        harness.translator.begin(PROMPT);
+        harness.event(&status("busy"));
+        harness
     }
 
     pub(crate) fn event(&mut self, event: &Value) {
@@ -51,18 +51,18 @@ impl Stage {
     }
 
     pub(crate) fn take(&mut self, output: Output) {
-        self.said.extend(output.messages);
+        self.emitted.extend(output.messages);
         self.effects.extend(output.effects);
     }
 
-    /// Everything that was said, in a form that is short to compare.
+    /// Everything that was emitted, in a short form for comparisons.
     pub(crate) fn script(&self) -> Vec<String> {
-        self.said.iter().map(brief).collect()
+        self.emitted.iter().map(summarize).collect()
     }
 }
 
-/// A message in a few words.
-pub(crate) fn brief(message: &ServerMessage) -> String {
+/// A message in short form.
+pub(crate) fn summarize(message: &ServerMessage) -> String {
     match message {
         ServerMessage::Message(message) => format!("message {}", message.id),
         ServerMessage::Token { message_id, part_id, token } => {

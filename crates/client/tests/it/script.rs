@@ -1,4 +1,4 @@
-//! A gateway that speaks by script: each connection gets the next list of frames.
+//! A scripted gateway: each connection gets the next list of frames.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,29 +12,29 @@ use client::{Client, Event, Stream, Watch};
 use proto::SessionId;
 use serde_json::{Value, json};
 
-/// What one connection gets.
+/// How the gateway treats one connection.
 #[derive(Clone)]
-pub(crate) enum Act {
-    /// These frames; then it breaks without a word.
+pub(crate) enum Behavior {
+    /// Sends these frames, then drops the connection.
     Break(Vec<Value>),
-    /// These frames; then it is closed with a code.
+    /// Sends these frames, then closes the connection with a code.
     Close(Vec<Value>, u16),
-    /// These frames; then it stays open.
+    /// Sends these frames, then keeps the connection open.
     Stay(Vec<Value>),
-    /// No connection.
+    /// Rejects the connection with this status and body.
     Refuse(u16, Value),
 }
 
 #[derive(Clone, Default)]
-struct Stage {
-    acts: Arc<Mutex<VecDeque<Act>>>,
-    /// What was asked: method, path with query, token and body.
-    asked: Arc<Mutex<Vec<String>>>,
+struct Script {
+    behaviors: Arc<Mutex<VecDeque<Behavior>>>,
+    /// The requests: method, path with query, token and body.
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 pub(crate) struct Gateway {
     pub(crate) client: Client,
-    stage: Stage,
+    script: Script,
 }
 
 pub(crate) fn session() -> SessionId {
@@ -42,18 +42,18 @@ pub(crate) fn session() -> SessionId {
 }
 
 impl Gateway {
-    pub(crate) async fn start(acts: Vec<Act>) -> Self {
-        let stage = Stage { acts: Arc::new(Mutex::new(acts.into())), ..Stage::default() };
+    pub(crate) async fn start(behaviors: Vec<Behavior>) -> Self {
+        let script = Script { behaviors: Arc::new(Mutex::new(behaviors.into())), ..Script::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().fallback(answer).with_state(stage.clone());
+        let router = Router::new().fallback(answer).with_state(script.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         let url = format!("http://{address}/some/prefix/").parse().unwrap();
-        Self { client: Client::new(url, &"secret-token".into()).unwrap(), stage }
+        Self { client: Client::new(url, &"secret-token".into()).unwrap(), script }
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.stage.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.script.requests.lock().unwrap().clone()
     }
 
     pub(crate) async fn watch(&self) -> Stream {
@@ -61,47 +61,53 @@ impl Gateway {
     }
 }
 
-async fn answer(State(stage): State<Stage>, request: Request) -> Response {
+async fn answer(State(script): State<Script>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let upgrades = parts.headers.contains_key(header::UPGRADE);
     let token = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("-");
     let key = parts.headers.get("idempotency-key").and_then(|value| value.to_str().ok()).unwrap_or("-");
     let line = format!("{} {} {token} {key}", parts.method, parts.uri);
-    let act =
-        stage.acts.lock().unwrap().pop_front().unwrap_or_else(|| panic!("nothing is left to do for {line}"));
-    if let Act::Refuse(status, body) = act {
-        stage.asked.lock().unwrap().push(line);
+    let behavior = script
+        .behaviors
+        .lock()
+        .unwrap()
+        .pop_front()
+        .unwrap_or_else(|| panic!("the script has no entry left for {line}"));
+    if let Behavior::Refuse(status, body) = behavior {
+        script.requests.lock().unwrap().push(line);
         return (StatusCode::from_u16(status).unwrap(), axum::Json(body)).into_response();
     }
     if !upgrades {
         let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
-        stage.asked.lock().unwrap().push(format!("{line} {}", String::from_utf8(body.to_vec()).unwrap()));
-        let Act::Break(mut bodies) = act else { panic!("a body is wanted for {line}") };
+        script.requests.lock().unwrap().push(format!("{line} {}", String::from_utf8(body.to_vec()).unwrap()));
+        let Behavior::Break(mut bodies) = behavior else { panic!("the script has no body for {line}") };
         return axum::Json(bodies.remove(0)).into_response();
     }
-    stage.asked.lock().unwrap().push(line);
+    script.requests.lock().unwrap().push(line);
     let mut parts = parts;
     let upgrade =
         <WebSocketUpgrade as axum::extract::FromRequestParts<()>>::from_request_parts(&mut parts, &());
-    upgrade.await.unwrap().on_upgrade(|socket| play(socket, act))
+    upgrade.await.unwrap().on_upgrade(|socket| play(socket, behavior))
 }
 
-async fn play(mut socket: WebSocket, act: Act) {
-    let (Act::Break(frames) | Act::Close(frames, _) | Act::Stay(frames)) = &act else { return };
+async fn play(mut socket: WebSocket, behavior: Behavior) {
+    let (Behavior::Break(frames) | Behavior::Close(frames, _) | Behavior::Stay(frames)) = &behavior else {
+        return;
+    };
     for frame in frames {
         socket.send(Message::Text(frame.to_string().into())).await.unwrap();
     }
-    match act {
-        Act::Close(_, code) => {
+    match behavior {
+        Behavior::Close(_, code) => {
             let _ =
                 socket.send(Message::Close(Some(CloseFrame { code, reason: "slow consumer".into() }))).await;
         }
-        Act::Stay(_) => while socket.recv().await.is_some() {},
-        Act::Break(_) | Act::Refuse(..) => {}
+        Behavior::Stay(_) => while socket.recv().await.is_some() {},
+        Behavior::Break(_) | Behavior::Refuse(..) => {}
     }
 }
 
-pub(crate) fn hello() -> Value {
+pub(crate) fn status_frame() -> Value {
     json!({"type": "status", "payload": {"status": "resuming"}})
 }
 
@@ -117,8 +123,8 @@ pub(crate) fn gap(from: i64, to: i64) -> Value {
     json!({"type": "gap", "payload": {"from": from, "to": to}})
 }
 
-/// What a stream gives, in short: a frame's type and number, or what happened to the connection.
-pub(crate) async fn heard(stream: &mut Stream, until: &str) -> Vec<String> {
+/// The events of a stream in short form: a frame's type and sequence number, or a change of the connection.
+pub(crate) async fn collect_events(stream: &mut Stream, until: &str) -> Vec<String> {
     let mut all = Vec::new();
     while all.last().is_none_or(|last| last != until) {
         let event = stream.next().await.unwrap_or_else(|| panic!("the stream ended after {all:?}"));
@@ -129,8 +135,8 @@ pub(crate) async fn heard(stream: &mut Stream, until: &str) -> Vec<String> {
                 format!("{}{seq}", value["type"].as_str().unwrap())
             }
             Event::Unknown(text) => format!("unknown {}", text.len()),
-            Event::Lost { attempt, pause, .. } => format!("lost {attempt} {}", pause.as_secs()),
-            Event::Back => "back".to_owned(),
+            Event::Disconnected { attempt, pause, .. } => format!("lost {attempt} {}", pause.as_secs()),
+            Event::Reconnected => "back".to_owned(),
         });
     }
     all

@@ -1,8 +1,9 @@
-//! Kept inputs are text with escapes, so that they can be read and no editor mends them; a real line end means nothing.
+//! Corpus files: text with escapes, so that they are readable and editors do not change them. Real line
+//! breaks are ignored.
 
 use std::path::Path;
 
-/// All kept inputs of a folder, in the order of their names.
+/// Loads all inputs of a corpus folder, sorted by file name.
 pub fn kept(folder: impl AsRef<Path>) -> Vec<Vec<u8>> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -10,7 +11,8 @@ pub fn kept(folder: impl AsRef<Path>) -> Vec<Vec<u8>> {
     paths.iter().filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| decode(&text)).collect()
 }
 
-/// Reads a kept input: `\x` and two digits for a byte, `\n`, `\r`, `\t` and `\\` as usual.
+/// Decodes a corpus file: `\x` and two digits for a byte, and the usual `
+/// `, `\r`, `\t` and `\\`.
 pub fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut letters = text.bytes().filter(|byte| *byte != b'\n');
@@ -33,7 +35,7 @@ pub fn decode(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Writes an input to be kept; see [`decode`].
+/// Encodes an input for the corpus; see [`decode`].
 pub fn encode(bytes: &[u8]) -> String {
     let escaped =
         bytes.escape_ascii().to_string().replace("\\n", "\\n\n").replace("\\'", "'").replace("\\\"", "\"");
@@ -49,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_inputs_survive_being_written() {
+    fn corpus_encoding_round_trips() {
         let inputs =
             [&b"{\"a\":'b'} \r\n\t\0\xff\\x41\\ \r\n\r\n"[..], b"", b"\n\n", b" \n", b"\\n", b"a\\\\n\n"];
         for input in inputs {

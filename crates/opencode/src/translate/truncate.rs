@@ -1,13 +1,13 @@
-//! Keeps what an agent sends to a size that can be stored and shown to everyone who watches.
+//! Truncates what an agent sends to a size that can be stored and broadcast.
 
 use serde_json::{Map, Value};
 
-/// Where a whole value is too large, its strings are cut to this share of what it may be long.
-const SHARE: usize = 8;
-/// Lists are cut to this many items in the same case.
-const MANY: usize = 100;
+/// If a value is too large, each of its strings is truncated to this fraction of the limit.
+const STRING_FRACTION: usize = 8;
+/// In the same case, lists are truncated to this many items.
+const MAX_ITEMS: usize = 100;
 
-/// The beginning of a text, and how much is missing.
+/// The beginning of a text, and how many bytes are missing.
 pub(super) fn text(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -16,35 +16,37 @@ pub(super) fn text(text: &str, most: usize) -> String {
     format!("{begin}\n… ({} bytes more)", text.len() - begin.len())
 }
 
-/// The beginning of a text, cut between characters.
+/// The beginning of a text, cut at a character boundary.
 pub(super) fn head(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// The first line of a text for people, for that is where the reason is; what follows is a stack of calls.
+/// The first line of a text for people; the lines after it are usually a stack trace.
 pub(super) fn line(text: &str, most: usize) -> String {
     head(text.lines().next().unwrap_or_default().trim(), most).to_owned()
 }
 
-/// A JSON object with at most about so many bytes; anything else is an empty one.
+/// A JSON object of at most about `most` bytes; anything else becomes an empty object.
 pub(super) fn object(raw: &str, most: usize) -> Map<String, Value> {
     let Ok(Value::Object(mut object)) = serde_json::from_str(raw) else { return Map::new() };
     if raw.len() <= most {
         return object;
     }
     for value in object.values_mut() {
-        shorten(value, most / SHARE);
+        shorten(value, most / STRING_FRACTION);
     }
     let size = serde_json::to_string(&object).map_or(usize::MAX, |text| text.len());
     if size <= most {
         return object;
     }
-    let ends =
-        [("truncated".to_owned(), Value::Bool(true)), ("raw".to_owned(), ends(raw, most / SHARE).into())];
+    let ends = [
+        ("truncated".to_owned(), Value::Bool(true)),
+        ("raw".to_owned(), ends(raw, most / STRING_FRACTION).into()),
+    ];
     Map::from_iter(ends)
 }
 
-/// The beginning and the end of a text: what it is about, and what was said last.
+/// The beginning and the end of a text, which are usually the most informative.
 fn ends(text: &str, most: usize) -> String {
     let begin = head(text, most / 2);
     let end = &text[text.ceil_char_boundary(text.len() - most / 2)..];
@@ -55,9 +57,9 @@ fn shorten(value: &mut Value, most: usize) {
     match value {
         Value::String(text) if text.len() > most => *text = ends(text, most),
         Value::Array(items) => {
-            if items.len() > MANY {
-                let left_out = format!("… ({} items left out) …", items.len() - MANY);
-                items.splice(MANY / 2..items.len() - MANY / 2, [Value::String(left_out)]);
+            if items.len() > MAX_ITEMS {
+                let left_out = format!("… ({} items left out) …", items.len() - MAX_ITEMS);
+                items.splice(MAX_ITEMS / 2..items.len() - MAX_ITEMS / 2, [Value::String(left_out)]);
             }
             for item in items {
                 shorten(item, most);
@@ -79,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_untouched_and_what_does_not_says_so() {
+    fn long_texts_are_truncated_with_a_note() {
         assert_eq!(text("äöü", 6), "äöü");
         assert_eq!(text("äöü", 5), "äö\n… (2 bytes more)");
         assert_eq!(line("  reason  \n at f()", 99), "reason");
     }
 
     #[test]
-    fn a_large_value_is_cut_inside_and_a_hopeless_one_replaced() {
+    fn large_values_are_truncated_or_replaced() {
         let small = json!({ "command": "ls", "list": [1] });
         assert_eq!(Value::Object(object(&small.to_string(), 100)), small);
         let content = format!("begin é{}é end", "x".repeat(9_000));
@@ -100,7 +102,7 @@ mod tests {
         );
         assert!(content.contains("bytes left out"), "{content}");
         let list = cut["list"].as_array().unwrap();
-        assert_eq!((list.len(), &list[0], &list[100]), (MANY + 1, &json!(0), &json!(999)));
+        assert_eq!((list.len(), &list[0], &list[100]), (MAX_ITEMS + 1, &json!(0), &json!(999)));
         let wide: Map<_, _> = (0..1_000).map(|n| (format!("key{n}"), json!(n))).collect();
         let cut = object(&Value::Object(wide).to_string(), 4_000);
         assert_eq!(cut["truncated"], true);

@@ -1,5 +1,5 @@
-//! A connection that is worked on by whoever waits for its answer: without a task of its own, what has arrived is there
-//! at once, and a stream of many small pieces costs no switching.
+//! A connection that is polled by the task that waits for its response. Without a task of its own, received
+//! data is available immediately, and a stream of many small pieces needs no task switches.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -8,21 +8,21 @@ use std::sync::{Mutex, PoisonError};
 
 type Work = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// The work of a connection; nothing moves on it but within [`Driven::until`]. Nobody ever waits for the lock, which only
-/// lets others hold a reference to what holds this.
-pub(super) struct Driven(Mutex<Work>);
+/// The future that drives a connection; it makes progress only within [`Connection::drive_until`]. The lock is
+/// never contended; it only makes the owner `Sync`.
+pub(super) struct Connection(Mutex<Work>);
 
-impl Driven {
+impl Connection {
     pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Mutex::new(Some(Box::pin(work))))
     }
 
-    /// Works on the connection until something that depends on it is there.
-    pub(super) async fn until<T>(&mut self, wanted: impl Future<Output = T>) -> T {
+    /// Drives the connection until `wanted` completes.
+    pub(super) async fn drive_until<T>(&mut self, wanted: impl Future<Output = T>) -> T {
         let mut wanted = pin!(wanted);
         let work = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         poll_fn(|cx| {
-            // How it ended is seen by whoever reads.
+            // The reader of the response sees how the connection ended.
             if work.as_mut().is_some_and(|work| work.as_mut().poll(cx).is_ready()) {
                 *work = None;
             }
@@ -32,8 +32,8 @@ impl Driven {
     }
 }
 
-impl fmt::Debug for Driven {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Driven")
+        f.write_str("Connection")
     }
 }

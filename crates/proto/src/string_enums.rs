@@ -1,25 +1,26 @@
-//! Closed vocabularies: enums whose form on the wire and in the database is one fixed text each.
+//! Enums whose values have one fixed text, on the wire and in the database alike.
 
-/// The text is none of the allowed words. What was given is cut, since it may come from anyone.
+/// The text is not one of the allowed values. The error contains only its beginning, because it may come from
+/// anyone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{given}`: expected one of {}", allowed.join(", "))]
 pub struct UnknownWord {
-    /// What the word was to name, as in "session status".
+    /// What was expected, such as "session status".
     pub kind: &'static str,
-    /// The beginning of what was given.
+    /// The beginning of the rejected text.
     pub given: String,
-    /// Every word that would have been accepted.
+    /// All allowed values.
     pub allowed: &'static [&'static str],
 }
 
 impl UnknownWord {
     pub(crate) fn new(kind: &'static str, given: &str, allowed: &'static [&'static str]) -> Self {
-        const SHOWN: usize = 40;
-        Self { kind, given: given.chars().take(SHOWN).collect(), allowed }
+        const MAX_SHOWN: usize = 40;
+        Self { kind, given: given.chars().take(MAX_SHOWN).collect(), allowed }
     }
 }
 
-macro_rules! words {
+macro_rules! string_enums {
     ($(
         $(#[$doc:meta])*
         $name:ident as $kind:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }
@@ -29,11 +30,11 @@ macro_rules! words {
         pub enum $name { $($(#[$variant_doc])* $variant,)+ }
 
         impl $name {
-            /// Every value, in the order of declaration.
+            /// All values in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
-            const WORDS: &[&str] = &[$($text),+];
+            const TEXTS: &[&str] = &[$($text),+];
 
-            /// The word for this value on the wire and in the database.
+            /// The text of this value on the wire and in the database.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
@@ -51,7 +52,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, $crate::UnknownWord> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    other => Err($crate::UnknownWord::new($kind, other, Self::WORDS)),
+                    other => Err($crate::UnknownWord::new($kind, other, Self::TEXTS)),
                 }
             }
         }
@@ -89,7 +90,7 @@ macro_rules! words {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
                 utoipa::openapi::schema::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::schema::Type::String)
-                    .enum_values(Some(Self::WORDS.iter().copied()))
+                    .enum_values(Some(Self::TEXTS.iter().copied()))
                     .into()
             }
         }
@@ -98,4 +99,4 @@ macro_rules! words {
     )+};
 }
 
-pub(crate) use words;
+pub(crate) use string_enums;
