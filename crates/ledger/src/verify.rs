@@ -66,9 +66,9 @@ pub enum Fault {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordProblem {
-    #[error("is not a ledger record")]
+    #[error("is not a record of this ledger")]
     Unreadable,
-    #[error("says that it is record {0}: records were removed, added or moved here")]
+    #[error("says that it is record {0}: records are missing, added or moved here")]
     Position(u64),
     #[error("does not follow the record before it in its chain")]
     Chain,
@@ -103,7 +103,7 @@ pub enum UnprovenClaim {
         "records from {from} on are newer than the newest checkpoint: further records may have been removed"
     )]
     Tail { from: u64 },
-    #[error("no public key was given: it is unproven who signed the checkpoints")]
+    #[error("no public key was given: who signed the checkpoints is unproven")]
     Signer,
     #[error(
         "the signing key was lost and replaced at record {record}: the signatures of the other key are unproven"

@@ -262,7 +262,7 @@ fn mode<'a>(request: &Request) -> CheckResult<'a> {
     )?;
     Denial::deny_if(
         agent && *mode == Mode::RequireApproval,
-        "the mode of the tool is require_approval, and this version cannot ask for approvals yet; an admin can allow it \
+        "the mode of the tool requires approval, and this version cannot ask for approvals yet; an admin can allow it \
          with `proliferate actions modes set`",
     )
 }

@@ -147,7 +147,7 @@ fn the_run_must_be_active_and_versions_must_match() {
     denied(&Request { run: RunState::Inactive, ..request() }, "gate:run", "not active");
     let old = Versions { lanes: "0".repeat(40), roles: versions(&policy()).roles };
     denied(&Request { run: RunState::Active(old.clone()), ..request() }, "gate:pins", "pinned to another");
-    denied(&Request { demanded: Some(old), ..request() }, "gate:pins", "demanded");
+    denied(&Request { demanded: Some(old), ..request() }, "gate:pins", "demands");
     let missing = Versions { lanes: String::new(), roles: String::new() };
     denied(&Request { run: RunState::Active(missing), ..request() }, "gate:pins", "pinned to another");
     let pins = policy().pins().clone();
