@@ -96,6 +96,7 @@ impl From<StoreError> for Failure {
             | StoreError::Absent { .. }
             | StoreError::OlderSchema { .. }
             | StoreError::NewerSchema { .. }
+            | StoreError::UnsupportedSchema { .. }
             | StoreError::ForeignSchema { .. } => Self::missing(error.to_string()),
             other => Self::failed(other.to_string()),
         }

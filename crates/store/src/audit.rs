@@ -52,7 +52,7 @@ pub struct EventRow {
     pub run_id: Option<String>,
     pub case_id: Option<String>,
     /// No run references it.
-    pub loose: bool,
+    pub unattached: bool,
     pub created_at: DateTime<Utc>,
 }
 
@@ -107,7 +107,7 @@ from_row!(EventRow, row => EventRow {
     outcome: row.try_get("outcome")?,
     run_id: row.try_get("run_id")?,
     case_id: row.try_get("case_id")?,
-    loose: row.try_get("loose")?,
+    unattached: row.try_get("unattached")?,
     created_at: row.try_get("created_at")?,
 });
 
@@ -173,7 +173,7 @@ impl AuditReader {
     pub async fn events(&mut self, from: u64, limit: i64) -> Result<Vec<EventRow>, StoreError> {
         const SQL: &str =
             "SELECT position, chain, sequence, event_id, org_id, action_type, outcome, run_id, case_id,
-            loose, record, prev_hash, hash, created_at FROM ledger_events
+            unattached, record, prev_hash, hash, created_at FROM ledger_events
             WHERE position >= $1 ORDER BY position LIMIT $2";
         let from = i64::try_from(from).unwrap_or(i64::MAX);
         Ok(ask!(self, c => sqlx::query_as(SQL).bind(from).bind(limit).fetch_all(c).await)?)
@@ -185,7 +185,7 @@ impl AuditReader {
             "SELECT ",
             run_columns!(),
             ", begun_position, ended_position FROM (SELECT DISTINCT org_id AS of_org, run_id AS of_run
-                FROM ledger_events WHERE position BETWEEN $1 AND $2 AND NOT loose) e
+                FROM ledger_events WHERE position BETWEEN $1 AND $2 AND NOT unattached) e
             CROSS JOIN runs WHERE org_id = of_org AND run_id = of_run"
         );
         let number = |number| i64::try_from(number).unwrap_or(i64::MAX);
@@ -206,10 +206,10 @@ impl AuditReader {
             run_columns!(),
             ", begun_position, ended_position FROM runs r
             WHERE NOT EXISTS (SELECT 1 FROM ledger_events e WHERE e.position = r.begun_position
-                AND e.org_id = r.org_id AND e.run_id = r.run_id AND NOT e.loose)
+                AND e.org_id = r.org_id AND e.run_id = r.run_id AND NOT e.unattached)
             OR (r.ended_position IS NOT NULL AND NOT EXISTS (SELECT 1 FROM ledger_events e
                 WHERE e.position = r.ended_position AND e.org_id = r.org_id AND e.run_id = r.run_id
-                AND NOT e.loose))
+                AND NOT e.unattached))
             ORDER BY r.created_at, r.run_id LIMIT 1"
         );
         Ok(ask!(self, c => sqlx::query_as(SQL).fetch_optional(c).await)?)

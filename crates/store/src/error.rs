@@ -27,6 +27,12 @@ pub enum StoreError {
          start the newer program that wrote it, or restore a backup made before the upgrade"
     )]
     NewerSchema { found: i64, known: i64 },
+    /// The database has a schema from before the first release.
+    #[error(
+        "the database has schema version {found}, from before the first release, and this program cannot read it: \
+         move the data dir away, or name an empty database in DATABASE_URL, and start again"
+    )]
+    UnsupportedSchema { found: i64 },
     /// There is nothing to open, and whoever asked does not want it made.
     #[error("there is no database at {target} yet: run `proliferate up` once, or `proliferate db migrate`")]
     Absent { target: String },

@@ -107,8 +107,8 @@ impl Store {
             VALUES ($1, $2, $3, 'cli', 'pending', $4, $5, $6, $5, $7, $7)
             ON CONFLICT (org_id, user_id, local_path_hash) DO NOTHING";
         const REPO: &str =
-            "INSERT INTO repos (id, org_id, name, source, local_path_hash, default_branch, is_private,
-            added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', true, $5, $6)";
+            "INSERT INTO repos (id, org_id, name, source, local_path_hash, default_branch, branch_given,
+            is_private, added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', false, true, $5, $6)";
         const FIND: &str =
             configurations!("WHERE c.org_id = $1 AND c.user_id = $2 AND c.local_path_hash = $3");
         administer!(self, tx => {

@@ -84,11 +84,11 @@ impl Store {
         // With `|| ''` the chain is compared and not looked for: a run or a case has few events, a chain has all.
         const OF_RUN: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
             (SELECT position FROM events_of_runs WHERE org_id = $6 AND run_id = $4
-            UNION ALL SELECT position FROM ledger_events WHERE run_id = $4 AND loose)
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $4 AND unattached)
             AND chain || '' = $1 AND sequence > $2 AND ($5 IS NULL OR case_id = $5) ORDER BY sequence LIMIT $3";
         const OF_CASE: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
             (SELECT position FROM events_of_runs WHERE org_id = $5 AND case_id = $4
-            UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND loose)
+            UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND unattached)
             AND case_id || '' = $4 AND chain || '' = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
         const ALL: &str =
             "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
@@ -136,7 +136,7 @@ impl Store {
         // An organisation that is gone still has its chain.
         const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
             WHERE position IN (SELECT position FROM ledger_events WHERE event_id = $1
-            UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND loose
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND unattached
             UNION ALL SELECT position FROM events_of_runs
                 WHERE org_id IN (SELECT org_id FROM ledger_heads) AND run_id = $1)
             ORDER BY position LIMIT $2";

@@ -70,7 +70,7 @@ impl Store {
     /// wrote before is in what this returns.
     pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
         const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
-            seq_floor = CASE WHEN seq_life = $3 THEN seq_floor ELSE seq_reserved END, seq_life = $3
+            seq_floor = CASE WHEN seq_incarnation = $3 THEN seq_floor ELSE seq_reserved END, seq_incarnation = $3
             WHERE id = $1 RETURNING owner_epoch, seq_floor";
         const RECORD: &str = records!("WHERE s.id = $1");
         const LOGGED: &str = "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
@@ -93,7 +93,8 @@ impl Store {
     /// After a restore: the numbers that were used since the backup are in no table, so every session goes on far beyond
     /// them, and clients with a cursor get `gap` and `init`.
     pub async fn skip_used_numbers(&self) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET seq_reserved = seq_reserved + 1000000000, seq_life = NULL";
+        const SQL: &str =
+            "UPDATE sessions SET seq_reserved = seq_reserved + 1000000000, seq_incarnation = NULL";
         write!(self, Disk, tx => {
             sqlx::query(SQL).execute(&mut *tx).await?;
             Ok(())

@@ -1,12 +1,11 @@
-//! Looks at a database without changing it: is it there, and which schema has it?
+//! Reads the schema version of a database without changing the database.
 
 use std::path::Path;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, query_scalar};
 
-use crate::StoreError;
-use crate::postgres;
+use crate::{Migration, StoreError, postgres};
 
 const VERSION: &str = "SELECT max(version) FROM schema_migrations";
 
@@ -35,7 +34,7 @@ pub async fn probe_sqlite(file: &Path) -> Result<Schema, StoreError> {
         return Ok(Schema::Absent);
     }
     let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await.map_err(unreachable)?;
-    Ok(version.map_or(Schema::Absent, Schema::Version))
+    schema(version)
 }
 
 pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
@@ -45,5 +44,13 @@ pub async fn probe_postgres(url: &str) -> Result<Schema, StoreError> {
         return Ok(Schema::Absent);
     }
     let version: Option<i64> = query_scalar(VERSION).fetch_one(&mut connection).await?;
-    Ok(version.map_or(Schema::Absent, Schema::Version))
+    schema(version)
+}
+
+fn schema(version: Option<i64>) -> Result<Schema, StoreError> {
+    match version {
+        None => Ok(Schema::Absent),
+        Some(found) if found < Migration::FIRST => Err(StoreError::UnsupportedSchema { found }),
+        Some(version) => Ok(Schema::Version(version)),
+    }
 }

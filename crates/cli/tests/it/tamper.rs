@@ -309,8 +309,8 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
             let value = other_value(table, &column, kind, sql.is_postgres());
             let changed = match (table, &*column) {
                 // Whether a run references an event: false for one that none does.
-                (_, "loose") => sql.run(
-                    "UPDATE ledger_events SET loose = NOT loose WHERE position = (SELECT max(position)
+                (_, "unattached") => sql.run(
+                    "UPDATE ledger_events SET unattached = NOT unattached WHERE position = (SELECT max(position)
                     FROM ledger_events WHERE action_type = 'policy_change')",
                 ),
                 _ => sql.run(&format!("UPDATE {table} SET {column} = {value} WHERE {}", row(table))),

@@ -41,7 +41,7 @@ pub(super) struct End<'a> {
 pub(super) struct Told<'a> {
     pub(super) new: &'a NewEvent,
     /// No run says where it is.
-    pub(super) loose: bool,
+    pub(super) unattached: bool,
     pub(super) chain: &'a Chain,
     pub(super) record: &'a str,
 }
@@ -76,8 +76,8 @@ pub(super) fn plan<'a>(writes: &'a [Arc<Ready>], found: &Found, size: u64) -> Pl
         if matches!(result, Written::Done) {
             plan.artifacts.extend(&write.artifacts);
             for (index, (new, (chain, record))) in write.events.iter().zip(records).enumerate() {
-                let loose = index >= TOGETHER || !write.change.tells(new);
-                plan.events.push(Told { new, loose, chain, record });
+                let unattached = index >= TOGETHER || !write.change.tells(new);
+                plan.events.push(Told { new, unattached, chain, record });
             }
             if let Some(effect) = &write.effect {
                 // Of two, the later one is what stays.

@@ -52,7 +52,7 @@ pub(super) async fn work(server: Postgres, mut inbox: Inbox) {
 async fn look_at_tables(server: Postgres) {
     // What rows are found by, and no more: to sort a sample of all our JSON takes it a second.
     const LOOK: &str = "ANALYZE runs (org_id, run_id, parent_run_id, case_id, status, instance, created_at),
-        ledger_events (position, chain, sequence, event_id, run_id, case_id, loose)";
+        ledger_events (position, chain, sequence, event_id, run_id, case_id, unattached)";
     let look = sqlx::raw_sql(LOOK).execute(&server.pool);
     if let Err(error) = server.in_time(look).await {
         tracing::warn!(%error, "PostgreSQL could not look at the gate's tables: calls may be slow until it does");

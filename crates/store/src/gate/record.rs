@@ -123,7 +123,7 @@ impl LedgerConnection for PgConnection {
         async move {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
             let (chain, record) = new.to_record()?;
-            let told = Told { new, loose: true, chain: &chain, record: &record };
+            let told = Told { new, unattached: true, chain: &chain, record: &record };
             postgres::append(self, &[told], whole(size)?).await
         }
         .boxed()
@@ -141,7 +141,7 @@ impl LedgerConnection for SqliteConnection {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
             let size = whole(size)?;
             let (chain, record) = new.to_record()?;
-            let events = [Told { new, loose: true, chain: &chain, record: &record }];
+            let events = [Told { new, unattached: true, chain: &chain, record: &record }];
             let ends = sqlite_ends(self, chain.as_str()).await?;
             let (entries, heads) = link(&events, ends.checked(size)?, size)?;
             for rows in of_ledger(&events, &entries, &heads, size)? {

@@ -359,7 +359,7 @@ pub(super) fn of_ledger<'a>(
             event.outcome.as_str(),
             event.run_id.as_ref().map(Text::as_str),
             event.case_id.as_ref().map(Text::as_str),
-            told.loose,
+            told.unattached,
             &entry.record,
             entry.prev_hash.to_string(),
             entry.hash.to_string(),
@@ -367,7 +367,7 @@ pub(super) fn of_ledger<'a>(
         ]);
     }
     let into = "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
-        run_id, case_id, loose, record, prev_hash, hash, created_at) ";
+        run_id, case_id, unattached, record, prev_hash, hash, created_at) ";
     let appended = Rows { what: What::Insert { into, conflict: "" }, values: rows };
     let orgs: HashMap<_, _> =
         events.iter().zip(entries).map(|(told, entry)| (entry.chain.as_str(), told.new.org)).collect();

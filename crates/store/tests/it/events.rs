@@ -124,7 +124,8 @@ async fn after_a_crash_of_the_database_numbers_go_on_behind_what_was_reserved(b:
     append(b, &owner, 1, 10).await.unwrap();
     append(b, &owner, 11, 20).await.unwrap();
     for (other, reserved) in [("'another life'", 1_000), ("NULL", 2_000)] {
-        let cut = format!("UPDATE sessions SET seq_life = {other}; DELETE FROM events WHERE last_seq > 10");
+        let cut =
+            format!("UPDATE sessions SET seq_incarnation = {other}; DELETE FROM events WHERE last_seq > 10");
         b.raw().await.execute(&cut).await.unwrap();
         let found = b.store.own_session(id(40), "two").await.unwrap();
         assert_eq!(found.head, reserved, "what was reserved may have been seen by somebody");

@@ -10,7 +10,7 @@ on_both! {
 /// The event `number` in the chain 'system', where `sequence`, `position` and id are the number's.
 fn event(number: u8) -> String {
     format!(
-        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, loose, record,
+        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, unattached, record,
         prev_hash, hash, created_at) VALUES ({})",
         event_values(number)
     )

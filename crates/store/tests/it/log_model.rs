@@ -128,7 +128,7 @@ async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)
                 model.crash(batches);
                 let cut = model.log.last().map_or(0, |(_, last)| *last);
                 let sql = format!(
-                    "UPDATE sessions SET seq_life = 'another' WHERE id = #{number};
+                    "UPDATE sessions SET seq_incarnation = 'another' WHERE id = #{number};
                     DELETE FROM events WHERE session_id = #{number} AND last_seq > {cut}"
                 );
                 raw.execute(&sql).await.unwrap();

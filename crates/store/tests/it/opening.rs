@@ -16,6 +16,7 @@ use crate::world::{org, together};
 on_both! {
     a_second_start_changes_nothing
     a_newer_schema_is_refused
+    a_schema_from_before_the_first_release_is_refused
     an_edited_migration_is_refused
 }
 
@@ -75,10 +76,26 @@ async fn a_newer_schema_is_refused(b: &Backend) {
 }
 
 async fn an_edited_migration_is_refused(b: &Backend) {
-    b.raw().await.execute("UPDATE schema_migrations SET checksum = 'x' WHERE version = 2").await.unwrap();
+    b.raw().await.execute("UPDATE schema_migrations SET checksum = 'x'").await.unwrap();
     let error = b.reopen().await.err().unwrap();
-    assert!(matches!(error, StoreError::ForeignSchema { version: 2 }), "{error:?}");
-    assert!(error.to_string().contains("migration 2"), "{error}");
+    assert!(
+        matches!(error, StoreError::ForeignSchema { version } if version == Migration::FIRST),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains(&format!("migration {}", Migration::FIRST)), "{error}");
+}
+
+async fn a_schema_from_before_the_first_release_is_refused(b: &Backend) {
+    let older = "UPDATE schema_migrations SET version = 19, name = 'waiting_prompts'";
+    b.raw().await.execute(older).await.unwrap();
+    let before = b.raw().await.texts(APPLIED).await;
+    for error in [b.reopen().await.err().unwrap(), b.open_existing().await.err().unwrap()] {
+        assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("version 19,") && text.contains("cannot read it"), "{text}");
+        assert!(text.contains("move the data dir away") && text.contains("DATABASE_URL"), "{text}");
+    }
+    assert_eq!(b.raw().await.texts(APPLIED).await, before, "the database stays as it is");
 }
 
 #[tokio::test]

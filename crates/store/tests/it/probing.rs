@@ -27,9 +27,11 @@ async fn a_sqlite_file_tells_its_schema() {
 
     let backend = Backend::sqlite().await;
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(Migration::LATEST));
-    let newer = "UPDATE schema_migrations SET version = 99 WHERE version = 5";
-    backend.raw().await.execute(newer).await.unwrap();
+    backend.raw().await.execute("UPDATE schema_migrations SET version = 99").await.unwrap();
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(99));
+    backend.raw().await.execute("UPDATE schema_migrations SET version = 19").await.unwrap();
+    let error = probe_sqlite(backend.file()).await.unwrap_err();
+    assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
 }
 
 #[tokio::test]

@@ -15,9 +15,9 @@ const WORLD: &str = "
         (#2, 'two', '{}', '2025-06-15T00:00:00Z');
     INSERT INTO users (id, email, created_at) VALUES (#10, 'ada@example.com', '2025-06-15T00:00:00Z');
     INSERT INTO members (org_id, user_id, name, role, created_at) VALUES (#1, #10, 'Ada', 'owner', '2025-06-15T00:00:00Z');
-    INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)
-        VALUES (#20, #1, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z'),
-        (#21, #2, 'r', 'git', 'https://a', 'main', true, '2025-06-15T00:00:00Z');
+    INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, created_at)
+        VALUES (#20, #1, 'r', 'git', 'https://a', 'main', true, true, '2025-06-15T00:00:00Z'),
+        (#21, #2, 'r', 'git', 'https://a', 'main', true, true, '2025-06-15T00:00:00Z');
     INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_at, updated_at)
         VALUES (#30, #1, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z'),
         (#31, #2, 'c', 'manual', 'ready', 'local', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z');
@@ -42,8 +42,8 @@ const MEMBER: &str = "INSERT INTO members (org_id, user_id, name, role, created_
 const KEY: &str = "INSERT INTO api_keys (id, org_id, user_id, name, hint, key_hash, created_at)
     VALUES (#50, #1, #10, 'laptop', 'plf_a', @1, '2025-06-15T00:00:00Z')";
 const REPO: &str =
-    "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, is_private,
-    created_at) VALUES (#22, #1, 'r', 'git', 'https://b', NULL, 'main', false, '2025-06-15T00:00:00Z')";
+    "INSERT INTO repos (id, org_id, name, source, url, local_path_hash, default_branch, branch_given,
+    is_private, created_at) VALUES (#22, #1, 'r', 'git', 'https://b', NULL, 'main', true, false, '2025-06-15T00:00:00Z')";
 const CONFIGURATION_REPO: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES (#30, #20, #1, 'app')";
@@ -77,9 +77,9 @@ const TOOL_PART: &str =
     "INSERT INTO parts (session_id, message_id, id, org_id, position, kind, text, tool_call_id, tool,
     status) VALUES (#40, 'm1', 'p1', #1, 1, 'tool', NULL, 'call', 'bash', 'running')";
 const CALL: &str = "INSERT INTO runs (org_id, run_id, run_kind, status, contract_version, lanes_version,
-    roles_version, root_run_id, actor, role_id, tool, request_hash, instance, inputs, outputs, retry_count, created_at,
-    completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'v1', 'lanes-1', 'roles-1', 'run-0001', '{}',
-    'SERVICE', 'bash', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'here', '[]', '[]', 0,
+    roles_version, root_run_id, actor, role_id, tool, request_hash, instance, inputs, outputs, retry_count, begun_position,
+    created_at, completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'v1', 'lanes-1', 'roles-1', 'run-0001', '{}',
+    'SERVICE', 'bash', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'here', '[]', '[]', 0, 0,
     '2025-06-15T00:00:00Z', NULL)";
 const ACTION: &str = "INSERT INTO action_invocations (id, org_id, session_id, integration, action, risk_level, mode,
     mode_source, params, request_hash, definition_hash, lanes_version, roles_version, status, expires_at, created_at)

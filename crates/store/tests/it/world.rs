@@ -76,8 +76,8 @@ pub(crate) fn snapshot(id: &str, target: SnapshotTarget) -> NewSnapshot {
 /// A repository `number` of the organisation `org`; nothing in the store makes one yet.
 pub(crate) async fn repo(backend: &Backend, org: u8, number: u8) -> RepoId {
     let sql = format!(
-        "INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)
-        VALUES (#{number}, #{org}, 'app', 'git', 'https://example.com/{number}', 'main', false, '2025-06-15T00:00:00Z')"
+        "INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, created_at)
+        VALUES (#{number}, #{org}, 'app', 'git', 'https://example.com/{number}', 'main', false, false, '2025-06-15T00:00:00Z')"
     );
     backend.raw().await.execute(&sql).await.unwrap();
     id(number)
