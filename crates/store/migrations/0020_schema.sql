@@ -6,7 +6,6 @@
 CREATE TABLE organizations (
     id UUID PRIMARY KEY,
     name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
-    action_modes JSONB NOT NULL,
     session_limit BIGINT CHECK (session_limit >= 0),
     budget_micros BIGINT CHECK (budget_micros >= 0),
     created_at TIMESTAMPTZ NOT NULL
@@ -102,8 +101,6 @@ CREATE TABLE configurations (
     sandbox_provider TEXT NOT NULL,
     user_id UUID REFERENCES users (id) ON DELETE CASCADE,
     local_path_hash TEXT,
-    notes TEXT,
-    routing_description TEXT,
     service_commands JSONB,
     service_commands_updated_at TIMESTAMPTZ,
     service_commands_updated_by TEXT,
@@ -154,77 +151,6 @@ CREATE TABLE secrets (
 );
 CREATE UNIQUE INDEX secrets_by_owner ON secrets (org_id, scope, COALESCE(repo_id, configuration_id, org_id), key);
 
-CREATE TABLE secret_files (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    configuration_id UUID NOT NULL,
-    path TEXT NOT NULL CHECK (length(path) BETWEEN 1 AND 500),
-    description TEXT,
-    key_id TEXT NOT NULL,
-    nonce BYTEA NOT NULL,
-    ciphertext BYTEA NOT NULL,
-    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    created_at TIMESTAMPTZ NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (configuration_id, path),
-    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id) ON DELETE CASCADE
-);
-
-CREATE TABLE integrations (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
-    provider TEXT NOT NULL CHECK (provider IN ('linear', 'sentry', 'slack', 'github')),
-    display_name TEXT,
-    secret_key TEXT NOT NULL,
-    scopes JSONB NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('active', 'disabled', 'error')),
-    visibility TEXT NOT NULL CHECK (visibility IN ('org', 'private')),
-    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    created_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (id, org_id)
-);
-
-CREATE TABLE connectors (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
-    name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
-    transport TEXT NOT NULL CHECK (transport IN ('remote_http')),
-    url TEXT NOT NULL,
-    auth JSONB NOT NULL,
-    default_risk TEXT NOT NULL CHECK (default_risk IN ('read', 'write', 'danger')),
-    enabled BOOLEAN NOT NULL,
-    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    created_at TIMESTAMPTZ NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (org_id, name),
-    UNIQUE (id, org_id)
-);
-
--- The definition of a tool as an admin reviewed it; a difference later is drift.
-CREATE TABLE connector_tools (
-    connector_id UUID NOT NULL,
-    org_id UUID NOT NULL,
-    tool TEXT NOT NULL,
-    definition_hash TEXT NOT NULL CHECK (length(definition_hash) = 64),
-    risk TEXT CHECK (risk IN ('read', 'write', 'danger')),
-    reviewed_by UUID REFERENCES users (id) ON DELETE SET NULL,
-    reviewed_at TIMESTAMPTZ NOT NULL,
-    PRIMARY KEY (connector_id, tool),
-    FOREIGN KEY (connector_id, org_id) REFERENCES connectors (id, org_id) ON DELETE CASCADE
-);
-
--- Absence means enabled; action '' is the whole source.
-CREATE TABLE user_action_preferences (
-    org_id UUID NOT NULL,
-    user_id UUID NOT NULL,
-    source_id TEXT NOT NULL,
-    action_id TEXT NOT NULL,
-    enabled BOOLEAN NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    PRIMARY KEY (org_id, user_id, source_id, action_id),
-    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
-);
-
 CREATE TABLE action_modes (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     -- `sourceId:actionId`; of a tool from tools.yaml, `tools:` and its name.
@@ -235,123 +161,18 @@ CREATE TABLE action_modes (
     PRIMARY KEY (org_id, action_key)
 );
 
--- Work that starts itself: automations, what triggers them, their runs, and what must be told afterwards.
--- Every reference to a row of an organisation carries the organisation, so that it can name no foreign one. An
--- optional one has no ON DELETE: SET NULL would empty the organisation too, so whoever deletes empties it first.
-
+-- An automation that starts sessions. So far only its name and its modes are used.
+-- A reference to an organisation's row always carries the organisation, so that no row can name another organisation's. An
+-- optional reference has no ON DELETE: SET NULL would empty the organisation too, so whoever deletes empties it first.
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     name TEXT NOT NULL,
-    description TEXT,
-    enabled BOOLEAN NOT NULL,
-    agent_instructions TEXT,
-    model_id TEXT,
-    configuration_id UUID,
+    -- Modes by action key, as in the table action_modes.
     action_modes JSONB NOT NULL,
-    notification JSONB,
-    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
     created_at TIMESTAMPTZ NOT NULL,
-    updated_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (id, org_id),
-    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id)
+    UNIQUE (id, org_id)
 );
-
-CREATE TABLE automation_connections (
-    automation_id UUID NOT NULL,
-    integration_id UUID NOT NULL,
-    org_id UUID NOT NULL,
-    PRIMARY KEY (automation_id, integration_id),
-    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE,
-    FOREIGN KEY (integration_id, org_id) REFERENCES integrations (id, org_id) ON DELETE CASCADE
-);
-
-CREATE TABLE triggers (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    automation_id UUID NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('webhook', 'schedule', 'manual')),
-    schedule TEXT,
-    secret_hash BYTEA,
-    enabled BOOLEAN NOT NULL,
-    created_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (id, org_id),
-    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE
-);
-
-CREATE TABLE trigger_events (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    trigger_id UUID NOT NULL,
-    external_event_id TEXT,
-    dedup_key TEXT,
-    status TEXT NOT NULL CHECK (status IN ('queued', 'processing', 'completed', 'failed', 'skipped')),
-    payload JSONB NOT NULL,
-    error_message TEXT,
-    skip_reason TEXT,
-    created_at TIMESTAMPTZ NOT NULL,
-    processed_at TIMESTAMPTZ,
-    UNIQUE (trigger_id, dedup_key),
-    UNIQUE (id, org_id),
-    FOREIGN KEY (trigger_id, org_id) REFERENCES triggers (id, org_id) ON DELETE CASCADE
-);
-
-CREATE TABLE automation_runs (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    automation_id UUID NOT NULL,
-    trigger_event_id UUID UNIQUE,
-    status TEXT NOT NULL CHECK (status IN ('queued', 'enriching', 'ready', 'running', 'succeeded', 'failed',
-        'needs_human', 'timed_out', 'canceled', 'skipped')),
-    status_reason TEXT,
-    failure_stage TEXT,
-    lease_owner TEXT,
-    lease_expires_at TIMESTAMPTZ,
-    lease_version BIGINT NOT NULL,
-    attempt BIGINT NOT NULL,
-    session_id UUID,
-    completion_id TEXT,
-    completion JSONB,
-    error_code TEXT,
-    error_message TEXT,
-    assigned_to UUID REFERENCES users (id) ON DELETE SET NULL,
-    queued_at TIMESTAMPTZ NOT NULL,
-    execution_started_at TIMESTAMPTZ,
-    prompt_sent_at TIMESTAMPTZ,
-    completed_at TIMESTAMPTZ,
-    deadline_at TIMESTAMPTZ NOT NULL,
-    UNIQUE (id, org_id),
-    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id) ON DELETE CASCADE,
-    FOREIGN KEY (trigger_event_id, org_id) REFERENCES trigger_events (id, org_id)
-);
-CREATE INDEX automation_runs_by_status ON automation_runs (status, deadline_at);
-
-CREATE TABLE automation_run_events (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    run_id UUID NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('status_transition', 'enrichment_saved', 'target_resolved', 'completion',
-        'manual_resolution')),
-    from_status TEXT,
-    to_status TEXT,
-    data JSONB,
-    created_at TIMESTAMPTZ NOT NULL,
-    FOREIGN KEY (run_id, org_id) REFERENCES automation_runs (id, org_id) ON DELETE CASCADE
-);
-
-CREATE TABLE outbox (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
-    kind TEXT NOT NULL,
-    payload JSONB NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('pending', 'claimed', 'done', 'failed')),
-    attempts BIGINT NOT NULL,
-    available_at TIMESTAMPTZ NOT NULL,
-    claimed_at TIMESTAMPTZ,
-    last_error TEXT,
-    created_at TIMESTAMPTZ NOT NULL
-);
-CREATE INDEX outbox_by_due ON outbox (status, available_at);
 
 -- A session, its credentials, its ordered events and its transcript.
 
@@ -371,17 +192,11 @@ CREATE TABLE sessions (
         'payment_failed', 'overage_cap', 'suspended', 'automation_completed')),
     stop_reason TEXT,
     outcome TEXT CHECK (outcome IN ('completed', 'succeeded', 'failed', 'needs_human')),
-    summary TEXT,
     title TEXT,
-    title_status TEXT CHECK (title_status IN ('generating')),
     initial_prompt TEXT,
     initial_prompt_sent_at TIMESTAMPTZ,
-    system_prompt TEXT,
     agent_config JSONB,
     automation_id UUID,
-    trigger_id UUID,
-    trigger_event_id UUID,
-    trigger_context JSONB,
     branch_name TEXT,
     base_commit_sha TEXT,
     local_path_hash TEXT,
@@ -392,7 +207,6 @@ CREATE TABLE sessions (
     sandbox_expires_at TIMESTAMPTZ,
     snapshot_id TEXT,
     agent_session_id TEXT,
-    preview_url TEXT,
     -- Rises with every grant of ownership: a write with an earlier one changes nothing.
     owner_epoch BIGINT NOT NULL CHECK (owner_epoch >= 0),
     owner_instance TEXT,
@@ -412,27 +226,15 @@ CREATE TABLE sessions (
     last_activity_at TIMESTAMPTZ NOT NULL,
     paused_at TIMESTAMPTZ,
     ended_at TIMESTAMPTZ,
-    UNIQUE (automation_id, trigger_event_id),
     UNIQUE (id, org_id),
     FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id),
     FOREIGN KEY (parent_session_id, org_id) REFERENCES sessions (id, org_id),
-    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id),
-    FOREIGN KEY (trigger_id, org_id) REFERENCES triggers (id, org_id),
-    FOREIGN KEY (trigger_event_id, org_id) REFERENCES trigger_events (id, org_id)
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id)
 );
 CREATE INDEX sessions_by_activity ON sessions (org_id, last_activity_at);
 CREATE INDEX sessions_by_parent ON sessions (parent_session_id);
 CREATE INDEX sessions_by_configuration ON sessions (configuration_id);
 CREATE INDEX sessions_by_status ON sessions (status, sandbox_expires_at);
-
-CREATE TABLE session_connections (
-    session_id UUID NOT NULL,
-    integration_id UUID NOT NULL,
-    org_id UUID NOT NULL,
-    PRIMARY KEY (session_id, integration_id),
-    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
-    FOREIGN KEY (integration_id, org_id) REFERENCES integrations (id, org_id) ON DELETE CASCADE
-);
 
 -- Short-lived credentials for URLs: one session, one user; a socket ticket works once.
 CREATE TABLE tickets (
@@ -674,38 +476,6 @@ CREATE INDEX runs_by_time ON runs (org_id, created_at);
 CREATE INDEX runs_by_parent ON runs (org_id, parent_run_id) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_in_flight ON runs (instance) WHERE status = 'running';
 
-CREATE TABLE action_invocations (
-    id UUID PRIMARY KEY,
-    org_id UUID NOT NULL,
-    session_id UUID NOT NULL,
-    integration_id UUID,
-    integration TEXT NOT NULL,
-    action TEXT NOT NULL,
-    risk_level TEXT NOT NULL CHECK (risk_level IN ('read', 'write', 'danger')),
-    mode TEXT NOT NULL CHECK (mode IN ('allow', 'require_approval', 'deny')),
-    mode_source TEXT NOT NULL CHECK (mode_source IN ('automation_override', 'org_default', 'inferred_default')),
-    params JSONB NOT NULL,
-    request_hash TEXT NOT NULL CHECK (length(request_hash) = 64),
-    definition_hash TEXT NOT NULL CHECK (length(definition_hash) = 64),
-    lanes_version TEXT NOT NULL,
-    roles_version TEXT NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('pending', 'approved', 'executing', 'completed', 'denied', 'failed',
-        'expired', 'unknown')),
-    result JSONB,
-    error TEXT,
-    denied_reason TEXT,
-    duration_ms BIGINT,
-    approved_by UUID,
-    approved_at TIMESTAMPTZ,
-    completed_at TIMESTAMPTZ,
-    expires_at TIMESTAMPTZ,
-    created_at TIMESTAMPTZ NOT NULL,
-    CHECK (status <> 'pending' OR expires_at IS NOT NULL)
-);
-CREATE INDEX action_invocations_by_session ON action_invocations (session_id, created_at);
-CREATE INDEX action_invocations_by_org ON action_invocations (org_id, created_at);
-CREATE INDEX action_invocations_by_expiry ON action_invocations (status, expires_at);
-
 CREATE TABLE artifacts (
     org_id UUID NOT NULL,
     artifact_id TEXT NOT NULL CHECK (length(artifact_id) BETWEEN 3 AND 120),
@@ -714,11 +484,9 @@ CREATE TABLE artifacts (
     hash_source TEXT CHECK (hash_source IN ('bytes', 'normalized_text', 'normalized_json')),
     scope TEXT NOT NULL CHECK (scope IN ('case', 'shared', 'system')),
     case_id TEXT,
-    storage_locator TEXT,
     content_type TEXT,
     byte_size BIGINT NOT NULL CHECK (byte_size >= 0),
     lineage JSONB,
-    confidentiality JSONB,
     created_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (org_id, artifact_id),
     CHECK ((scope = 'case') = (case_id IS NOT NULL))
@@ -790,13 +558,12 @@ CREATE TABLE ledger_tree (
 );
 INSERT INTO ledger_tree (id, size) VALUES (1, 0);
 
+-- Who deleted a session. The session's row is gone; its runs and events stay.
 CREATE TABLE tombstones (
-    kind TEXT NOT NULL CHECK (kind IN ('session', 'organization')),
-    id UUID NOT NULL,
+    session_id UUID PRIMARY KEY,
     org_id UUID NOT NULL,
     deleted_by TEXT NOT NULL,
-    deleted_at TIMESTAMPTZ NOT NULL,
-    PRIMARY KEY (kind, id)
+    deleted_at TIMESTAMPTZ NOT NULL
 );
 
 -- The gateway processes. One that has not been seen for a while has died.

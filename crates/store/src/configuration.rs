@@ -44,8 +44,6 @@ pub struct Configuration {
     /// Whose directory it is, of the kind `cli`.
     pub user_id: Option<UserId>,
     pub local_path_hash: Option<String>,
-    pub notes: Option<String>,
-    pub routing_description: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
     pub created_by: Option<UserId>,
@@ -57,8 +55,6 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationChange {
     pub name: Option<String>,
-    pub notes: Option<String>,
-    pub routing_description: Option<String>,
     pub status: Option<ConfigurationStatus>,
     /// Why its snapshot could not be made; every new status clears it.
     pub error: Option<String>,
@@ -82,8 +78,6 @@ from_row!(Configuration, row => Configuration {
     sandbox_provider: row.try_get("sandbox_provider")?,
     user_id: row.try_get::<Option<Uuid>, _>("user_id")?.map(Into::into),
     local_path_hash: row.try_get("local_path_hash")?,
-    notes: row.try_get("notes")?,
-    routing_description: row.try_get("routing_description")?,
     service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
     env_files: row.try_get::<Option<Json<JsonValue>>, _>("env_files")?.map(|json| json.0),
     created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
@@ -96,7 +90,7 @@ macro_rules! configurations {
     ($rest:literal) => {
         concat!(
             "SELECT c.id, c.org_id, c.name, c.kind, c.status, c.error, c.snapshot_id, c.sandbox_provider, c.user_id,
-            c.local_path_hash, c.notes, c.routing_description, c.service_commands, c.env_files, c.created_by,
+            c.local_path_hash, c.service_commands, c.env_files, c.created_by,
             c.created_at, c.updated_at FROM configurations c ",
             $rest
         )
@@ -108,18 +102,17 @@ pub(crate) const LINK: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES ($1, $2, $3, $4)";
 
-/// What is not named stays; who changed the commands and the files, and when, is noted with them.
-const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), notes = COALESCE($4, notes),
-    routing_description = COALESCE($5, routing_description), status = COALESCE($6, status),
-    error = CASE WHEN $6 IS NULL THEN COALESCE($7, error) ELSE $7 END,
-    snapshot_id = COALESCE($8, snapshot_id),
-    service_commands = COALESCE($9, service_commands),
-    service_commands_updated_at = CASE WHEN $9 IS NULL THEN service_commands_updated_at ELSE $12 END,
-    service_commands_updated_by = CASE WHEN $9 IS NULL THEN service_commands_updated_by ELSE $11 END,
-    env_files = COALESCE($10, env_files),
-    env_files_updated_at = CASE WHEN $10 IS NULL THEN env_files_updated_at ELSE $12 END,
-    env_files_updated_by = CASE WHEN $10 IS NULL THEN env_files_updated_by ELSE $11 END,
-    updated_at = $12 WHERE org_id = $1 AND id = $2";
+/// Fields that the change does not name stay. Who changed commands and files, and when, is stored with them.
+const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), status = COALESCE($4, status),
+    error = CASE WHEN $4 IS NULL THEN COALESCE($5, error) ELSE $5 END,
+    snapshot_id = COALESCE($6, snapshot_id),
+    service_commands = COALESCE($7, service_commands),
+    service_commands_updated_at = CASE WHEN $7 IS NULL THEN service_commands_updated_at ELSE $10 END,
+    service_commands_updated_by = CASE WHEN $7 IS NULL THEN service_commands_updated_by ELSE $9 END,
+    env_files = COALESCE($8, env_files),
+    env_files_updated_at = CASE WHEN $8 IS NULL THEN env_files_updated_at ELSE $10 END,
+    env_files_updated_by = CASE WHEN $8 IS NULL THEN env_files_updated_by ELSE $9 END,
+    updated_at = $10 WHERE org_id = $1 AND id = $2";
 
 impl Store {
     pub async fn create_configuration(&self, new: NewConfiguration) -> Result<(), StoreError> {
@@ -185,8 +178,7 @@ impl Store {
         let (commands, files) = (json(change.service_commands), json(change.env_files));
         administer!(self, tx => {
             let done = sqlx::query(CHANGE)
-                .bind(org).bind(id).bind(change.name.map(storable)).bind(change.notes.map(storable))
-                .bind(change.routing_description.map(storable))
+                .bind(org).bind(id).bind(change.name.map(storable))
                 .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))
                 .bind(change.snapshot_id).bind(commands).bind(files).bind(change.by).bind(at)
                 .execute(&mut *tx).await?;
@@ -205,18 +197,14 @@ impl Store {
         .map_err(refusal)
     }
 
-    /// Deletes a configuration; its secrets go with it, its sessions and automations stay without one.
+    /// Deletes a configuration with its secrets; its sessions stay without one.
     pub async fn delete_configuration(&self, org: OrgId, id: ConfigurationId) -> Result<(), StoreError> {
         const SESSIONS: &str =
             "UPDATE sessions SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
-        const AUTOMATIONS: &str =
-            "UPDATE automations SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
         const SQL: &str = "DELETE FROM configurations WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
-            for sql in [SESSIONS, AUTOMATIONS] {
-                sqlx::query(sql).bind(org).bind(id).execute(&mut *tx).await?;
-            }
+            sqlx::query(SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
             let done = sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this configuration")) } else { Ok(()) }
         })

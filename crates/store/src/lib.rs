@@ -54,7 +54,6 @@ mod egress;
 mod action_mode;
 mod artifact;
 mod audit;
-mod connector;
 mod gate;
 mod ledger_event;
 mod row_hash;
@@ -68,7 +67,6 @@ pub use artifact::{Artifact, NewArtifact};
 pub use audit::{ArtifactRow, AuditReader, EventRow, HeadRow, RunRow};
 pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
-pub use connector::{NewConnector, ReviewedTool};
 pub use db::{Durability, Store};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
@@ -105,7 +103,7 @@ pub use standing::{Standing, UserCredential};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
 pub use transcript::{Reach, Transcript, TranscriptWrite};
-pub use usage::{ModelUsage, OrgBudget, Usage};
+pub use usage::{OrgBudget, Usage};
 
 /// SHA-256 of a credential: what is stored instead of it.
 pub type TokenHash = [u8; 32];

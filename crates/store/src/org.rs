@@ -31,8 +31,7 @@ pub struct FirstOwner {
     pub email: String,
 }
 
-const INSERT_ORG: &str =
-    "INSERT INTO organizations (id, name, action_modes, created_at) VALUES ($1, $2, '{}', $3)";
+const INSERT_ORG: &str = "INSERT INTO organizations (id, name, created_at) VALUES ($1, $2, $3)";
 
 impl Store {
     pub async fn create_org(&self, org: NewOrg) -> Result<(), StoreError> {
@@ -51,8 +50,8 @@ impl Store {
     /// Makes the first organisation with its owner, unless there is one already. Several instances may call this
     /// at once: one of them gets `true`.
     pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
-        const CLAIM: &str = "INSERT INTO organizations (id, name, action_modes, created_at)
-            SELECT $1, $2, '{}', $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
+        const CLAIM: &str = "INSERT INTO organizations (id, name, created_at)
+            SELECT $1, $2, $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
         const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)";
         const OWNER: &str =
             "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, 'owner', $4)";

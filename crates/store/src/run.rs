@@ -244,15 +244,6 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(before).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// Runs of a session that are under way: at most its turn, and what runs in it.
-    pub async fn running_of_session(&self, org: OrgId, session: SessionId) -> Result<Vec<Run>, StoreError> {
-        const SQL: &str = runs!(
-            "WHERE org_id = $1 AND session_id = $2 AND status = 'running' ORDER BY created_at, run_id LIMIT 1000"
-        );
-        let (org, session) = (org.uuid(), session.uuid());
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_all(pool).await)?)
-    }
-
     /// Decisions about calls after this run id, in the order of run ids, of one organisation or of all.
     pub async fn recorded_decisions(
         &self,

@@ -117,11 +117,6 @@ macro_rules! by_owner {
 }
 
 impl Store {
-    /// Stores a secret. `true`: it is new; `false`: it replaced one.
-    pub async fn put_secret(&self, new: NewSecret) -> Result<bool, StoreError> {
-        Ok(self.put_secrets(vec![new]).await? == 1)
-    }
-
     /// Stores all of these secrets or none; returns how many are new.
     pub async fn put_secrets(&self, mut all: Vec<NewSecret>) -> Result<u64, StoreError> {
         const SQL: &str =
@@ -196,7 +191,7 @@ impl Store {
 
     /// The keys that seal anything at all: without one of them something can no longer be opened.
     pub async fn secret_key_ids(&self) -> Result<Vec<String>, StoreError> {
-        const SQL: &str = "SELECT key_id FROM secrets UNION SELECT key_id FROM secret_files ORDER BY key_id";
+        const SQL: &str = "SELECT DISTINCT key_id FROM secrets ORDER BY key_id";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_all(pool).await)?)
     }
 

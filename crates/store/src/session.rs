@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, SessionId, SessionMetrics,
-    SessionStatus, SessionType, TriggerEventId, TriggerId, UserId,
+    SessionStatus, SessionType, UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
@@ -28,12 +28,8 @@ pub struct NewSession {
     pub starts: Starts,
     pub title: Option<String>,
     pub initial_prompt: Option<String>,
-    pub system_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub automation_id: Option<AutomationId>,
-    pub trigger_id: Option<TriggerId>,
-    pub trigger_event_id: Option<TriggerEventId>,
-    pub trigger_context: Option<JsonObject>,
     pub local_path_hash: Option<String>,
     pub sandbox_provider: String,
     pub snapshot_id: Option<String>,
@@ -72,12 +68,8 @@ impl NewSession {
             starts: Starts::Later,
             title: None,
             initial_prompt: None,
-            system_prompt: None,
             agent_config: None,
             automation_id: None,
-            trigger_id: None,
-            trigger_event_id: None,
-            trigger_context: None,
             local_path_hash: None,
             sandbox_provider: sandbox_provider.to_owned(),
             snapshot_id: None,
@@ -153,12 +145,11 @@ impl Store {
 
     async fn create(&self, new: NewSession, sets_up: Option<ConfigurationId>) -> Result<bool, StoreError> {
         const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
-            session_type, client_type, client_metadata, origin, status, title, initial_prompt, system_prompt,
-            agent_config, automation_id, trigger_id, trigger_event_id, trigger_context, local_path_hash,
-            sandbox_provider, snapshot_id, budget_micros, metrics, started_at, last_activity_at,
+            session_type, client_type, client_metadata, origin, status, title, initial_prompt,
+            agent_config, automation_id, local_path_hash, sandbox_provider, snapshot_id, budget_micros, metrics, started_at, last_activity_at,
             sandbox_generation, owner_epoch, seq_reserved, pr_urls)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-            $22, $23, $24, $24, 0, 0, 0, '[]')";
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+            $20, $20, 0, 0, 0, '[]')";
         let status = match new.starts {
             Starts::Later => SessionStatus::Pending,
             Starts::Now => SessionStatus::Starting,
@@ -180,23 +171,21 @@ impl Store {
                 .bind(new.session_type.as_str()).bind(new.client_type.map(ClientType::as_str))
                 .bind(new.client_metadata.map(storable_object)).bind(new.origin.as_str()).bind(status.as_str())
                 .bind(new.title.map(storable)).bind(new.initial_prompt.map(storable))
-                .bind(new.system_prompt.map(storable)).bind(new.agent_config.map(Json))
-                .bind(new.automation_id.map(AutomationId::uuid)).bind(new.trigger_id.map(TriggerId::uuid))
-                .bind(new.trigger_event_id.map(TriggerEventId::uuid))
-                .bind(new.trigger_context.map(storable_object)).bind(new.local_path_hash)
+                .bind(new.agent_config.map(Json))
+                .bind(new.automation_id.map(AutomationId::uuid)).bind(new.local_path_hash)
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(true)
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this session", "this organisation, user, configuration, parent or trigger")
+            error.on_constraint("this session", "this organisation, user, configuration, parent or automation")
         })
     }
 
     /// Gives a session a title of its organisation's choice.
     pub async fn rename_session(&self, org: OrgId, id: SessionId, title: &str) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET title = $3, title_status = NULL WHERE org_id = $1 AND id = $2";
+        const SQL: &str = "UPDATE sessions SET title = $3 WHERE org_id = $1 AND id = $2";
         let (org, id, title) = (org.uuid(), id.uuid(), storable(title.to_owned()));
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL).bind(org).bind(id).bind(title).execute(&mut *tx).await?;
@@ -216,8 +205,8 @@ impl Store {
         const ORPHAN: &str =
             "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
         const DELETE: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
-        const BURY: &str = "INSERT INTO tombstones (kind, id, org_id, deleted_by, deleted_at)
-            VALUES ('session', $2, $1, $3, $4)";
+        const TOMBSTONE: &str =
+            "INSERT INTO tombstones (session_id, org_id, deleted_by, deleted_at) VALUES ($2, $1, $3, $4)";
         let (org, id, by) = (org.uuid(), id.uuid(), by.to_owned());
         write!(self, Disk, tx => {
             sqlx::query(ORPHAN).bind(org).bind(id).execute(&mut *tx).await?;
@@ -225,7 +214,7 @@ impl Store {
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this session"));
             }
-            sqlx::query(BURY).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
+            sqlx::query(TOMBSTONE).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
     }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason, SessionId,
-    SessionMetrics, SessionStatus, SessionType, TitleStatus, TriggerEventId, TriggerId, UserId,
+    SessionMetrics, SessionStatus, SessionType, UserId,
 };
 use sqlx::PgPool;
 use sqlx::types::Json;
@@ -32,18 +32,12 @@ pub struct SessionRecord {
     pub pause_reason: Option<PauseReason>,
     pub stop_reason: Option<String>,
     pub outcome: Option<Outcome>,
-    pub summary: Option<String>,
     pub title: Option<String>,
-    pub title_status: Option<TitleStatus>,
     pub initial_prompt: Option<String>,
     pub initial_prompt_sent_at: Option<DateTime<Utc>>,
-    pub system_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub automation_id: Option<AutomationId>,
     pub automation_name: Option<String>,
-    pub trigger_id: Option<TriggerId>,
-    pub trigger_event_id: Option<TriggerEventId>,
-    pub trigger_context: Option<JsonObject>,
     pub branch_name: Option<String>,
     pub base_commit_sha: Option<String>,
     pub local_path_hash: Option<String>,
@@ -53,7 +47,6 @@ pub struct SessionRecord {
     pub sandbox_expires_at: Option<DateTime<Utc>>,
     pub snapshot_id: Option<String>,
     pub agent_session_id: Option<String>,
-    pub preview_url: Option<String>,
     /// The effects of all numbers up to this one are in the transcript.
     pub transcript_seq: i64,
     pub budget_micros: Option<i64>,
@@ -72,11 +65,11 @@ macro_rules! records {
         concat!(
             "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
-            s.pause_reason, s.stop_reason, s.outcome, s.summary, s.title, s.title_status, s.initial_prompt,
-            s.initial_prompt_sent_at, s.system_prompt, s.agent_config, s.automation_id,
-            a.name AS automation_name, s.trigger_id, s.trigger_event_id, s.trigger_context, s.branch_name,
+            s.pause_reason, s.stop_reason, s.outcome, s.title, s.initial_prompt,
+            s.initial_prompt_sent_at, s.agent_config, s.automation_id,
+            a.name AS automation_name, s.branch_name,
             s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,
-            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.preview_url, s.transcript_seq,
+            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.transcript_seq,
             s.budget_micros, s.latest_task, s.pr_urls, s.metrics, s.started_at, s.last_activity_at,
             s.paused_at, s.ended_at
             FROM sessions s LEFT JOIN configurations c ON c.id = s.configuration_id
@@ -116,18 +109,12 @@ from_row!(near SessionRecord, row => SessionRecord {
     pause_reason: optional_word(row.try_get("pause_reason")?)?,
     stop_reason: row.try_get("stop_reason")?,
     outcome: optional_word(row.try_get("outcome")?)?,
-    summary: row.try_get("summary")?,
     title: row.try_get("title")?,
-    title_status: optional_word(row.try_get("title_status")?)?,
     initial_prompt: row.try_get("initial_prompt")?,
     initial_prompt_sent_at: row.try_get("initial_prompt_sent_at")?,
-    system_prompt: row.try_get("system_prompt")?,
     agent_config: optional_json!(row, "agent_config"),
     automation_id: optional_id!(row, "automation_id"),
     automation_name: row.try_get("automation_name")?,
-    trigger_id: optional_id!(row, "trigger_id"),
-    trigger_event_id: optional_id!(row, "trigger_event_id"),
-    trigger_context: optional_json!(row, "trigger_context"),
     branch_name: row.try_get("branch_name")?,
     base_commit_sha: row.try_get("base_commit_sha")?,
     local_path_hash: row.try_get("local_path_hash")?,
@@ -137,7 +124,6 @@ from_row!(near SessionRecord, row => SessionRecord {
     sandbox_expires_at: row.try_get("sandbox_expires_at")?,
     snapshot_id: row.try_get("snapshot_id")?,
     agent_session_id: row.try_get("agent_session_id")?,
-    preview_url: row.try_get("preview_url")?,
     transcript_seq: row.try_get("transcript_seq")?,
     budget_micros: row.try_get("budget_micros")?,
     latest_task: row.try_get("latest_task")?,

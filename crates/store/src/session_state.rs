@@ -68,7 +68,7 @@ impl Store {
         sandbox_id: Option<&str>,
     ) -> Result<i64, StoreError> {
         const SQL: &str = "UPDATE sessions SET sandbox_generation = sandbox_generation + 1, sandbox_id = $3,
-            sandbox_expires_at = NULL, preview_url = NULL WHERE id = $1 AND owner_epoch = $2
+            sandbox_expires_at = NULL WHERE id = $1 AND owner_epoch = $2
             RETURNING sandbox_generation";
         let ((session, epoch), sandbox_id) = (owner.key(), sandbox_id.map(str::to_owned));
         write!(self, Disk, tx => {
@@ -129,13 +129,6 @@ impl Store {
         const SQL: &str = "UPDATE sessions SET agent_session_id = $3 WHERE id = $1 AND owner_epoch = $2";
         let agent_session = agent_session.map(str::to_owned);
         set!(self, owner, SQL, agent_session)
-    }
-
-    /// What the next sandbox of this session starts from.
-    pub async fn set_snapshot(&self, owner: &Owner, snapshot: Option<&str>) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET snapshot_id = $3 WHERE id = $1 AND owner_epoch = $2";
-        let snapshot = snapshot.map(str::to_owned);
-        set!(self, owner, SQL, snapshot)
     }
 
     /// Which branch the session works on, and which commit its work began from; the first one that is told stays.

@@ -20,14 +20,6 @@ pub struct Usage {
     pub cost_micros: i64,
 }
 
-/// What was used of one model.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct ModelUsage {
-    pub model: String,
-    #[sqlx(flatten)]
-    pub usage: Usage,
-}
-
 /// What an organisation may use, and what it has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
 pub struct OrgBudget {
@@ -96,14 +88,6 @@ impl Store {
         const SQL: &str = concat!("SELECT ", sums!("WHERE org_id = $1 AND session_id = $2"));
         let (org, session) = (org.uuid(), session.uuid());
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_one(pool).await)?)
-    }
-
-    /// What an organisation has used, by model, the dearest first.
-    pub async fn org_usage(&self, org: OrgId) -> Result<Vec<ModelUsage>, StoreError> {
-        const SQL: &str =
-            concat!("SELECT model, ", sums!("WHERE org_id = $1 GROUP BY model ORDER BY 7 DESC, model"));
-        let org = org.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
     /// What an organisation may still spend.

@@ -84,7 +84,6 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         }
         "end_session" => store.end_session(owner, ending(at(73))).await,
         "set_agent_session" => store.set_agent_session(owner, Some("ses")).await,
-        "set_snapshot" => store.set_snapshot(owner, Some("snap")).await,
         "record_snapshot" => {
             store.record_snapshot(owner, snapshot("snap", SnapshotTarget::Session)).await.map(drop)
         }

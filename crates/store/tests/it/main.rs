@@ -8,7 +8,6 @@ mod backend;
 mod world;
 
 // The public calls, as stories.
-mod connectors;
 mod credentials;
 mod egress;
 mod events;

@@ -38,7 +38,6 @@ async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
         starts: Starts::Now,
         title: Some("a title".to_owned()),
         initial_prompt: Some("do it\0".to_owned()),
-        system_prompt: Some("be kind".to_owned()),
         agent_config: Some(AgentConfig { model_id: Some("opus".to_owned()) }),
         local_path_hash: Some("abc".to_owned()),
         snapshot_id: Some("snap".to_owned()),
@@ -63,10 +62,7 @@ async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
         (Some("a title"), Some("do it\u{fffd}"))
     );
     assert_eq!(row.agent_config.unwrap().model_id.as_deref(), Some("opus"));
-    assert_eq!(
-        (row.system_prompt.as_deref(), row.local_path_hash.as_deref()),
-        (Some("be kind"), Some("abc"))
-    );
+    assert_eq!(row.local_path_hash.as_deref(), Some("abc"));
     assert_eq!((row.snapshot_id.as_deref(), row.budget_micros), (Some("snap"), Some(5)));
     assert_eq!((row.sandbox_id, row.sandbox_generation, row.transcript_seq), (None, 0, 0));
     assert_eq!((row.pr_urls.len(), row.metrics.tool_calls), (0, 0));
@@ -271,8 +267,8 @@ async fn a_deleted_session_leaves_a_tombstone_and_its_children(b: &Backend) {
     b.store.delete_session(one, work, "ada", at(5)).await.unwrap();
     assert!(b.store.session(one, work).await.unwrap().is_none());
     assert_eq!(b.store.session(one, id(41)).await.unwrap().unwrap().parent_session_id, None);
-    let graves = "SELECT deleted_by FROM tombstones WHERE kind = 'session' AND id = #40 AND org_id = #1";
-    assert_eq!(b.raw().await.texts(graves).await, ["ada"]);
+    let tombstones = "SELECT deleted_by FROM tombstones WHERE session_id = #40 AND org_id = #1";
+    assert_eq!(b.raw().await.texts(tombstones).await, ["ada"]);
     let late = b.store.touch(&owner, at(6)).await;
     assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
     let nobodys = b.store.own_session(work, "one").await;

@@ -159,16 +159,13 @@ async fn small_facts_are_kept(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.set_agent_session(&owner, Some("ses_1")).await.unwrap();
-    b.store.set_snapshot(&owner, Some("snap")).await.unwrap();
     b.store.set_branch(&owner, "main", Some("c0ffee")).await.unwrap();
     b.store.set_branch(&owner, "fix", Some("another")).await.unwrap();
     b.store.touch(&owner, at(70)).await.unwrap();
     let now = record(&b.store).await;
-    assert_eq!((now.agent_session_id.as_deref(), now.snapshot_id.as_deref()), (Some("ses_1"), Some("snap")));
+    assert_eq!(now.agent_session_id.as_deref(), Some("ses_1"));
     assert_eq!((now.branch_name.as_deref(), now.base_commit_sha.as_deref()), (Some("fix"), Some("c0ffee")));
     assert_eq!(now.last_activity_at, at(70));
     b.store.set_agent_session(&owner, None).await.unwrap();
-    b.store.set_snapshot(&owner, None).await.unwrap();
-    let now = record(&b.store).await;
-    assert_eq!((now.agent_session_id, now.snapshot_id), (None, None));
+    assert_eq!(record(&b.store).await.agent_session_id, None);
 }
