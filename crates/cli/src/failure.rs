@@ -4,13 +4,13 @@ use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use gateway::DataDirError;
 use gateway::StartError;
 use gateway::config::ConfigErrors;
 use gateway::gate::{CheckpointFailure, GateError, GovernanceError, SigningKeyError};
 use gateway::keyring::KeyringError;
 use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;
-use gateway::{DataDirError, coord::CoordError};
 use sandbox::SandboxError;
 use sandboxd::ClientError;
 use store::StoreError;
@@ -120,12 +120,6 @@ impl From<DataDirError> for Failure {
     }
 }
 
-impl From<CoordError> for Failure {
-    fn from(error: CoordError) -> Self {
-        Self::missing(error.to_string())
-    }
-}
-
 impl From<SigningKeyError> for Failure {
     fn from(error: SigningKeyError) -> Self {
         Self::missing(error.to_string())
@@ -213,7 +207,6 @@ impl From<StartError> for Failure {
             StartError::Vault(error) => error.into(),
             StartError::Llm(error) => Self::usage(error.to_string()),
             StartError::DataDir(error) => error.into(),
-            StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
             StartError::Gate(error) => Self::usage(error.to_string()),
             StartError::Listen { .. } => Self::missing(error.to_string()),

@@ -13,7 +13,6 @@ use url::Url;
 
 use crate::app::{App, AppState};
 use crate::config::{Config, Database, Origin};
-use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
@@ -62,8 +61,6 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Coord(#[from] CoordError),
-    #[error(transparent)]
     Vault(#[from] VaultError),
     #[error(transparent)]
     Llm(#[from] LlmError),
@@ -84,7 +81,6 @@ impl Gateway {
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let llm = Llm::open(&config)?;
-        let coord = Coord::open(config.redis_url.as_ref()).await?;
         let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
         data_dir.announce(&url_of(address));
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
@@ -112,7 +108,6 @@ impl Gateway {
             clock,
             rng,
             store,
-            coord,
             vault,
             issuer,
             service_secret,

@@ -1,6 +1,6 @@
 //! A TCP proxy that fails on command, so that a test decides when the network is slow, cut or gone.
 //!
-//! It knows nothing of what it carries: HTTP, a database or Redis all go through it.
+//! It knows nothing of what it carries: HTTP and a database both go through it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -17,7 +17,6 @@ use super::auth::{Caller, SessionAccess};
 use super::params::Query;
 use super::{ApiError, contract};
 use crate::app::AppState;
-use crate::coord::Coord;
 use snippet::snippet;
 
 const PAGE: u32 = 50;
@@ -62,8 +61,7 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
         Some(SandboxState::Running | SandboxState::Paused) => Some(Liveness::Alive),
         Some(SandboxState::Dead | SandboxState::Unmade) => Some(Liveness::Gone),
         Some(SandboxState::Unknown) => Some(Liveness::Unknown),
-        // Another instance may have it.
-        None => matches!(app.coord, Coord::Local).then_some(Liveness::Gone),
+        None => Some(Liveness::Gone),
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use testkit::{Direction, FaultProxy};
 
-use crate::harness::{Setup, address_of, fresh_database, postgres_url, redis_url, through};
+use crate::harness::{Setup, address_of, fresh_database, postgres_url, through};
 
 /// The start fails, its text has all these parts, and no data dir was made.
 async fn refused(setup: &Setup, parts: &[&str]) {
@@ -48,14 +48,9 @@ async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
 #[tokio::test]
 async fn unreachable_services_are_named_without_their_passwords() {
     let (_held, port) = closed_port();
-    let redis = format!("redis://:hunter2@127.0.0.1:{port}");
-    refused(&Setup::sqlite().set("REDIS_URL", &redis), &["REDIS_URL", &port.to_string()]).await;
     let database = format!("postgres://u:hunter2@127.0.0.1:{port}/d");
     refused(&Setup::postgres().await.set("DATABASE_URL", &database), &["DATABASE_URL", &port.to_string()])
         .await;
-    for scheme in ["redis://:hunter2@[", "rediss://hunter2@127.0.0.1:x"] {
-        refused(&Setup::sqlite().set("REDIS_URL", scheme), &["REDIS_URL"]).await;
-    }
     refused(&Setup::postgres().await.set("DATABASE_URL", "postgres://u:hunter2@["), &["DATABASE_URL"]).await;
     let absent = through(&format!("{}_absent", postgres_url()), address_of(&postgres_url()));
     refused(&Setup::postgres().await.set("DATABASE_URL", &absent), &["DATABASE_URL", "postgres_absent"])
@@ -64,9 +59,6 @@ async fn unreachable_services_are_named_without_their_passwords() {
 
 #[tokio::test]
 async fn a_service_that_takes_connections_and_says_nothing_does_not_hang_the_start() {
-    let proxy = FaultProxy::start(address_of(&redis_url())).await.unwrap();
-    proxy.black_hole(Direction::ToTarget);
-    refused(&Setup::sqlite().set("REDIS_URL", &through(&redis_url(), proxy.address())), &["REDIS_URL"]).await;
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     proxy.black_hole(Direction::ToTarget);
