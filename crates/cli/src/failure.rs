@@ -94,6 +94,7 @@ impl From<StoreError> for Failure {
         match error {
             StoreError::Unreachable { .. }
             | StoreError::Absent { .. }
+            | StoreError::Served { .. }
             | StoreError::OlderSchema { .. }
             | StoreError::NewerSchema { .. }
             | StoreError::UnsupportedSchema { .. }

@@ -21,6 +21,11 @@ pub enum StoreError {
     /// The database cannot be opened or reached.
     #[error("cannot open the database {target}: {reason}. {remedy}")]
     Unreachable { target: String, reason: String, remedy: &'static str },
+    /// Another gateway holds the instance lock.
+    #[error(
+        "another gateway serves the database {target}: stop it, or name another database in DATABASE_URL"
+    )]
+    Served { target: String },
     /// The database was written by a younger program.
     #[error(
         "the database has schema version {found}, this program knows up to {known}: \

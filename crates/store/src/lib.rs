@@ -83,7 +83,7 @@ pub use message::{PartBody, StoredMessage, StoredPart, StoredTool};
 pub use migrate::Migration;
 pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
-pub use postgres::describe_url;
+pub use postgres::{InstanceLock, describe_url};
 pub use probe::{Schema, probe_postgres, probe_sqlite};
 pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};

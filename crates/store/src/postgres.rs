@@ -1,5 +1,7 @@
 //! Connections to PostgreSQL that are trusted while they are used, and asked once one of them was found broken.
 
+mod instance_lock;
+
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +12,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection as _, raw_sql};
 use tokio::time::timeout;
 
+pub use self::instance_lock::InstanceLock;
 use crate::db::PATIENCE;
 use crate::error::is_unavailable;
 use crate::{Durability, StoreError};

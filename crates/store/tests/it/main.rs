@@ -16,6 +16,7 @@ mod found;
 mod gate;
 mod idempotency;
 mod identity;
+mod instance_lock;
 mod log_model;
 mod logins;
 mod prompts;
