@@ -1,4 +1,4 @@
-//! Configurations: what sessions start from. Repositories with their places, commands and a snapshot.
+//! Configurations: repositories with their places, service commands and a snapshot, from which sessions start.
 
 use chrono::{DateTime, Utc};
 use proto::{ConfigurationId, ConfigurationKind, ConfigurationStatus, OrgId, RepoId, UserId};
@@ -11,7 +11,7 @@ use crate::repo::repos;
 use crate::row::{from_row, storable, storable_json, word};
 use crate::{PlacedRepo, Store, StoreError};
 
-/// A configuration that people keep, to be made.
+/// A new configuration that people maintain.
 #[derive(Clone, Debug)]
 pub struct NewConfiguration {
     pub id: ConfigurationId,
@@ -41,7 +41,7 @@ pub struct Configuration {
     pub error: Option<String>,
     pub snapshot_id: Option<String>,
     pub sandbox_provider: String,
-    /// Whose directory it is, of the kind `cli`.
+    /// The user whose directory it is, for the kind `cli`.
     pub user_id: Option<UserId>,
     pub local_path_hash: Option<String>,
     pub service_commands: Option<JsonValue>,
@@ -51,17 +51,17 @@ pub struct Configuration {
     pub updated_at: DateTime<Utc>,
 }
 
-/// What to change. `None` keeps what is there.
+/// A change of a configuration. `None` keeps a value.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationChange {
     pub name: Option<String>,
     pub status: Option<ConfigurationStatus>,
-    /// Why its snapshot could not be made; every new status clears it.
+    /// Why its snapshot failed. A change of status clears it.
     pub error: Option<String>,
     pub snapshot_id: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
-    /// Replaces all of them.
+    /// Replaces all repositories.
     pub repos: Option<Vec<Placement>>,
     /// Who changes it.
     pub by: Option<String>,
@@ -85,7 +85,7 @@ from_row!(Configuration, row => Configuration {
     updated_at: row.try_get("updated_at")?,
 });
 
-/// The one SELECT of configurations, with the rest that makes it a query.
+/// The SELECT of configurations, followed by the rest of a query.
 macro_rules! configurations {
     ($rest:literal) => {
         concat!(
@@ -150,7 +150,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// The repositories of a configuration and where they lie.
+    /// The repositories of a configuration, with their places in the workspace.
     pub async fn configuration_repos(
         &self,
         org: OrgId,

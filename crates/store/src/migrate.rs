@@ -114,7 +114,7 @@ async fn postgres_within(
 }
 
 /// Turns a lock timeout of a migration into an error that says what to do.
-pub(crate) fn stuck(error: StoreError, url: &str) -> StoreError {
+pub(crate) fn explain_lock_timeout(error: StoreError, url: &str) -> StoreError {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     match &error {
         StoreError::Failed(sqlx::Error::Database(e)) if e.code().as_deref() == Some(LOCK_NOT_AVAILABLE) => {
@@ -160,6 +160,38 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
         .collect())
 }
 
+/// The migrations that ran in a database, or `None` if it has no schema of ours.
+pub(crate) type Applied = Option<Vec<(i64, String)>>;
+
+/// The schema of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// The database has no schema of ours yet.
+    Absent,
+    Version(i64),
+}
+
+/// The schema of a database, unless it is from before the first release.
+pub(crate) fn schema_of(applied: Applied) -> Result<Schema, StoreError> {
+    match applied.unwrap_or_default().last() {
+        None => Ok(Schema::Absent),
+        Some((found, _)) if *found < Migration::FIRST => Err(StoreError::UnsupportedSchema { found: *found }),
+        Some((version, _)) => Ok(Schema::Version(*version)),
+    }
+}
+
+/// Fails unless the database has exactly the schema of this program.
+pub(crate) fn require_latest(applied: Applied, target: impl FnOnce() -> String) -> Result<(), StoreError> {
+    let applied = applied.unwrap_or_default();
+    let Some((found, _)) = applied.last() else {
+        return Err(StoreError::Absent { target: target() });
+    };
+    if missing(&applied)?.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::OlderSchema { found: *found, known: Migration::LATEST })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +209,7 @@ mod tests {
         let (short, clock) = (Duration::from_millis(100), Clock::system());
         let starting = postgres_within(short, &mut connection, &clock);
         let ended = tokio::time::timeout(Duration::from_secs(10), starting).await.unwrap();
-        let error = stuck(ended.unwrap_err(), "postgres://ada:hunter2@db.example.com/app");
+        let error = explain_lock_timeout(ended.unwrap_err(), "postgres://ada:hunter2@db.example.com/app");
         let text = error.to_string();
         assert!(matches!(error, StoreError::Unreachable { .. }), "{text}");
         assert!(text.contains("postgres://ada@db.example.com:5432/app") && text.contains("lock"), "{text}");

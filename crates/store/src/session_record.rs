@@ -1,4 +1,4 @@
-//! A session as the database has it: everything needed to run it or to show it.
+//! A session with everything that is needed to run it or to show it.
 
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
@@ -11,8 +11,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::db::{find, read};
+use crate::postgres::lookup_batcher::Rows;
 use crate::row::{from_row, optional_word, word};
-use crate::together::Found;
 use crate::{Store, StoreError};
 
 /// One session.
@@ -47,7 +47,7 @@ pub struct SessionRecord {
     pub sandbox_expires_at: Option<DateTime<Utc>>,
     pub snapshot_id: Option<String>,
     pub agent_session_id: Option<String>,
-    /// The effects of all numbers up to this one are in the transcript.
+    /// The transcript includes the effects of all events up to this number.
     pub transcript_seq: i64,
     pub budget_micros: Option<i64>,
     pub latest_task: Option<String>,
@@ -59,7 +59,7 @@ pub struct SessionRecord {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
-/// The one SELECT of records, with the rest that makes it a query.
+/// The SELECT of records, followed by the rest of a query.
 macro_rules! records {
     ($rest:expr) => {
         concat!(
@@ -80,21 +80,21 @@ macro_rules! records {
 }
 pub(crate) use records;
 
-/// An id column that may be empty.
+/// A nullable id column.
 macro_rules! optional_id {
     ($row:ident, $name:literal) => {
         $row.try_get::<Option<Uuid>, _>($name)?.map(Into::into)
     };
 }
 
-/// A JSON column that may be empty.
+/// A nullable JSON column.
 macro_rules! optional_json {
     ($row:ident, $name:literal) => {
         $row.try_get::<Option<Json<_>>, _>($name)?.map(|json| json.0)
     };
 }
 
-from_row!(near SessionRecord, row => SessionRecord {
+from_row!(inline SessionRecord, row => SessionRecord {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     created_by: optional_id!(row, "created_by"),
@@ -135,8 +135,8 @@ from_row!(near SessionRecord, row => SessionRecord {
     ended_at: row.try_get("ended_at")?,
 });
 
-/// Several by their ids.
-pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SessionRecord> {
+/// The batched lookup by id.
+pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Rows<'_, Uuid, SessionRecord> {
     const SQL: &str = concat!(
         "SELECT r.* FROM UNNEST($1::uuid[]) AS k (id) CROSS JOIN LATERAL (",
         records!("WHERE s.id = k.id LIMIT 1"),
@@ -149,20 +149,20 @@ pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SessionReco
 }
 
 impl Store {
-    /// A session of an organisation; one of another does not exist here.
+    /// A session of an organisation. Another organisation's session does not exist here.
     pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         Ok(self.session_any(id).await?.filter(|session| session.org_id == org))
     }
 
-    /// A session by its id alone, for services and for the check of who may see it. Whoever asks must compare the
+    /// A session by its id alone, for services and for access checks. The caller must check the
     /// organisation.
     pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();
-        Ok(find!(self, together sessions id, SQL, id)?)
+        Ok(find!(self, batched sessions id, SQL, id)?)
     }
 
-    /// Sessions under way that have prompts to answer and are `instance`'s, or nobody's: their owner has not been seen since
+    /// Live sessions with unanswered prompts that belong to `instance`, or to an instance that has not been seen since
     /// `before`.
     pub async fn sessions_with_prompts(
         &self,
@@ -179,8 +179,8 @@ impl Store {
         Ok(found.into_iter().map(Into::into).collect())
     }
 
-    /// Sessions whose sandbox's time is over and that are `instance`'s, or nobody's: their owner has not been seen since
-    /// `before`. The longest overdue first.
+    /// Sessions with an expired sandbox that belong to `instance`, or to an instance that has not been seen since
+    /// `before`. The longest overdue come first.
     pub async fn expired_sessions(
         &self,
         now: DateTime<Utc>,
@@ -188,7 +188,7 @@ impl Store {
         before: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<SessionId>, StoreError> {
-        // One that was stopped has no sandbox. The states are named so that an index finds them.
+        // A stopped session has no sandbox. The other states are listed so that the index can be used.
         const SQL: &str = "SELECT id FROM sessions
             WHERE status IN ('pending', 'starting', 'running', 'paused', 'suspended', 'failed')
             AND sandbox_expires_at <= $1

@@ -17,9 +17,13 @@ fn machines(name: &str) -> [Machine; 2] {
         Command::new("psql").args([&server, "-v", "ON_ERROR_STOP=1", "-qc", &create]).status().unwrap();
     assert!(done.success());
     let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
-    [(), ()].map(|()| {
-        Machine::new()
+    let machines = [Machine::new(), Machine::new()];
+    // The checkpoints of one ledger are signed with one key.
+    let key = machines[0].file("audit.key").display().to_string();
+    machines.map(|machine| {
+        machine
             .with("DATABASE_URL", &url)
+            .with("AUDIT_SIGNING_KEY", &key)
             .with("GATEWAY_JWT_SECRET", &"j".repeat(32))
             .with("SERVICE_TO_SERVICE_AUTH_TOKEN", &"s".repeat(32))
             .with("USER_SECRETS_ENCRYPTION_KEY", &"ab".repeat(32))

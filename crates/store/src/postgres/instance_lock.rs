@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::{connect, describe_url};
+use super::open::{connect, describe_url};
 use crate::StoreError;
 
 /// Any fixed number; advisory locks belong to one database.

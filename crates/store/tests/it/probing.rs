@@ -1,4 +1,4 @@
-//! A look at a database tells its schema and changes nothing, whatever is there.
+//! Probing a database returns its schema version and changes nothing.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::backend::{Backend, Place};
 
 #[tokio::test]
-async fn a_sqlite_file_tells_its_schema() {
+async fn probing_sqlite_returns_the_schema_version() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("data.db");
     assert_eq!(probe_sqlite(&file).await.unwrap(), Schema::Absent);
@@ -35,7 +35,7 @@ async fn a_sqlite_file_tells_its_schema() {
 }
 
 #[tokio::test]
-async fn a_postgres_database_tells_its_schema() {
+async fn probing_postgres_returns_the_schema_version() {
     let place = Place::postgres().await;
     assert_eq!(probe_postgres(&place.url()).await.unwrap(), Schema::Absent);
     assert_eq!(probe_postgres(&place.url()).await.unwrap(), Schema::Absent, "the first look made no table");

@@ -1,4 +1,4 @@
-//! Rows that must not exist are refused by the database itself: each is a good row with one thing wrong.
+//! The database itself refuses invalid rows: each case is a valid row with one thing wrong.
 
 use sqlx::error::ErrorKind;
 
@@ -6,10 +6,10 @@ use crate::backend::{Backend, Raw, on_both};
 
 on_both! {
     bad_rows_are_refused
-    rows_go_with_what_they_belong_to
+    deleting_an_organisation_deletes_its_rows_but_not_its_runs
 }
 
-/// What the good rows refer to. Organisation 2 has one of each that organisation 1 may not touch.
+/// Rows that the valid rows reference. Organisation 2 has one of each that organisation 1 must not reference.
 const WORLD: &str = "
     INSERT INTO organizations (id, name, created_at) VALUES (#1, 'one', '2025-06-15T00:00:00Z'),
         (#2, 'two', '2025-06-15T00:00:00Z');
@@ -71,7 +71,7 @@ const CALL: &str = "INSERT INTO runs (org_id, run_id, run_kind, status, contract
     created_at, completed_at) VALUES (#1, 'run-0001', 'tool_gateway', 'running', 'v1', 'lanes-1', 'roles-1', 'run-0001', '{}',
     'SERVICE', 'bash', 'ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff', 'here', '[]', '[]', 0, 0,
     '2025-06-15T00:00:00Z', NULL)";
-/// A good row, what to put in the place of what, and which rule must refuse it then.
+/// A valid row, a text in it, the replacement, and the kind of constraint that must refuse the result.
 type Case = (&'static str, &'static str, &'static str, ErrorKind);
 
 const CASES: [Case; 44] = [
@@ -137,7 +137,7 @@ async fn bad_rows_are_refused(b: &Backend) {
     }
 }
 
-/// Inserts a row and takes it back.
+/// Inserts a row and rolls it back.
 async fn try_row(raw: &mut Raw, sql: &str) -> Result<u64, sqlx::Error> {
     raw.execute("BEGIN").await?;
     let done = raw.execute(sql).await;
@@ -150,8 +150,8 @@ fn same(a: &ErrorKind, b: &ErrorKind) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-/// What a deleted organisation leaves: nothing of its data, and everything of what was done.
-async fn rows_go_with_what_they_belong_to(b: &Backend) {
+/// A deleted organisation leaves its runs and nothing else.
+async fn deleting_an_organisation_deletes_its_rows_but_not_its_runs(b: &Backend) {
     let mut raw = b.raw().await;
     raw.execute(WORLD).await.unwrap();
     let dependent =

@@ -1,4 +1,4 @@
-//! What models cost: counted once each, kept when the session goes, and held against a budget.
+//! Model usage: counted once, kept when the session is deleted, and limited by a budget.
 
 use store::{StoreError, Usage};
 
@@ -7,7 +7,7 @@ use crate::world::{at, id, org, session, together};
 
 on_both! {
     usage_adds_up_by_session_and_by_organisation
-    a_deleted_session_has_still_spent
+    usage_outlives_a_deleted_session
     a_budget_is_exhausted_when_it_is_spent
 }
 
@@ -51,7 +51,7 @@ async fn usage_adds_up_by_session_and_by_organisation(b: &Backend) {
     assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
 }
 
-async fn a_deleted_session_has_still_spent(b: &Backend) {
+async fn usage_outlives_a_deleted_session(b: &Backend) {
     let one = org(&b.store, 1).await;
     let work = session(&b.store, one, 40).await;
     b.store.add_usage(one, work, "opus", CALL, at(1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The vault's rows: one value per owner and name, listed without values, and never lost to a rotation.
+//! The vault's rows: one value per owner and name, listed without values, and never lost by a rotation.
 
 use proto::{OrgId, SecretId};
 use store::{NewSecret, Scope, Sealed, Store, StoreError};
@@ -9,14 +9,14 @@ use crate::world::{at, configuration, id, org, repo, together};
 
 on_both! {
     a_secret_is_new_and_then_replaced
-    the_same_name_is_a_secret_of_its_own_in_each_scope
+    each_scope_has_its_own_secret_of_a_name
     a_secret_can_be_deleted_by_its_owner_and_name
-    a_secret_cannot_be_put_under_what_is_not_ours
-    several_secrets_are_put_together_or_not_at_all
-    several_may_put_the_same_secrets_at_once
-    the_keys_in_use_are_known
+    a_secret_cannot_belong_to_another_organisations_repository
+    several_secrets_are_stored_in_one_transaction
+    the_same_secrets_can_be_stored_concurrently
+    the_ids_of_keys_in_use_are_listed
     a_rotation_never_overwrites_a_newer_value
-    a_rotation_sees_what_it_has_left_to_do
+    a_rotation_lists_the_secrets_that_are_left
 }
 
 fn sealed(key_id: &str, byte: u8) -> Sealed {
@@ -62,7 +62,7 @@ async fn a_secret_is_new_and_then_replaced(b: &Backend) {
     assert!(!format!("{listed:?}").contains("71, 71"), "a list holds no values");
 }
 
-async fn the_same_name_is_a_secret_of_its_own_in_each_scope(b: &Backend) {
+async fn each_scope_has_its_own_secret_of_a_name(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let scopes = [
         Scope::Configuration(configuration(b, 1, 30).await),
@@ -96,7 +96,7 @@ async fn a_secret_can_be_deleted_by_its_owner_and_name(b: &Backend) {
     assert!(b.store.delete_secret(one, repo, "TOKEN").await.is_err());
 }
 
-async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
+async fn a_secret_cannot_belong_to_another_organisations_repository(b: &Backend) {
     let (one, _) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let foreign = [
         Scope::Repo(repo(b, 2, 20).await),
@@ -112,7 +112,7 @@ async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
     assert_eq!(b.raw().await.number("SELECT count(*) FROM secrets").await, 0);
 }
 
-async fn several_secrets_are_put_together_or_not_at_all(b: &Backend) {
+async fn several_secrets_are_stored_in_one_transaction(b: &Backend) {
     let one = org(&b.store, 1).await;
     org(&b.store, 2).await;
     let (ours, theirs) = (Scope::Repo(repo(b, 1, 20).await), Scope::Repo(repo(b, 2, 21).await));
@@ -138,7 +138,7 @@ async fn several_secrets_are_put_together_or_not_at_all(b: &Backend) {
     assert_eq!(value(&b.store, one, Scope::Org, "B").await, Some(74));
 }
 
-async fn several_may_put_the_same_secrets_at_once(b: &Backend) {
+async fn the_same_secrets_can_be_stored_concurrently(b: &Backend) {
     let one = org(&b.store, 1).await;
     for round in 0..10 {
         let put = together(4, |caller| {
@@ -158,7 +158,7 @@ async fn several_may_put_the_same_secrets_at_once(b: &Backend) {
     }
 }
 
-async fn the_keys_in_use_are_known(b: &Backend) {
+async fn the_ids_of_keys_in_use_are_listed(b: &Backend) {
     let one = org(&b.store, 1).await;
     configuration(b, 1, 30).await;
     assert_eq!(b.store.secret_key_ids().await.unwrap(), [""; 0]);
@@ -188,7 +188,7 @@ async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
     assert_eq!(b.store.secrets(one).await.unwrap()[0].key_id, "k2");
 }
 
-async fn a_rotation_sees_what_it_has_left_to_do(b: &Backend) {
+async fn a_rotation_lists_the_secrets_that_are_left(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     for (org, number) in [(one, 70), (one, 71), (two, 72), (two, 73), (one, 74)] {
         put(&b.store, secret(org, Scope::Org, &format!("KEY_{number}"), number)).await.unwrap();

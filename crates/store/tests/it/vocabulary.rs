@@ -1,4 +1,4 @@
-//! The words a column may hold are the words of the program: every CHECK list against its vocabulary.
+//! Compares the CHECK list of every column with the vocabulary of the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     ])
 }
 
-/// Columns whose words only the database has so far. A vocabulary in proto moves them up.
+/// Columns whose words are in no vocabulary of proto.
 const DATABASE_ONLY: [&str; 7] = [
     "artifacts.hash_source",
     "artifacts.scope",
@@ -60,7 +60,7 @@ const DATABASE_ONLY: [&str; 7] = [
 ];
 
 #[test]
-fn every_list_of_words_is_that_of_its_vocabulary() {
+fn every_check_list_matches_its_vocabulary() {
     let mut found = checked_words();
     for (column, words) in shared() {
         assert_eq!(found.remove(column), Some(words), "{column}");
@@ -69,11 +69,11 @@ fn every_list_of_words_is_that_of_its_vocabulary() {
     assert_eq!(rest, DATABASE_ONLY, "name a new list in one of the two tables above");
 }
 
-/// Names that promise a closed set of words, alone or after an underscore.
+/// Names of columns that suggest a closed set of words, alone or after an underscore.
 const CLOSED: [&str; 11] =
     ["kind", "mode", "origin", "outcome", "provider", "role", "scope", "source", "state", "status", "type"];
 
-/// Columns that sound like a closed set and are none, and why.
+/// Columns with such a name that are not a closed set, and why.
 const OPEN: [(&str, &str); 6] = [
     ("artifacts.artifact_kind", "named by whoever made the artifact"),
     ("artifacts.content_type", "a media type"),
@@ -84,7 +84,7 @@ const OPEN: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn every_column_that_sounds_like_a_closed_set_is_one() {
+fn columns_named_like_a_closed_vocabulary_have_a_check() {
     let checked = checked_words();
     let sounds_closed = |column: &str| CLOSED.contains(&column.rsplit(['_', '.']).next().unwrap());
     let columns = text_columns();
@@ -112,7 +112,7 @@ fn checked_words() -> BTreeMap<String, BTreeSet<&'static str>> {
     for (table, text) in tables() {
         for check in text.split("CHECK (").skip(1) {
             let Some((column, rest)) = check.split_once(" IN (") else { continue };
-            // A condition over several columns is none of these.
+            // A condition over several columns is not a list of words.
             if column.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
                 let words = rest.split_once(')').unwrap().0;
                 let words = words.split(',').map(|word| word.trim().trim_matches('\'')).collect();

@@ -1,4 +1,4 @@
-//! The gate's line in front of PostgreSQL: rows go as arrays, so that a statement is one text however many there are.
+//! The gate's writer for PostgreSQL: rows are sent as arrays, so that the text of a statement does not depend on their number.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -10,95 +10,101 @@ use proto::{ConfigurationId, OrgId};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::kept::Kept;
-use super::plan::{Ends, Found, Told, chain_names, configuration_keys, link, plan, run_keys};
-use super::rows::{Cell, Rows, What, of_ledger, of_plan};
-use super::{Inbox, Job, Ready, Written, answer, answer_each, apart};
+use super::Postgres;
+use crate::gate::plan::{
+    ExistingRows, LedgerTail, PlannedEvent, chain_names, configuration_keys, link, plan, run_keys,
+};
+use crate::gate::recent_artifacts::RecentArtifacts;
+use crate::gate::rows::{Cell, Rows, Statement, ledger_rows, plan_rows};
+use crate::gate::{Inbox, Job, PreparedWrite, Written, reply, split_conflicts};
 use crate::ledger_event::{hash, whole};
-use crate::postgres::Postgres;
 use crate::run::MANY;
 use crate::{Durability, Run, StoreError};
 
-/// After so many writes the server is told to look at the tables, and then whenever there are this many times as many.
-const FIRST_LOOK: usize = 256;
-const NEXT_LOOK: usize = 8;
+/// The tables are analyzed after this many writes, and again each time the number has grown by this factor.
+const FIRST_ANALYZE: usize = 256;
+const ANALYZE_GROWTH: usize = 8;
 
-/// Works until the line is closed. Whatever waits becomes one transaction.
-pub(super) async fn work(server: Postgres, mut inbox: Inbox) {
-    let (mut waiting, kept) = (Vec::new(), Arc::new(Kept::default()));
-    let (mut written, mut look) = (0, FIRST_LOOK);
+/// Runs until the queue is closed. All queued writes become one transaction.
+pub(crate) async fn work(server: Postgres, mut inbox: Inbox) {
+    let (mut waiting, recent) = (Vec::new(), Arc::new(RecentArtifacts::default()));
+    let (mut written, mut next_analyze) = (0, FIRST_ANALYZE);
     loop {
         if waiting.is_empty() {
-            let Some(asked) = inbox.queue.recv().await else { return };
-            inbox.sort(asked, &mut waiting);
+            let Some(request) = inbox.queue.recv().await else { return };
+            inbox.accept(request, &mut waiting);
         }
-        inbox.add_waiting(&mut waiting);
-        let (now, later) = apart(std::mem::take(&mut waiting));
+        inbox.fill(&mut waiting);
+        let (now, later) = split_conflicts(std::mem::take(&mut waiting));
         waiting = later;
         if !now.is_empty() {
             written += now.len();
-            commit(&server, &kept, now).await;
+            commit(&server, &recent, now).await;
         }
-        if written >= look {
-            look *= NEXT_LOOK;
-            tokio::spawn(look_at_tables(server.clone()));
+        if written >= next_analyze {
+            next_analyze *= ANALYZE_GROWTH;
+            tokio::spawn(analyze_tables(server.clone()));
         }
     }
 }
 
-/// Makes the server plan anew. A plan is kept as long as its connection, and while a table is empty any index that begins
-/// with the organisation is as good as the key: that one would be read whole for every call. The server itself looks only
-/// once a minute.
-async fn look_at_tables(server: Postgres) {
-    // What rows are found by, and no more: to sort a sample of all our JSON takes it a second.
-    const LOOK: &str = "ANALYZE runs (org_id, run_id, parent_run_id, case_id, status, instance, created_at),
+/// Makes the server replan. A prepared plan lives as long as its connection, and for an empty table any index that starts with
+/// the organisation looks as good as the key: calls would then read that whole index. Autovacuum analyzes only once a minute.
+async fn analyze_tables(server: Postgres) {
+    // Only the columns that are searched: sampling all our JSON takes the server a second.
+    const ANALYZE: &str =
+        "ANALYZE runs (org_id, run_id, parent_run_id, case_id, status, instance, created_at),
         ledger_events (position, chain, sequence, event_id, run_id, case_id, unattached)";
-    let look = sqlx::raw_sql(LOOK).execute(&server.pool);
-    if let Err(error) = server.in_time(look).await {
-        tracing::warn!(%error, "PostgreSQL could not look at the gate's tables: calls may be slow until it does");
+    let analyze = sqlx::raw_sql(ANALYZE).execute(&server.pool);
+    if let Err(error) = server.with_timeout(analyze).await {
+        tracing::warn!(%error, "PostgreSQL could not analyze the gate's tables: calls may be slow until it does");
     }
 }
 
-/// Runs all jobs in one transaction. If that fails, each by itself, so that one that the database refuses costs the
-/// others nothing.
-async fn commit(server: &Postgres, kept: &Arc<Kept>, jobs: Vec<Job>) {
-    let (writes, waiting): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.ready, job.done)).unzip();
+/// Runs all jobs in one transaction. If it fails, runs each job by itself, so that a job that the database refuses does not
+/// fail the others.
+async fn commit(server: &Postgres, recent: &Arc<RecentArtifacts>, jobs: Vec<Job>) {
+    let (writes, replies): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.prepared, job.reply)).unzip();
     let writes = Arc::new(writes);
-    match attempt(server, kept, &writes, 0..writes.len()).await {
+    match attempt(server, recent, &writes, 0..writes.len()).await {
         Err(error) if writes.len() > 1 && !error.is_unavailable() => {
-            for (index, done) in waiting.into_iter().enumerate() {
-                answer_each([done], attempt(server, kept, &writes, index..index + 1).await);
+            for (index, sender) in replies.into_iter().enumerate() {
+                reply(vec![sender], attempt(server, recent, &writes, index..index + 1).await);
             }
         }
-        result => answer(waiting, result),
+        result => reply(replies, result),
     }
 }
 
 async fn attempt(
     server: &Postgres,
-    kept: &Arc<Kept>,
-    writes: &Arc<Vec<Arc<Ready>>>,
+    recent: &Arc<RecentArtifacts>,
+    writes: &Arc<Vec<Arc<PreparedWrite>>>,
     which: Range<usize>,
 ) -> Result<Vec<Written>, StoreError> {
-    let (asked, known, these) = (writes.clone(), kept.clone(), which.clone());
+    let (all, known, these) = (writes.clone(), recent.clone(), which.clone());
     let results = server
         .transaction(Durability::Disk, move |tx| {
-            Box::pin(async move { run(tx, &known, asked.get(these).unwrap_or_default()).await })
+            Box::pin(async move { run(tx, &known, all.get(these).unwrap_or_default()).await })
         })
         .await?;
-    kept.note(writes.get(which).unwrap_or_default(), &results);
+    recent.add(writes.get(which).unwrap_or_default(), &results);
     Ok(results)
 }
 
-async fn run(tx: &mut PgConnection, kept: &Kept, writes: &[Arc<Ready>]) -> Result<Vec<Written>, StoreError> {
-    // First of all: whoever changes this row writes alone.
+async fn run(
+    tx: &mut PgConnection,
+    recent: &RecentArtifacts,
+    writes: &[Arc<PreparedWrite>],
+) -> Result<Vec<Written>, StoreError> {
+    // First of all, because this row lock makes the writers of the ledger take turns.
     const SIZE: &str = "UPDATE ledger_tree SET size = size WHERE id = 1 RETURNING size";
     let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *tx).await?;
-    let found = look(tx, writes).await?;
+    let existing = read_existing(tx, writes).await?;
     let size = whole(size)?;
-    let mut plan = plan(writes, &found, size);
-    plan.artifacts.retain(|artifact| !kept.has(artifact));
-    for rows in of_plan(&plan) {
+    let mut plan = plan(writes, &existing, size);
+    plan.artifacts.retain(|artifact| !recent.contains(artifact));
+    for rows in plan_rows(&plan) {
         execute(tx, &rows).await?;
     }
     if !plan.events.is_empty() {
@@ -107,53 +113,60 @@ async fn run(tx: &mut PgConnection, kept: &Kept, writes: &[Arc<Ready>]) -> Resul
     Ok(plan.results)
 }
 
-async fn look(tx: &mut PgConnection, writes: &[Arc<Ready>]) -> Result<Found, StoreError> {
-    // Locked, so that what is found is there when it is changed.
+async fn read_existing(
+    tx: &mut PgConnection,
+    writes: &[Arc<PreparedWrite>],
+) -> Result<ExistingRows, StoreError> {
+    // Locked, so that the rows still exist when they are changed.
     const CONFIGURATIONS: &str = "SELECT org_id, id FROM configurations
         WHERE (org_id, id) IN (SELECT * FROM UNNEST($1::uuid[], $2::uuid[])) FOR UPDATE";
-    let mut found = Found::default();
+    let mut existing = ExistingRows::default();
     let (orgs, ids): (Vec<Uuid>, Vec<&str>) =
         run_keys(writes).into_iter().map(|(org, run)| (org.uuid(), run)).unzip();
     let runs: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
-    found.runs.extend(runs.into_iter().map(|run| ((run.org_id, run.run_id.clone()), run)));
+    existing.runs.extend(runs.into_iter().map(|run| ((run.org_id, run.run_id.clone()), run)));
     let (orgs, ids): (Vec<Uuid>, Vec<Uuid>) =
         configuration_keys(writes).into_iter().map(|(org, id)| (org.uuid(), id.uuid())).unzip();
     if !ids.is_empty() {
         let rows: Vec<(Uuid, Uuid)> =
             sqlx::query_as(CONFIGURATIONS).bind(orgs).bind(ids).fetch_all(&mut *tx).await?;
         let key = |(org, id)| (OrgId::from(org), ConfigurationId::from(id));
-        found.configurations.extend(rows.into_iter().map(key));
+        existing.configurations.extend(rows.into_iter().map(key));
     }
-    Ok(found)
+    Ok(existing)
 }
 
-/// Reads where the chains end, appends, and says where they end now: all in here, nothing is remembered.
-pub(super) async fn append(tx: &mut PgConnection, events: &[Told<'_>], size: u64) -> Result<(), StoreError> {
-    // The last event of each chain and of all, and the heads: one way there and back.
-    const ENDS: &str = "SELECT 'head' AS kind, chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)
+/// Reads the end of the chains, appends, and writes the new heads. Nothing is cached between transactions.
+pub(crate) async fn append(
+    tx: &mut PgConnection,
+    events: &[PlannedEvent<'_>],
+    size: u64,
+) -> Result<(), StoreError> {
+    // The heads, the last event of each chain and the last of all, in one round trip.
+    const TAIL: &str = "SELECT 'head' AS kind, chain, sequence, hash FROM ledger_heads WHERE chain = ANY($1)
         UNION ALL SELECT 'event', c.chain, e.sequence, e.hash FROM UNNEST($1::text[]) AS c (chain) CROSS JOIN LATERAL
             (SELECT sequence, hash FROM ledger_events WHERE chain = c.chain ORDER BY sequence DESC LIMIT 1) e
         UNION ALL SELECT 'size', '', COALESCE(max(position) + 1, 0), '' FROM ledger_events";
-    let rows = sqlx::query(ENDS).bind(chain_names(events)).fetch_all(&mut *tx).await?;
-    let mut ends = Ends::default();
+    let rows = sqlx::query(TAIL).bind(chain_names(events)).fetch_all(&mut *tx).await?;
+    let mut tail = LedgerTail::default();
     for row in rows {
         let (kind, number): (&str, i64) = (row.try_get("kind")?, row.try_get("sequence")?);
         if kind == "size" {
-            ends.events = whole(number)?;
+            tail.events = whole(number)?;
             continue;
         }
         let head = Head { sequence: whole(number)?, hash: hash(row.try_get("hash")?)? };
-        let found = if kind == "head" { &mut ends.heads } else { &mut ends.last_events };
+        let found = if kind == "head" { &mut tail.heads } else { &mut tail.last_events };
         found.insert(row.try_get("chain")?, head);
     }
-    let (entries, heads) = link(events, ends.checked(size)?, size)?;
-    for rows in of_ledger(events, &entries, &heads, size)? {
+    let (entries, heads) = link(events, tail.checked(size)?, size)?;
+    for rows in ledger_rows(events, &entries, &heads, size)? {
         execute(tx, &rows).await?;
     }
     Ok(())
 }
 
-/// All rows as one array for each column.
+/// Writes all rows, with one array for each column.
 async fn execute(tx: &mut PgConnection, rows: &Rows<'_>) -> sqlx::Result<()> {
     let Some(first) = rows.values.first() else { return Ok(()) };
     let mut query = sqlx::query(AssertSqlSafe(text(rows, first)));
@@ -185,21 +198,21 @@ fn text(rows: &Rows<'_>, first: &[Cell<'_>]) -> String {
             Cell::Bytes(_) => ("bytea", ""),
         };
         let comma = if index == 1 { "" } else { ", " };
-        // A String takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = write!(columns, "{comma}u.c{index}{cast} AS column{index}");
         let _ = write!(arrays, "{comma}${index}::{array}[]");
         let _ = write!(names, "{comma}c{index}");
     }
-    let rows_of_it = format!("SELECT {columns} FROM UNNEST({arrays}) AS u({names})");
-    match &rows.what {
-        What::Insert { into, conflict } => format!("{into}{rows_of_it}{conflict}"),
-        What::Update { table, set, whose } => {
+    let select = format!("SELECT {columns} FROM UNNEST({arrays}) AS u({names})");
+    match &rows.statement {
+        Statement::Insert { into, conflict } => format!("{into}{select}{conflict}"),
+        Statement::Update { table, set, key } => {
             let set: Vec<_> =
                 set.iter().map(|(column, number)| format!("{column} = v.column{number}")).collect();
-            let whose: Vec<_> =
-                whose.iter().map(|(column, number)| format!("{table}.{column} = v.column{number}")).collect();
-            let (set, whose) = (set.join(", "), whose.join(" AND "));
-            format!("UPDATE {table} SET {set} FROM ({rows_of_it}) AS v WHERE {whose}")
+            let key: Vec<_> =
+                key.iter().map(|(column, number)| format!("{table}.{column} = v.column{number}")).collect();
+            let (set, key) = (set.join(", "), key.join(" AND "));
+            format!("UPDATE {table} SET {set} FROM ({select}) AS v WHERE {key}")
         }
     }
 }
