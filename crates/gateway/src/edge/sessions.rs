@@ -59,9 +59,8 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     let Ok(Ok(all)) = timeout(LOOK, provider.list()).await else { return Some(Liveness::Unknown) };
     match all.into_iter().find(|listed| listed.id.as_str() == name).map(|listed| listed.state) {
         Some(SandboxState::Running | SandboxState::Paused) => Some(Liveness::Alive),
-        Some(SandboxState::Dead | SandboxState::Unmade) => Some(Liveness::Gone),
+        Some(SandboxState::Dead | SandboxState::Unmade) | None => Some(Liveness::Gone),
         Some(SandboxState::Unknown) => Some(Liveness::Unknown),
-        None => Some(Liveness::Gone),
     }
 }
 

@@ -60,8 +60,8 @@ impl InstanceLock {
             let served = |_| StoreError::Served { target: describe_url(url) };
             timeout(wait, retrying).await.map_err(served)??;
         }
-        let (lose, lost) = watch::channel(false);
-        let keeper = tokio::spawn(keep(session, url.to_owned(), lose));
+        let (report_loss, lost) = watch::channel(false);
+        let keeper = tokio::spawn(keep(session, url.to_owned(), report_loss));
         Ok(Self { keeper, lost })
     }
 
@@ -104,20 +104,18 @@ impl Session {
 
 /// Checks the connection, and replaces it when it breaks: PostgreSQL restarts, networks fail. Ends when another gateway
 /// holds the lock.
-async fn keep(mut session: Session, url: String, lose: watch::Sender<bool>) {
+async fn keep(mut session: Session, url: String, report_loss: watch::Sender<bool>) {
     loop {
         sleep(CHECK).await;
         if session.is_alive().await {
             continue;
         }
         tracing::warn!("the connection that holds the instance lock broke; connecting again");
-        match retake(&url, session.pid).await {
-            Some(new) => session = new,
-            None => {
-                let _ = lose.send(true);
-                return;
-            }
-        }
+        let Some(new) = retake(&url, session.pid).await else {
+            let _ = report_loss.send(true);
+            return;
+        };
+        session = new;
     }
 }
 
