@@ -19,7 +19,7 @@ up: ## Build everything and run it: http://127.0.0.1:8787
 	cargo build --release --locked --bin proliferate
 	$(BIN) up
 
-test: ## All tests, beside a private PostgreSQL and Redis
+test: ## All tests, with a private PostgreSQL
 	@scripts/need.sh test
 	cargo build --workspace --locked --tests
 	scripts/with-services.sh cargo test --workspace --locked --no-fail-fast

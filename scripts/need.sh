@@ -29,7 +29,6 @@ need mkfs.btrfs btrfs-progs
 need rg ripgrep
 if [ "${1:-}" = test ]; then
   ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || packages+=(postgresql)
-  need redis-server redis-server
   need chromium chromium
 fi
 [ "${1:-}" != cgroup2 ] || need qemu-system-x86_64 qemu-system-x86

@@ -46,7 +46,7 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and said why · 2 wrong usage or setting · \
-    3 something it needs is missing or cannot be reached (database, Redis, port, data dir)";
+    3 something it needs is missing or cannot be reached (database, port, data dir)";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

@@ -6,13 +6,14 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use gateway::DataDir;
 use gateway::config::Database;
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
-use store::{Migration, backup_sqlite, check_backup, restore};
+use store::{InstanceLock, Migration, backup_sqlite, check_backup, restore};
 use tokio::process::Command;
 use url::Url;
 
@@ -86,6 +87,10 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     checked?;
     // Held until the end: a gateway that starts meanwhile must not open half a database.
     let _held = DataDir::hold(&context.config.data_dir)?;
+    let _lock = match &context.config.database {
+        Database::Sqlite => None,
+        Database::Postgres(url) => Some(InstanceLock::acquire(url.expose_secret(), Duration::ZERO).await?),
+    };
     if !yes && !confirmed(file)? {
         return Err(Failure::failed("nothing was changed"));
     }

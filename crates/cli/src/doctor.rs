@@ -71,16 +71,15 @@ impl Finding {
 pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     let spinner = context.out.spinner("looking at this machine");
     let config = &context.config;
-    let (sandboxes, opencode, database, redis, model, secrets, port) = tokio::join!(
+    let (sandboxes, opencode, database, model, secrets, port) = tokio::join!(
         isolation::look(context),
         machine::opencode(config),
         services::database(config),
-        services::redis(config),
         services::model(config),
         settings::secrets(config),
         services::port(config),
     );
-    let mut findings = vec![machine::data_dir(config), machine::disk(config), database, redis, secrets];
+    let mut findings = vec![machine::data_dir(config), machine::disk(config), database, secrets];
     findings.extend([settings::policy(config), settings::checkpoints(config), settings::script(config)]);
     findings.extend([model, services::prices(config), services::shares(config), port]);
     findings.extend(sandboxes);

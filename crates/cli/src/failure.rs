@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use gate::{CheckpointFailure, GateError, GovernanceError, SigningKeyError};
+use gateway::DataDirError;
 use gateway::StartError;
 use gateway::config::ConfigErrors;
 use gateway::keyring::KeyringError;
 use gateway::runtime::SandboxesError;
 use gateway::vault::VaultError;
-use gateway::{DataDirError, coord::CoordError};
 use sandbox::SandboxError;
 use sandboxd::ClientError;
 use store::StoreError;
@@ -94,8 +94,10 @@ impl From<StoreError> for Failure {
         match error {
             StoreError::Unreachable { .. }
             | StoreError::Absent { .. }
+            | StoreError::Served { .. }
             | StoreError::OlderSchema { .. }
             | StoreError::NewerSchema { .. }
+            | StoreError::UnsupportedSchema { .. }
             | StoreError::ForeignSchema { .. } => Self::missing(error.to_string()),
             other => Self::failed(other.to_string()),
         }
@@ -115,12 +117,6 @@ impl From<VaultError> for Failure {
 
 impl From<DataDirError> for Failure {
     fn from(error: DataDirError) -> Self {
-        Self::missing(error.to_string())
-    }
-}
-
-impl From<CoordError> for Failure {
-    fn from(error: CoordError) -> Self {
         Self::missing(error.to_string())
     }
 }
@@ -214,7 +210,6 @@ impl From<StartError> for Failure {
             StartError::Vault(error) => error.into(),
             StartError::Llm(error) => Self::usage(error.to_string()),
             StartError::DataDir(error) => error.into(),
-            StartError::Coord(error) => error.into(),
             StartError::Sandboxes(error) => error.into(),
             StartError::Gate(error) => Self::usage(error.to_string()),
             StartError::Listen { .. } => Self::missing(error.to_string()),

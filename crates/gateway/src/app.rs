@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::config::{Config, Origin};
-use crate::coord::Coord;
 use crate::data_dir::Space;
 use crate::edge::auth::LiveCredentials;
 use crate::git::GitService;
@@ -35,7 +34,6 @@ pub struct App {
     pub clock: Clock,
     pub rng: Rng,
     pub store: Store,
-    pub coord: Coord,
     pub vault: Vault,
     pub issuer: Issuer,
     /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.

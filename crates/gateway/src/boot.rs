@@ -1,6 +1,7 @@
 //! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,14 +11,13 @@ use futures_util::future::BoxFuture;
 use gate::{GateError, OpenGate, Permit, follow_lock, keep_gate};
 use proto::SessionId;
 use secrecy::ExposeSecret as _;
-use store::{Member, Store, StoreError};
+use store::{InstanceLock, Member, Store, StoreError};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::app::{App, AppState};
 use crate::config::{Config, Database, Origin};
-use crate::coord::{Coord, CoordError};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
@@ -47,6 +47,10 @@ const CLOSING_FILE: Duration = Duration::from_mins(1);
 /// How long ending the pooled sandboxes may take; what is left of them is ended by the next start.
 const CLOSING_POOL: Duration = Duration::from_secs(10);
 
+/// How long a start waits for another gateway on the same database to finish stopping, and how often it looks.
+const PREDECESSOR: Duration = Duration::from_secs(8);
+const PREDECESSOR_CHECK: Duration = Duration::from_millis(100);
+
 /// A gateway that is ready to serve.
 pub struct Gateway {
     pub app: AppState,
@@ -54,6 +58,8 @@ pub struct Gateway {
     pub first_owner: Option<Member>,
     listener: TcpListener,
     _data_dir: DataDir,
+    /// With PostgreSQL; the data dir's lock is enough for SQLite.
+    instance_lock: Option<InstanceLock>,
 }
 
 /// Why a gateway does not start; each is one sentence that says what to do.
@@ -69,8 +75,6 @@ pub enum StartError {
     Keyring(#[from] KeyringError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error(transparent)]
-    Coord(#[from] CoordError),
     #[error(transparent)]
     Vault(#[from] VaultError),
     #[error(transparent)]
@@ -92,8 +96,8 @@ impl Gateway {
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let llm = Llm::open(&config)?;
-        let coord = Coord::open(config.redis_url.as_ref()).await?;
-        let (data_dir, keyring, store) = open_storage(&config, &clock, &rng).await?;
+        let Storage { data_dir, keyring, store, instance_lock } =
+            Storage::open(&config, &clock, &rng).await?;
         data_dir.announce(&url_of(address));
         let vault = Vault::new(store.clone(), &keyring, clock.clone(), rng.clone())?;
         vault.check_keys().await?;
@@ -132,7 +136,6 @@ impl Gateway {
                 clock,
                 rng,
                 store,
-                coord,
                 vault,
                 issuer,
                 service_secret,
@@ -155,7 +158,7 @@ impl Gateway {
         });
         app.gate.come_alive(&settings).await?;
         tokio::spawn(follow_lock(Arc::downgrade(&app.gate)));
-        Ok(Self { app: AppState::from(app), first_owner, listener, _data_dir: data_dir })
+        Ok(Self { app: AppState::from(app), first_owner, listener, _data_dir: data_dir, instance_lock })
     }
 
     /// Where it listens; tells the port when the setting left it open.
@@ -165,6 +168,7 @@ impl Gateway {
 
     /// Serves until the lifecycle says stop. `true`: everything that ran was finished.
     pub async fn run(self, life: &Lifecycle) -> bool {
+        let lost = self.instance_lock.as_ref().map(InstanceLock::lost);
         let config = &self.app.config;
         let limits = Limits {
             connections: config.max_connections,
@@ -176,6 +180,8 @@ impl Gateway {
             soft.cancelled().await;
             closing.cancel();
         });
+        let successor =
+            lost.map(|lost| tokio::spawn(stop_when_replaced(lost, life.clone(), config.stop_after)));
         let pool = tokio::spawn(keep_pool(self.app.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
@@ -209,6 +215,9 @@ impl Gateway {
             Database::Postgres(_) => CLOSING_SERVER,
         };
         let _ = tokio::time::timeout(patience, self.app.store.clone().close()).await;
+        if let Some(successor) = successor {
+            successor.abort();
+        }
         drained && answered
     }
 }
@@ -271,22 +280,53 @@ impl SnapshotSaver for LiveSnapshots {
     }
 }
 
-/// The data dir, the keys and the database. PostgreSQL needs nothing of the data dir, so it is tried before a
-/// folder is made; SQLite lives in it, and is asked before keys are made which of them it needs.
-async fn open_storage(
-    config: &Config,
-    clock: &Clock,
-    rng: &Rng,
-) -> Result<(DataDir, Keyring, Store), StartError> {
-    if matches!(config.database, Database::Postgres(_)) {
-        let keyring = Keyring::open(config, rng)?;
+/// What a gateway keeps, and the locks that make it the only one that serves it.
+struct Storage {
+    data_dir: DataDir,
+    keyring: Keyring,
+    store: Store,
+    instance_lock: Option<InstanceLock>,
+}
+
+impl Storage {
+    /// PostgreSQL needs nothing of the data dir, so it is tried before a folder is made. SQLite lives in the data dir, and
+    /// says which keys it needs before any are made.
+    async fn open(config: &Config, clock: &Clock, rng: &Rng) -> Result<Self, StartError> {
+        if let Database::Postgres(url) = &config.database {
+            let keyring = Keyring::open(config, rng)?;
+            let instance_lock = Some(InstanceLock::acquire(url.expose_secret(), PREDECESSOR).await?);
+            let store = open_store(config, clock).await?;
+            let data_dir = hold_data_dir(&config.data_dir).await?;
+            return Ok(Self { data_dir, keyring, store, instance_lock });
+        }
+        let data_dir = hold_data_dir(&config.data_dir).await?;
         let store = open_store(config, clock).await?;
-        return Ok((DataDir::hold(&config.data_dir)?, keyring, store));
+        let keyring = Keyring::open_for(config, rng, &store.secret_key_ids().await?)?;
+        Ok(Self { data_dir, keyring, store, instance_lock: None })
     }
-    let data_dir = DataDir::hold(&config.data_dir)?;
-    let store = open_store(config, clock).await?;
-    let keyring = Keyring::open_for(config, rng, &store.secret_key_ids().await?)?;
-    Ok((data_dir, keyring, store))
+}
+
+/// Takes the data dir, and waits for a gateway that holds it to finish stopping.
+async fn hold_data_dir(path: &Path) -> Result<DataDir, DataDirError> {
+    let holding = async {
+        loop {
+            match DataDir::hold(path) {
+                Err(DataDirError::Served { .. }) => tokio::time::sleep(PREDECESSOR_CHECK).await,
+                done => return done,
+            }
+        }
+    };
+    let served = || Err(DataDirError::Served { path: path.to_owned() });
+    tokio::time::timeout(PREDECESSOR, holding).await.unwrap_or_else(|_| served())
+}
+
+/// Stops this gateway once another one serves its database: sessions belong to the newer one from then on.
+async fn stop_when_replaced(lost: impl Future<Output = ()>, life: Lifecycle, patience: Duration) {
+    lost.await;
+    tracing::error!("another gateway serves the database now: stopping");
+    life.soft.cancel();
+    tokio::time::sleep(patience).await;
+    life.hard.cancel();
 }
 
 /// Opens the database that the settings name.

@@ -19,7 +19,7 @@ use url::Url;
 use crate::llm::Prices;
 use reader::Reader;
 pub use sandbox::{Engine, Sandboxes};
-pub use values::{Database, LogFormat, Origin, Storage};
+pub use values::{Database, LogFormat, Origin};
 
 /// The defaults, and the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
@@ -33,8 +33,6 @@ pub struct Config {
     pub public_url: Option<Url>,
     pub allowed_origins: Vec<Origin>,
     pub database: Database,
-    pub redis_url: Option<SecretString>,
-    pub storage: Storage,
     pub sandboxes: Sandboxes,
     /// Private addresses, `host:port`, that we may connect to on somebody's behalf.
     pub allowed_hosts: Vec<String>,
@@ -127,8 +125,6 @@ impl Config {
             allowed_origins: r.list("ALLOWED_ORIGINS", Origin::parse),
             public_url,
             database: r.optional("DATABASE_URL", Database::parse).unwrap_or(Database::Sqlite),
-            redis_url: r.secret("REDIS_URL", values::redis_url),
-            storage: Storage::read(r)?,
             sandboxes: Sandboxes::read(r)?,
             allowed_hosts: r.list("CONNECTOR_ALLOWED_HOSTS", values::host_and_port),
             local_roots: r.list("WORKSPACE_LOCAL_ROOTS", values::absolute),

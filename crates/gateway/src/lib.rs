@@ -21,8 +21,6 @@ mod sources;
 pub mod llm;
 // What must stay secret and is used by everything that acts.
 pub mod vault;
-// What instances share.
-pub mod coord;
 // The process itself.
 mod app;
 mod boot;

@@ -1,4 +1,4 @@
-//! The modes of actions: what an organisation, and an automation of it, says of one.
+//! Action modes: whether an organisation, or one of its automations, allows an action, denies it or requires approval.
 
 use chrono::{DateTime, Utc};
 use proto::{ActionMode, JsonObject, OrgId, SessionId};
@@ -9,7 +9,7 @@ use crate::db::{find, read};
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
-/// What an organisation says of one action.
+/// An organisation's mode of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrgActionMode {
     pub org_id: OrgId,
@@ -20,12 +20,12 @@ pub struct OrgActionMode {
     pub changed_at: DateTime<Utc>,
 }
 
-/// The maps that decide about one action.
+/// The modes that decide one action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ActionModes {
-    /// What the organisation says of this action; empty if it says nothing.
+    /// The organisation's mode of this action; empty if it has none.
     pub org: JsonObject,
-    /// All that the automation says which started the session, where one did.
+    /// All modes of the automation that started the session, if one did.
     pub automation: Option<JsonObject>,
 }
 
@@ -34,7 +34,7 @@ struct Found {
     automation: Option<Json<JsonObject>>,
 }
 
-from_row!(near Found, row => Found {
+from_row!(inline Found, row => Found {
     org: row.try_get("org_mode")?,
     automation: row.try_get("automation_modes")?,
 });
@@ -48,7 +48,7 @@ from_row!(OrgActionMode, row => OrgActionMode {
 });
 
 impl Store {
-    /// What decides about an action that is called in a session, or in none.
+    /// The modes that apply to an action, called in a session or outside of any.
     pub async fn action_modes_for(
         &self,
         org: OrgId,
@@ -68,7 +68,7 @@ impl Store {
         }))
     }
 
-    /// All that an organisation says of its actions, by key.
+    /// All modes of an organisation, by key.
     pub async fn org_action_modes(&self, org: OrgId) -> Result<Vec<OrgActionMode>, StoreError> {
         const SQL: &str = "SELECT org_id, action_key, mode, changed_by, changed_at FROM action_modes
             WHERE org_id = $1 ORDER BY action_key";

@@ -1,4 +1,4 @@
-//! Artifacts: what tools were given and what they gave, by case. Content never stands in an event or a run.
+//! Artifacts: the inputs and outputs of tools, by case. Events and runs never hold content.
 
 use chrono::{DateTime, Utc};
 use proto::OrgId;
@@ -8,7 +8,7 @@ use crate::db::read;
 use crate::row::{JsonText, from_row};
 use crate::{Store, StoreError};
 
-/// An artifact to be kept, with its content. Without a case it belongs to the system.
+/// A new artifact with its content. Without a case it belongs to the system.
 #[derive(Clone, Debug)]
 pub struct NewArtifact {
     pub org_id: OrgId,
@@ -22,7 +22,7 @@ pub struct NewArtifact {
     pub content: Vec<u8>,
 }
 
-/// What is known of an artifact.
+/// An artifact without its content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Artifact {
     pub artifact_id: String,
@@ -60,7 +60,7 @@ macro_rules! artifacts {
 }
 
 impl Store {
-    /// An artifact of an organisation, whichever case it belongs to: whoever asks must compare the case.
+    /// An artifact of an organisation, whatever its case: the caller must check the case.
     pub async fn artifact(&self, org: OrgId, id: &str) -> Result<Option<Artifact>, StoreError> {
         const SQL: &str = artifacts!("WHERE org_id = $1 AND artifact_id = $2");
         let org = org.uuid();

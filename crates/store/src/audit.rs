@@ -1,5 +1,5 @@
-//! Reads everything that `audit verify` compares with the ledger, from one snapshot of the database: what a gateway
-//! writes meanwhile is not seen half.
+//! Reads everything that `audit verify` compares with the ledger, from one snapshot of the database, so that it never sees
+//! half of what a running gateway writes.
 
 use std::ops::ControlFlow;
 
@@ -41,7 +41,7 @@ macro_rules! ask {
     };
 }
 
-/// A row of `ledger_events` with the columns beside the record.
+/// A row of `ledger_events`: the record and all other columns.
 #[derive(Clone, Debug)]
 pub struct EventRow {
     pub entry: Entry,
@@ -52,7 +52,7 @@ pub struct EventRow {
     pub run_id: Option<String>,
     pub case_id: Option<String>,
     /// No run references it.
-    pub loose: bool,
+    pub unattached: bool,
     pub created_at: DateTime<Utc>,
 }
 
@@ -73,7 +73,7 @@ pub struct HeadRow {
     pub hash: String,
 }
 
-/// An artifact with its content, and what the run that made it says of it.
+/// An artifact with its content, and the inputs and outputs of the run that made it.
 #[derive(Clone, Debug)]
 pub struct ArtifactRow {
     pub org_id: OrgId,
@@ -107,7 +107,7 @@ from_row!(EventRow, row => EventRow {
     outcome: row.try_get("outcome")?,
     run_id: row.try_get("run_id")?,
     case_id: row.try_get("case_id")?,
-    loose: row.try_get("loose")?,
+    unattached: row.try_get("unattached")?,
     created_at: row.try_get("created_at")?,
 });
 
@@ -142,12 +142,12 @@ from_row!(ArtifactRow, row => ArtifactRow {
 });
 
 impl Store {
-    /// A view of the database as it is now, whatever is written while it is read.
+    /// Opens a snapshot of the database, which later writes do not change.
     pub async fn audit_reader(&self) -> Result<AuditReader, StoreError> {
         Ok(AuditReader(match &self.db {
-            Db::Sqlite { readers, .. } => {
-                let mut transaction = readers.begin().await?;
-                // Runs and artifacts are looked up by keys that lie anywhere.
+            Db::Sqlite(sqlite) => {
+                let mut transaction = sqlite.readers.begin().await?;
+                // Runs and artifacts are looked up by random keys, which need a large page cache.
                 sqlx::query("PRAGMA cache_size = -65536").execute(&mut *transaction).await?;
                 Snapshot::Sqlite(transaction)
             }
@@ -162,30 +162,30 @@ impl Store {
 }
 
 impl AuditReader {
-    /// How many events the database says there are.
+    /// The size of the ledger according to `ledger_tree`.
     pub async fn tree_size(&mut self) -> Result<i64, StoreError> {
         const SQL: &str = "SELECT size FROM ledger_tree WHERE id = 1";
         let size: Option<i64> = ask!(self, c => sqlx::query_scalar(SQL).fetch_optional(c).await)?;
         Ok(size.unwrap_or(-1))
     }
 
-    /// Events from a position on, in the order of positions.
+    /// Events from a position on, ordered by position.
     pub async fn events(&mut self, from: u64, limit: i64) -> Result<Vec<EventRow>, StoreError> {
         const SQL: &str =
             "SELECT position, chain, sequence, event_id, org_id, action_type, outcome, run_id, case_id,
-            loose, record, prev_hash, hash, created_at FROM ledger_events
+            unattached, record, prev_hash, hash, created_at FROM ledger_events
             WHERE position >= $1 ORDER BY position LIMIT $2";
         let from = i64::try_from(from).unwrap_or(i64::MAX);
         Ok(ask!(self, c => sqlx::query_as(SQL).bind(from).bind(limit).fetch_all(c).await)?)
     }
 
-    /// The runs that the events of these positions belong to.
+    /// The runs of the events at these positions.
     pub async fn runs_of_events(&mut self, from: u64, to: u64) -> Result<Vec<RunRow>, StoreError> {
         const SQL: &str = concat!(
             "SELECT ",
             run_columns!(),
             ", begun_position, ended_position FROM (SELECT DISTINCT org_id AS of_org, run_id AS of_run
-                FROM ledger_events WHERE position BETWEEN $1 AND $2 AND NOT loose) e
+                FROM ledger_events WHERE position BETWEEN $1 AND $2 AND NOT unattached) e
             CROSS JOIN runs WHERE org_id = of_org AND run_id = of_run"
         );
         let number = |number| i64::try_from(number).unwrap_or(i64::MAX);
@@ -193,29 +193,29 @@ impl AuditReader {
         Ok(ask!(self, c => sqlx::query_as(SQL).bind(from).bind(to).fetch_all(c).await)?)
     }
 
-    /// How many runs there are. Only their key is read for it.
+    /// The number of runs. Reads only an index.
     pub async fn count_runs(&mut self) -> Result<u64, StoreError> {
         let runs: i64 = ask!(self, c => sqlx::query_scalar("SELECT count(*) FROM runs").fetch_one(c).await)?;
         Ok(whole(runs)?)
     }
 
-    /// A run whose events are not where it says.
+    /// A run whose events are not at the positions that it references.
     pub async fn unrecorded_run(&mut self) -> Result<Option<RunRow>, StoreError> {
         const SQL: &str = concat!(
             "SELECT ",
             run_columns!(),
             ", begun_position, ended_position FROM runs r
             WHERE NOT EXISTS (SELECT 1 FROM ledger_events e WHERE e.position = r.begun_position
-                AND e.org_id = r.org_id AND e.run_id = r.run_id AND NOT e.loose)
+                AND e.org_id = r.org_id AND e.run_id = r.run_id AND NOT e.unattached)
             OR (r.ended_position IS NOT NULL AND NOT EXISTS (SELECT 1 FROM ledger_events e
                 WHERE e.position = r.ended_position AND e.org_id = r.org_id AND e.run_id = r.run_id
-                AND NOT e.loose))
+                AND NOT e.unattached))
             ORDER BY r.created_at, r.run_id LIMIT 1"
         );
         Ok(ask!(self, c => sqlx::query_as(SQL).fetch_optional(c).await)?)
     }
 
-    /// The first of these artifacts of an organisation that is not there.
+    /// The first of these artifacts that an organisation does not have.
     pub async fn missing_artifact(&mut self, org: OrgId, ids: &[&str]) -> Result<Option<String>, StoreError> {
         const SQLITE: &str = "SELECT value FROM json_each($2) WHERE NOT EXISTS
             (SELECT 1 FROM artifacts WHERE org_id = $1 AND artifact_id = value) LIMIT 1";
@@ -232,7 +232,7 @@ impl AuditReader {
         }?)
     }
 
-    /// Shows all artifacts, one by one since each may be large, until `check` has seen enough.
+    /// Passes all artifacts to `check`, one at a time because each may be large, until it breaks off.
     pub async fn artifacts(
         &mut self,
         mut check: impl FnMut(&ArtifactRow) -> ControlFlow<()>,

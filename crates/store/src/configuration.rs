@@ -1,4 +1,4 @@
-//! Configurations: what sessions start from. Repositories with their places, commands and a snapshot.
+//! Configurations: repositories with their places, service commands and a snapshot, from which sessions start.
 
 use chrono::{DateTime, Utc};
 use proto::{ConfigurationId, ConfigurationKind, ConfigurationStatus, OrgId, RepoId, UserId};
@@ -11,7 +11,7 @@ use crate::repo::repos;
 use crate::row::{from_row, storable, storable_json, word};
 use crate::{PlacedRepo, Store, StoreError};
 
-/// A configuration that people keep, to be made.
+/// A new configuration that people maintain.
 #[derive(Clone, Debug)]
 pub struct NewConfiguration {
     pub id: ConfigurationId,
@@ -41,11 +41,9 @@ pub struct Configuration {
     pub error: Option<String>,
     pub snapshot_id: Option<String>,
     pub sandbox_provider: String,
-    /// Whose directory it is, of the kind `cli`.
+    /// The user whose directory it is, for the kind `cli`.
     pub user_id: Option<UserId>,
     pub local_path_hash: Option<String>,
-    pub notes: Option<String>,
-    pub routing_description: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
     pub created_by: Option<UserId>,
@@ -53,19 +51,17 @@ pub struct Configuration {
     pub updated_at: DateTime<Utc>,
 }
 
-/// What to change. `None` keeps what is there.
+/// A change of a configuration. `None` keeps a value.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationChange {
     pub name: Option<String>,
-    pub notes: Option<String>,
-    pub routing_description: Option<String>,
     pub status: Option<ConfigurationStatus>,
-    /// Why its snapshot could not be made; every new status clears it.
+    /// Why its snapshot failed. A change of status clears it.
     pub error: Option<String>,
     pub snapshot_id: Option<String>,
     pub service_commands: Option<JsonValue>,
     pub env_files: Option<JsonValue>,
-    /// Replaces all of them.
+    /// Replaces all repositories.
     pub repos: Option<Vec<Placement>>,
     /// Who changes it.
     pub by: Option<String>,
@@ -82,8 +78,6 @@ from_row!(Configuration, row => Configuration {
     sandbox_provider: row.try_get("sandbox_provider")?,
     user_id: row.try_get::<Option<Uuid>, _>("user_id")?.map(Into::into),
     local_path_hash: row.try_get("local_path_hash")?,
-    notes: row.try_get("notes")?,
-    routing_description: row.try_get("routing_description")?,
     service_commands: row.try_get::<Option<Json<JsonValue>>, _>("service_commands")?.map(|json| json.0),
     env_files: row.try_get::<Option<Json<JsonValue>>, _>("env_files")?.map(|json| json.0),
     created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
@@ -91,12 +85,12 @@ from_row!(Configuration, row => Configuration {
     updated_at: row.try_get("updated_at")?,
 });
 
-/// The one SELECT of configurations, with the rest that makes it a query.
+/// The SELECT of configurations, followed by the rest of a query.
 macro_rules! configurations {
     ($rest:literal) => {
         concat!(
             "SELECT c.id, c.org_id, c.name, c.kind, c.status, c.error, c.snapshot_id, c.sandbox_provider, c.user_id,
-            c.local_path_hash, c.notes, c.routing_description, c.service_commands, c.env_files, c.created_by,
+            c.local_path_hash, c.service_commands, c.env_files, c.created_by,
             c.created_at, c.updated_at FROM configurations c ",
             $rest
         )
@@ -108,18 +102,17 @@ pub(crate) const LINK: &str =
     "INSERT INTO configuration_repos (configuration_id, repo_id, org_id, workspace_path)
     VALUES ($1, $2, $3, $4)";
 
-/// What is not named stays; who changed the commands and the files, and when, is noted with them.
-const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), notes = COALESCE($4, notes),
-    routing_description = COALESCE($5, routing_description), status = COALESCE($6, status),
-    error = CASE WHEN $6 IS NULL THEN COALESCE($7, error) ELSE $7 END,
-    snapshot_id = COALESCE($8, snapshot_id),
-    service_commands = COALESCE($9, service_commands),
-    service_commands_updated_at = CASE WHEN $9 IS NULL THEN service_commands_updated_at ELSE $12 END,
-    service_commands_updated_by = CASE WHEN $9 IS NULL THEN service_commands_updated_by ELSE $11 END,
-    env_files = COALESCE($10, env_files),
-    env_files_updated_at = CASE WHEN $10 IS NULL THEN env_files_updated_at ELSE $12 END,
-    env_files_updated_by = CASE WHEN $10 IS NULL THEN env_files_updated_by ELSE $11 END,
-    updated_at = $12 WHERE org_id = $1 AND id = $2";
+/// Fields that the change does not name stay. Who changed commands and files, and when, is stored with them.
+const CHANGE: &str = "UPDATE configurations SET name = COALESCE($3, name), status = COALESCE($4, status),
+    error = CASE WHEN $4 IS NULL THEN COALESCE($5, error) ELSE $5 END,
+    snapshot_id = COALESCE($6, snapshot_id),
+    service_commands = COALESCE($7, service_commands),
+    service_commands_updated_at = CASE WHEN $7 IS NULL THEN service_commands_updated_at ELSE $10 END,
+    service_commands_updated_by = CASE WHEN $7 IS NULL THEN service_commands_updated_by ELSE $9 END,
+    env_files = COALESCE($8, env_files),
+    env_files_updated_at = CASE WHEN $8 IS NULL THEN env_files_updated_at ELSE $10 END,
+    env_files_updated_by = CASE WHEN $8 IS NULL THEN env_files_updated_by ELSE $9 END,
+    updated_at = $10 WHERE org_id = $1 AND id = $2";
 
 impl Store {
     pub async fn create_configuration(&self, new: NewConfiguration) -> Result<(), StoreError> {
@@ -157,7 +150,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// The repositories of a configuration and where they lie.
+    /// The repositories of a configuration, with their places in the workspace.
     pub async fn configuration_repos(
         &self,
         org: OrgId,
@@ -185,8 +178,7 @@ impl Store {
         let (commands, files) = (json(change.service_commands), json(change.env_files));
         administer!(self, tx => {
             let done = sqlx::query(CHANGE)
-                .bind(org).bind(id).bind(change.name.map(storable)).bind(change.notes.map(storable))
-                .bind(change.routing_description.map(storable))
+                .bind(org).bind(id).bind(change.name.map(storable))
                 .bind(change.status.map(ConfigurationStatus::as_str)).bind(change.error.map(storable))
                 .bind(change.snapshot_id).bind(commands).bind(files).bind(change.by).bind(at)
                 .execute(&mut *tx).await?;
@@ -205,18 +197,14 @@ impl Store {
         .map_err(refusal)
     }
 
-    /// Deletes a configuration; its secrets go with it, its sessions and automations stay without one.
+    /// Deletes a configuration with its secrets; its sessions stay without one.
     pub async fn delete_configuration(&self, org: OrgId, id: ConfigurationId) -> Result<(), StoreError> {
         const SESSIONS: &str =
             "UPDATE sessions SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
-        const AUTOMATIONS: &str =
-            "UPDATE automations SET configuration_id = NULL WHERE org_id = $1 AND configuration_id = $2";
         const SQL: &str = "DELETE FROM configurations WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
         administer!(self, tx => {
-            for sql in [SESSIONS, AUTOMATIONS] {
-                sqlx::query(sql).bind(org).bind(id).execute(&mut *tx).await?;
-            }
+            sqlx::query(SESSIONS).bind(org).bind(id).execute(&mut *tx).await?;
             let done = sqlx::query(SQL).bind(org).bind(id).execute(&mut *tx).await?;
             if done.rows_affected() == 0 { Err(StoreError::Missing("this configuration")) } else { Ok(()) }
         })

@@ -1,13 +1,13 @@
-//! One schema text for two databases: PostgreSQL's type words, and what SQLite calls them.
+//! Renders one schema text for both databases: it uses PostgreSQL's type names, which are mapped for SQLite.
 
-/// The two databases we speak to.
+/// The two databases that we support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
     Postgres,
 }
 
-/// How SQLite's strict tables store what PostgreSQL has a type for. This is what sqlx binds for each.
+/// How SQLite's STRICT tables store PostgreSQL's types, as sqlx binds them.
 const SQLITE_TYPES: [(&str, &str); 6] = [
     ("UUID", "BLOB"),
     ("TIMESTAMPTZ", "TEXT"),
@@ -17,7 +17,7 @@ const SQLITE_TYPES: [(&str, &str); 6] = [
     ("BIGINT", "INTEGER"),
 ];
 
-/// Marks the rest of a migration, up to the next mark, as meant for one database only.
+/// Starts a section of a migration that one database alone runs; it ends at the next mark.
 const ONLY: &str = "--- only ";
 
 impl Dialect {
@@ -28,7 +28,7 @@ impl Dialect {
         }
     }
 
-    /// The text of a migration as this database understands it.
+    /// The text of a migration for this database.
     pub(crate) fn render(self, text: &str) -> String {
         let mut meant = true;
         let mut out = String::with_capacity(text.len());
@@ -46,7 +46,7 @@ impl Dialect {
     fn line(self, line: &str) -> String {
         match self {
             Self::Postgres => line.to_owned(),
-            // A table ends with this line and nothing else does; STRICT makes SQLite keep its types.
+            // Only a table ends with this line. STRICT makes SQLite check types.
             Self::Sqlite if line == ");" => ") STRICT;".to_owned(),
             Self::Sqlite => line.split(' ').map(sqlite_word).collect::<Vec<_>>().join(" "),
         }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_mapped_and_foreign_sections_left_out() {
+    fn types_are_mapped_and_sections_of_the_other_database_omitted() {
         let text = "CREATE TABLE a (\n    id UUID PRIMARY KEY,\n    data JSONB,\n    on_uuid TEXT\n);\nALTER TABLE a ADD COLUMN n BIGINT;\n--- only sqlite\nX;\n--- only postgres\nY;\n";
         assert_eq!(
             Dialect::Sqlite.render(text),

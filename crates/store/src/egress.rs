@@ -1,4 +1,4 @@
-//! What sandboxes may reach, by organisation, and what they reached.
+//! Egress: which hosts the sandboxes of an organisation may reach, and which they tried to reach.
 
 use chrono::{DateTime, Utc};
 use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId, UserId};
@@ -10,7 +10,7 @@ use crate::db::{read, write};
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// The rules of one organisation.
+/// The egress rules of one organisation.
 #[derive(Clone, Debug, FromRow)]
 pub struct EgressPolicy {
     #[sqlx(try_from = "Uuid")]
@@ -21,7 +21,7 @@ pub struct EgressPolicy {
     pub deny: Json<Vec<String>>,
 }
 
-/// An attempt to be recorded. Texts are ours, cut and normalised: none is a sandbox's own.
+/// A connection attempt to record. All texts are normalised and truncated; none comes from a sandbox unchanged.
 #[derive(Clone, Debug)]
 pub struct NewEgressRecord {
     pub id: Uuid,
@@ -40,7 +40,7 @@ pub struct NewEgressRecord {
     pub duration_ms: i64,
 }
 
-/// An attempt as it was recorded.
+/// A recorded attempt.
 #[derive(Clone, Debug, FromRow)]
 pub struct EgressRecord {
     pub session_id: Option<Uuid>,
@@ -59,7 +59,7 @@ pub struct EgressRecord {
 }
 
 impl Store {
-    /// The rules of an organisation; one without rules of its own may reach all public hosts.
+    /// The rules of an organisation. Without rules its sandboxes may reach all public hosts.
     pub async fn egress_policy(&self, org: OrgId) -> Result<EgressPolicy, StoreError> {
         const SQL: &str = "SELECT org_id, mode, allow, deny FROM egress_policies WHERE org_id = $1";
         let id = org.uuid();
@@ -73,7 +73,7 @@ impl Store {
         }))
     }
 
-    /// Rules that were written at or after a moment.
+    /// Rules that changed at or after a time.
     pub async fn egress_policies_since(&self, since: DateTime<Utc>) -> Result<Vec<EgressPolicy>, StoreError> {
         const SQL: &str = "SELECT org_id, mode, allow, deny FROM egress_policies WHERE updated_at >= $1";
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(since).fetch_all(pool).await)?)
@@ -99,7 +99,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("these rules", "this organisation"))
     }
 
-    /// Records attempts, all in one transaction. Those that are recorded already stay as they are, so this may be tried again.
+    /// Records attempts in one transaction. It can be retried: attempts that are recorded already stay as they are.
     pub async fn add_egress_records(&self, records: Vec<NewEgressRecord>) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO egress_records (id, org_id, session_id, sandbox_id, kind, host, port,
             address, outcome, reason, bytes_up, bytes_down, started_at, duration_ms)
@@ -117,11 +117,11 @@ impl Store {
         })
     }
 
-    /// Forgets attempts that were recorded before a moment, at most so many at once; how many those were.
+    /// Deletes up to `limit` attempts that were recorded before a time; returns how many.
     pub async fn forget_egress_records(&self, before: DateTime<Utc>, most: u32) -> Result<u64, StoreError> {
         const SQL: &str = "DELETE FROM egress_records WHERE id IN
             (SELECT id FROM egress_records WHERE id < $1 ORDER BY id LIMIT $2)";
-        // Ids begin with the time (`clock::Rng::uuid`), so the oldest are found without an index of their own.
+        // Ids start with the time (`clock::Rng::uuid`), so the primary key finds the oldest.
         let millis = u64::try_from(before.timestamp_millis()).unwrap_or_default();
         let first_kept = uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid();
         write!(self, Process, tx => {
@@ -130,7 +130,7 @@ impl Store {
         })
     }
 
-    /// Attempts of an organisation, of one session if it is named, newest first.
+    /// Attempts of an organisation, or of one of its sessions, newest first.
     pub async fn egress_records(
         &self,
         org: OrgId,

@@ -1,56 +1,67 @@
-//! What can go wrong with the database, in the words a caller can act on.
+//! Errors of the store, in terms that a caller can act on.
 
-/// An error of the store. The text is for logs and operators; it holds no values of rows.
+/// An error of the store. Its text is for logs and operators, and contains no values of rows.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A row with this name is there already.
+    /// A row with this name exists already.
     #[error("{0} is taken")]
     Taken(&'static str),
-    /// What was named does not exist (or belongs to somebody else, which is the same to the caller).
+    /// The named row does not exist, or belongs to another organisation: callers must not be able to tell.
     #[error("{0} does not exist")]
     Missing(&'static str),
     /// A rule of the data forbids it.
     #[error("{0}")]
     Refused(&'static str),
-    /// The writer lost its session to another one, or the session is gone: nothing was changed.
+    /// The session has another owner now, or does not exist any more. Nothing was changed.
     #[error("another instance owns this session now")]
     Fenced,
-    /// The organisation has as many live sessions as it may.
-    #[error("this organisation may have {limit} live sessions and has them: end one, or raise its limit")]
+    /// The organisation has reached its limit of live sessions.
+    #[error("this organisation has reached its limit of {limit} live sessions: end one, or raise the limit")]
     SessionLimit { limit: i64 },
     /// The database cannot be opened or reached.
     #[error("cannot open the database {target}: {reason}. {remedy}")]
     Unreachable { target: String, reason: String, remedy: &'static str },
-    /// The database was written by a younger program.
+    /// Another gateway holds the instance lock.
+    #[error(
+        "another gateway serves the database {target}: stop it, or name another database in DATABASE_URL"
+    )]
+    Served { target: String },
+    /// A newer program has migrated the database.
     #[error(
         "the database has schema version {found}, this program knows up to {known}: \
          start the newer program that wrote it, or restore a backup made before the upgrade"
     )]
     NewerSchema { found: i64, known: i64 },
-    /// There is nothing to open, and whoever asked does not want it made.
+    /// The database has a schema from before the first release.
+    #[error(
+        "the database has schema version {found}, from before the first release, and this program cannot read it: \
+         move the data dir away, or name an empty database in DATABASE_URL, and start again"
+    )]
+    UnsupportedSchema { found: i64 },
+    /// The database does not exist, and the caller does not want it created.
     #[error("there is no database at {target} yet: run `proliferate up` once, or `proliferate db migrate`")]
     Absent { target: String },
-    /// The database was written by an older program, and whoever asked does not want it changed.
+    /// The database has an older schema, and the caller does not want it migrated.
     #[error(
         "the database has schema version {found}, this program needs {known}: run `proliferate db migrate`"
     )]
     OlderSchema { found: i64, known: i64 },
-    /// A migration that ran is not the one in this program.
+    /// A migration in the database differs from the one in this program.
     #[error(
-        "migration {version} of the database is not the one in this program: it was built from another source"
+        "migration {version} of the database differs from the one in this program, which was built from another source"
     )]
     ForeignSchema { version: i64 },
-    /// Nothing can be written until there is space again. Reading works.
-    #[error("the disk that the database is on is full: free some space; nothing new is kept until then")]
+    /// The disk is full. Reads still work.
+    #[error("the disk of the database is full: free some space; nothing can be written until then")]
     DiskFull,
-    /// The database failed while it was in use.
+    /// A query failed.
     #[error("the database failed: {0}")]
     Failed(#[source] sqlx::Error),
-    /// The group commit that carried this write failed, so nothing of it was kept.
-    #[error("the write was not kept: {0}")]
+    /// The transaction of this write failed, so nothing was written.
+    #[error("the write was not committed: {0}")]
     NotCommitted(String),
-    /// The end of the ledger is not where its chain heads say: somebody changed it, and nothing may be added to it.
-    #[error("the ledger was changed and takes no more events: {0}. Run `proliferate audit verify`")]
+    /// The last events do not match the chain heads: somebody tampered with the ledger, and nothing may be appended.
+    #[error("the ledger was tampered with and accepts no more events: {0}. Run `proliferate audit verify`")]
     LedgerChanged(String),
     /// A file operation of backup or restore failed.
     #[error("{what}: {source}")]
@@ -58,8 +69,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the database cannot be reached or did not keep a write, so that trying again later helps. All else
-    /// that it says no to is a fault of ours.
+    /// Whether the database cannot be reached or a commit failed, so that a later retry may succeed. Any other error is a bug
+    /// of ours.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NotCommitted(_) | Self::DiskFull => true,
@@ -68,13 +79,13 @@ impl StoreError {
         }
     }
 
-    /// Whether a row that was read is not of the form that we write.
+    /// Whether a row has unexpected types or values.
     pub fn is_damaged(&self) -> bool {
         matches!(self, Self::Failed(sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. }))
     }
 
-    /// The same error, but a violated unique constraint means that `what` is taken and a violated foreign key
-    /// that `parent` does not exist.
+    /// Translates violated constraints: a unique one means that `what` is taken, a foreign key that `parent` does not
+    /// exist.
     pub(crate) fn on_constraint(self, what: &'static str, parent: &'static str) -> Self {
         match &self {
             Self::Failed(sqlx::Error::Database(e)) if e.is_unique_violation() => Self::Taken(what),
@@ -84,12 +95,12 @@ impl StoreError {
     }
 }
 
-/// Whether the way to the database is gone, or the database at its end.
+/// Whether the connection broke or the server is unavailable.
 pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
     use sqlx::Error::{Database, Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
     match error {
         Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed => true,
-        // A PostgreSQL that is stopping or full tells it as an error of its own.
+        // A PostgreSQL that is stopping or has no free connection reports an ordinary error.
         Database(error) => error.code().is_some_and(|code| {
             code.len() == 5 && ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
         }),
@@ -97,7 +108,7 @@ pub(crate) fn is_unavailable(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether the database has no space left: SQLite's own number for it, or PostgreSQL's.
+/// Whether the disk is full, by the error codes of SQLite and PostgreSQL.
 pub(crate) fn is_disk_full(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else { return false };
     error.code().is_some_and(|code| code == "13" || code == "53100")

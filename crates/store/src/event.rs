@@ -1,15 +1,16 @@
-//! The log of a session: what clients were sent, in order, written before it is sent.
+//! The event log of a session: frames for clients, in order, stored before they are sent.
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use proto::SessionId;
 use rusqlite::ToSql;
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::appender::Appender;
 use crate::db::{Db, read, write};
 use crate::owner::fenced;
-use crate::writer::Writer;
+use crate::sqlite::event_appender::EventAppender;
+use crate::sqlite::inline_reader::time_text;
+use crate::sqlite::writer::Writer;
 use crate::{Durability, Owner, Store, StoreError};
 
 /// Consecutive frames of a session.
@@ -21,7 +22,7 @@ pub struct EventBatch {
     pub frames: String,
 }
 
-/// What must hold of the session for a batch to be kept: it is ours, the numbers are reserved, and none was used before.
+/// The condition for appending a batch: we own the session, the numbers are reserved, and none was used before.
 macro_rules! fence {
     () => {
         " FROM sessions
@@ -40,13 +41,13 @@ macro_rules! insert {
     };
 }
 
-/// A row of values that has no organisation where the fence does not hold, and so is none. As a query like the other one
-/// it would first be written to a table of its own, since it reads the table that it writes.
+/// If the fence does not hold, the organisation is NULL and the row is ignored. An INSERT … SELECT, as on PostgreSQL, would
+/// make SQLite copy the row to a temporary table first, because it reads the table that it writes.
 const SQLITE: &str =
     insert!("INSERT OR IGNORE", concat!("VALUES ($1, $3, $4, (SELECT org_id", fence!(), "), $2, $5, $6)"));
 
-/// One round trip instead of four: the statement is the whole transaction and itself says that it need not wait for the
-/// disk. The lock keeps a new owner waiting that would else not see this batch.
+/// One round trip instead of four: the statement is the whole transaction, and turns `synchronous_commit` off by itself.
+/// The row lock makes a new owner wait, which would otherwise not see this batch.
 const POSTGRES: &str = insert!(
     "INSERT",
     concat!(
@@ -56,11 +57,11 @@ const POSTGRES: &str = insert!(
     )
 );
 
-/// The same inside a transaction that holds more and waits for the disk.
+/// The same inside a larger transaction, which waits for the disk.
 pub(crate) const WITHIN: &str =
     insert!("INSERT", concat!("SELECT id, $3, $4, org_id, owner_epoch, $5, $6", fence!()));
 
-/// A batch that is appended together with the messages that it finishes.
+/// A batch that is appended in the transaction that saves the messages it completes.
 #[derive(Clone, Debug)]
 pub struct NewBatch {
     pub first_seq: i64,
@@ -70,7 +71,7 @@ pub struct NewBatch {
     pub at: DateTime<Utc>,
 }
 
-/// Appends a batch in the transaction at hand; the surrounding block returns why it cannot.
+/// Appends a batch in the current transaction, or returns an error from the surrounding block.
 macro_rules! append {
     ($connection:expr, $owner:expr, $batch:expr) => {{
         let ((session, epoch), batch) = ($owner.key(), $batch);
@@ -93,7 +94,7 @@ pub(crate) use append;
 
 pub(crate) const NOT_RESERVED: &str = "these numbers are not reserved, or were used before";
 
-/// What a batch is beside its frames.
+/// A batch without its frames.
 struct Batch {
     session: Uuid,
     epoch: i64,
@@ -103,10 +104,9 @@ struct Batch {
 }
 
 impl Batch {
-    /// Appends without leaving this thread, if that is possible now.
-    fn append_here(&self, appender: &Appender, frames: &str) -> Option<u64> {
-        // As sqlx writes times.
-        let at = self.at.to_rfc3339_opts(SecondsFormat::AutoSi, false);
+    /// Appends on this thread, if that is possible now.
+    fn append_inline(&self, appender: &EventAppender, frames: &str) -> Option<u64> {
+        let at = time_text(self.at);
         let session = self.session.as_bytes().as_slice();
         let parameters: [(&str, &dyn ToSql); 6] = [
             ("$1", &session),
@@ -139,7 +139,7 @@ impl Batch {
 const PAGE: i64 = 32;
 
 impl Store {
-    /// Appends one batch. It survives a crash of this program; a power cut may take the last ones.
+    /// Appends one batch. It survives a crash of this program; a power cut may lose the last batches.
     pub async fn append_events(
         &self,
         owner: &Owner,
@@ -149,13 +149,13 @@ impl Store {
         at: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let (session, epoch) = owner.key();
-        let kept = match &self.db {
-            Db::Sqlite { writer, appender, .. } => {
+        let appended = match &self.db {
+            Db::Sqlite(sqlite) => {
                 let batch = Batch { session, epoch, first_seq, last_seq, at };
-                match batch.append_here(appender, frames) {
-                    Some(kept) => kept,
-                    // Boxed as all that is rare, since every live session holds room for what is not.
-                    None => Box::pin(batch.append_by(writer, frames.to_owned())).await?,
+                match batch.append_inline(&sqlite.appender, frames) {
+                    Some(appended) => appended,
+                    // Boxed because it is rare: every live session would reserve memory for this future.
+                    None => Box::pin(batch.append_by(&sqlite.writer, frames.to_owned())).await?,
                 }
             }
             Db::Postgres(postgres) => {
@@ -166,10 +166,10 @@ impl Store {
                     .bind(last_seq)
                     .bind(frames)
                     .bind(at);
-                Box::pin(postgres.in_time(append.execute(&postgres.pool))).await?.rows_affected()
+                Box::pin(postgres.with_timeout(append.execute(&postgres.pool))).await?.rows_affected()
             }
         };
-        if kept == 1 { Ok(()) } else { Err(Box::pin(self.why_not_appended(owner)).await) }
+        if appended == 1 { Ok(()) } else { Err(Box::pin(self.why_not_appended(owner)).await) }
     }
 
     async fn why_not_appended(&self, owner: &Owner) -> StoreError {
@@ -184,9 +184,9 @@ impl Store {
         }
     }
 
-    /// Batches with numbers after `seq`, oldest first, until they hold `max_bytes` together; at least one if there is
-    /// any. The first may begin at or before `seq`. Where a batch does not begin right after the one before it, the
-    /// log was pruned or numbers were left out: that is a gap.
+    /// Batches with numbers after `seq`, oldest first, up to `max_bytes` in total but at least one if there is any. The first may
+    /// begin at or before `seq`. A batch that does not follow the one before it means a gap: the log was pruned, or numbers were
+    /// skipped.
     pub async fn events_after(
         &self,
         session: SessionId,
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Whether the log has every number after `seq` up to its end, and there is one.
+    /// Whether the log is not empty after `seq` and has every number from there to its end.
     pub async fn is_logged_after(&self, session: SessionId, seq: i64) -> Result<bool, StoreError> {
         const SQL: &str =
             "SELECT min(first_seq), max(last_seq), CAST(sum(last_seq - first_seq + 1) AS BIGINT)
@@ -229,8 +229,8 @@ impl Store {
         Ok(first <= seq.saturating_add(1) && last - first + 1 == numbers)
     }
 
-    /// Forgets batches whose numbers are all `up_to` or lower and whose effects the transcript has: no more, so that
-    /// nothing is lost and the head stays known.
+    /// Deletes batches up to the number `up_to` whose effects are in the transcript. Later batches stay, so that nothing is lost
+    /// and the head stays known.
     pub async fn prune_events(&self, owner: &Owner, up_to: i64) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM events WHERE session_id = $1 AND last_seq <= $2
             AND last_seq <= (SELECT transcript_seq FROM sessions WHERE id = $1)";
@@ -242,7 +242,7 @@ impl Store {
         })
     }
 
-    /// The highest number of a session that is known to have been used; `None` when there is no such session.
+    /// The highest known number of a session; `None` if the session does not exist.
     pub async fn head(&self, session: SessionId) -> Result<Option<i64>, StoreError> {
         const SQL: &str = "SELECT transcript_seq,
             COALESCE((SELECT max(last_seq) FROM events WHERE session_id = $1), 0) FROM sessions WHERE id = $1";

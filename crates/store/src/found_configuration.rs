@@ -1,4 +1,4 @@
-//! Configurations that the gateway finds or makes: one of the organisation's repositories, one of a user's directory.
+//! Configurations that the gateway finds or creates: for the organisation's repositories, and for a user's directory.
 
 use std::collections::BTreeSet;
 
@@ -11,49 +11,49 @@ use crate::gate::administer;
 use crate::member::HOLD_ORG;
 use crate::{Configuration, Store, StoreError};
 
-/// A managed configuration that is wanted.
+/// The managed configuration to find or create.
 #[derive(Clone, Debug)]
 pub struct WantedManaged {
     pub org_id: OrgId,
-    /// Exactly these repositories; none named means any configuration will do, and a new one gets all of them.
+    /// Exactly these repositories. If empty, any configuration matches, and a new one gets all repositories.
     pub repo_ids: Option<Vec<RepoId>>,
-    /// The id of one that must be made.
+    /// The id of a new configuration.
     pub id: ConfigurationId,
     pub sandbox_provider: String,
     pub created_by: Option<UserId>,
     pub at: DateTime<Utc>,
 }
 
-/// The configuration of a user's directory that is wanted.
+/// The configuration of a user's directory to find or create.
 #[derive(Clone, Debug)]
 pub struct WantedCli {
     pub org_id: OrgId,
     pub user_id: UserId,
     pub local_path_hash: String,
-    /// What people call the directory.
+    /// The directory's name, for people.
     pub display_name: Option<String>,
-    /// The ids of a configuration and its repository that must be made.
+    /// The ids of a new configuration and its repository.
     pub id: ConfigurationId,
     pub repo_id: RepoId,
     pub sandbox_provider: String,
     pub at: DateTime<Utc>,
 }
 
-/// The one that was wanted.
+/// The configuration that was found or created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundConfiguration {
     pub configuration: Configuration,
     pub is_new: bool,
 }
 
-/// What a directory is called that nobody named.
+/// The name of an unnamed directory.
 const LOCAL: &str = "Local Directory";
 const ONE: &str = configurations!("WHERE c.org_id = $1 AND c.id = $2");
 
-/// What the gateway can clone.
+/// Repositories that the gateway can clone.
 const REPOS: &str = "SELECT id, name FROM repos WHERE org_id = $1 AND source <> 'local'
     ORDER BY created_at, id";
-/// What managed configurations there are; one that has a snapshot starts faster.
+/// The managed configurations, those with a snapshot first because they start faster.
 const LINKS: &str = "SELECT c.id, cr.repo_id FROM configurations c
     JOIN configuration_repos cr ON cr.configuration_id = c.id
     WHERE c.org_id = $1 AND c.kind = 'managed'
@@ -63,7 +63,7 @@ const MAKE_MANAGED: &str =
     created_at, updated_at) VALUES ($1, $2, 'Managed Configuration', 'managed', 'building', $3, $4, $5, $5)";
 
 impl Store {
-    /// Finds or makes a managed configuration. Of many that ask at once, one makes it.
+    /// Finds or creates a managed configuration. Of several concurrent callers, one creates it.
     /// `None`: the organisation has no repositories at all.
     pub async fn find_or_create_managed(
         &self,
@@ -72,7 +72,7 @@ impl Store {
         let org = wanted.org_id.uuid();
         let named = wanted.repo_ids.filter(|ids| !ids.is_empty());
         administer!(self, tx => {
-            // Nothing in the tables makes a set of repositories unique, so one asks at a time.
+            // No constraint makes a set of repositories unique, so callers take turns.
             sqlx::query(HOLD_ORG).bind(org).execute(&mut *tx).await?;
             let all: Vec<(Uuid, String)> = sqlx::query_as(REPOS).bind(org).fetch_all(&mut *tx).await?;
             if all.is_empty() {
@@ -99,7 +99,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this configuration", "this organisation or user"))
     }
 
-    /// Finds or makes the configuration of a user's directory. Of many that ask at once, one makes it.
+    /// Finds or creates the configuration of a user's directory. Of several concurrent callers, one creates it.
     pub async fn find_or_create_cli(&self, wanted: WantedCli) -> Result<FoundConfiguration, StoreError> {
         const MAKE: &str =
             "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, user_id,
@@ -107,8 +107,8 @@ impl Store {
             VALUES ($1, $2, $3, 'cli', 'pending', $4, $5, $6, $5, $7, $7)
             ON CONFLICT (org_id, user_id, local_path_hash) DO NOTHING";
         const REPO: &str =
-            "INSERT INTO repos (id, org_id, name, source, local_path_hash, default_branch, is_private,
-            added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', true, $5, $6)";
+            "INSERT INTO repos (id, org_id, name, source, local_path_hash, default_branch, branch_given,
+            is_private, added_by, created_at) VALUES ($1, $2, $3, 'local', $4, 'main', false, true, $5, $6)";
         const FIND: &str =
             configurations!("WHERE c.org_id = $1 AND c.user_id = $2 AND c.local_path_hash = $3");
         administer!(self, tx => {
@@ -134,7 +134,7 @@ impl Store {
     }
 }
 
-/// The wanted ones of all repositories. One that is not among them does not exist here.
+/// Selects the wanted repositories. One of another organisation does not exist here.
 fn chosen(all: Vec<(Uuid, String)>, wanted: Option<&[RepoId]>) -> Result<Vec<(Uuid, String)>, StoreError> {
     let Some(wanted) = wanted else { return Ok(all) };
     let wanted: BTreeSet<Uuid> = wanted.iter().map(|id| id.uuid()).collect();
@@ -142,7 +142,7 @@ fn chosen(all: Vec<(Uuid, String)>, wanted: Option<&[RepoId]>) -> Result<Vec<(Uu
     if chosen.len() == wanted.len() { Ok(chosen) } else { Err(StoreError::Missing("this repository")) }
 }
 
-/// The first configuration that holds exactly these repositories, or any at all.
+/// The first configuration with exactly these repositories, or the first of all.
 fn fitting(links: &[(Uuid, Uuid)], exactly: Option<&[(Uuid, String)]>) -> Option<Uuid> {
     let Some(exactly) = exactly else { return links.first().map(|(configuration, _)| *configuration) };
     let wanted: BTreeSet<Uuid> = exactly.iter().map(|(repo, _)| *repo).collect();
@@ -171,7 +171,7 @@ fn workspace_paths<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Vec<Str
         .collect()
 }
 
-/// The last word of a repository's name, as a directory that stays inside the workspace.
+/// The last part of a repository's name, made safe as a directory inside the workspace.
 fn short_name(name: &str) -> String {
     let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_repository_gets_a_directory_of_its_own_inside_the_workspace() {
+    fn every_repository_gets_its_own_directory_in_the_workspace() {
         let paths = |names: &[&str]| workspace_paths(names.iter().copied());
         assert_eq!(paths(&["acme/app"]), ["."]);
         let many = ["acme/app", "other/app", "x/app-2", "../..", "a/.git", "a b", "", "c/"];

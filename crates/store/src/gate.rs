@@ -1,16 +1,13 @@
-//! The one way to write runs and the ledger: whatever waits goes into one transaction, as rows and not as calls.
+//! Writes runs and the ledger: a group commit that turns all queued writes into the rows of one transaction.
 //!
-//! A ledger has one end, so its writers stand in line on any database. Here the line is a queue: a call costs a
-//! share of a commit. What belongs together (a claim and the event that allows it, an outcome and the event that
-//! tells it, an effect on our own rows) is one [`GateWrite`], and is kept whole or not at all.
+//! A ledger has one end, so its writers queue up on any database; with a group commit they share the cost of one. What belongs
+//! together (a claim and the event that allows it, an outcome and its event, an effect on our own rows) is one [`GateWrite`],
+//! which is committed completely or not at all.
 
-mod disk;
-mod kept;
-mod plan;
-mod postgres;
+pub(crate) mod plan;
+pub(crate) mod recent_artifacts;
 mod record;
-mod rows;
-mod sqlite;
+pub(crate) mod rows;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -22,46 +19,49 @@ use proto::{ConfigurationId, OrgId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use self::disk::Refused;
 pub(crate) use self::record::{Changed, LedgerConnection, administer, change};
 use crate::postgres::Postgres;
 use crate::row::JsonText;
 use crate::row_hash::add_run_hash;
-use crate::writer::Turn;
-use crate::{Ended, NewArtifact, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError};
+use crate::sqlite::wal_sync::SyncFailure;
+use crate::sqlite::writer::WriteLock;
+use crate::{
+    Ended, NewArtifact, NewRun, OrgActionMode, OverrideGrant, Run, SafetyLock, Store, StoreError, postgres,
+    sqlite,
+};
 
-/// More than this waits at its sender.
+/// Callers wait when more writes than this are queued.
 const QUEUE: usize = 1024;
-/// More than this goes into the next transaction, so that the first one is not kept waiting.
+/// The most writes of one transaction, so that the first caller does not wait too long.
 const BATCH: usize = 128;
 
-/// What is written together.
+/// Changes that are committed together.
 #[derive(Clone, Debug)]
 pub struct GateWrite {
     pub change: Change,
     /// Happens only if the change is made.
     pub effect: Option<Effect>,
-    /// Kept only if the change is made. One that is there already stays as it is.
+    /// Stored only if the change is made. An existing artifact stays as it is.
     pub artifacts: Vec<NewArtifact>,
     /// Appended only if the change is made.
     pub events: Vec<NewEvent>,
 }
 
 impl GateWrite {
-    /// A change and what is told of it.
+    /// A change and its events.
     pub fn new(change: Change, events: Vec<NewEvent>) -> Self {
         Self { change, effect: None, artifacts: Vec::new(), events }
     }
 }
 
-/// An event and the chain it goes to: an organisation's, or the system's.
+/// An event, for the chain of an organisation or of the system.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
     pub org: Option<OrgId>,
     pub event: Event,
 }
 
-/// What a tool does to rows of ours. It happens together with its claim and its outcome.
+/// A change that a tool makes to our own rows, in the transaction of its claim and outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     SaveServiceCommands {
@@ -73,20 +73,20 @@ pub enum Effect {
     },
 }
 
-/// What happens to runs and to what governs them.
+/// A change to runs, or to what governs them.
 #[derive(Clone, Debug)]
 pub enum Change {
     Nothing,
-    /// Makes a run: the claim of a call.
+    /// Creates a run: the claim of a call.
     Begin(Box<NewRun>),
-    /// Ends a run that is under way, by the instance that executes it if it is a call.
+    /// Ends a run in flight. A call is ended by the instance that executes it.
     End {
         org: OrgId,
         run_id: String,
         instance: Option<String>,
         ended: Box<Ended>,
     },
-    /// Makes another instance the one that executes a call.
+    /// Makes another instance execute a call.
     Take {
         org: OrgId,
         run_id: String,
@@ -103,34 +103,35 @@ pub enum Change {
     },
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Debug)]
 pub enum Written {
     Done,
-    /// There is such a run already; nothing was written.
+    /// The run exists already; nothing was written.
     Known(Box<Run>),
-    /// The parent is not under way; nothing was written.
+    /// The parent is not in flight; nothing was written.
     ParentInactive,
-    /// What the effect is for does not exist; nothing was written.
+    /// The row that the effect changes does not exist; nothing was written.
     Gone,
-    /// The run is not under way, or another instance executes it; nothing was written.
+    /// The run is not in flight, or another instance executes it; nothing was written.
     NotYours,
 }
 
-/// A write, and who waits for it.
-struct Job {
-    /// Whoever asks keeps it too, and longer: what is made on one thread and freed on another costs both.
-    ready: Arc<Ready>,
-    done: Waiting,
+/// A queued write.
+pub(crate) struct Job {
+    /// The caller keeps a reference for longer than the writer does: memory that one thread allocates and another frees slows
+    /// both down.
+    pub(crate) prepared: Arc<PreparedWrite>,
+    pub(crate) reply: ReplySender,
 }
 
-/// A write whose events are records already: that is the work of whoever asks, and not of the line.
-struct Ready {
-    write: GateWrite,
-    records: Vec<(Chain, String)>,
+/// A write whose events are serialized already. The caller does that, so that the writer does not have to.
+pub(crate) struct PreparedWrite {
+    pub(crate) write: GateWrite,
+    pub(crate) records: Vec<(Chain, String)>,
 }
 
-impl Ready {
+impl PreparedWrite {
     fn new(mut write: GateWrite) -> Result<Self, StoreError> {
         add_run_hash(&write.change, &mut write.events);
         let records = write.events.iter().map(NewEvent::to_record).collect::<Result<_, _>>()?;
@@ -138,69 +139,70 @@ impl Ready {
     }
 }
 
-type Waiting = oneshot::Sender<Result<Written, StoreError>>;
+pub(crate) type ReplySender = oneshot::Sender<Result<Written, StoreError>>;
 
-enum Asked {
+pub(crate) enum Request {
     Write(Job),
     Close(oneshot::Sender<()>),
 }
 
-/// The line in front of a database. It ends when it is closed or the last handle is gone.
+/// The queue in front of the gate's writer, which ends when the queue is closed or the last handle is dropped.
 #[derive(Clone)]
-pub(crate) struct Line {
-    queue: mpsc::Sender<Asked>,
-    pub(crate) refused: Refused,
+pub(crate) struct WriteQueue {
+    queue: mpsc::Sender<Request>,
+    /// Never set on PostgreSQL.
+    pub(crate) sync_failure: SyncFailure,
 }
 
-impl Line {
-    /// Starts the line in front of a file, whose other writer takes turns with it.
-    pub(crate) fn sqlite(file: &Path, turn: Turn) -> Self {
-        let (line, queue) = mpsc::channel(QUEUE);
-        let (file, refused) = (file.to_owned(), Refused::default());
-        let line = Self { queue: line, refused: refused.clone() };
+impl WriteQueue {
+    /// Starts the writer of a file, which takes turns with the general writer by the lock.
+    pub(crate) fn sqlite(file: &Path, lock: WriteLock) -> Self {
+        let (sender, queue) = mpsc::channel(QUEUE);
+        let (file, failure) = (file.to_owned(), SyncFailure::default());
+        let this = Self { queue: sender, sync_failure: failure.clone() };
         std::thread::spawn(move || {
-            sqlite::work(&file, &turn, &refused, Inbox { queue, closers: Vec::new() });
+            sqlite::gate_writer::work(&file, &lock, &failure, Inbox { queue, closers: Vec::new() });
         });
-        line
+        this
     }
 
-    /// Starts the line in front of a server.
+    /// Starts the writer of a PostgreSQL database.
     pub(crate) fn postgres(server: Postgres) -> Self {
-        let (line, queue) = mpsc::channel(QUEUE);
-        tokio::spawn(postgres::work(server, Inbox { queue, closers: Vec::new() }));
-        Self { queue: line, refused: Refused::default() }
+        let (sender, queue) = mpsc::channel(QUEUE);
+        tokio::spawn(postgres::gate_writer::work(server, Inbox { queue, closers: Vec::new() }));
+        Self { queue: sender, sync_failure: SyncFailure::default() }
     }
 
-    /// Takes no more writes, does those that wait, and returns when the line has ended.
+    /// Accepts no more writes, runs those that are queued, and returns when the writer has ended.
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        // Either may fail only because the line has ended already, and then there is nothing to wait for.
-        if self.queue.send(Asked::Close(done)).await.is_ok() {
+        // Both fail only if the writer has already ended.
+        if self.queue.send(Request::Close(done)).await.is_ok() {
             let _ = closed.await;
         }
     }
 }
 
-/// What the line is asked. Whoever closes it is told when this is dropped, which is the last thing that it does.
-struct Inbox {
-    queue: mpsc::Receiver<Asked>,
+/// The writer's side of the queue. The writer drops it last, which completes every `close`.
+pub(crate) struct Inbox {
+    pub(crate) queue: mpsc::Receiver<Request>,
     closers: Vec<oneshot::Sender<()>>,
 }
 
 impl Inbox {
-    /// Adds whatever else has come by now.
-    fn add_waiting(&mut self, jobs: &mut Vec<Job>) {
+    /// Adds the writes that have been queued meanwhile, up to a full batch.
+    pub(crate) fn fill(&mut self, jobs: &mut Vec<Job>) {
         while jobs.len() < BATCH
-            && let Ok(asked) = self.queue.try_recv()
+            && let Ok(request) = self.queue.try_recv()
         {
-            self.sort(asked, jobs);
+            self.accept(request, jobs);
         }
     }
 
-    fn sort(&mut self, asked: Asked, jobs: &mut Vec<Job>) {
-        match asked {
-            Asked::Write(job) => jobs.push(job),
-            Asked::Close(closer) => {
+    pub(crate) fn accept(&mut self, request: Request, jobs: &mut Vec<Job>) {
+        match request {
+            Request::Write(job) => jobs.push(job),
+            Request::Close(closer) => {
                 self.queue.close();
                 self.closers.push(closer);
             }
@@ -209,28 +211,28 @@ impl Inbox {
 }
 
 impl Store {
-    /// Writes, and returns when it is on disk.
+    /// Writes, and returns when the write is on disk.
     pub async fn gate_write(&self, write: GateWrite) -> Result<Written, StoreError> {
         let stopped = || StoreError::NotCommitted("the gate's writer has stopped".to_owned());
-        let (done, answer) = oneshot::channel();
-        let ready = Arc::new(Ready::new(write)?);
+        let (reply, received) = oneshot::channel();
+        let prepared = Arc::new(PreparedWrite::new(write)?);
         self.gate
             .queue
-            .send(Asked::Write(Job { ready: ready.clone(), done }))
+            .send(Request::Write(Job { prepared: prepared.clone(), reply }))
             .await
             .map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())?
+        received.await.map_err(|_| stopped())?
     }
 }
 
 impl NewEvent {
-    /// The chain that it goes to, and its record.
+    /// The chain of the event, and its record.
     fn to_record(&self) -> Result<(Chain, String), StoreError> {
         let unwritable = |error: serde_json::Error| StoreError::NotCommitted(error.to_string());
         Ok((self.chain()?, serde_json::to_string(&self.event).map_err(unwritable)?))
     }
 
-    /// The same event, whose notes say this too.
+    /// The same event with these details added to its notes.
     pub(crate) fn with_details(&self, details: Option<String>) -> Self {
         let mut new = self.clone();
         if let Some(details) = details {
@@ -248,16 +250,16 @@ impl NewEvent {
 }
 
 impl Effect {
-    /// What it changes.
-    fn key(&self) -> (OrgId, ConfigurationId) {
+    /// The row that it changes.
+    pub(crate) fn key(&self) -> (OrgId, ConfigurationId) {
         let Self::SaveServiceCommands { org, configuration, .. } = self;
         (*org, *configuration)
     }
 }
 
 impl Change {
-    /// The run it changes. Two writes to one run never share a transaction: each must see what the other did.
-    fn run(&self) -> Option<(OrgId, &str)> {
+    /// The run that it changes. Two writes to one run never share a transaction, because each must see what the other did.
+    pub(crate) fn run(&self) -> Option<(OrgId, &str)> {
         match self {
             Self::Begin(run) => Some((run.org_id, &run.run_id)),
             Self::End { org, run_id, .. } | Self::Take { org, run_id, .. } => Some((*org, run_id)),
@@ -267,16 +269,16 @@ impl Change {
         }
     }
 
-    /// The run that the one it makes is below, which must be seen as it is by then.
-    fn parent(&self) -> Option<(OrgId, &str)> {
+    /// The parent of the run that it creates. A write that changes the parent comes first, in its own transaction.
+    pub(crate) fn parent(&self) -> Option<(OrgId, &str)> {
         match self {
             Self::Begin(run) => run.parent_run_id.as_deref().map(|parent| (run.org_id, parent)),
             _ => None,
         }
     }
 
-    /// Whether the run that this makes or ends will say where the event is.
-    pub(crate) fn tells(&self, new: &NewEvent) -> bool {
+    /// Whether the run that this creates or ends references the event by its position.
+    pub(crate) fn references(&self, new: &NewEvent) -> bool {
         let event = (new.org, new.event.run_id.as_ref().map(Text::as_str));
         match self {
             Self::Begin(run) => {
@@ -289,46 +291,40 @@ impl Change {
     }
 }
 
-/// The jobs that can go together, and those that must come after them.
-fn apart(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
+/// Splits jobs into those that can share a transaction and those that must come after them.
+pub(crate) fn split_conflicts(jobs: Vec<Job>) -> (Vec<Job>, Vec<Job>) {
     let mut seen = HashSet::new();
     jobs.into_iter().partition(|job| {
-        let change = &job.ready.write.change;
+        let change = &job.prepared.write.change;
         let parent_changes = change.parent().is_some_and(|(org, run)| seen.contains(&(org, run.to_owned())));
         let alone = change.run().is_none_or(|(org, run)| seen.insert((org, run.to_owned())));
         alone && !parent_changes
     })
 }
 
-/// Tells all what became of their transaction.
-fn answer(waiting: Vec<Waiting>, result: Result<Vec<Written>, StoreError>) {
+/// Replies to all callers of a transaction.
+pub(crate) fn reply(senders: Vec<ReplySender>, result: Result<Vec<Written>, StoreError>) {
     match result {
-        Err(error) if waiting.len() > 1 => {
+        Ok(results) => send(senders.into_iter().zip(results.into_iter().map(Ok))),
+        // Only one caller can get the original error.
+        Err(error) if senders.len() > 1 => {
             let lost = || Err(StoreError::NotCommitted(error.to_string()));
-            tell(waiting.into_iter().map(|done| (done, lost())));
+            send(senders.into_iter().map(|sender| (sender, lost())));
         }
-        result => answer_each(waiting, result),
+        Err(error) => send(senders.into_iter().zip([Err(error)])),
     }
 }
 
-/// Tells each what became of its own write; a failure is told to the one who waits.
-fn answer_each(waiting: impl IntoIterator<Item = Waiting>, result: Result<Vec<Written>, StoreError>) {
-    match result {
-        Ok(results) => tell(waiting.into_iter().zip(results.into_iter().map(Ok))),
-        Err(error) => tell(waiting.into_iter().zip([Err(error)])),
+fn send(replies: impl IntoIterator<Item = (ReplySender, Result<Written, StoreError>)>) {
+    for (sender, result) in replies {
+        // The caller may be gone; the write stands all the same.
+        let _ = sender.send(result);
     }
 }
 
-fn tell(answers: impl IntoIterator<Item = (Waiting, Result<Written, StoreError>)>) {
-    for (done, result) in answers {
-        // Whoever asked may have gone away; what is written stands.
-        let _ = done.send(result);
-    }
-}
-
-/// When an event happened, as the contract writes it.
-pub(crate) fn moment(event: &Event) -> Result<DateTime<Utc>, StoreError> {
+/// The time of an event.
+pub(crate) fn event_time(event: &Event) -> Result<DateTime<Utc>, StoreError> {
     DateTime::parse_from_rfc3339(event.timestamp_utc.as_str())
         .map(|at| at.to_utc())
-        .map_err(|error| StoreError::NotCommitted(format!("an event's time is not one: {error}")))
+        .map_err(|error| StoreError::NotCommitted(format!("the time of an event is invalid: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys: a request that is sent twice happens once, and both get the same answer.
+//! Idempotency keys: a repeated request is executed once, and both get the same response.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::OrgId;
@@ -12,47 +12,47 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug)]
 pub struct KeyedRequest {
     pub org_id: OrgId,
-    /// Who sent it: two callers may use the same key.
+    /// The caller; two callers may use the same key.
     pub caller: String,
-    /// The instance that does it: when that has died, the key is free.
+    /// The instance that executes it. The key is free again once that instance has died.
     pub instance: String,
     /// The method and path, so that one key may be used on two routes.
     pub route: String,
     pub key: String,
-    /// SHA-256 of the body in hex: tells a repetition from another request.
+    /// SHA-256 of the body in hex, which distinguishes a repetition from another request.
     pub fingerprint: String,
 }
 
-/// The right to do what a key stands for. Ends in [`Store::finish_idempotent`] or [`Store::forget_idempotent`].
+/// The right to execute the request of a key. Ends with [`Store::finish_idempotent`] or [`Store::forget_idempotent`].
 #[derive(Clone, Debug)]
 pub struct Reservation {
     request: KeyedRequest,
     since: DateTime<Utc>,
 }
 
-/// What to do about a request.
+/// What to do with a request.
 #[derive(Clone, Debug)]
 pub enum Begin {
-    /// Do it: nobody has.
+    /// Execute it: nobody has.
     Fresh(Reservation),
-    /// Somebody is doing it now.
+    /// It is in flight.
     InFlight,
-    /// It was done; this was the answer.
+    /// It was executed; this was the response.
     Replay { status: u16, body: JsonValue },
     /// The key was used for another request.
     Mismatch,
 }
 
-/// How long an answer is kept.
+/// How long a response is kept.
 const KEPT: TimeDelta = TimeDelta::hours(24);
-/// How long a request may take. Longer than any honest one (a cold boot with its clone is given minutes, not ten), or a
-/// slow request and its repetition would both run; and short enough that a client which outlives a crash of ours still
-/// gets through while it tries.
+/// How long a request may take. Longer than any honest one (a cold boot with its clone takes minutes), or a slow request and
+/// its repetition would both run. Short enough that a client that keeps retrying after a crash of ours still
+/// succeeds.
 const IN_FLIGHT: TimeDelta = TimeDelta::minutes(10);
 
 impl Store {
-    /// Asks whether to do what a key stands for. Of many that ask at once, one is told to. Instances that were not seen since
-    /// `dead_since` have died, and hold no key.
+    /// Reserves a key. Of several concurrent callers, one gets the reservation. Instances that were not seen since
+    /// `dead_since` have died and hold no key.
     pub async fn begin_idempotent(
         &self,
         request: KeyedRequest,
@@ -91,14 +91,14 @@ impl Store {
                     status: u16::try_from(status).unwrap_or(500),
                     body: body.map_or(JsonValue::Null, |body| body.0),
                 },
-                // Or it was forgotten a moment ago: the client tries again in both cases.
+                // Or the key was just released: the client retries in both cases.
                 Some(_) | None => Begin::InFlight,
             })
         })
         .map_err(|error: StoreError| error.on_constraint("this key", "this organisation"))
     }
 
-    /// Keeps the answer of a request that was done. One whose reservation has lapsed meanwhile keeps nothing.
+    /// Stores the response of an executed request, unless its reservation has expired.
     pub async fn finish_idempotent(
         &self,
         reservation: Reservation,
@@ -119,7 +119,7 @@ impl Store {
         })
     }
 
-    /// Gives the key back, when nothing was done.
+    /// Releases the key of a request that had no effect.
     pub async fn forget_idempotent(&self, reservation: Reservation) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM idempotency_keys
             WHERE org_id = $1 AND caller = $2 AND route = $3 AND key = $4 AND created_at = $5 AND state = 'in_flight'";

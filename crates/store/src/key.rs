@@ -1,4 +1,4 @@
-//! API keys of users: made once, shown once, stored as a hash, revocable.
+//! API keys of users: shown once, stored as a hash, revocable.
 
 use chrono::{DateTime, Utc};
 use proto::{ApiKeyId, OrgId, UserId};
@@ -9,7 +9,7 @@ use crate::db::read;
 use crate::gate::administer;
 use crate::{Member, Store, StoreError, TokenHash};
 
-/// A key as it is listed: without itself. `hint` is how it begins, so that people can tell two apart.
+/// A key as it is listed. `hint` is its beginning, so that people can recognise it.
 #[derive(Clone, Debug, FromRow)]
 pub struct ApiKey {
     #[sqlx(try_from = "Uuid")]
@@ -23,7 +23,7 @@ pub struct ApiKey {
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
-/// A key to be stored.
+/// A new key.
 pub struct NewApiKey {
     pub id: ApiKeyId,
     pub org_id: OrgId,
@@ -48,7 +48,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this key", "this member"))
     }
 
-    /// Whom a key stands for, if it is valid now.
+    /// The member of a valid key.
     pub async fn key_owner(&self, hash: &TokenHash) -> Result<Option<Member>, StoreError> {
         const SQL: &str = "SELECT m.user_id, m.org_id, u.email, m.name, m.role, m.created_at
             FROM api_keys k JOIN members m ON m.org_id = k.org_id AND m.user_id = k.user_id
@@ -65,7 +65,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// Ends a key for good; `only_of` limits it to keys of that user.
+    /// Revokes a key; `only_of` limits it to keys of that user.
     pub async fn revoke_key(
         &self,
         org: OrgId,

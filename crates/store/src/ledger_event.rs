@@ -1,4 +1,4 @@
-//! Reading the ledger: events for people, entries for exports, hashes for the tree; and its checkpoints.
+//! Reads the ledger: events for people, entries for exports, hashes for the tree; and stores its checkpoints.
 
 use chrono::{DateTime, Utc};
 use ledger::{Chain, Entry, Hash};
@@ -8,7 +8,7 @@ use crate::db::{read, write};
 use crate::row::from_row;
 use crate::{Store, StoreError};
 
-/// An event as it is listed: its place in its chain, and the record.
+/// A listed event: its sequence in the chain, and the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedEvent {
     pub chain: String,
@@ -16,23 +16,23 @@ pub struct ListedEvent {
     pub record: String,
 }
 
-/// Which events of an organisation's chain to list, in their order.
+/// Selects events of an organisation's chain.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     pub run_id: Option<String>,
     pub case_id: Option<String>,
-    /// Only those after this sequence.
+    /// Only events after this sequence.
     pub after: i64,
     pub limit: i64,
 }
 
-/// A signed statement about the ledger, as it is kept beside it.
+/// A signed checkpoint of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptCheckpoint {
     pub size: i64,
     pub root: String,
     pub key_id: String,
-    /// The whole signed note.
+    /// The complete signed note.
     pub note: String,
     pub at: DateTime<Utc>,
 }
@@ -51,7 +51,7 @@ from_row!(KeptCheckpoint, row => KeptCheckpoint {
     at: row.try_get("created_at")?,
 });
 
-/// A row that came from the database and must be an entry.
+/// An entry, converted from a row.
 struct EntryRow(Entry);
 
 from_row!(EntryRow, row => EntryRow(Entry {
@@ -81,14 +81,14 @@ impl Store {
         org: OrgId,
         filter: &EventFilter,
     ) -> Result<Vec<ListedEvent>, StoreError> {
-        // With `|| ''` the chain is compared and not looked for: a run or a case has few events, a chain has all.
+        // `|| ''` keeps the planner from using the index by chain: a run or a case has few events, a chain has all.
         const OF_RUN: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
             (SELECT position FROM events_of_runs WHERE org_id = $6 AND run_id = $4
-            UNION ALL SELECT position FROM ledger_events WHERE run_id = $4 AND loose)
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $4 AND unattached)
             AND chain || '' = $1 AND sequence > $2 AND ($5 IS NULL OR case_id = $5) ORDER BY sequence LIMIT $3";
         const OF_CASE: &str = "SELECT chain, sequence, record FROM ledger_events WHERE position IN
             (SELECT position FROM events_of_runs WHERE org_id = $5 AND case_id = $4
-            UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND loose)
+            UNION ALL SELECT position FROM ledger_events WHERE case_id = $4 AND unattached)
             AND case_id || '' = $4 AND chain || '' = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
         const ALL: &str =
             "SELECT chain, sequence, record FROM ledger_events WHERE chain = $1 AND sequence > $2
@@ -107,7 +107,7 @@ impl Store {
         Ok(found?)
     }
 
-    /// Entries of all chains from a position on, in the order of positions.
+    /// Entries of all chains from a position on, ordered by position.
     pub async fn ledger_entries(&self, from: u64, limit: i64) -> Result<Vec<Entry>, StoreError> {
         const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
             WHERE position >= $1 ORDER BY position LIMIT $2";
@@ -117,7 +117,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
-    /// The last entries of a chain, or of all, in the order of positions.
+    /// The last entries of one chain or of all, ordered by position.
     pub async fn last_ledger_entries(
         &self,
         chain: Option<&Chain>,
@@ -131,12 +131,12 @@ impl Store {
         Ok(rows.into_iter().rev().map(|row| row.0).collect())
     }
 
-    /// The event of this id, or the events of the runs of this id, in the order of positions.
+    /// The event with this id, or the events of the runs with this id, ordered by position.
     pub async fn ledger_entries_about(&self, id: &str, limit: i64) -> Result<Vec<Entry>, StoreError> {
-        // An organisation that is gone still has its chain.
+        // The chain of a deleted organisation still exists.
         const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
             WHERE position IN (SELECT position FROM ledger_events WHERE event_id = $1
-            UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND loose
+            UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND unattached
             UNION ALL SELECT position FROM events_of_runs
                 WHERE org_id IN (SELECT org_id FROM ledger_heads) AND run_id = $1)
             ORDER BY position LIMIT $2";
@@ -145,7 +145,7 @@ impl Store {
         Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
-    /// Ids of events and of runs that begin so, for somebody who names one by its beginning. Reads the whole ledger.
+    /// Ids of events and runs that start with a prefix. Reads the whole ledger.
     pub async fn ledger_ids(&self, beginning: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         const SQL: &str = "SELECT event_id AS id FROM ledger_events WHERE substr(event_id, 1, $2) = $1
             UNION SELECT run_id AS id FROM runs WHERE substr(run_id, 1, $2) = $1 ORDER BY id LIMIT $3";
@@ -161,8 +161,8 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
     }
 
-    /// The hashes from a position on: the leaves of the tree. All of them come as one text: as rows of their own they
-    /// would take as long as a tenth of the calls that wrote them.
+    /// The hashes from a position on: the leaves of the tree. They come as one text, because reading them as rows would take
+    /// a tenth of the time of the calls that wrote them.
     pub async fn ledger_hashes(&self, from: u64, limit: i64) -> Result<Vec<Hash>, StoreError> {
         const SQL: &str = "SELECT string_agg(hash, ' ' ORDER BY position) FROM (SELECT position, hash
             FROM ledger_events WHERE position >= $1 ORDER BY position LIMIT $2) AS leaves";
@@ -172,15 +172,15 @@ impl Store {
         Ok(all.unwrap_or_default().split_whitespace().map(hash).collect::<sqlx::Result<_>>()?)
     }
 
-    /// How many events there are over all chains.
+    /// The number of events over all chains.
     pub async fn ledger_size(&self) -> Result<u64, StoreError> {
         const SQL: &str = "SELECT size FROM ledger_tree WHERE id = 1";
         let size: i64 = read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?;
         Ok(whole(size)?)
     }
 
-    /// The record of the last policy that was loaded, on whichever instance. The safety lock is a change of policy too, and
-    /// does not say which files are in force; no text of its own looks like this, since records escape quotes.
+    /// The record of the policy that was loaded last, on any instance. A change of the safety lock is also a policy change, but
+    /// does not name files. Free text cannot match the pattern, because records escape quotes.
     pub async fn last_policy_change(&self) -> Result<Option<String>, StoreError> {
         const SQL: &str = "SELECT record FROM ledger_events WHERE chain = 'system'
             AND action_type = 'policy_change' AND record LIKE '%\"operation\":\"load\"%'
@@ -188,7 +188,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)
     }
 
-    /// Keeps a checkpoint; one of the same size that is there already stays.
+    /// Stores a checkpoint, unless there is one of the same size.
     pub async fn keep_checkpoint(&self, checkpoint: KeptCheckpoint) -> Result<(), StoreError> {
         const SQL: &str = "INSERT INTO ledger_checkpoints (size, root, key_id, signature, created_at)
             SELECT $1, $2, $3, $4, $5 WHERE NOT EXISTS (SELECT 1 FROM ledger_checkpoints WHERE size = $1)";
@@ -199,7 +199,7 @@ impl Store {
         })
     }
 
-    /// When the last checkpoint was signed.
+    /// The time of the last checkpoint.
     pub async fn last_checkpoint(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         const SQL: &str = "SELECT created_at FROM ledger_checkpoints ORDER BY size DESC LIMIT 1";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_optional(pool).await)?)

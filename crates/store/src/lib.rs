@@ -1,31 +1,25 @@
-//! All SQL of the system, once, for SQLite and PostgreSQL.
+//! All SQL of the system, for SQLite and PostgreSQL.
 //!
-//! Nothing else knows a table's name. A query is one text that runs on both databases; a real difference of
-//! dialect is an explicit `match`. Reads go to a pool; every write is one transaction, and on SQLite all writes
-//! pass one writer that commits whatever waits together (`writer.rs`).
+//! No other crate knows a table's name. A query is one text that runs on both databases; a real difference of dialect is
+//! an explicit `match`. The folders `sqlite/` and `postgres/` show what is special to each database; everything else is
+//! shared. Reads go to a pool. Every write is one transaction.
 
-mod appender;
-mod backup;
 mod db;
 mod dialect;
 mod error;
-mod existing;
-mod life;
+mod incarnation;
 mod migrate;
-mod near;
 mod postgres;
-mod probe;
 mod row;
-mod together;
-mod writer;
+mod sqlite;
 
-// Who there is.
+// Identity.
 mod key;
 mod login;
 mod login_session;
 mod member;
 mod org;
-// What a session is and which credentials it gave out.
+// Sessions and their credentials.
 mod idempotency;
 mod owner;
 mod sandbox_session;
@@ -39,36 +33,33 @@ mod standing;
 mod telemetry;
 mod ticket;
 mod usage;
-// What it works on.
+// Workspaces.
 mod configuration;
 mod found_configuration;
 mod repo;
-// What is said in it.
+// Conversations.
 mod event;
 mod message;
 mod prompt;
 mod transcript;
-// What sandboxes may reach.
+// The network of sandboxes.
 mod egress;
-// What passes the gate, and what is behind it.
+// The gate and the ledger.
 mod action_mode;
 mod artifact;
 mod audit;
-mod connector;
 mod gate;
 mod ledger_event;
 mod row_hash;
 mod run;
 mod safety;
-// What must stay secret.
+// The vault.
 mod secret;
 
 pub use action_mode::{ActionModes, OrgActionMode};
 pub use artifact::{Artifact, NewArtifact};
 pub use audit::{ArtifactRow, AuditReader, EventRow, HeadRow, RunRow};
-pub use backup::{backup_sqlite, check_backup, restore};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
-pub use connector::{NewConnector, ReviewedTool};
 pub use db::{Durability, Store};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};
 pub use error::StoreError;
@@ -82,11 +73,10 @@ pub use login::NewLoginCode;
 pub use login_session::NewLoginSession;
 pub use member::{Member, NewMember};
 pub use message::{PartBody, StoredMessage, StoredPart, StoredTool};
-pub use migrate::Migration;
+pub use migrate::{Migration, Schema};
 pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
-pub use postgres::describe_url;
-pub use probe::{Schema, probe_postgres, probe_sqlite};
+pub use postgres::{InstanceLock, describe_url, probe_postgres};
 pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
@@ -101,11 +91,12 @@ pub use session_list::{InvalidCursor, SessionCursor, SessionFilter};
 pub use session_record::SessionRecord;
 pub use session_state::Ending;
 pub use snapshot::{NewSnapshot, Snapshot};
+pub use sqlite::{backup_sqlite, check_backup, probe_sqlite, restore};
 pub use standing::{Standing, UserCredential};
 pub use telemetry::{LatestTask, Telemetry};
 pub use ticket::{NewTicket, TicketKind, TicketOwner};
 pub use transcript::{Reach, Transcript, TranscriptWrite};
-pub use usage::{ModelUsage, OrgBudget, Usage};
+pub use usage::{OrgBudget, Usage};
 
-/// SHA-256 of a credential: what is stored instead of it.
+/// SHA-256 of a credential, which is stored instead of the credential.
 pub type TokenHash = [u8; 32];

@@ -1,4 +1,4 @@
-//! One-time login links: the only credential that may stand in a URL a person opens, because it works once.
+//! One-time login links: the only credential that is allowed in a URL that a person opens, because it works once.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::db::{long_before, write};
 use crate::{Store, StoreError, TokenHash};
 
-/// A code to be stored.
+/// A new code.
 pub struct NewLoginCode {
     pub code_hash: TokenHash,
     pub org_id: OrgId,
@@ -32,7 +32,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this code", "this member"))
     }
 
-    /// Uses a code up. Of two callers with the same code one gets the member, in one statement.
+    /// Redeems a code, in one statement: of two callers with the same code, one gets the member.
     pub async fn redeem_login_code(
         &self,
         hash: &TokenHash,

@@ -1,4 +1,4 @@
-//! Logins of browsers: an opaque credential in a cookie, so that a login can be ended before it expires.
+//! Browser logins: an opaque credential in a cookie, which can be ended before it expires.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
@@ -6,7 +6,7 @@ use proto::{OrgId, UserId};
 use crate::db::{long_before, read, write};
 use crate::{Member, Store, StoreError, TokenHash};
 
-/// A login to be stored.
+/// A new login.
 pub struct NewLoginSession {
     pub token_hash: TokenHash,
     pub org_id: OrgId,
@@ -31,7 +31,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this login", "this member"))
     }
 
-    /// Who is logged in with it now: nobody once it has expired or was ended, or the membership is gone.
+    /// The member of a login that has neither expired nor ended.
     pub async fn login_session_owner(
         &self,
         hash: &TokenHash,
@@ -45,7 +45,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(pool).await)?)
     }
 
-    /// Ends a login. One that is gone already is ended: logging out twice is no error.
+    /// Ends a login. Ending it twice is no error.
     pub async fn end_login_session(&self, hash: &TokenHash, now: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE login_sessions SET ended_at = $2 WHERE token_hash = $1 AND ended_at IS NULL";

@@ -1,4 +1,4 @@
-//! Users and their membership: who may act for which organisation, and as what.
+//! Users and their memberships: who may act for which organisation, in which role.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, Role, UserId};
@@ -17,14 +17,14 @@ pub struct Member {
     #[sqlx(try_from = "Uuid")]
     pub org_id: OrgId,
     pub email: String,
-    /// What this organisation calls the user; another one neither sees nor changes it.
+    /// The user's name in this organisation, which other organisations neither see nor change.
     pub name: String,
     #[sqlx(try_from = "String")]
     pub role: Role,
     pub created_at: DateTime<Utc>,
 }
 
-/// A membership to be made; the user is made too when the address is new.
+/// A new membership. A new address also creates the user.
 pub struct NewMember {
     pub user_id: UserId,
     pub email: String,
@@ -34,7 +34,7 @@ pub struct NewMember {
     pub at: DateTime<Utc>,
 }
 
-/// The one SELECT of this file, with the rest that makes it a query.
+/// The SELECT of members, followed by the rest of a query.
 macro_rules! members {
     ($rest:literal) => {
         concat!(
@@ -45,14 +45,14 @@ macro_rules! members {
     };
 }
 
-/// Holds the organisation for the rest of the transaction, so that two owners cannot remove each other at once.
+/// Locks the organisation until the end of the transaction, so that two owners cannot remove each other at once.
 pub(crate) const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
 const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
 const OTHER_OWNERS: &str =
     "SELECT count(*) FROM members WHERE org_id = $1 AND user_id <> $2 AND role = 'owner'";
 
 impl Store {
-    /// Adds a member and returns the user's id: the one given, or that of the user who has the address already.
+    /// Adds a member and returns the user's id: the given one, or that of the existing user with this address.
     pub async fn add_member(&self, new: NewMember) -> Result<UserId, StoreError> {
         const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)
             ON CONFLICT (email) DO NOTHING";
@@ -71,14 +71,14 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this membership", "this organisation"))
     }
 
-    /// The membership of a user in an organisation, if there is one now.
+    /// The current membership of a user in an organisation.
     pub async fn member(&self, org: OrgId, user: UserId) -> Result<Option<Member>, StoreError> {
         const SQL: &str = members!("WHERE m.org_id = $1 AND m.user_id = $2");
         let (org, user) = (org.uuid(), user.uuid());
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(user).fetch_optional(pool).await)?)
     }
 
-    /// The organisations a user belongs to, oldest membership first.
+    /// The memberships of a user, oldest first.
     pub async fn memberships(&self, user: UserId) -> Result<Vec<Member>, StoreError> {
         const SQL: &str = members!("WHERE m.user_id = $1 ORDER BY m.created_at, m.org_id");
         let user = user.uuid();
@@ -92,14 +92,14 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// The first owner of the first organisation: whom operator commands act for by default.
+    /// The first owner of the first organisation, for whom operator commands act by default.
     pub async fn first_owner(&self) -> Result<Option<Member>, StoreError> {
         const SQL: &str =
             members!("WHERE m.role = 'owner' ORDER BY o.created_at, o.id, m.created_at, m.user_id LIMIT 1");
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_optional(pool).await)?)
     }
 
-    /// Gives a member another role, or takes the membership away (`None`). The last owner stays.
+    /// Changes a member's role, or removes the member (`None`). The last owner cannot be changed or removed.
     pub async fn change_member(
         &self,
         org: OrgId,
@@ -125,7 +125,7 @@ impl Store {
         })
     }
 
-    /// Takes a plain member's membership away; an admin or owner stays. `true`: it was one, and is gone.
+    /// Removes a member who is neither admin nor owner. `true` if one was removed.
     pub async fn remove_plain_member(&self, org: OrgId, user: UserId) -> Result<bool, StoreError> {
         const SQL: &str = "DELETE FROM members WHERE org_id = $1 AND user_id = $2 AND role = 'member'";
         let (org, user) = (org.uuid(), user.uuid());

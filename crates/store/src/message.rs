@@ -1,10 +1,10 @@
-//! A message of the transcript, with the ids and times that its form on the wire leaves out.
+//! A message of the transcript, with ids and times that its wire format omits.
 
 use chrono::{DateTime, Utc};
 use proto::socket::{Message, MessageRole, MessageSource, Part, ToolCall, ToolStatus};
 use sqlx::types::JsonValue;
 
-/// One message. Its place in the transcript is that of its first save.
+/// One message. It keeps the position of its first save.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredMessage {
     pub id: String,
@@ -12,9 +12,9 @@ pub struct StoredMessage {
     /// All text parts, joined.
     pub content: String,
     pub is_complete: bool,
-    /// Cut off: what is here is all there will be.
+    /// The message was interrupted and stays incomplete.
     pub interrupted: bool,
-    /// Why the turn failed that ended with it.
+    /// Why the turn that ended with this message failed.
     pub error: Option<String>,
     pub sender_id: Option<String>,
     pub source: Option<MessageSource>,
@@ -22,14 +22,14 @@ pub struct StoredMessage {
     pub parts: Vec<StoredPart>,
 }
 
-/// A piece of a message. Its id is unique within the message.
+/// A part of a message. Its id is unique within the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPart {
     pub id: String,
     pub body: PartBody,
 }
 
-/// What a piece is.
+/// The content of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PartBody {
     Text(String),
@@ -51,8 +51,8 @@ pub struct StoredTool {
 }
 
 impl StoredMessage {
-    /// The stored form of a message, whose parts get these ids in order; a part without one is named by its place.
-    /// The times of a tool call come from its entry among the calls, and are the message's where it has none.
+    /// The stored form of a message. Its parts get these ids in order; a part without an id is named by its index.
+    /// A tool call has the times of its entry in the list of calls, or those of the message.
     pub fn from_message(message: Message, part_ids: impl IntoIterator<Item = String>) -> Self {
         let mut ids = part_ids.into_iter();
         let calls = message.tool_calls;
@@ -97,8 +97,8 @@ impl PartBody {
     }
 }
 
-/// A message as clients see it. Each text is sent once where the wire allows it: a message that is text and nothing else is
-/// told by its content, and has no parts.
+/// A message as clients see it. Each text is sent once if the wire format allows it: a message with text only is sent as
+/// content without parts.
 impl From<StoredMessage> for Message {
     fn from(stored: StoredMessage) -> Self {
         let has_more = stored.parts.iter().any(|part| !matches!(part.body, PartBody::Text(_)));
@@ -151,7 +151,7 @@ impl From<StoredTool> for ToolCall {
     }
 }
 
-/// A time on the wire. An agent may name any; what both databases can hold is kept.
+/// A time from the wire. An agent may send any number, so it is clamped to what both databases can store.
 fn time(millis: i64) -> DateTime<Utc> {
     const LAST: i64 = 253_402_300_799_999;
     DateTime::from_timestamp_millis(millis.clamp(0, LAST)).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! Brings a database to the schema of this program: once, whole, whoever starts first.
+//! Brings a database to the schema of this program.
 //!
-//! All that is missing runs in one transaction behind a lock of the database, so that several instances may
-//! start at once and a failure in the middle leaves nothing.
+//! All missing migrations run in one transaction behind a lock of the database, so that several processes may open it at
+//! once and a failure halfway leaves nothing.
 
 use std::time::Duration;
 
@@ -23,43 +23,11 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 19] = [
-        Self { version: 1, name: "identity", text: include_str!("../migrations/0001_identity.sql") },
-        Self { version: 2, name: "workspaces", text: include_str!("../migrations/0002_workspaces.sql") },
-        Self { version: 3, name: "automations", text: include_str!("../migrations/0003_automations.sql") },
-        Self { version: 4, name: "sessions", text: include_str!("../migrations/0004_sessions.sql") },
-        Self { version: 5, name: "ledger", text: include_str!("../migrations/0005_ledger.sql") },
-        Self { version: 6, name: "egress", text: include_str!("../migrations/0006_egress.sql") },
-        Self { version: 7, name: "stream", text: include_str!("../migrations/0007_stream.sql") },
-        Self { version: 8, name: "hub", text: include_str!("../migrations/0008_hub.sql") },
-        Self { version: 9, name: "snapshots", text: include_str!("../migrations/0009_snapshots.sql") },
-        Self { version: 10, name: "gate", text: include_str!("../migrations/0010_gate.sql") },
-        Self { version: 11, name: "gate_indexes", text: include_str!("../migrations/0011_gate_indexes.sql") },
-        Self { version: 12, name: "ledger_rows", text: include_str!("../migrations/0012_ledger_rows.sql") },
-        Self {
-            version: 13,
-            name: "default_branch",
-            text: include_str!("../migrations/0013_default_branch.sql"),
-        },
-        Self { version: 14, name: "action_modes", text: include_str!("../migrations/0014_action_modes.sql") },
-        Self { version: 15, name: "failed_turns", text: include_str!("../migrations/0015_failed_turns.sql") },
-        Self { version: 16, name: "callers", text: include_str!("../migrations/0016_callers.sql") },
-        Self {
-            version: 17,
-            name: "dead_instances",
-            text: include_str!("../migrations/0017_dead_instances.sql"),
-        },
-        Self {
-            version: 18,
-            name: "grant_revocation",
-            text: include_str!("../migrations/0018_grant_revocation.sql"),
-        },
-        Self {
-            version: 19,
-            name: "waiting_prompts",
-            text: include_str!("../migrations/0019_waiting_prompts.sql"),
-        },
-    ];
+    pub const ALL: [Self; 1] =
+        [Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") }];
+
+    /// The first version that this program can read. Versions 1 to 19 existed only before the first release.
+    pub const FIRST: i64 = Self::ALL[0].version;
 
     /// The schema version of this program.
     pub const LATEST: i64 = Self::ALL[Self::ALL.len() - 1].version;
@@ -81,13 +49,13 @@ const CREATE: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
 );
 ";
 
-/// Any fixed number: instances that start at once queue up behind it.
+/// Any fixed number. Processes that open the database at once queue up behind it.
 const POSTGRES_LOCK: &str = "SELECT pg_advisory_xact_lock(7212170411)";
 
-/// How long a start waits for another one, or for any lock of a table that it must change.
+/// How long a start waits for another start, or for a lock of a table that it must change.
 const POSTGRES_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Notes that a step has run; the same text on both databases.
+/// Records that a migration has run; the same text on both databases.
 macro_rules! record {
     ($migration:expr, $clock:expr, $connection:expr) => {
         sqlx::query(
@@ -103,7 +71,7 @@ macro_rules! record {
 }
 
 pub(crate) async fn sqlite(connection: &mut SqliteConnection, clock: &Clock) -> Result<(), StoreError> {
-    // The common start of an existing database takes no write lock.
+    // Opening a database that is up to date takes no write lock.
     if let Ok(done) = applied_sqlite(connection).await
         && missing(&done)?.is_empty()
     {
@@ -145,15 +113,15 @@ async fn postgres_within(
     Ok(())
 }
 
-/// The same error of a migration, but a lock that did not come in time says what to do about it.
-pub(crate) fn stuck(error: StoreError, url: &str) -> StoreError {
+/// Turns a lock timeout of a migration into an error that says what to do.
+pub(crate) fn explain_lock_timeout(error: StoreError, url: &str) -> StoreError {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     match &error {
         StoreError::Failed(sqlx::Error::Database(e)) if e.code().as_deref() == Some(LOCK_NOT_AVAILABLE) => {
             StoreError::Unreachable {
                 target: describe_url(url),
                 reason: format!(
-                    "somebody else has held a lock that its migration needs for {} s",
+                    "another process has held a lock that the migration needs for {} s",
                     POSTGRES_PATIENCE.as_secs()
                 ),
                 remedy: "End the stuck start or query (pg_stat_activity shows it) and start again.",
@@ -169,8 +137,11 @@ async fn applied_sqlite(connection: &mut SqliteConnection) -> sqlx::Result<Vec<(
     sqlx::query_as(APPLIED).fetch_all(connection).await
 }
 
-/// The steps that have not run yet, unless what has run is not ours.
+/// The steps that have not run yet. Fails if a step has run that this program does not have.
 pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreError> {
+    if let Some((found, _)) = done.iter().rfind(|(version, _)| *version < Migration::FIRST) {
+        return Err(StoreError::UnsupportedSchema { found: *found });
+    }
     for (version, checksum) in done {
         match Migration::ALL.iter().find(|migration| migration.version == *version) {
             None => {
@@ -189,14 +160,46 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
         .collect())
 }
 
+/// The migrations that ran in a database, or `None` if it has no schema of ours.
+pub(crate) type Applied = Option<Vec<(i64, String)>>;
+
+/// The schema of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// The database has no schema of ours yet.
+    Absent,
+    Version(i64),
+}
+
+/// The schema of a database, unless it is from before the first release.
+pub(crate) fn schema_of(applied: Applied) -> Result<Schema, StoreError> {
+    match applied.unwrap_or_default().last() {
+        None => Ok(Schema::Absent),
+        Some((found, _)) if *found < Migration::FIRST => Err(StoreError::UnsupportedSchema { found: *found }),
+        Some((version, _)) => Ok(Schema::Version(*version)),
+    }
+}
+
+/// Fails unless the database has exactly the schema of this program.
+pub(crate) fn require_latest(applied: Applied, target: impl FnOnce() -> String) -> Result<(), StoreError> {
+    let applied = applied.unwrap_or_default();
+    let Some((found, _)) = applied.last() else {
+        return Err(StoreError::Absent { target: target() });
+    };
+    if missing(&applied)?.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError::OlderSchema { found: *found, known: Migration::LATEST })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Nothing is made: the lock comes first, and it is never got.
+    /// The migration takes its lock before it creates anything.
     #[tokio::test]
     #[expect(clippy::disallowed_methods, reason = "the test run names its server in the environment")]
-    async fn a_stuck_start_ends_and_says_why() {
+    async fn a_start_that_cannot_get_the_migration_lock_fails_with_a_remedy() {
         let url = std::env::var("TEST_DATABASE_URL").unwrap();
         let mut holder = PgConnection::connect(&url).await.unwrap();
         let mut held = holder.begin().await.unwrap();
@@ -206,7 +209,7 @@ mod tests {
         let (short, clock) = (Duration::from_millis(100), Clock::system());
         let starting = postgres_within(short, &mut connection, &clock);
         let ended = tokio::time::timeout(Duration::from_secs(10), starting).await.unwrap();
-        let error = stuck(ended.unwrap_err(), "postgres://ada:hunter2@db.example.com/app");
+        let error = explain_lock_timeout(ended.unwrap_err(), "postgres://ada:hunter2@db.example.com/app");
         let text = error.to_string();
         assert!(matches!(error, StoreError::Unreachable { .. }), "{text}");
         assert!(text.contains("postgres://ada@db.example.com:5432/app") && text.contains("lock"), "{text}");

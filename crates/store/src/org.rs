@@ -1,4 +1,4 @@
-//! Organisations, and the first of them: whose data it is.
+//! Organisations, including the first one, which the first start creates.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
@@ -17,22 +17,21 @@ pub struct Org {
     pub created_at: DateTime<Utc>,
 }
 
-/// An organisation to be made.
+/// A new organisation.
 pub struct NewOrg {
     pub id: OrgId,
     pub name: String,
     pub at: DateTime<Utc>,
 }
 
-/// What the first start of an empty database makes.
+/// The first organisation and its owner, for an empty database.
 pub struct FirstOwner {
     pub org: NewOrg,
     pub user: UserId,
     pub email: String,
 }
 
-const INSERT_ORG: &str =
-    "INSERT INTO organizations (id, name, action_modes, created_at) VALUES ($1, $2, '{}', $3)";
+const INSERT_ORG: &str = "INSERT INTO organizations (id, name, created_at) VALUES ($1, $2, $3)";
 
 impl Store {
     pub async fn create_org(&self, org: NewOrg) -> Result<(), StoreError> {
@@ -48,11 +47,11 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
     }
 
-    /// Makes the first organisation with its owner, unless there is one already. Several instances may call this
-    /// at once: one of them gets `true`.
+    /// Creates the first organisation with its owner, unless there is one already. Of several concurrent callers,
+    /// one gets `true`.
     pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
-        const CLAIM: &str = "INSERT INTO organizations (id, name, action_modes, created_at)
-            SELECT $1, $2, '{}', $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
+        const CLAIM: &str = "INSERT INTO organizations (id, name, created_at)
+            SELECT $1, $2, $3 WHERE NOT EXISTS (SELECT 1 FROM organizations)";
         const USER: &str = "INSERT INTO users (id, email, created_at) VALUES ($1, $2, $3)";
         const OWNER: &str =
             "INSERT INTO members (org_id, user_id, name, role, created_at) VALUES ($1, $2, $3, 'owner', $4)";
@@ -60,7 +59,7 @@ impl Store {
         let FirstOwner { org, user, email } = first;
         let email = email.to_lowercase();
         administer!(self, tx => {
-            // SQLite has one writer; PostgreSQL would let two instances both see an empty table.
+            // SQLite has one writer; on PostgreSQL two transactions could both see an empty table.
             if is_postgres {
                 sqlx::query("LOCK TABLE organizations IN EXCLUSIVE MODE").execute(&mut *tx).await?;
             }

@@ -1,7 +1,7 @@
-//! Ownership of a session: who may write to it now.
+//! Ownership of a session: who may write to it.
 //!
-//! Leases decide who should work; this decides whose writes count. Every grant raises the session's epoch, and a
-//! write that carries an earlier one changes nothing and is told so.
+//! Every grant raises the session's epoch, and a write with an earlier epoch changes nothing and returns
+//! [`StoreError::Fenced`].
 
 use proto::{OrgId, SessionId};
 use uuid::Uuid;
@@ -10,7 +10,7 @@ use crate::db::write;
 use crate::session_record::records;
 use crate::{SessionRecord, Store, StoreError};
 
-/// The right to write to one session, until somebody else gets it. Only a grant makes one.
+/// The right to write to one session, until another owner gets it. Only a grant creates one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     session: SessionId,
@@ -18,13 +18,13 @@ pub struct Owner {
     epoch: i64,
 }
 
-/// A session as its new owner finds it.
+/// A session at the time of its grant.
 #[derive(Clone, Debug)]
 pub struct Owned {
     pub owner: Owner,
     pub record: SessionRecord,
-    /// The highest number that may have been used: the last one of the log or the transcript, or the last one that was
-    /// reserved where the end of the log may be lost.
+    /// The highest number that may have been used: the last one in the log or the transcript, or the last reserved one if the
+    /// end of the log may be lost.
     pub head: i64,
 }
 
@@ -37,7 +37,7 @@ impl Owner {
         self.org
     }
 
-    /// The generation of owners, for clients.
+    /// The epoch, for clients.
     pub fn epoch(&self) -> i64 {
         self.epoch
     }
@@ -48,7 +48,7 @@ impl Owner {
     }
 }
 
-/// Runs one fenced UPDATE whose first parameters are the session and the epoch; no row means that both are history.
+/// Runs one fenced UPDATE, whose first parameters are the session and the epoch. No row means that the owner is a former one.
 macro_rules! fenced {
     ($connection:expr, $owner:expr, $sql:expr $(, $value:expr)*) => {{
         let (session, epoch) = $owner.key();
@@ -61,27 +61,27 @@ macro_rules! fenced {
 }
 pub(crate) use fenced;
 
-/// Holds the session for the rest of the transaction: no new owner is made before its end.
+/// Locks the session until the end of the transaction, so that no new owner is granted meanwhile.
 pub(crate) const HOLD: &str =
     "UPDATE sessions SET owner_epoch = owner_epoch WHERE id = $1 AND owner_epoch = $2";
 
 impl Store {
-    /// Makes `instance` the owner of a session. All earlier owners can write nothing from here on, and what they
-    /// wrote before is in what this returns.
+    /// Makes `instance` the owner of a session. Former owners can write nothing from then on, and the result includes what they
+    /// wrote before.
     pub async fn own_session(&self, id: SessionId, instance: &str) -> Result<Owned, StoreError> {
         const GRANT: &str = "UPDATE sessions SET owner_epoch = owner_epoch + 1, owner_instance = $2,
-            seq_floor = CASE WHEN seq_life = $3 THEN seq_floor ELSE seq_reserved END, seq_life = $3
+            seq_floor = CASE WHEN seq_incarnation = $3 THEN seq_floor ELSE seq_reserved END, seq_incarnation = $3
             WHERE id = $1 RETURNING owner_epoch, seq_floor";
         const RECORD: &str = records!("WHERE s.id = $1");
         const LOGGED: &str = "SELECT COALESCE(max(last_seq), 0) FROM events WHERE session_id = $1";
         let (uuid, instance) = (id.uuid(), instance.to_owned());
-        let (life, boot) = self.life();
+        let (incarnation, boot) = self.incarnation();
         write!(self, Disk, tx => {
-            let life: Option<String> = sqlx::query_scalar(life).bind(boot).fetch_one(&mut *tx).await?;
+            let incarnation: Option<String> = sqlx::query_scalar(incarnation).bind(boot).fetch_one(&mut *tx).await?;
             let granted: Option<(i64, i64)> =
-                sqlx::query_as(GRANT).bind(uuid).bind(instance).bind(life).fetch_optional(&mut *tx).await?;
+                sqlx::query_as(GRANT).bind(uuid).bind(instance).bind(incarnation).fetch_optional(&mut *tx).await?;
             let (epoch, floor) = granted.ok_or(StoreError::Missing("this session"))?;
-            // After the grant: a write of an earlier owner is finished or will be refused.
+            // After the grant, because a former owner's write is either finished or will be refused.
             let logged: i64 = sqlx::query_scalar(LOGGED).bind(uuid).fetch_one(&mut *tx).await?;
             let record: SessionRecord = sqlx::query_as(RECORD).bind(uuid).fetch_one(&mut *tx).await?;
             let owner = Owner { session: id, org: record.org_id, epoch };
@@ -90,10 +90,11 @@ impl Store {
         })
     }
 
-    /// After a restore: the numbers that were used since the backup are in no table, so every session goes on far beyond
+    /// Call it after a restore: numbers that were used since the backup are in no table, so every session skips far beyond
     /// them, and clients with a cursor get `gap` and `init`.
     pub async fn skip_used_numbers(&self) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET seq_reserved = seq_reserved + 1000000000, seq_life = NULL";
+        const SQL: &str =
+            "UPDATE sessions SET seq_reserved = seq_reserved + 1000000000, seq_incarnation = NULL";
         write!(self, Disk, tx => {
             sqlx::query(SQL).execute(&mut *tx).await?;
             Ok(())

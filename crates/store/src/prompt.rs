@@ -1,4 +1,4 @@
-//! The queue of prompts: what was asked of a session and has not been answered.
+//! The prompt queue of a session.
 
 use chrono::{DateTime, Utc};
 use proto::socket::MessageSource;
@@ -10,7 +10,7 @@ use crate::owner::{HOLD, fenced};
 use crate::row::{from_row, optional_word, storable, word};
 use crate::{Owner, Store, StoreError};
 
-/// A prompt to be queued. Its id is the caller's: the same one twice is one prompt.
+/// A new prompt. The caller chooses its id, and the same id twice is one prompt.
 #[derive(Clone, Debug)]
 pub struct NewPrompt {
     pub id: String,
@@ -22,13 +22,13 @@ pub struct NewPrompt {
     pub at: DateTime<Utc>,
 }
 
-/// A prompt that is not settled: it waits, or it was given to the agent and nobody knows yet what came of it. What it
-/// says can be 32 MiB of images, and stays in the database until it is sent.
+/// A queued or dispatched prompt without its content, which can be 32 MiB of images and stays in the database until it is
+/// sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuedPrompt {
     pub id: String,
     pub state: PromptState,
-    /// How large it is.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
@@ -38,7 +38,7 @@ from_row!(QueuedPrompt, row => QueuedPrompt {
     bytes: row.try_get::<i64, _>("bytes")?.unsigned_abs(),
 });
 
-/// A prompt with all that it says.
+/// A prompt with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     pub id: String,
@@ -59,14 +59,14 @@ from_row!(Prompt, row => Prompt {
 });
 
 impl NewPrompt {
-    /// How large it is.
+    /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         bytes(&self.content, &self.images)
     }
 }
 
 impl Prompt {
-    /// How large it is.
+    /// Its size in bytes.
     pub fn bytes(&self) -> u64 {
         bytes(&self.content, &self.images)
     }
@@ -77,13 +77,13 @@ fn bytes(content: &str, images: &[String]) -> u64 {
 }
 
 impl Store {
-    /// How many prompts wait for their turn, in all sessions together.
+    /// The number of queued prompts in all sessions.
     pub async fn waiting_prompts(&self) -> Result<i64, StoreError> {
         const SQL: &str = "SELECT count(*) FROM prompts WHERE state = 'queued'";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_one(pool).await)?)
     }
 
-    /// Puts a prompt at the end of the queue; `false` when it is there already, in whatever state.
+    /// Appends a prompt to the queue; `false` if its id exists already, in any state.
     pub async fn queue_prompt(&self, owner: &Owner, prompt: NewPrompt) -> Result<bool, StoreError> {
         const SQL: &str = "INSERT INTO prompts (session_id, id, org_id, position, content, images, sender_id,
             source, state, created_at)
@@ -102,7 +102,7 @@ impl Store {
         })
     }
 
-    /// Prompts that wait or are being answered, in order.
+    /// Queued and dispatched prompts, in order.
     pub async fn queued_prompts(&self, session: SessionId) -> Result<Vec<QueuedPrompt>, StoreError> {
         const SQL: &str = "SELECT id, state,
             CAST(length(content) + length(CAST(images AS TEXT)) AS BIGINT) AS bytes FROM prompts
@@ -111,7 +111,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).fetch_all(pool).await)?)
     }
 
-    /// A prompt that waits or is being answered, with all that it says.
+    /// A queued or dispatched prompt with its content.
     pub async fn unsettled_prompt(&self, session: SessionId, id: &str) -> Result<Option<Prompt>, StoreError> {
         const SQL: &str = "SELECT id, content, images, sender_id, source, created_at FROM prompts
             WHERE session_id = $1 AND id = $2 AND state IN ('queued', 'dispatched')";
@@ -119,7 +119,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(session).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// The ids of the prompts that came after a moment, whatever became of them.
+    /// The ids of prompts that were queued after a time, in any state.
     pub async fn prompts_since(
         &self,
         session: SessionId,
@@ -131,7 +131,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(session).bind(since).fetch_all(pool).await)?)
     }
 
-    /// Says what became of a prompt.
+    /// Sets the state of a prompt.
     pub async fn set_prompt_state(
         &self,
         owner: &Owner,

@@ -10,7 +10,7 @@ use crate::gate::administer;
 use crate::row::{from_row, storable, word};
 use crate::{Store, StoreError};
 
-/// A repository to be added: one that a URL leads to. Directories of a user's own machine come with their
+/// A new repository with a URL. A directory of a user's own machine is created together with its
 /// configuration.
 #[derive(Clone, Debug)]
 pub struct NewRepo {
@@ -19,17 +19,17 @@ pub struct NewRepo {
     pub name: String,
     pub from: RemoteSource,
     pub url: String,
-    /// Absent: what its forge calls so, once somebody has asked it.
+    /// Absent: the forge's default branch, once it is known.
     pub default_branch: Option<String>,
     pub is_private: bool,
     pub added_by: Option<UserId>,
     pub at: DateTime<Utc>,
 }
 
-/// What a default branch is called before anybody has looked.
+/// The default branch until the forge was asked.
 const ASSUMED: &str = "main";
 
-/// Where a repository with a URL lies.
+/// The kind of server that has a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteSource {
     Github,
@@ -46,9 +46,9 @@ pub struct Repo {
     /// Absent for a local directory.
     pub url: Option<String>,
     pub local_path_hash: Option<String>,
-    /// `main` until somebody knows better.
+    /// `main` until the forge was asked.
     pub default_branch: String,
-    /// Whether somebody chose it. Else it is what was found last, and another may be found next time.
+    /// Whether somebody chose it. Otherwise it is what the forge said last, which may change.
     pub branch_given: bool,
     pub is_private: bool,
     pub service_commands: Option<JsonValue>,
@@ -56,7 +56,7 @@ pub struct Repo {
     pub created_at: DateTime<Utc>,
 }
 
-/// A repository and where in the workspace it lies.
+/// A repository and its place in the workspace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedRepo {
     pub repo: Repo,
@@ -131,7 +131,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(id).fetch_optional(pool).await)?)
     }
 
-    /// Notes what the forge calls its default branch. One that somebody chose stays.
+    /// Stores the forge's default branch, unless somebody chose one.
     pub async fn found_branch(&self, org: OrgId, id: RepoId, branch: &str) -> Result<(), StoreError> {
         const SQL: &str =
             "UPDATE repos SET default_branch = $3 WHERE org_id = $1 AND id = $2 AND NOT branch_given";
@@ -142,7 +142,7 @@ impl Store {
         })
     }
 
-    /// Deletes a repository; configurations that hold it lose it, and so do its secrets.
+    /// Deletes a repository with its secrets, and removes it from configurations.
     pub async fn delete_repo(&self, org: OrgId, id: RepoId) -> Result<(), StoreError> {
         const SQL: &str = "DELETE FROM repos WHERE org_id = $1 AND id = $2";
         let (org, id) = (org.uuid(), id.uuid());
@@ -152,7 +152,7 @@ impl Store {
         })
     }
 
-    /// What a session works on: the repositories of its configuration.
+    /// The repositories of a session's configuration.
     pub async fn session_repos(&self, session: SessionId) -> Result<Vec<PlacedRepo>, StoreError> {
         const SQL: &str = repos!(
             ", cr.workspace_path",

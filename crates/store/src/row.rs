@@ -1,13 +1,12 @@
-//! From a row of either database to a type of ours, and from a text of anybody's to one that both can hold.
+//! Converts rows of both databases to our types, and texts to what both databases can store.
 
 use sqlx::types::JsonValue;
 
-/// Implements `FromRow` for the rows of both databases by the same expression; with `near` also for rows that are found
-/// without leaving a thread.
+/// Implements `FromRow` for the rows of both databases by the same expression; with `inline` also for inline reads.
 macro_rules! from_row {
-    (near $type:ty, $row:ident => $value:expr) => {
-        impl $crate::near::FromNear for $type {
-            fn from_near($row: &$crate::near::NearRow<'_>) -> sqlx::Result<Self> {
+    (inline $type:ty, $row:ident => $value:expr) => {
+        impl $crate::sqlite::inline_reader::FromInlineRow for $type {
+            fn from_inline_row($row: &$crate::sqlite::inline_reader::InlineRow<'_>) -> sqlx::Result<Self> {
                 Ok($value)
             }
         }
@@ -30,7 +29,7 @@ macro_rules! from_row {
 }
 pub(crate) use from_row;
 
-/// A word of one of our vocabularies.
+/// Parses a value of a closed vocabulary.
 pub(crate) fn word<T>(text: String) -> sqlx::Result<T>
 where
     T: TryFrom<String, Error = proto::UnknownWord>,
@@ -38,7 +37,7 @@ where
     T::try_from(text).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
-/// A word that may be missing.
+/// The same for a value that may be NULL.
 pub(crate) fn optional_word<T>(text: Option<String>) -> sqlx::Result<Option<T>>
 where
     T: TryFrom<String, Error = proto::UnknownWord>,
@@ -46,18 +45,18 @@ where
     text.map(word).transpose()
 }
 
-/// PostgreSQL refuses U+0000 in a text. An agent may print one, and that must not lose the rest of its answer.
+/// Replaces U+0000, which PostgreSQL refuses. An agent may print one, and the rest of its output must not be lost.
 pub(crate) fn storable(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
-/// JSON as a text that both databases can hold. Made by whoever has the value: those who write stand in line.
+/// JSON as a text that both databases can store. The caller serializes it, so that the queue's writer does not have to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonText(String);
 
 impl JsonText {
     pub fn of(value: &impl serde::Serialize) -> Self {
-        // Only a map whose keys are no texts has no JSON, and we have none.
+        // Only a map with keys that are not strings fails, and we have none.
         let text = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
         if text.contains("\\u0000") {
             let value = serde_json::from_str(&text).unwrap_or_default();
@@ -75,7 +74,7 @@ impl JsonText {
     }
 }
 
-/// The same for every text inside a JSON value, keys included.
+/// Replaces U+0000 in every string and key of a JSON value.
 pub(crate) fn storable_json(value: JsonValue) -> JsonValue {
     match value {
         JsonValue::String(text) => JsonValue::String(storable(text)),

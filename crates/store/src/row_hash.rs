@@ -1,7 +1,7 @@
-//! Hashes of a run's row that its events carry, so that `audit verify` notices a row that was changed in the database.
+//! Hashes of a run's row, which its events contain so that `audit verify` detects a change of the row.
 //!
-//! An event of Contract v1 has no field for most columns of a run. Its notes end with a line that has the hash of them:
-//! one for the columns that are written when the run begins, one for those that are written when it ends.
+//! An event of Contract v1 has no field for most columns of a run, so its notes end with a line that has their hash:
+//! one hash for the columns that are written at the start of the run, one for those that are written at its end.
 
 use chrono::{DateTime, Utc};
 use ledger::{Event, Hash, Text, canonical, sha256};
@@ -15,9 +15,9 @@ use crate::{Ended, NewRun, Run};
 /// Which columns a hash covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunColumns {
-    /// Written when the run begins. A run that ends as it begins has all of its columns in here.
+    /// Written at the start of the run. For a run that starts and ends in one transaction it covers all columns.
     Begun,
-    /// Written when it ends.
+    /// Written at its end.
     Ended,
 }
 
@@ -30,10 +30,10 @@ impl RunColumns {
     }
 }
 
-/// Other notes are cut to this many characters, to leave room for the hash.
+/// Other notes are truncated to this many characters, to leave room for the hash.
 const OTHER_NOTES: usize = 800;
 
-/// The hash that an event has of a run's row.
+/// The hash of a run's row in an event.
 pub fn run_hash(event: &Event) -> Option<(RunColumns, Hash)> {
     let last = event.notes.as_ref()?.as_str().lines().next_back()?;
     [RunColumns::Begun, RunColumns::Ended].into_iter().find_map(|columns| {
@@ -44,7 +44,7 @@ pub fn run_hash(event: &Event) -> Option<(RunColumns, Hash)> {
 
 /// Adds the hash of the row that a change writes to the first event that the run references.
 pub(crate) fn add_run_hash(change: &Change, events: &mut [NewEvent]) {
-    let Some(first) = events.iter_mut().find(|new| change.tells(new)) else { return };
+    let Some(first) = events.iter_mut().find(|new| change.references(new)) else { return };
     let (columns, hash) = match change {
         Change::Begin(run) => (RunColumns::Begun, run.row_hash()),
         Change::End { org, run_id, ended, .. } => (RunColumns::Ended, ended.row_hash(*org, run_id)),
@@ -93,7 +93,7 @@ impl NewRun {
 impl Ended {
     fn row_hash(&self, org: OrgId, run_id: &str) -> Hash {
         let optional = |json: &Option<JsonText>| json.as_ref().map(JsonText::value);
-        // The hash of an answer covers it already, and it may be large.
+        // The answer may be large, and `response_hash` covers it already.
         let answer = if self.response_hash.is_some() { None } else { optional(&self.answer) };
         let error = optional(&self.error);
         let end = End {
@@ -110,7 +110,7 @@ impl Ended {
 }
 
 impl Run {
-    /// The hash that its first event must have. `ended_later`: its end was written by itself, not when it began.
+    /// The hash that its first event must have. `ended_later`: the run did not end in the transaction that created it.
     pub fn begun_hash(&self, ended_later: bool) -> Hash {
         let ended_at_once = !ended_later && (self.status != RunStatus::Running || self.shows_an_end());
         begun_hash(&Begun {
@@ -142,7 +142,7 @@ impl Run {
         })
     }
 
-    /// Whether any column has what only the end of a run writes.
+    /// Whether any column is set that only the end of a run sets.
     fn shows_an_end(&self) -> bool {
         let outputs = self.outputs.get("artifact_refs").and_then(JsonValue::as_array);
         self.outcome.is_some()
@@ -220,7 +220,7 @@ fn ended_hash(org: OrgId, run_id: &str, row: &End<'_>) -> Hash {
     columns.hash()
 }
 
-/// Columns one after the other, each with its length before it, so that no two rows look alike.
+/// Hashes columns, each prefixed with its length, so that no two rows have the same input.
 struct Columns(String);
 
 impl Columns {
@@ -243,13 +243,13 @@ impl Columns {
         }
     }
 
-    /// PostgreSQL changes the spelling of JSON, so the canonical form is hashed.
+    /// PostgreSQL reformats JSON, so the canonical form is hashed.
     fn json(&mut self, value: Option<&JsonValue>) {
         let text = value.map(|value| canonical(value).unwrap_or_else(|_| value.to_string()));
         self.text(text.as_deref());
     }
 
-    /// PostgreSQL keeps microseconds.
+    /// In microseconds, because PostgreSQL stores no more.
     fn time(&mut self, at: Option<DateTime<Utc>>) {
         self.text(at.map(|at| at.timestamp_micros().to_string()).as_deref());
     }

@@ -1,4 +1,4 @@
-//! Runs: everything that was attempted, and what it came to. The row of a tool call is its claim.
+//! Runs: every attempt and its outcome. The row of a tool call is its claim.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, RunKind, RunStatus, SessionId};
@@ -7,11 +7,11 @@ use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
 
 use crate::db::{find, read};
+use crate::postgres::lookup_batcher::Rows;
 use crate::row::{JsonText, from_row, word};
-use crate::together::Found;
 use crate::{Store, StoreError};
 
-/// A run to be made. One that is denied or refused is made as it ends.
+/// A new run. A denied or refused one is created with its end.
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub org_id: OrgId,
@@ -19,7 +19,7 @@ pub struct NewRun {
     pub kind: RunKind,
     pub lanes_version: String,
     pub roles_version: String,
-    /// It must be running, in the same organisation; of a retry, it must have ended.
+    /// The parent must be running, or have ended if this is a retry.
     pub parent_run_id: Option<String>,
     pub root_run_id: String,
     pub run_name: Option<String>,
@@ -34,22 +34,22 @@ pub struct NewRun {
     pub retry_count: i64,
     pub retry_reason: Option<String>,
     pub created_at: DateTime<Utc>,
-    /// Set when it ends as it begins.
+    /// Set if it ends in the transaction that creates it.
     pub end: Option<Ended>,
 }
 
-/// What makes a run a call.
+/// The details of a run that is a call.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub tool: String,
     pub operation: String,
     pub request_hash: String,
     pub decision: JsonText,
-    /// Who executes it.
+    /// The instance that executes it.
     pub instance: String,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug)]
 pub struct Ended {
     pub status: RunStatus,
@@ -61,7 +61,7 @@ pub struct Ended {
     pub at: DateTime<Utc>,
 }
 
-/// A run as the database has it.
+/// A run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub org_id: OrgId,
@@ -96,26 +96,26 @@ pub struct Run {
     pub completed_at: Option<DateTime<Utc>>,
 }
 
-/// Which runs of an organisation to list, newest first.
+/// Selects runs of an organisation, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub case_id: Option<String>,
     pub parent_run_id: Option<String>,
     pub status: Option<RunStatus>,
     pub kind: Option<RunKind>,
-    /// Only those before this one: created at, and id.
+    /// Only runs before this one, by creation time and id.
     pub before: Option<(DateTime<Utc>, String)>,
     pub limit: i64,
 }
 
-/// A decision that was made about a call, for policies to be tried on.
+/// A recorded decision about a call, to replay with another policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedDecision {
     pub run_id: String,
     pub decision: JsonValue,
 }
 
-/// What a query of runs reads.
+/// The columns of a run.
 macro_rules! run_columns {
     () => {
         "org_id, run_id, run_kind, status, lanes_version, roles_version, parent_run_id, root_run_id,
@@ -126,14 +126,14 @@ macro_rules! run_columns {
 }
 pub(crate) use run_columns;
 
-/// The one SELECT of runs, with the rest that makes it a query.
+/// The SELECT of runs, followed by the rest of a query.
 macro_rules! runs {
     ($rest:literal) => {
         concat!("SELECT ", run_columns!(), " FROM runs ", $rest)
     };
 }
 
-/// A page of runs that fit a filter, newest first.
+/// A page of runs that match a filter, newest first.
 macro_rules! list {
     ($where:literal) => {
         concat!(
@@ -148,15 +148,15 @@ macro_rules! list {
 /// One run by its key.
 pub(crate) const RUN: &str = runs!("WHERE org_id = $1 AND run_id = $2");
 
-/// Several by their keys, on PostgreSQL.
+/// Several runs by their keys, on PostgreSQL.
 pub(crate) const MANY: &str = concat!(
     "SELECT r.* FROM UNNEST($1::uuid[], $2::text[]) AS k (org, run) CROSS JOIN LATERAL (",
     runs!("WHERE org_id = k.org AND run_id = k.run LIMIT 1"),
     ") r"
 );
 
-/// Those that many look for at once.
-pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Found<'_, (Uuid, String), Run> {
+/// The batched lookup of runs.
+pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Rows<'_, (Uuid, String), Run> {
     let (orgs, ids): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
     Box::pin(async move {
         let rows: Vec<Run> = sqlx::query_as(MANY).bind(orgs).bind(ids).fetch_all(pool).await?;
@@ -164,7 +164,7 @@ pub(crate) fn many(pool: &PgPool, keys: Vec<(Uuid, String)>) -> Found<'_, (Uuid,
     })
 }
 
-from_row!(near Run, row => Run {
+from_row!(inline Run, row => Run {
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     run_id: row.try_get("run_id")?,
     kind: word(row.try_get("run_kind")?)?,
@@ -203,10 +203,10 @@ from_row!(RecordedDecision, row => RecordedDecision {
 });
 
 impl Store {
-    /// A run of an organisation; one of another does not exist here.
+    /// A run of an organisation. Another organisation's run does not exist here.
     pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
         let org = org.uuid();
-        Ok(find!(self, together runs (org, run_id.to_owned()), RUN, org, run_id)?)
+        Ok(find!(self, batched runs (org, run_id.to_owned()), RUN, org, run_id)?)
     }
 
     pub async fn runs(&self, org: OrgId, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
@@ -235,7 +235,7 @@ impl Store {
             .bind(before).bind(before_id.as_deref()).bind(filter.limit).fetch_all(pool).await)?)
     }
 
-    /// Calls that nobody alive executes: claimed by an instance that has not been seen since `before`.
+    /// Calls whose instance has not been seen since `before`.
     pub async fn orphaned_calls(&self, before: DateTime<Utc>, limit: i64) -> Result<Vec<Run>, StoreError> {
         const SQL: &str = runs!(
             "WHERE status = 'running' AND instance IS NOT NULL AND instance NOT IN
@@ -244,16 +244,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(before).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// Runs of a session that are under way: at most its turn, and what runs in it.
-    pub async fn running_of_session(&self, org: OrgId, session: SessionId) -> Result<Vec<Run>, StoreError> {
-        const SQL: &str = runs!(
-            "WHERE org_id = $1 AND session_id = $2 AND status = 'running' ORDER BY created_at, run_id LIMIT 1000"
-        );
-        let (org, session) = (org.uuid(), session.uuid());
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_all(pool).await)?)
-    }
-
-    /// Decisions about calls after this run id, in the order of run ids, of one organisation or of all.
+    /// Recorded decisions after this run id, ordered by run id, of one organisation or of all.
     pub async fn recorded_decisions(
         &self,
         org: Option<OrgId>,

@@ -1,4 +1,4 @@
-//! What can stop every call, and what can let one through in an emergency; and who is alive to execute calls.
+//! The safety lock, which stops every call; override grants, which let one through in an emergency; and the live instances.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
@@ -8,7 +8,7 @@ use crate::db::{read, write};
 use crate::row::from_row;
 use crate::{Store, StoreError};
 
-/// The global safety lock, as it was last changed.
+/// The last change of the global safety lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetyLock {
     pub locked: bool,
@@ -17,7 +17,7 @@ pub struct SafetyLock {
     pub changed_at: DateTime<Utc>,
 }
 
-/// A permission to break the glass.
+/// A permission to override a denial in an emergency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideGrant {
     pub id: Uuid,
@@ -52,7 +52,7 @@ from_row!(OverrideGrant, row => OverrideGrant {
     revoked_at: row.try_get("revoked_at")?,
 });
 
-/// The one SELECT of grants.
+/// The SELECT of grants.
 macro_rules! grants {
     ($rest:literal) => {
         concat!(
@@ -67,17 +67,17 @@ pub(crate) const LOCK: &str = "SELECT locked, changed_by, reason, changed_at FRO
 pub(crate) const GRANTS: &str = grants!("ORDER BY valid_from, id");
 
 impl Store {
-    /// All grants that were ever given, oldest first.
+    /// All grants, including expired and revoked ones, oldest first.
     pub async fn override_grants(&self) -> Result<Vec<OverrideGrant>, StoreError> {
         Ok(read!(self, pool => sqlx::query_as(GRANTS).fetch_all(pool).await)?)
     }
 
-    /// The lock; absent when it was never touched.
+    /// The safety lock; absent if it was never set.
     pub async fn safety_lock(&self) -> Result<Option<SafetyLock>, StoreError> {
         Ok(read!(self, pool => sqlx::query_as(LOCK).fetch_optional(pool).await)?)
     }
 
-    /// The grant of a user that lasts longest, of those that count now.
+    /// The valid grant of a user that lasts longest.
     pub async fn override_grant(
         &self,
         org: OrgId,
@@ -94,7 +94,7 @@ impl Store {
             .bind(org).bind(user).bind(ticket).bind(now).fetch_optional(pool).await)?)
     }
 
-    /// Says that an instance is alive, and which process it is.
+    /// Records a heartbeat of an instance, and which process it is.
     pub async fn see_instance(
         &self,
         id: &str,
@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// The process of an instance that was seen since a moment, where it said which that is. `None`: it was not seen.
+    /// The process of an instance that was seen since a time, if it is known. `None`: it was not seen.
     pub async fn seen_instance(
         &self,
         id: &str,
@@ -120,13 +120,13 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_scalar(SQL).bind(id).bind(since).fetch_optional(pool).await)?)
     }
 
-    /// All instances that say which process they are, and what they say.
+    /// All instances whose process is known, with that process.
     pub async fn instance_processes(&self) -> Result<Vec<(String, String)>, StoreError> {
         const SQL: &str = "SELECT id, process FROM instances WHERE process IS NOT NULL ORDER BY id";
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
     }
 
-    /// Forgets all instances but this one: those of a database that has one user at a time.
+    /// Deletes all instances but this one, for a database that only one instance uses.
     pub async fn forget_other_instances(&self, id: &str) -> Result<(), StoreError> {
         let id = id.to_owned();
         write!(self, Disk, tx => {
@@ -135,7 +135,7 @@ impl Store {
         })
     }
 
-    /// Forgets an instance that has ended and executes nothing any more.
+    /// Deletes an instance that has ended.
     pub async fn forget_instance(&self, id: &str) -> Result<(), StoreError> {
         let id = id.to_owned();
         write!(self, Disk, tx => {

@@ -1,4 +1,4 @@
-//! The session behind a sandbox: what its calls need of it and no more, for it is looked for with every one of them.
+//! The session of a sandbox, reduced to what its calls need, because every call looks it up.
 
 use proto::{AutomationId, ConfigurationId, OrgId, SessionId, SessionType, UserId};
 use sqlx::postgres::PgRow;
@@ -6,8 +6,8 @@ use sqlx::{FromRow, PgPool, Row as _};
 use uuid::Uuid;
 
 use crate::db::find;
+use crate::postgres::lookup_batcher::Rows;
 use crate::row::{from_row, word};
-use crate::together::Found;
 use crate::{Store, StoreError, TokenHash};
 
 /// A session that has not ended.
@@ -22,7 +22,7 @@ pub struct SandboxSession {
     pub budget_micros: Option<i64>,
 }
 
-from_row!(near SandboxSession, row => SandboxSession {
+from_row!(inline SandboxSession, row => SandboxSession {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     created_by: row.try_get::<Option<Uuid>, _>("created_by")?.map(Into::into),
@@ -32,7 +32,7 @@ from_row!(near SandboxSession, row => SandboxSession {
     budget_micros: row.try_get("budget_micros")?,
 });
 
-/// The one SELECT, with the rest that makes it a query.
+/// The SELECT, followed by the rest of a query.
 macro_rules! sessions {
     ($rest:expr) => {
         concat!(
@@ -53,7 +53,7 @@ macro_rules! by_token {
     };
 }
 
-/// A session, and the hash it was asked for by.
+/// A session, and the hash of its token.
 struct Asked(Vec<u8>, SandboxSession);
 
 impl FromRow<'_, PgRow> for Asked {
@@ -62,8 +62,8 @@ impl FromRow<'_, PgRow> for Asked {
     }
 }
 
-/// Several by their tokens.
-pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Vec<u8>, SandboxSession> {
+/// The batched lookup by token.
+pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Rows<'_, Vec<u8>, SandboxSession> {
     const SQL: &str = concat!(
         "SELECT k.hash AS asked, r.* FROM UNNEST($1::bytea[]) AS k (hash) CROSS JOIN LATERAL (",
         by_token!("k.hash LIMIT 1"),
@@ -75,8 +75,8 @@ pub(crate) fn many_by_token(pool: &PgPool, hashes: Vec<Vec<u8>>) -> Found<'_, Ve
     })
 }
 
-/// Several by their ids.
-pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SandboxSession> {
+/// The batched lookup by id.
+pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Rows<'_, Uuid, SandboxSession> {
     const SQL: &str = sessions!("WHERE s.id = ANY($1) AND s.ended_at IS NULL");
     Box::pin(async move {
         let rows: Vec<SandboxSession> = sqlx::query_as(SQL).bind(ids).fetch_all(pool).await?;
@@ -85,17 +85,17 @@ pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SandboxSess
 }
 
 impl Store {
-    /// The session that a sandbox token stands for, if its sandbox is still the session's present one.
+    /// The session of a sandbox token, if the token's sandbox is still the session's current one.
     pub async fn session_of_token(&self, hash: &TokenHash) -> Result<Option<SandboxSession>, StoreError> {
         const SQL: &str = by_token!("$1");
         let hash = hash.as_slice();
-        Ok(find!(self, together tokens hash.to_vec(), SQL, hash)?)
+        Ok(find!(self, batched tokens hash.to_vec(), SQL, hash)?)
     }
 
-    /// A session by its id alone, for those who know by other means whose sandbox they talk to.
+    /// A session by its id, for callers that know the sandbox by other means.
     pub async fn sandbox_session(&self, id: SessionId) -> Result<Option<SandboxSession>, StoreError> {
         const SQL: &str = sessions!("WHERE s.id = $1 AND s.ended_at IS NULL");
         let id = id.uuid();
-        Ok(find!(self, together sandboxes id, SQL, id)?)
+        Ok(find!(self, batched sandboxes id, SQL, id)?)
     }
 }

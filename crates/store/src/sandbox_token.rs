@@ -1,4 +1,4 @@
-//! Tokens of sandboxes: bound to a session and one generation of its sandbox, dead with it.
+//! Sandbox tokens: each belongs to a session and one generation of its sandbox, and expires with that generation.
 
 use chrono::{DateTime, Utc};
 use proto::SessionId;
@@ -6,7 +6,7 @@ use proto::SessionId;
 use crate::db::{read, write};
 use crate::{Store, StoreError, TokenHash};
 
-/// A token to be stored, for the present sandbox of a session.
+/// A new token for the current sandbox of a session.
 pub struct NewSandboxToken {
     pub token_hash: TokenHash,
     pub session_id: SessionId,

@@ -1,4 +1,4 @@
-//! The vault's rows: sealed values by owner. This crate stores them and cannot open them.
+//! The vault's rows: encrypted values by owner. This crate stores them and cannot decrypt them.
 
 use chrono::{DateTime, Utc};
 use proto::{ConfigurationId, OrgId, RepoId, SecretId, UserId};
@@ -41,7 +41,7 @@ impl Scope {
     }
 }
 
-/// An encrypted value and the name of the key that opens it.
+/// An encrypted value and the id of the key that decrypts it.
 #[derive(Clone, Debug, FromRow)]
 pub struct Sealed {
     pub key_id: String,
@@ -49,7 +49,7 @@ pub struct Sealed {
     pub ciphertext: Vec<u8>,
 }
 
-/// A secret to be stored; one with the same owner and key is replaced.
+/// A new secret, which replaces one with the same owner and key.
 pub struct NewSecret {
     pub id: SecretId,
     pub org_id: OrgId,
@@ -61,7 +61,7 @@ pub struct NewSecret {
 }
 
 impl NewSecret {
-    /// Its owner and key: one row.
+    /// Its owner and key, which identify a row.
     fn place(&self) -> (Uuid, &'static str, Option<Uuid>, Option<Uuid>, &str) {
         (
             self.org_id.uuid(),
@@ -73,7 +73,7 @@ impl NewSecret {
     }
 }
 
-/// What any list shows of a secret.
+/// A secret without its value, for lists.
 #[derive(Clone, Debug, FromRow)]
 pub struct SecretEntry {
     #[sqlx(try_from = "Uuid")]
@@ -88,7 +88,7 @@ pub struct SecretEntry {
     pub updated_at: DateTime<Utc>,
 }
 
-/// The two nullable columns that say a secret's scope.
+/// The scope of a secret, from its two nullable columns.
 #[derive(Clone, Debug, FromRow)]
 pub struct ScopeColumns {
     repo_id: Option<Uuid>,
@@ -105,7 +105,7 @@ impl SecretEntry {
     }
 }
 
-/// A secret is named by its owner and key; absent ids compare as absent on both databases.
+/// Selects a secret by its owner and key; NULL ids compare as equal on both databases.
 macro_rules! by_owner {
     ($before:literal) => {
         concat!(
@@ -117,12 +117,7 @@ macro_rules! by_owner {
 }
 
 impl Store {
-    /// Stores a secret. `true`: it is new; `false`: it replaced one.
-    pub async fn put_secret(&self, new: NewSecret) -> Result<bool, StoreError> {
-        Ok(self.put_secrets(vec![new]).await? == 1)
-    }
-
-    /// Stores all of these secrets or none; returns how many are new.
+    /// Stores all of these secrets or none, and returns how many are new.
     pub async fn put_secrets(&self, mut all: Vec<NewSecret>) -> Result<u64, StoreError> {
         const SQL: &str =
             "INSERT INTO secrets (id, org_id, scope, repo_id, configuration_id, key, key_id, nonce,
@@ -132,7 +127,7 @@ impl Store {
             SET key_id = excluded.key_id, nonce = excluded.nonce, ciphertext = excluded.ciphertext,
                 updated_at = excluded.updated_at
             RETURNING id";
-        // Two callers must lock the same rows in the same order, or PostgreSQL ends one of them as a deadlock.
+        // Concurrent callers must lock rows in the same order, or PostgreSQL aborts one of them because of a deadlock.
         all.sort_by(|a, b| a.place().cmp(&b.place()));
         administer!(self, tx => {
             let mut made = 0;
@@ -152,7 +147,7 @@ impl Store {
         })
     }
 
-    /// What there is, without the values.
+    /// All secrets of an organisation, without their values.
     pub async fn secrets(&self, org: OrgId) -> Result<Vec<SecretEntry>, StoreError> {
         const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
             FROM secrets WHERE org_id = $1 ORDER BY scope, key, id";
@@ -160,7 +155,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// The sealed value of one secret, for the vault.
+    /// The encrypted value of one secret.
     pub async fn sealed_secret(
         &self,
         org: OrgId,
@@ -187,20 +182,20 @@ impl Store {
         })
     }
 
-    /// Secrets of all organisations that another key than `current` seals: what a rotation has left to do.
+    /// Secrets of all organisations that are not encrypted with the key `current`: what a rotation has left to do.
     pub async fn secrets_not_under(&self, current: &str, limit: i64) -> Result<Vec<SecretEntry>, StoreError> {
         const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
             FROM secrets WHERE key_id <> $1 ORDER BY id LIMIT $2";
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(current).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// The keys that seal anything at all: without one of them something can no longer be opened.
+    /// The ids of all keys in use. Without one of them some secret cannot be decrypted.
     pub async fn secret_key_ids(&self) -> Result<Vec<String>, StoreError> {
-        const SQL: &str = "SELECT key_id FROM secrets UNION SELECT key_id FROM secret_files ORDER BY key_id";
+        const SQL: &str = "SELECT DISTINCT key_id FROM secrets ORDER BY key_id";
         Ok(read!(self, pool => sqlx::query_scalar(SQL).fetch_all(pool).await)?)
     }
 
-    /// Replaces the seal of a secret, unless somebody wrote a new value meanwhile.
+    /// Replaces the encrypted value of a secret, unless a new value was stored meanwhile.
     pub async fn reseal_secret(&self, id: SecretId, from: Sealed, to: Sealed) -> Result<bool, StoreError> {
         const SQL: &str =
             "UPDATE secrets SET key_id = $3, nonce = $4, ciphertext = $5 WHERE id = $1 AND nonce = $2";

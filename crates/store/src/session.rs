@@ -1,10 +1,10 @@
-//! Making, renaming and deleting sessions: what their organisation does, whoever owns them.
+//! Creates, renames and deletes sessions: changes by their organisation, which need no ownership.
 
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, SessionId, SessionMetrics,
-    SessionStatus, SessionType, TriggerEventId, TriggerId, UserId,
+    SessionStatus, SessionType, UserId,
 };
 use sqlx::types::{Json, JsonValue};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use crate::db::{read, write};
 use crate::row::{storable, storable_json};
 use crate::{Store, StoreError};
 
-/// A session to be made.
+/// A new session.
 #[derive(Clone, Debug)]
 pub struct NewSession {
     pub id: SessionId,
@@ -28,12 +28,8 @@ pub struct NewSession {
     pub starts: Starts,
     pub title: Option<String>,
     pub initial_prompt: Option<String>,
-    pub system_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub automation_id: Option<AutomationId>,
-    pub trigger_id: Option<TriggerId>,
-    pub trigger_event_id: Option<TriggerEventId>,
-    pub trigger_context: Option<JsonObject>,
     pub local_path_hash: Option<String>,
     pub sandbox_provider: String,
     pub snapshot_id: Option<String>,
@@ -44,14 +40,14 @@ pub struct NewSession {
 /// When a new session gets its sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Starts {
-    /// When somebody wants it.
+    /// When a client needs it.
     Later,
     /// At once.
     Now,
 }
 
 impl NewSession {
-    /// A session with nothing but what every one has.
+    /// A session with the required fields only.
     pub fn new(
         id: SessionId,
         org_id: OrgId,
@@ -72,12 +68,8 @@ impl NewSession {
             starts: Starts::Later,
             title: None,
             initial_prompt: None,
-            system_prompt: None,
             agent_config: None,
             automation_id: None,
-            trigger_id: None,
-            trigger_event_id: None,
-            trigger_context: None,
             local_path_hash: None,
             sandbox_provider: sandbox_provider.to_owned(),
             snapshot_id: None,
@@ -87,27 +79,27 @@ impl NewSession {
     }
 }
 
-/// Holds the organisation for the rest of the transaction, so that two sessions cannot both be the last one that is
-/// admitted. A `None` limit admits all.
+/// Locks the organisation until the end of the transaction, so that two sessions cannot both be admitted as the last one.
+/// A `None` limit admits all.
 pub(crate) const HOLD_LIMIT: &str =
     "UPDATE organizations SET name = name WHERE id = $1 RETURNING session_limit";
 /// Other sessions that have a sandbox or are about to get one.
 pub(crate) const LIVE: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND id <> $2
     AND (status = 'running' OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
-/// Other sessions that set this configuration up.
+/// Other setup sessions of this configuration.
 const SETTING_UP: &str = "SELECT count(*) FROM sessions WHERE org_id = $1 AND configuration_id = $2
     AND session_type = 'setup' AND (status IN ('running', 'paused', 'suspended')
     OR (status IN ('pending', 'starting') AND last_activity_at > $3))";
-/// How long a session counts that has no sandbox yet: one that nobody came for, or that never came up, must not take the
-/// place of others for ever. One that waits longer is admitted anew when it starts.
+/// How long a session without a sandbox counts as live: one that was abandoned or never started must not use up the limit
+/// for ever. One that waits longer is admitted again when it starts.
 const ABOUT_TO: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
 
-/// Those without a sandbox count that were made, or began to start, after this.
+/// Sessions without a sandbox count if they were created, or started booting, after this time.
 pub(crate) fn counts_since(now: DateTime<Utc>) -> DateTime<Utc> {
     now - ABOUT_TO
 }
 
-/// Refuses a session for which its organisation has no room.
+/// Refuses a session beyond the limit of its organisation.
 macro_rules! admit {
     ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
         let limit: Option<Option<i64>> =
@@ -129,12 +121,12 @@ macro_rules! admit {
 pub(crate) use admit;
 
 impl Store {
-    /// Makes a session, unless its organisation has as many live ones as it may.
+    /// Creates a session, unless its organisation has reached its limit.
     pub async fn create_session(&self, new: NewSession) -> Result<(), StoreError> {
         self.create(new, None).await.map(drop)
     }
 
-    /// Makes the session that sets a configuration up, unless another one is at it: of many that ask at once, one gets
+    /// Creates a setup session of a configuration, unless there is one already: of several concurrent callers, one gets
     /// `true`.
     pub async fn create_setup_session(
         &self,
@@ -144,7 +136,7 @@ impl Store {
         self.create(NewSession { configuration_id: Some(configuration), ..new }, Some(configuration)).await
     }
 
-    /// How many live sessions an organisation has, as its limit counts them.
+    /// The number of live sessions of an organisation, as its limit counts them.
     pub async fn live_sessions(&self, org: OrgId, at: DateTime<Utc>) -> Result<i64, StoreError> {
         let (org, since) = (org.uuid(), counts_since(at));
         Ok(read!(self, pool =>
@@ -153,12 +145,11 @@ impl Store {
 
     async fn create(&self, new: NewSession, sets_up: Option<ConfigurationId>) -> Result<bool, StoreError> {
         const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
-            session_type, client_type, client_metadata, origin, status, title, initial_prompt, system_prompt,
-            agent_config, automation_id, trigger_id, trigger_event_id, trigger_context, local_path_hash,
-            sandbox_provider, snapshot_id, budget_micros, metrics, started_at, last_activity_at,
-            sandbox_generation, owner_epoch, seq_reserved, pr_urls)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-            $22, $23, $24, $24, 0, 0, 0, '[]')";
+            session_type, client_type, client_metadata, origin, status, title, initial_prompt,
+            agent_config, automation_id, local_path_hash, sandbox_provider, snapshot_id, budget_micros,
+            metrics, started_at, last_activity_at, sandbox_generation, owner_epoch, seq_reserved, pr_urls)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+            $20, $20, 0, 0, 0, '[]')";
         let status = match new.starts {
             Starts::Later => SessionStatus::Pending,
             Starts::Now => SessionStatus::Starting,
@@ -180,23 +171,21 @@ impl Store {
                 .bind(new.session_type.as_str()).bind(new.client_type.map(ClientType::as_str))
                 .bind(new.client_metadata.map(storable_object)).bind(new.origin.as_str()).bind(status.as_str())
                 .bind(new.title.map(storable)).bind(new.initial_prompt.map(storable))
-                .bind(new.system_prompt.map(storable)).bind(new.agent_config.map(Json))
-                .bind(new.automation_id.map(AutomationId::uuid)).bind(new.trigger_id.map(TriggerId::uuid))
-                .bind(new.trigger_event_id.map(TriggerEventId::uuid))
-                .bind(new.trigger_context.map(storable_object)).bind(new.local_path_hash)
+                .bind(new.agent_config.map(Json))
+                .bind(new.automation_id.map(AutomationId::uuid)).bind(new.local_path_hash)
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
                 .execute(&mut *tx).await?;
             Ok(true)
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this session", "this organisation, user, configuration, parent or trigger")
+            error.on_constraint("this session", "this organisation, user, configuration, parent or automation")
         })
     }
 
-    /// Gives a session a title of its organisation's choice.
+    /// Sets a session's title.
     pub async fn rename_session(&self, org: OrgId, id: SessionId, title: &str) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET title = $3, title_status = NULL WHERE org_id = $1 AND id = $2";
+        const SQL: &str = "UPDATE sessions SET title = $3 WHERE org_id = $1 AND id = $2";
         let (org, id, title) = (org.uuid(), id.uuid(), storable(title.to_owned()));
         write!(self, Disk, tx => {
             let done = sqlx::query(SQL).bind(org).bind(id).bind(title).execute(&mut *tx).await?;
@@ -204,8 +193,8 @@ impl Store {
         })
     }
 
-    /// Deletes a session with its log, transcript and credentials; what it did stays in the ledger, and a tombstone
-    /// says who deleted it. Its owner can write nothing afterwards.
+    /// Deletes a session with its log, transcript and credentials. Its runs stay in the ledger, and a tombstone
+    /// records who deleted it. Its owner can write nothing afterwards.
     pub async fn delete_session(
         &self,
         org: OrgId,
@@ -216,8 +205,8 @@ impl Store {
         const ORPHAN: &str =
             "UPDATE sessions SET parent_session_id = NULL WHERE org_id = $1 AND parent_session_id = $2";
         const DELETE: &str = "DELETE FROM sessions WHERE org_id = $1 AND id = $2";
-        const BURY: &str = "INSERT INTO tombstones (kind, id, org_id, deleted_by, deleted_at)
-            VALUES ('session', $2, $1, $3, $4)";
+        const TOMBSTONE: &str =
+            "INSERT INTO tombstones (session_id, org_id, deleted_by, deleted_at) VALUES ($2, $1, $3, $4)";
         let (org, id, by) = (org.uuid(), id.uuid(), by.to_owned());
         write!(self, Disk, tx => {
             sqlx::query(ORPHAN).bind(org).bind(id).execute(&mut *tx).await?;
@@ -225,7 +214,7 @@ impl Store {
             if done.rows_affected() == 0 {
                 return Err(StoreError::Missing("this session"));
             }
-            sqlx::query(BURY).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
+            sqlx::query(TOMBSTONE).bind(org).bind(id).bind(by).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
     }

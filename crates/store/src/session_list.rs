@@ -1,4 +1,4 @@
-//! Lists of sessions: live ones first, then the latest used, page by page.
+//! Lists sessions page by page: live ones first, then by last activity.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::db::read;
 use crate::session_record::records;
 use crate::{SessionRecord, Store, StoreError};
 
-/// Which sessions to list. The default is all of them.
+/// Selects sessions. The default selects all.
 #[derive(Clone, Debug, Default)]
 pub struct SessionFilter {
     pub repo: Option<RepoId>,
@@ -22,7 +22,7 @@ pub struct SessionFilter {
     pub exclude_automation: bool,
 }
 
-/// The last session of a page: the next one begins after it. Its text is for clients to hand back.
+/// The last session of a page; the next page begins after it. Clients send its text back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionCursor {
     is_live: bool,
@@ -30,7 +30,7 @@ pub struct SessionCursor {
     id: SessionId,
 }
 
-/// The text is not one that a list gave out.
+/// The text is not a cursor of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor of a list of sessions: use the one that the page before gave")]
 pub struct InvalidCursor;
@@ -66,7 +66,7 @@ impl FromStr for SessionCursor {
 }
 
 impl Store {
-    /// Sessions of an organisation: those that are starting, running or paused first, then by their last activity,
+    /// Sessions of an organisation: starting, running and paused ones first, then by last activity,
     /// latest first.
     pub async fn sessions(
         &self,

@@ -1,18 +1,18 @@
-//! A session as the database has it: everything needed to run it or to show it.
+//! A session with everything that is needed to run it or to show it.
 
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
 use proto::{
     AutomationId, ClientType, ConfigurationId, JsonObject, OrgId, Origin, Outcome, PauseReason, SessionId,
-    SessionMetrics, SessionStatus, SessionType, TitleStatus, TriggerEventId, TriggerId, UserId,
+    SessionMetrics, SessionStatus, SessionType, UserId,
 };
 use sqlx::PgPool;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::db::{find, read};
+use crate::postgres::lookup_batcher::Rows;
 use crate::row::{from_row, optional_word, word};
-use crate::together::Found;
 use crate::{Store, StoreError};
 
 /// One session.
@@ -32,18 +32,12 @@ pub struct SessionRecord {
     pub pause_reason: Option<PauseReason>,
     pub stop_reason: Option<String>,
     pub outcome: Option<Outcome>,
-    pub summary: Option<String>,
     pub title: Option<String>,
-    pub title_status: Option<TitleStatus>,
     pub initial_prompt: Option<String>,
     pub initial_prompt_sent_at: Option<DateTime<Utc>>,
-    pub system_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub automation_id: Option<AutomationId>,
     pub automation_name: Option<String>,
-    pub trigger_id: Option<TriggerId>,
-    pub trigger_event_id: Option<TriggerEventId>,
-    pub trigger_context: Option<JsonObject>,
     pub branch_name: Option<String>,
     pub base_commit_sha: Option<String>,
     pub local_path_hash: Option<String>,
@@ -53,8 +47,7 @@ pub struct SessionRecord {
     pub sandbox_expires_at: Option<DateTime<Utc>>,
     pub snapshot_id: Option<String>,
     pub agent_session_id: Option<String>,
-    pub preview_url: Option<String>,
-    /// The effects of all numbers up to this one are in the transcript.
+    /// The transcript includes the effects of all events up to this number.
     pub transcript_seq: i64,
     pub budget_micros: Option<i64>,
     pub latest_task: Option<String>,
@@ -66,17 +59,17 @@ pub struct SessionRecord {
     pub ended_at: Option<DateTime<Utc>>,
 }
 
-/// The one SELECT of records, with the rest that makes it a query.
+/// The SELECT of records, followed by the rest of a query.
 macro_rules! records {
     ($rest:expr) => {
         concat!(
             "SELECT s.id, s.org_id, s.created_by, s.configuration_id, c.name AS configuration_name,
             s.parent_session_id, s.session_type, s.client_type, s.client_metadata, s.origin, s.status,
-            s.pause_reason, s.stop_reason, s.outcome, s.summary, s.title, s.title_status, s.initial_prompt,
-            s.initial_prompt_sent_at, s.system_prompt, s.agent_config, s.automation_id,
-            a.name AS automation_name, s.trigger_id, s.trigger_event_id, s.trigger_context, s.branch_name,
+            s.pause_reason, s.stop_reason, s.outcome, s.title, s.initial_prompt,
+            s.initial_prompt_sent_at, s.agent_config, s.automation_id,
+            a.name AS automation_name, s.branch_name,
             s.base_commit_sha, s.local_path_hash, s.sandbox_provider, s.sandbox_id, s.sandbox_generation,
-            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.preview_url, s.transcript_seq,
+            s.sandbox_expires_at, s.snapshot_id, s.agent_session_id, s.transcript_seq,
             s.budget_micros, s.latest_task, s.pr_urls, s.metrics, s.started_at, s.last_activity_at,
             s.paused_at, s.ended_at
             FROM sessions s LEFT JOIN configurations c ON c.id = s.configuration_id
@@ -87,21 +80,21 @@ macro_rules! records {
 }
 pub(crate) use records;
 
-/// An id column that may be empty.
+/// A nullable id column.
 macro_rules! optional_id {
     ($row:ident, $name:literal) => {
         $row.try_get::<Option<Uuid>, _>($name)?.map(Into::into)
     };
 }
 
-/// A JSON column that may be empty.
+/// A nullable JSON column.
 macro_rules! optional_json {
     ($row:ident, $name:literal) => {
         $row.try_get::<Option<Json<_>>, _>($name)?.map(|json| json.0)
     };
 }
 
-from_row!(near SessionRecord, row => SessionRecord {
+from_row!(inline SessionRecord, row => SessionRecord {
     id: row.try_get::<Uuid, _>("id")?.into(),
     org_id: row.try_get::<Uuid, _>("org_id")?.into(),
     created_by: optional_id!(row, "created_by"),
@@ -116,18 +109,12 @@ from_row!(near SessionRecord, row => SessionRecord {
     pause_reason: optional_word(row.try_get("pause_reason")?)?,
     stop_reason: row.try_get("stop_reason")?,
     outcome: optional_word(row.try_get("outcome")?)?,
-    summary: row.try_get("summary")?,
     title: row.try_get("title")?,
-    title_status: optional_word(row.try_get("title_status")?)?,
     initial_prompt: row.try_get("initial_prompt")?,
     initial_prompt_sent_at: row.try_get("initial_prompt_sent_at")?,
-    system_prompt: row.try_get("system_prompt")?,
     agent_config: optional_json!(row, "agent_config"),
     automation_id: optional_id!(row, "automation_id"),
     automation_name: row.try_get("automation_name")?,
-    trigger_id: optional_id!(row, "trigger_id"),
-    trigger_event_id: optional_id!(row, "trigger_event_id"),
-    trigger_context: optional_json!(row, "trigger_context"),
     branch_name: row.try_get("branch_name")?,
     base_commit_sha: row.try_get("base_commit_sha")?,
     local_path_hash: row.try_get("local_path_hash")?,
@@ -137,7 +124,6 @@ from_row!(near SessionRecord, row => SessionRecord {
     sandbox_expires_at: row.try_get("sandbox_expires_at")?,
     snapshot_id: row.try_get("snapshot_id")?,
     agent_session_id: row.try_get("agent_session_id")?,
-    preview_url: row.try_get("preview_url")?,
     transcript_seq: row.try_get("transcript_seq")?,
     budget_micros: row.try_get("budget_micros")?,
     latest_task: row.try_get("latest_task")?,
@@ -149,8 +135,8 @@ from_row!(near SessionRecord, row => SessionRecord {
     ended_at: row.try_get("ended_at")?,
 });
 
-/// Several by their ids.
-pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SessionRecord> {
+/// The batched lookup by id.
+pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Rows<'_, Uuid, SessionRecord> {
     const SQL: &str = concat!(
         "SELECT r.* FROM UNNEST($1::uuid[]) AS k (id) CROSS JOIN LATERAL (",
         records!("WHERE s.id = k.id LIMIT 1"),
@@ -163,20 +149,20 @@ pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Found<'_, Uuid, SessionReco
 }
 
 impl Store {
-    /// A session of an organisation; one of another does not exist here.
+    /// A session of an organisation. Another organisation's session does not exist here.
     pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         Ok(self.session_any(id).await?.filter(|session| session.org_id == org))
     }
 
-    /// A session by its id alone, for services and for the check of who may see it. Whoever asks must compare the
+    /// A session by its id alone, for services and for access checks. The caller must check the
     /// organisation.
     pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();
-        Ok(find!(self, together sessions id, SQL, id)?)
+        Ok(find!(self, batched sessions id, SQL, id)?)
     }
 
-    /// Sessions under way that have prompts to answer and are `instance`'s, or nobody's: their owner has not been seen since
+    /// Live sessions with unanswered prompts that belong to `instance`, or to an instance that has not been seen since
     /// `before`.
     pub async fn sessions_with_prompts(
         &self,
@@ -193,8 +179,8 @@ impl Store {
         Ok(found.into_iter().map(Into::into).collect())
     }
 
-    /// Sessions whose sandbox's time is over and that are `instance`'s, or nobody's: their owner has not been seen since
-    /// `before`. The longest overdue first.
+    /// Sessions with an expired sandbox that belong to `instance`, or to an instance that has not been seen since
+    /// `before`. The longest overdue come first.
     pub async fn expired_sessions(
         &self,
         now: DateTime<Utc>,
@@ -202,7 +188,7 @@ impl Store {
         before: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<SessionId>, StoreError> {
-        // One that was stopped has no sandbox. The states are named so that an index finds them.
+        // A stopped session has no sandbox. The other states are listed so that the index can be used.
         const SQL: &str = "SELECT id FROM sessions
             WHERE status IN ('pending', 'starting', 'running', 'paused', 'suspended', 'failed')
             AND sandbox_expires_at <= $1

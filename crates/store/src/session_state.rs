@@ -1,4 +1,4 @@
-//! What the owner of a session writes about its state. Every call is fenced: a former owner changes nothing.
+//! State changes by the owner of a session. Every call is fenced: a former owner changes nothing.
 
 use chrono::{DateTime, Utc};
 use proto::{Outcome, PauseReason, SessionStatus};
@@ -15,13 +15,13 @@ pub struct Ending {
     pub status: SessionStatus,
     /// For people.
     pub stop_reason: Option<String>,
-    /// A session that stopped because it could not be saved is shown as failed.
+    /// A session that stopped because its snapshot failed is shown as failed.
     pub pause_reason: Option<PauseReason>,
     pub outcome: Option<Outcome>,
     pub at: DateTime<Utc>,
 }
 
-/// One fenced UPDATE of the session and nothing else, on disk before it is reported.
+/// Runs one fenced UPDATE of the session, which is on disk before this returns.
 macro_rules! set {
     ($store:expr, $owner:expr, $sql:expr $(, $value:expr)*) => {{
         let owner = *$owner;
@@ -33,7 +33,7 @@ macro_rules! set {
 }
 
 impl Store {
-    /// Takes a session that sleeps or has ended back among the live ones, if its organisation has room for it.
+    /// Makes a paused or ended session live again, unless its organisation has reached its limit.
     pub async fn start_session(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET status = 'starting', pause_reason = NULL, paused_at = NULL,
             ended_at = NULL, stop_reason = NULL, outcome = NULL, last_activity_at = $3
@@ -46,7 +46,7 @@ impl Store {
         })
     }
 
-    /// The session's sandbox is up.
+    /// Records that the session's sandbox runs.
     pub async fn set_running(
         &self,
         owner: &Owner,
@@ -60,7 +60,7 @@ impl Store {
         set!(self, owner, SQL, sandbox_id, expires_at)
     }
 
-    /// Begins a new sandbox generation, before a new sandbox and at the end of one: all earlier tokens are dead, and
+    /// Begins a new sandbox generation, before a new sandbox starts and when one ends. All earlier tokens become invalid, and
     /// the session has no sandbox until [`Store::set_running`] names one, or only the files of the one named here.
     pub async fn new_sandbox_generation(
         &self,
@@ -68,7 +68,7 @@ impl Store {
         sandbox_id: Option<&str>,
     ) -> Result<i64, StoreError> {
         const SQL: &str = "UPDATE sessions SET sandbox_generation = sandbox_generation + 1, sandbox_id = $3,
-            sandbox_expires_at = NULL, preview_url = NULL WHERE id = $1 AND owner_epoch = $2
+            sandbox_expires_at = NULL WHERE id = $1 AND owner_epoch = $2
             RETURNING sandbox_generation";
         let ((session, epoch), sandbox_id) = (owner.key(), sandbox_id.map(str::to_owned));
         write!(self, Disk, tx => {
@@ -77,7 +77,7 @@ impl Store {
         })
     }
 
-    /// When the session's sandbox is to be left; `None`: time does not end it.
+    /// Sets when the session's sandbox expires; `None`: never.
     pub async fn set_sandbox_expiry(
         &self,
         owner: &Owner,
@@ -87,8 +87,8 @@ impl Store {
         set!(self, owner, SQL, expires_at)
     }
 
-    /// Moves a session that does not end here. One that is live has neither pause nor end; one that leaves the live
-    /// states works on no task.
+    /// Changes the status of a session without ending it. A live session has no pause and no end; one that stops being live
+    /// has no current task.
     pub async fn set_status(
         &self,
         owner: &Owner,
@@ -120,7 +120,7 @@ impl Store {
         set!(self, owner, SQL, ending.status.as_str(), stop_reason, reason, outcome, ending.at)
     }
 
-    /// Which session of the agent's own is ours; `None` when the agent's memory is gone.
+    /// Sets the id of the agent's own session; `None` if the agent has lost it.
     pub async fn set_agent_session(
         &self,
         owner: &Owner,
@@ -131,14 +131,7 @@ impl Store {
         set!(self, owner, SQL, agent_session)
     }
 
-    /// What the next sandbox of this session starts from.
-    pub async fn set_snapshot(&self, owner: &Owner, snapshot: Option<&str>) -> Result<(), StoreError> {
-        const SQL: &str = "UPDATE sessions SET snapshot_id = $3 WHERE id = $1 AND owner_epoch = $2";
-        let snapshot = snapshot.map(str::to_owned);
-        set!(self, owner, SQL, snapshot)
-    }
-
-    /// Which branch the session works on, and which commit its work began from; the first one that is told stays.
+    /// Sets the branch of the session and the commit from which its work began. The first such commit stays.
     pub async fn set_branch(
         &self,
         owner: &Owner,
@@ -153,7 +146,7 @@ impl Store {
         set!(self, owner, SQL, branch, base_commit)
     }
 
-    /// Marks the initial prompt as sent, before it is: of all who try, one gets `true` and sends it.
+    /// Marks the initial prompt as sent, before it is sent: of several callers, one gets `true` and sends it.
     pub async fn mark_initial_prompt(&self, owner: &Owner, at: DateTime<Utc>) -> Result<bool, StoreError> {
         const SQL: &str = "UPDATE sessions SET initial_prompt_sent_at = $2
             WHERE id = $1 AND initial_prompt_sent_at IS NULL";
@@ -165,7 +158,7 @@ impl Store {
         })
     }
 
-    /// Takes the mark back and lets the prompt wait again: it did not reach the agent.
+    /// Removes the mark and queues the prompt again, because it did not reach the agent.
     pub async fn roll_back_initial_prompt(&self, owner: &Owner, prompt: &str) -> Result<(), StoreError> {
         const MARK: &str = "UPDATE sessions SET initial_prompt_sent_at = NULL WHERE id = $1";
         const PROMPT: &str = "UPDATE prompts SET state = 'queued' WHERE session_id = $1 AND id = $2";
@@ -178,7 +171,7 @@ impl Store {
         })
     }
 
-    /// Notes that somebody uses the session. Not worth waiting for the disk.
+    /// Records activity. It does not wait for the disk.
     pub async fn touch(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET last_activity_at = $3 WHERE id = $1 AND owner_epoch = $2";
         let owner = *owner;

@@ -1,4 +1,4 @@
-//! Snapshots: which there are, whose they are, and what starts from them.
+//! Snapshots: their owners, and the sessions and configurations that start from them.
 
 use chrono::{DateTime, Utc};
 use proto::socket::SnapshotTarget;
@@ -10,12 +10,12 @@ use crate::owner::{HOLD, fenced};
 use crate::row::{from_row, word};
 use crate::{Owner, Store, StoreError};
 
-/// A snapshot that was made of a session's sandbox a moment ago.
+/// A new snapshot of a session's sandbox.
 #[derive(Clone, Debug)]
 pub struct NewSnapshot {
-    /// The provider's name for it.
+    /// The provider's id of it.
     pub id: String,
-    /// What starts from it from now on.
+    /// What starts from it from then on.
     pub target: SnapshotTarget,
     pub sandbox_provider: String,
     pub at: DateTime<Utc>,
@@ -26,7 +26,7 @@ pub struct NewSnapshot {
 pub struct Snapshot {
     pub id: String,
     pub org_id: OrgId,
-    /// What it was made of; that may be gone.
+    /// The session that it was made of, which may be deleted.
     pub session_id: SessionId,
     pub target: SnapshotTarget,
     pub sandbox_provider: String,
@@ -42,7 +42,7 @@ from_row!(Snapshot, row => Snapshot {
     created_at: row.try_get("created_at")?,
 });
 
-/// Nothing starts from it any more.
+/// The condition that nothing starts from a snapshot any more.
 macro_rules! unnamed {
     () => {
         "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.org_id = snapshots.org_id AND s.snapshot_id = snapshots.id)
@@ -51,7 +51,7 @@ macro_rules! unnamed {
     };
 }
 
-/// What it was made of is deleted.
+/// The condition that its session is deleted.
 macro_rules! orphaned {
     () => {
         "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = snapshots.session_id)"
@@ -59,9 +59,9 @@ macro_rules! orphaned {
 }
 
 impl Store {
-    /// Keeps a snapshot, and lets its target start from it: both or neither. The names of those whose copies can be
-    /// removed now, since nothing starts from them any more: this store has forgotten them. The last five of a session are
-    /// kept for whoever wants to start from one by its name.
+    /// Stores a snapshot and makes its target start from it, in one transaction. Returns the ids of snapshots whose files can be
+    /// removed, because nothing starts from them any more; their rows are deleted. The last five of a session
+    /// stay, so that people can start from one by its id.
     pub async fn record_snapshot(&self, owner: &Owner, new: NewSnapshot) -> Result<Vec<String>, StoreError> {
         const SQL: &str =
             "INSERT INTO snapshots (id, org_id, session_id, target, sandbox_provider, created_at)
@@ -115,7 +115,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this snapshot", "this organisation"))
     }
 
-    /// Forgets the snapshots of deleted sessions from which nothing starts; their names, to remove the copies.
+    /// Deletes the snapshots of deleted sessions from which nothing starts; returns their ids, to remove the files.
     pub async fn forget_orphaned_snapshots(&self, sandbox_provider: &str) -> Result<Vec<String>, StoreError> {
         const SQL: &str = concat!(
             "DELETE FROM snapshots WHERE sandbox_provider = $1 AND ",
@@ -131,7 +131,7 @@ impl Store {
         })
     }
 
-    /// A snapshot of an organisation; one of another does not exist here.
+    /// A snapshot of an organisation. Another organisation's snapshot does not exist here.
     pub async fn snapshot(&self, org: OrgId, id: &str) -> Result<Option<Snapshot>, StoreError> {
         const SQL: &str = "SELECT id, org_id, session_id, target, sandbox_provider, created_at FROM snapshots
             WHERE org_id = $1 AND id = $2";

@@ -1,5 +1,5 @@
-//! What an open connection of a member rests on, and whether it still holds: the membership, and the key or login that
-//! the connection was opened with.
+//! The credential of an open connection, and whether it is still valid: the membership, and the key or login with which the
+//! connection was opened.
 
 use std::collections::HashSet;
 
@@ -12,16 +12,16 @@ use crate::db::read;
 use crate::row::word;
 use crate::{Store, StoreError, TokenHash};
 
-/// What a member came with. Keys and logins are known by their hashes.
+/// The credential of a member. Keys and logins are known by their hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserCredential {
-    /// A signed token: nothing of it is stored, and only the membership can end it.
+    /// A signed token, which is stored nowhere: only the end of the membership invalidates it.
     Token,
     ApiKey(TokenHash),
     Login(TokenHash),
 }
 
-/// A member and what they came with.
+/// A member and a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
     pub org_id: OrgId,
@@ -29,7 +29,7 @@ pub struct Standing {
     pub credential: UserCredential,
 }
 
-/// Values of one list in a statement; SQLite takes 32,766 in all.
+/// The most values of one list in a statement; SQLite allows 32,766 parameters in all.
 const CHUNK: usize = 1000;
 
 impl UserCredential {
@@ -41,7 +41,7 @@ impl UserCredential {
         if let Self::Login(hash) = self { Some(hash.to_vec()) } else { None }
     }
 
-    /// From the columns of a row that remembers it. A hash of another length is none that anybody has.
+    /// From the columns of a row. A hash of another length matches no credential.
     pub(crate) fn from_columns(key: Option<Vec<u8>>, login: Option<Vec<u8>>) -> Self {
         let hash = |bytes: Vec<u8>| TokenHash::try_from(bytes).unwrap_or_default();
         match (key, login) {
@@ -66,7 +66,7 @@ impl Store {
         Ok(found.map(word).transpose()?)
     }
 
-    /// Those of many that have ended. A few statements for all of them, however many there are.
+    /// Those of many that have ended, found with a few statements.
     pub async fn ended_standings(
         &self,
         all: &[Standing],
@@ -128,7 +128,7 @@ impl Store {
     }
 }
 
-/// Binds a list of values, and closes its bracket.
+/// Binds a list of values and closes its parenthesis.
 fn list<'a, DB, T>(query: &mut QueryBuilder<DB>, values: impl IntoIterator<Item = T>)
 where
     DB: sqlx::Database,

@@ -1,4 +1,4 @@
-//! What a session has done so far: counters that only rise, its pull requests, and what it works on.
+//! Session telemetry: counters that only rise, pull requests, and the current task.
 
 use proto::SessionMetrics;
 use sqlx::types::Json;
@@ -8,7 +8,7 @@ use crate::owner::{HOLD, fenced};
 use crate::row::storable;
 use crate::{Owner, Store, StoreError};
 
-/// What happened since the last flush.
+/// Changes since the last flush.
 #[derive(Clone, Debug, Default)]
 pub struct Telemetry {
     pub tool_calls: u64,
@@ -18,7 +18,7 @@ pub struct Telemetry {
     pub latest_task: LatestTask,
 }
 
-/// What to do about the task that people are shown.
+/// A change of the task that people see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LatestTask {
     #[default]
@@ -27,11 +27,11 @@ pub enum LatestTask {
     Clear,
 }
 
-/// More are not kept: an agent that prints links must not grow a row without end.
+/// The most URLs that are stored: an agent that prints many links must not grow a row for ever.
 const MOST_PR_URLS: usize = 100;
 
 impl Store {
-    /// Adds what happened to what is there.
+    /// Adds changes to the stored values.
     pub async fn flush_telemetry(&self, owner: &Owner, new: Telemetry) -> Result<(), StoreError> {
         const OLD: &str = "SELECT metrics, pr_urls, latest_task FROM sessions WHERE id = $1";
         const SQL: &str = "UPDATE sessions SET metrics = $3, pr_urls = $4, latest_task = $5

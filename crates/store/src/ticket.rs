@@ -1,4 +1,4 @@
-//! Tickets: short-lived credentials of one user for one session, for places where only a URL can carry one.
+//! Tickets: short-lived credentials of one user for one session, for clients that can only put a credential into a URL.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, SessionId, TicketId, UserId};
@@ -26,11 +26,11 @@ impl TicketKind {
     }
 }
 
-/// A ticket to be stored.
+/// A new ticket.
 pub struct NewTicket {
     pub id: TicketId,
     pub session_id: SessionId,
-    /// Whom it stands for, and what they made it with: the ticket ends with that.
+    /// The member, and the credential with which the ticket was made: the ticket ends with that credential.
     pub standing: Standing,
     pub kind: TicketKind,
     pub token_hash: TokenHash,
@@ -38,7 +38,7 @@ pub struct NewTicket {
     pub expires_at: DateTime<Utc>,
 }
 
-/// Whom a ticket stands for, and where.
+/// The member and the session of a ticket.
 #[derive(Clone, Copy, Debug)]
 pub struct TicketOwner {
     pub session_id: SessionId,
@@ -74,7 +74,7 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this ticket", "this session or member"))
     }
 
-    /// Uses a socket ticket up: of two callers one gets in.
+    /// Redeems a socket ticket: of two callers, one succeeds.
     pub async fn take_socket_ticket(
         &self,
         hash: &TokenHash,
@@ -89,7 +89,7 @@ impl Store {
         })
     }
 
-    /// Whom a proxy ticket stands for, if it is valid now.
+    /// The member and the session of a valid proxy ticket.
     pub async fn proxy_ticket(
         &self,
         hash: &TokenHash,
@@ -101,7 +101,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).bind(now).fetch_optional(pool).await)?)
     }
 
-    /// Ends a ticket of this user before its time.
+    /// Revokes a ticket of this user.
     pub async fn revoke_ticket(
         &self,
         org: OrgId,

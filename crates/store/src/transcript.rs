@@ -1,4 +1,4 @@
-//! The transcript: messages and their parts, as far as the log has gone into them.
+//! The transcript: messages and their parts, saved from the event log.
 
 use std::collections::HashSet;
 
@@ -14,35 +14,35 @@ use crate::owner::fenced;
 use crate::row::{from_row, optional_word, storable, storable_json, word};
 use crate::{NewBatch, Owner, Store, StoreError};
 
-/// What was said in a session.
+/// Messages of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transcript {
-    /// The effects of all numbers up to this one are in it.
+    /// It includes the effects of all events up to this number.
     pub seq: i64,
-    /// How many messages came before these.
+    /// The number of earlier messages.
     pub earlier: u64,
     pub messages: Vec<StoredMessage>,
 }
 
-/// Something that is written to a transcript.
+/// A change of a transcript.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TranscriptWrite {
     /// A message with all its parts.
     Message(StoredMessage),
-    /// The turn that ended with this message failed, and why.
+    /// Why the turn that ended with this message failed.
     Failed { message_id: String, reason: String },
 }
 
-/// How far a transcript is.
+/// The extent of a transcript.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// The effects of all numbers up to this one are in it.
+    /// It includes the effects of all events up to this number.
     pub seq: i64,
-    /// The messages that are complete in it.
+    /// The complete messages.
     pub complete: HashSet<String>,
 }
 
-/// A new message gets the next place; one that is there keeps its own.
+/// A new message gets the next position; an existing one keeps its own.
 const MESSAGE: &str = "INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete,
     interrupted, sender_id, source, created_at, error)
     VALUES ($1, $2, $3, (SELECT COALESCE(max(position), 0) + 1 FROM messages WHERE session_id = $1), $4, $5, $6, $7,
@@ -57,8 +57,8 @@ const PART: &str = "INSERT INTO parts (session_id, message_id, id, org_id, posit
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
 
 impl Store {
-    /// Saves messages whole, each with all its parts, and notes that the effects of all numbers up to
-    /// `transcript_seq` are in the transcript now. All of it or nothing.
+    /// Saves messages with all their parts, and records that the transcript includes the effects of all events up to
+    /// `transcript_seq`. All or nothing.
     pub async fn save_messages(
         &self,
         owner: &Owner,
@@ -69,8 +69,8 @@ impl Store {
         self.save_transcript(owner, None, transcript_seq, writes).await
     }
 
-    /// Saves whatever is written to a transcript, with the batch of the log that it follows from where that is not
-    /// appended yet. It is one transaction, so that whoever receives the end of a message can rely on the message
+    /// Saves changes of a transcript, together with the batch of the log that they come from if it is not
+    /// appended yet. It is one transaction, so that a client that receives the end of a message can rely on the message
     /// being saved.
     pub async fn save_transcript(
         &self,
@@ -84,7 +84,7 @@ impl Store {
             WHERE id = $1 AND owner_epoch = $2";
         let owner = *owner;
         write!(self, Disk, tx => {
-            // First, since no number may be appended that the transcript has reached.
+            // First, because numbers up to `transcript_seq` cannot be appended any more.
             if let Some(batch) = batch {
                 append!(tx, owner, batch);
             }
@@ -120,13 +120,13 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("a part with the same id", "this message"))
     }
 
-    /// The newest messages of a session in order, as many as hold `max_bytes` together and at least one, and the number
+    /// The newest messages of a session in order, up to `max_bytes` in total but at least one, and the number
     /// that they reach.
     pub async fn transcript(&self, session: SessionId, max_bytes: usize) -> Result<Transcript, StoreError> {
         self.transcript_below(session, i64::MAX, max_bytes).await
     }
 
-    /// The same of what was said before a message. `None`: the session has no such message.
+    /// The same for the messages before a message. `None`: the session has no such message.
     pub async fn transcript_before(
         &self,
         session: SessionId,
@@ -150,7 +150,7 @@ impl Store {
         below: i64,
         max_bytes: usize,
     ) -> Result<Transcript, StoreError> {
-        // One statement, so that no save comes between. The content of a message stands in its first row only.
+        // One statement, so that no save happens in between. Only the first row of a message has its content.
         const SQL: &str = "SELECT s.transcript_seq, m.id AS message_id, m.role,
             CASE WHEN COALESCE(p.position, 0) = 0 THEN m.content ELSE '' END AS content, m.is_complete,
             m.interrupted, m.error, m.sender_id, m.source, m.created_at, p.id, p.kind, p.text, p.image, p.tool_call_id,
@@ -175,15 +175,15 @@ impl Store {
         Ok(transcript)
     }
 
-    /// How many messages below a place are too much for so many bytes, and the place of the last of them.
+    /// How many messages before a position exceed a number of bytes, and the position of the last of them.
     async fn beyond(
         &self,
         session: SessionId,
         below: i64,
         max_bytes: usize,
     ) -> Result<(u64, i64), StoreError> {
-        // As they are sent: calls stand among the calls and among the parts of a message, and its texts in its content
-        // and, where it has other parts too, among its parts.
+        // Sizes as sent: a tool call is sent in the list of calls and among the parts, a text in the content
+        // and, if the message has other parts too, among the parts.
         const SQL: &str = "SELECT m.position, octet_length(m.content) + CAST(COALESCE((SELECT
             sum(COALESCE(octet_length(p.image), 0) + 2 * COALESCE(octet_length(p.result), 0)
             + 2 * COALESCE(octet_length(CAST(p.args AS TEXT)), 0))
@@ -205,7 +205,7 @@ impl Store {
         Ok((beyond.len() as u64, beyond.first().map_or(0, |(position, _)| *position)))
     }
 
-    /// How far the transcript is, without what is in it.
+    /// The extent of the transcript without its messages.
     pub async fn transcript_reach(&self, session: SessionId) -> Result<Reach, StoreError> {
         const SQL: &str = "SELECT s.transcript_seq, m.id FROM sessions s
             LEFT JOIN messages m ON m.session_id = s.id AND m.is_complete WHERE s.id = $1";
@@ -217,7 +217,7 @@ impl Store {
     }
 }
 
-/// One part of one message of a session; a session without messages and a message without parts have a row too.
+/// One part of one message. A session without messages and a message without parts have a row too.
 struct Row {
     seq: i64,
     message: Option<StoredMessage>,
@@ -259,7 +259,7 @@ from_row!(Row, row => Row {
     },
 });
 
-/// The columns of a part; those of another kind are empty.
+/// The columns of a part; columns of other kinds are NULL.
 #[derive(Default)]
 struct Columns {
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! What models cost: counted by session and model, limited by session and organisation.
+//! Model usage and cost: counted by session and model, limited by session and organisation.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, SessionId};
@@ -8,7 +8,7 @@ use crate::db::{read, write};
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// What was used, of one model or of several together.
+/// Usage of one or several models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromRow)]
 pub struct Usage {
     pub requests: i64,
@@ -20,21 +20,13 @@ pub struct Usage {
     pub cost_micros: i64,
 }
 
-/// What was used of one model.
-#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
-pub struct ModelUsage {
-    pub model: String,
-    #[sqlx(flatten)]
-    pub usage: Usage,
-}
-
-/// What an organisation may use, and what it has used.
+/// The limits of an organisation, and what it has spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
 pub struct OrgBudget {
     /// `None` has no limit.
     pub budget_micros: Option<i64>,
     pub spent_micros: i64,
-    /// How many live sessions it may have; `None` has no limit.
+    /// The most live sessions; `None` has no limit.
     pub session_limit: Option<i64>,
 }
 
@@ -44,7 +36,7 @@ impl OrgBudget {
     }
 }
 
-/// The sums of all columns; PostgreSQL would make a wider type of them.
+/// The sums of all columns, cast because PostgreSQL would widen their type.
 macro_rules! sums {
     ($rest:literal) => {
         concat!(
@@ -60,7 +52,7 @@ macro_rules! sums {
 }
 
 impl Store {
-    /// Adds what one or more requests used. Not fenced: it was spent, whoever owns the session now, and even if the
+    /// Adds the usage of requests. Not fenced: the money is spent whoever owns the session now, and even if the
     /// session is gone.
     pub async fn add_usage(
         &self,
@@ -91,22 +83,14 @@ impl Store {
         .map_err(|error: StoreError| error.on_constraint("this usage", "this organisation"))
     }
 
-    /// What a session has used, all models together.
+    /// The usage of a session, for all models together.
     pub async fn session_usage(&self, org: OrgId, session: SessionId) -> Result<Usage, StoreError> {
         const SQL: &str = concat!("SELECT ", sums!("WHERE org_id = $1 AND session_id = $2"));
         let (org, session) = (org.uuid(), session.uuid());
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_one(pool).await)?)
     }
 
-    /// What an organisation has used, by model, the dearest first.
-    pub async fn org_usage(&self, org: OrgId) -> Result<Vec<ModelUsage>, StoreError> {
-        const SQL: &str =
-            concat!("SELECT model, ", sums!("WHERE org_id = $1 GROUP BY model ORDER BY 7 DESC, model"));
-        let org = org.uuid();
-        Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
-    }
-
-    /// What an organisation may still spend.
+    /// The budget of an organisation.
     pub async fn org_budget(&self, org: OrgId) -> Result<OrgBudget, StoreError> {
         const SQL: &str = "SELECT budget_micros, session_limit, CAST(COALESCE((SELECT sum(cost_micros)
             FROM model_usage WHERE org_id = $1), 0) AS BIGINT) AS spent_micros FROM organizations WHERE id = $1";
@@ -115,7 +99,7 @@ impl Store {
         found.ok_or(StoreError::Missing("this organisation"))
     }
 
-    /// Limits what an organisation may spend and how many live sessions it may have; `None` has no limit.
+    /// Sets the limits of an organisation; `None` removes one.
     pub async fn set_org_limits(
         &self,
         org: OrgId,

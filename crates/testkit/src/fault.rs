@@ -1,6 +1,6 @@
 //! A TCP proxy that fails on command, so that tests control when the network is slow, broken or gone.
 //!
-//! It works for any protocol: HTTP, databases or Redis.
+//! It works for any protocol: HTTP and databases.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -4,21 +4,16 @@ use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 use gate::{AdminChange, Subject};
-use proto::{ConfigurationId, ConnectorId, InvalidId, OrgId, RepoId, Risk, Role, UserId};
+use proto::{ConfigurationId, InvalidId, OrgId, RepoId, Role, UserId};
 use secrecy::SecretString;
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
-use store::{
-    NewConfiguration, NewConnector, NewMember, NewOrg, NewRepo, Placement, RemoteSource, ReviewedTool, Scope,
-    Store,
-};
+use serde_json::json;
+use store::{NewConfiguration, NewMember, NewOrg, NewRepo, Placement, RemoteSource, Scope, Store};
 
 use crate::context::Context;
 use crate::failure::Failure;
 
 const CONFIGURATIONS: u64 = 64;
 const ENGINE: &str = "attach";
-const MCP: &str = "http://127.0.0.1:58800/mcp";
 /// The generator's groups of ids.
 const ROWS: u16 = 0x8000;
 const REPOS: u16 = 0x9000;
@@ -26,7 +21,6 @@ const REPOS: u16 = 0x9000;
 /// Makes an organisation with everything that a measurement needs; does nothing where it is already.
 pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     let (org, user): (OrgId, UserId) = (id(ROWS, 0xaa)?, id(ROWS, 0xbb)?);
-    let connector: ConnectorId = id(ROWS, 0xcc)?;
     let store = context.store_or_new().await?;
     let is_new = !store.orgs().await?.iter().any(|known| known.id == org);
     if is_new {
@@ -40,10 +34,8 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
         let store = seeding(context, &store, org, Subject::Secret, "set").await?;
         let secret = [("BENCH_SECRET".to_owned(), SecretString::from("nothing that is secret"))];
         context.vault(&store).await?.set_all(org, Scope::Org, &secret, Some(user)).await?;
-        store.create_connector(mcp(connector, org, user, at)).await?;
     }
-    let value = json!({ "orgId": org, "userId": user, "configurations": CONFIGURATIONS, "connectorId": connector,
-        "created": is_new });
+    let value = json!({ "orgId": org, "userId": user, "configurations": CONFIGURATIONS, "created": is_new });
     let sentence =
         if is_new { "made what the load generator needs" } else { "what the load generator needs is there" };
     context.out.result(&value, sentence);
@@ -113,33 +105,6 @@ async fn configurations(
         store.create_configuration(new).await?;
     }
     Ok(())
-}
-
-fn mcp(id: ConnectorId, org_id: OrgId, user: UserId, at: DateTime<Utc>) -> NewConnector {
-    let tool =
-        |name: &str, risk| ReviewedTool { tool: name.to_owned(), definition_hash: definition(name), risk };
-    NewConnector {
-        id,
-        org_id,
-        name: "bench".to_owned(),
-        url: MCP.to_owned(),
-        auth: json!({ "type": "none" }),
-        default_risk: Risk::Read,
-        tools: vec![
-            tool("read_thing", None),
-            tool("write_thing", Some(Risk::Write)),
-            tool("danger_thing", None),
-        ],
-        created_by: Some(user),
-        at,
-    }
-}
-
-/// The generator's MCP server defines all its tools alike: the hash of name and schema, keys sorted, without spaces.
-fn definition(tool: &str) -> String {
-    let schema = json!({ "properties": { "q": { "type": "string" } }, "type": "object" });
-    let definition: Value = json!({ "id": tool, "schema": schema });
-    hex::encode(Sha256::digest(definition.to_string()))
 }
 
 fn id<T: FromStr<Err = InvalidId>>(group: u16, number: u64) -> Result<T, Failure> {

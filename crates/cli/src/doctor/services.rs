@@ -1,10 +1,9 @@
-//! What the gateway talks to: database, Redis, model provider, and its own port.
+//! What the gateway talks to: database, model provider, and its own port.
 
 use std::time::Duration;
 
 use gate::CALL_RATES;
 use gateway::config::{Config, Database};
-use gateway::coord::Coord;
 use gateway::shares::Shares;
 use reqwest::redirect::Policy;
 use secrecy::ExposeSecret as _;
@@ -38,19 +37,6 @@ pub(super) async fn database(config: &Config) -> Finding {
             "start the newer program that wrote it, or restore a backup made before the upgrade",
         ),
         Err(error) => Finding::bad(NAME, error.to_string(), "see docs/operations.md"),
-    }
-}
-
-pub(super) async fn redis(config: &Config) -> Finding {
-    const NAME: &str = "redis";
-    if config.redis_url.is_none() {
-        return Finding::good(NAME, "not set: this is the only instance");
-    }
-    match Coord::open(config.redis_url.as_ref()).await {
-        Ok(_) => Finding::good(NAME, "answers"),
-        Err(error) => {
-            Finding::bad(NAME, error.to_string(), "without it several instances cannot share sessions")
-        }
     }
 }
 

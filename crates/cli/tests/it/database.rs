@@ -85,22 +85,23 @@ fn the_same_commands_work_on_postgres() {
 }
 
 #[test]
-fn an_older_database_is_backed_up_as_it_is_and_changed_only_when_told() {
+fn a_database_from_before_the_first_release_is_refused_everywhere_with_one_sentence() {
     let machine = Machine::new();
     machine.serve().stop();
     let file = machine.data_dir().join("proliferate.db");
-    // What a program of one version earlier leaves, as far as we can see it.
-    execute(
-        &file,
-        "DELETE FROM schema_migrations WHERE version = (SELECT max(version) FROM schema_migrations)",
-    );
-    let looked = machine.run(&["users", "ls"]);
-    assert_eq!(looked.code, 3);
-    assert!(looked.err.contains("db migrate"), "{}", looked.err);
+    execute(&file, "UPDATE schema_migrations SET version = 19, name = 'waiting_prompts'");
+    for command in [&["serve"][..], &["users", "ls"], &["db", "migrate"]] {
+        let refused = machine.run(command);
+        assert_eq!(refused.code, 3, "{command:?}: {}", refused.err);
+        assert!(refused.err.contains("schema version 19") && refused.err.contains("move the data dir away"));
+    }
+    let doctor = machine.run(&["doctor", "--json"]).out;
+    assert!(doctor.contains("schema version 19") && doctor.contains("move the data dir away"), "{doctor}");
+    // The operator can still take a copy, and cannot restore it into this version.
     let out = machine.file("old.db");
     assert_eq!(machine.run(&["db", "backup", out.to_str().unwrap()]).code, 0);
-    let doctor = machine.run(&["doctor", "--json"]).out;
-    assert!(doctor.contains("brought to"), "{doctor}");
+    let restored = machine.run(&["db", "restore", out.to_str().unwrap(), "--yes"]);
+    assert!(restored.code != 0 && restored.err.contains("schema version 19"), "{}", restored.err);
 }
 
 #[test]

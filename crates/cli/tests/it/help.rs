@@ -59,7 +59,6 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
         "checkpoints",
         "model script",
         "database",
-        "redis",
         "model",
         "prices",
         "fair shares",
@@ -88,13 +87,12 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
 fn doctor_finds_what_is_broken() {
     let machine = Machine::new()
         .with("PATH", "/nonexistent")
-        .with("REDIS_URL", "redis://:hunter2@127.0.0.1:1")
         .with("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d")
         .with("ANTHROPIC_API_KEY", "sk-hunter2")
         .with("ANTHROPIC_BASE_URL", "http://127.0.0.1:1");
     let ended = machine.run(&["doctor"]);
     assert_eq!(ended.code, 1);
-    for name in ["redis", "database", "model", "isolation", "git"] {
+    for name in ["database", "model", "isolation", "git"] {
         let line = ended.out.lines().find(|line| line.contains(&format!("✗ {name}")));
         assert!(line.is_some(), "{name} is not failed in:\n{}", ended.out);
     }

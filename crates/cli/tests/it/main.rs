@@ -26,6 +26,7 @@ mod live_push;
 mod live_push_attacks;
 mod live_stop;
 mod live_workspace;
+mod one_gateway;
 mod policy;
 mod postgres;
 mod sandbox;

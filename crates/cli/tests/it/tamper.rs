@@ -24,9 +24,7 @@ const TABLES: [&str; 10] = [
 ];
 
 /// Columns that may be changed unnoticed, and why.
-const UNVERIFIED: [(&str, &str, &str); 8] = [
-    ("artifacts", "confidentiality", "nothing writes or shows it"),
-    ("artifacts", "storage_locator", "nothing writes or shows it"),
+const UNVERIFIED: [(&str, &str, &str); 6] = [
     ("ledger_checkpoints", "created_at", "nothing shows it; the signed note has no time"),
     ("ledger_tree", "id", "the table can have one row only"),
     ("runs", "contract_version", "the table allows v1 only, and the API shows that constant"),
@@ -276,8 +274,8 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
             let value = other_value(table, &column, kind, sql.is_postgres());
             let changed = match (table, &*column) {
                 // Whether a run references an event: false for one that none does.
-                (_, "loose") => sql.run(
-                    "UPDATE ledger_events SET loose = NOT loose WHERE position = (SELECT max(position)
+                (_, "unattached") => sql.run(
+                    "UPDATE ledger_events SET unattached = NOT unattached WHERE position = (SELECT max(position)
                     FROM ledger_events WHERE action_type = 'policy_change')",
                 ),
                 _ => sql.run(&format!("UPDATE {table} SET {column} = {value} WHERE {}", row(table))),

@@ -37,11 +37,11 @@ impl Runs {
         let hash = run_hash(event);
         let loose_key = || format!("position={position}");
         let loose = Place { table: "ledger_events", key: &loose_key, record: Some(position) };
-        if row.loose {
-            return if hash.is_none() { Ok(()) } else { Err(loose.differs("loose", &true, &false)) };
+        if row.unattached {
+            return if hash.is_none() { Ok(()) } else { Err(loose.differs("unattached", &true, &false)) };
         }
         let (Some(org), Some(run_id)) = (row.org_id, &row.run_id) else {
-            return Err(loose.differs("loose", &false, &true));
+            return Err(loose.differs("unattached", &false, &true));
         };
         let key = || format!("org_id={org} run_id={run_id}");
         let place = Place { table: "runs", key: &key, record: Some(position) };
@@ -66,7 +66,7 @@ impl Runs {
         } else if window(begun) || window(ended) {
             Ok(())
         } else {
-            Err(loose.differs("loose", &false, &true))
+            Err(loose.differs("unattached", &false, &true))
         }
     }
 

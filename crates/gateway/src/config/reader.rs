@@ -7,10 +7,8 @@ use secrecy::SecretString;
 use super::ConfigErrors;
 
 /// The names whose values must never be shown, nor be given on a command line that others can see.
-const SECRETS: [&str; 8] = [
+const SECRETS: [&str; 6] = [
     "DATABASE_URL",
-    "REDIS_URL",
-    "S3_SECRET_KEY",
     "GATEWAY_JWT_SECRET",
     "SERVICE_TO_SERVICE_AUTH_TOKEN",
     "USER_SECRETS_ENCRYPTION_KEY",
@@ -19,8 +17,22 @@ const SECRETS: [&str; 8] = [
 ];
 
 /// The names of URLs. Somebody may have written user:password@ into one, so their values are not shown either.
-const URLS: [&str; 5] =
-    ["PUBLIC_URL", "ALLOWED_ORIGINS", "S3_ENDPOINT_URL", "ANTHROPIC_BASE_URL", "SANDBOX_ATTACH_URL"];
+const URLS: [&str; 4] = ["PUBLIC_URL", "ALLOWED_ORIGINS", "ANTHROPIC_BASE_URL", "SANDBOX_ATTACH_URL"];
+
+/// Settings that this version does not have yet, and why. Ignoring them would let an operator believe that several
+/// gateways share sessions, or that files are in a bucket.
+const UNSUPPORTED: [(&str, &str); 6] = [
+    ("REDIS_URL", ONE_GATEWAY),
+    ("S3_BUCKET", DATA_DIR_ONLY),
+    ("S3_REGION", DATA_DIR_ONLY),
+    ("S3_ENDPOINT_URL", DATA_DIR_ONLY),
+    ("S3_ACCESS_KEY", DATA_DIR_ONLY),
+    ("S3_SECRET_KEY", DATA_DIR_ONLY),
+];
+const ONE_GATEWAY: &str =
+    "is not supported yet: one gateway serves a database, and needs no Redis. Unset it.";
+const DATA_DIR_ONLY: &str =
+    "is not supported yet: snapshots and artifacts are kept in the data dir and the database. Unset it.";
 
 /// Values by name, and the errors so far.
 pub(super) struct Reader {
@@ -44,8 +56,15 @@ impl Reader {
                 value.clone_from(given);
             }
         }
+        for (name, why) in UNSUPPORTED {
+            let in_environment = environment.get(name).is_some_and(|given| !given.is_empty());
+            if in_environment || flags.iter().any(|(flag, _)| flag == name) {
+                errors.push(format!("{name} {why}"));
+            }
+        }
         for (name, given) in flags {
             match values.get_mut(name) {
+                None if UNSUPPORTED.iter().any(|(unsupported, _)| unsupported == name) => {}
                 None => errors.push(format!("{name}: there is no setting of this name")),
                 Some(_) if SECRETS.contains(&name.as_str()) => errors.push(format!(
                     "{name}: a secret on the command line can be seen by every process; set it in the environment"
@@ -132,22 +151,6 @@ impl Reader {
         let value = |name| self.values.get(name).filter(|value| !value.is_empty());
         if value(one).is_some() && value(one) == value(other) {
             self.errors.push(format!("{one}: must not be the same as {other}"));
-        }
-    }
-
-    /// Notes an error when some, but not all, of these are set.
-    pub(super) fn all_or_none(&mut self, names: &[&str]) {
-        let missing: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| self.values.get(*name).is_none_or(String::is_empty))
-            .collect();
-        if !missing.is_empty() && missing.len() < names.len() {
-            self.errors.push(format!(
-                "{}: missing, though others of {} are set",
-                missing.join(", "),
-                names.join(", ")
-            ));
         }
     }
 

@@ -9,8 +9,6 @@ use chrono::TimeDelta;
 use secrecy::SecretString;
 use url::Url;
 
-use super::reader::Reader;
-
 /// Where rows are kept.
 #[derive(Clone, Debug)]
 pub enum Database {
@@ -18,15 +16,6 @@ pub enum Database {
     Sqlite,
     /// A PostgreSQL URL; it may hold a password.
     Postgres(SecretString),
-}
-
-/// Where large things are kept.
-#[derive(Clone, Debug)]
-pub enum Storage {
-    /// Folders in the data dir.
-    Local,
-    /// An S3-compatible bucket.
-    S3 { bucket: String, region: String, endpoint: Option<Url>, access_key: String, secret_key: SecretString },
 }
 
 /// How log lines look.
@@ -47,26 +36,6 @@ impl Database {
         } else {
             Err("must begin with postgres://; leave it out for SQLite in the data dir".to_owned())
         }
-    }
-}
-
-impl Storage {
-    pub(super) fn read(r: &mut Reader) -> Option<Self> {
-        r.all_or_none(&["S3_BUCKET", "S3_ACCESS_KEY", "S3_SECRET_KEY"]);
-        let region = r.required("S3_REGION", text)?;
-        let endpoint = r.optional("S3_ENDPOINT_URL", web_url);
-        Some(
-            match (
-                r.optional("S3_BUCKET", text),
-                r.optional("S3_ACCESS_KEY", text),
-                r.secret("S3_SECRET_KEY", any),
-            ) {
-                (Some(bucket), Some(access_key), Some(secret_key)) => {
-                    Self::S3 { bucket, region, endpoint, access_key, secret_key }
-                }
-                _ => Self::Local,
-            },
-        )
     }
 }
 
@@ -120,11 +89,6 @@ pub(super) fn web_url(text: &str) -> Result<Url, String> {
     }
 }
 
-pub(super) fn redis_url(text: &str) -> Result<(), String> {
-    let known = ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme));
-    if known { Ok(()) } else { Err("must begin with redis:// or rediss://".to_owned()) }
-}
-
 #[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
@@ -139,11 +103,6 @@ pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
 #[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
 pub(super) fn text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "a parser of the reader, like the others")]
-pub(super) fn any(_: &str) -> Result<(), String> {
-    Ok(())
 }
 
 pub(super) fn switch(text: &str) -> Result<bool, String> {

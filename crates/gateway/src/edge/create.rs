@@ -77,6 +77,10 @@ fn check(request: &CreateSession) -> Result<(), ApiError> {
     if request.ssh().map_err(|error| ApiError::bad_request(error.to_string()))?.is_some() {
         return Err(ApiError::bad_request("sshOptions: not supported by this provider"));
     }
+    if request.trigger_id.is_some() || request.trigger_event_id.is_some() || request.trigger_context.is_some()
+    {
+        return Err(ApiError::bad_request("triggerId, triggerEventId, triggerContext: not supported yet"));
+    }
     if request.session_type == SessionType::Setup && choice == ConfigurationChoice::Scratch {
         return Err(ApiError::bad_request("A setup session needs a configuration"));
     }
@@ -135,9 +139,6 @@ async fn make(
             initial_prompt: request.initial_prompt,
             agent_config: request.agent_config,
             automation_id: request.automation_id,
-            trigger_id: request.trigger_id,
-            trigger_event_id: request.trigger_event_id,
-            trigger_context: request.trigger_context,
             local_path_hash: cli,
             snapshot_id,
             ..NewSession::new(id, org, request.session_type, app.sandboxes.engine(), app.clock.now())
@@ -256,12 +257,7 @@ async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError>
         Ok(Ok(())) => {
             let record = app.store.session_any(id).await?.ok_or_else(ApiError::session_not_found)?;
             let sandbox_id = record.sandbox_id.unwrap_or_else(|| id.to_string());
-            return Ok(CreatedSandbox {
-                sandbox_id,
-                preview_url: record.preview_url,
-                ssh_host: None,
-                ssh_port: None,
-            });
+            return Ok(CreatedSandbox { sandbox_id, preview_url: None, ssh_host: None, ssh_port: None });
         }
         Ok(Err(reason)) => ApiError::no_sandbox(&reason),
         Err(error) => unavailable(error),

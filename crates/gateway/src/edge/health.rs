@@ -9,7 +9,6 @@ use proto::http::{Check, ErrorBody, Health, Readiness};
 
 use super::ApiError;
 use crate::app::AppState;
-use crate::coord::Coord;
 use crate::telemetry;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,19 +25,10 @@ pub(super) async fn health() -> Json<Health> {
 pub(super) async fn ready(app: AppState) -> Response {
     let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
     let sandboxes = async { app.sandboxes.check().await.map_err(|error| error.to_string()) };
-    let (database, coordination, sandboxes, disk) = tokio::join!(
-        in_time(database),
-        in_time(app.coord.ping()),
-        in_time(sandboxes),
-        in_time(app.space.check())
-    );
-    let kind = match app.coord {
-        Coord::Local => "this instance alone",
-        Coord::Redis(_) => "Redis",
-    };
+    let (database, sandboxes, disk) =
+        tokio::join!(in_time(database), in_time(sandboxes), in_time(app.space.check()));
     let mut checks = vec![
         check("database", app.store.backend(), &database),
-        check("coordination", kind, &coordination),
         check("sandboxes", app.sandboxes.name(), &sandboxes),
         check(
             "disk",

@@ -17,7 +17,6 @@ use super::auth::{Caller, SessionAccess};
 use super::params::Query;
 use super::{ApiError, contract};
 use crate::app::AppState;
-use crate::coord::Coord;
 use snippet::snippet;
 
 const PAGE: u32 = 50;
@@ -60,10 +59,8 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     let Ok(Ok(all)) = timeout(LOOK, provider.list()).await else { return Some(Liveness::Unknown) };
     match all.into_iter().find(|listed| listed.id.as_str() == name).map(|listed| listed.state) {
         Some(SandboxState::Running | SandboxState::Paused) => Some(Liveness::Alive),
-        Some(SandboxState::Dead | SandboxState::Incomplete) => Some(Liveness::Gone),
+        Some(SandboxState::Dead | SandboxState::Incomplete) | None => Some(Liveness::Gone),
         Some(SandboxState::Unknown) => Some(Liveness::Unknown),
-        // Another instance may have it.
-        None => matches!(app.coord, Coord::Local).then_some(Liveness::Gone),
     }
 }
 
@@ -113,7 +110,7 @@ pub(super) fn info(session: &SessionRecord) -> Json<SessionInfo> {
         session_id: session.id,
         sandbox_id: session.sandbox_id.clone(),
         status: session.status,
-        preview_url: session.preview_url.clone(),
+        preview_url: None,
         ssh_host: None,
         ssh_port: None,
         expires_at: session.sandbox_expires_at,
@@ -143,7 +140,7 @@ fn shown(record: SessionRecord) -> Session {
         branch_name: record.branch_name,
         parent_session_id: record.parent_session_id,
         title: record.title,
-        title_status: record.title_status,
+        title_status: None,
         started_at: record.started_at,
         last_activity_at: record.last_activity_at,
         ended_at: record.ended_at,
@@ -161,7 +158,7 @@ fn shown(record: SessionRecord) -> Session {
         slack_thread_url: thread,
         repo: None,
         outcome: record.outcome,
-        summary: record.summary,
+        summary: None,
         pr_urls: record.pr_urls,
         metrics: Some(record.metrics),
         latest_task: record.latest_task,

@@ -36,10 +36,6 @@ pub(crate) fn postgres_url() -> String {
     test_variable("TEST_DATABASE_URL")
 }
 
-pub(crate) fn redis_url() -> String {
-    test_variable("TEST_REDIS_URL")
-}
-
 /// Host and port of a URL of a service on loopback.
 pub(crate) fn address_of(url: &str) -> SocketAddr {
     let url = url::Url::parse(url).unwrap();

@@ -2,7 +2,7 @@
 
 use proto::RunStatus;
 use serde_json::json;
-use store::{Change, Ended, GateWrite, JsonText, Written};
+use store::{Change, Ended, GateWrite, JsonText, RunFilter, Written};
 
 use crate::live::{Midway, On, id, on_both};
 use crate::people::sandbox_token;
@@ -16,7 +16,8 @@ on_both! {
 async fn a_callback_whose_turn_has_ended_in_between_is_decided_without_it(on: On) {
     let Midway { live, session, .. } = Midway::start(on, "Once upon").await;
     let (org, store) = (live.ada.org, &live.app.store);
-    let turn = store.running_of_session(org, id(&session)).await.unwrap().remove(0);
+    let filter = RunFilter { status: Some(RunStatus::Running), limit: 10, ..RunFilter::default() };
+    let turn = store.runs(org, &filter).await.unwrap().remove(0);
     let ended = Ended {
         status: RunStatus::Completed,
         outcome: "completed".to_owned(),

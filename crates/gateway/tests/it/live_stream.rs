@@ -354,7 +354,7 @@ async fn after_a_crash_of_the_database_no_number_is_used_again() {
     let lost = numbers(&socket.until_type("token").await).pop().unwrap();
     drop(socket);
     let cut = format!("DELETE FROM events WHERE last_seq > {kept}");
-    let live = live.restarted_after(&["UPDATE sessions SET seq_life = 'the one before'", &cut]).await;
+    let live = live.restarted_after(&["UPDATE sessions SET seq_incarnation = 'the one before'", &cut]).await;
     for since in [kept, lost] {
         let mut back = live.watch_with(&session, &format!("&since={since}")).await;
         let frames = back.until_type("init").await;

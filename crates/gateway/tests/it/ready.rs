@@ -1,9 +1,9 @@
-//! `/ready` while Redis or PostgreSQL is cut off: it names the part, in bounded time, and recovers by itself.
+//! `/ready` while PostgreSQL is cut off: it names the part, in bounded time, and recovers by itself.
 
 use serde_json::Value;
 use testkit::{Direction, FaultProxy};
 
-use crate::harness::{Setup, TestGateway, address_of, fresh_database, redis_url, through, within};
+use crate::harness::{Setup, TestGateway, address_of, fresh_database, through, within};
 
 /// How a neighbour can go away.
 #[derive(Clone, Copy, Debug)]
@@ -52,13 +52,6 @@ async fn comes_and_goes(gateway: &TestGateway, proxy: &FaultProxy, part: &str) {
         proxy.heal().await.unwrap();
     }
     within(async { while !down(gateway).await.is_empty() {} }).await;
-}
-
-#[tokio::test]
-async fn redis_is_named_while_it_is_away() {
-    let proxy = FaultProxy::start(address_of(&redis_url())).await.unwrap();
-    let gateway = Setup::sqlite().set("REDIS_URL", &through(&redis_url(), proxy.address())).start().await;
-    comes_and_goes(&gateway, &proxy, "coordination").await;
 }
 
 #[tokio::test]

@@ -150,7 +150,7 @@ async fn a_rotation_that_meets_a_bad_row_keeps_what_it_did_and_the_old_key() {
     let (id, at) = (SecretId::from(some_uuid()), gateway.app.clock.now());
     let new =
         NewSecret { id, org_id: org, scope: Scope::Org, key: "BAD".into(), value: bad, created_by: None, at };
-    gateway.app.store.put_secret(new).await.unwrap();
+    gateway.app.store.put_secrets(vec![new]).await.unwrap();
     let mut command = keyring(&gateway);
     command.renew_vault_key(&Rng::system()).unwrap();
     let error = vault(&gateway, &command).rotate(|_| ()).await.unwrap_err();

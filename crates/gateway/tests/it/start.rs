@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use testkit::{Direction, FaultProxy};
 
-use crate::harness::{Setup, address_of, fresh_database, postgres_url, redis_url, through};
+use crate::harness::{Setup, address_of, fresh_database, postgres_url, through};
 
 /// The start fails, its text has all these parts, and no data dir was made.
 async fn refused(setup: &Setup, parts: &[&str]) {
@@ -48,14 +48,9 @@ async fn a_data_dir_that_cannot_be_made_is_named_with_its_remedy() {
 #[tokio::test]
 async fn unreachable_services_are_named_without_their_passwords() {
     let (_held, port) = closed_port();
-    let redis = format!("redis://:hunter2@127.0.0.1:{port}");
-    refused(&Setup::sqlite().set("REDIS_URL", &redis), &["REDIS_URL", &port.to_string()]).await;
     let database = format!("postgres://u:hunter2@127.0.0.1:{port}/d");
     refused(&Setup::postgres().await.set("DATABASE_URL", &database), &["DATABASE_URL", &port.to_string()])
         .await;
-    for scheme in ["redis://:hunter2@[", "rediss://hunter2@127.0.0.1:x"] {
-        refused(&Setup::sqlite().set("REDIS_URL", scheme), &["REDIS_URL"]).await;
-    }
     refused(&Setup::postgres().await.set("DATABASE_URL", "postgres://u:hunter2@["), &["DATABASE_URL"]).await;
     let absent = through(&format!("{}_absent", postgres_url()), address_of(&postgres_url()));
     refused(&Setup::postgres().await.set("DATABASE_URL", &absent), &["DATABASE_URL", "postgres_absent"])
@@ -64,9 +59,6 @@ async fn unreachable_services_are_named_without_their_passwords() {
 
 #[tokio::test]
 async fn a_service_that_takes_connections_and_says_nothing_does_not_hang_the_start() {
-    let proxy = FaultProxy::start(address_of(&redis_url())).await.unwrap();
-    proxy.black_hole(Direction::ToTarget);
-    refused(&Setup::sqlite().set("REDIS_URL", &through(&redis_url(), proxy.address())), &["REDIS_URL"]).await;
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     proxy.black_hole(Direction::ToTarget);
@@ -98,20 +90,41 @@ async fn a_bad_model_script_is_named_with_the_line() {
 }
 
 #[tokio::test]
-async fn of_two_that_start_on_an_empty_database_one_makes_the_owner() {
+async fn of_two_gateways_that_start_on_one_postgres_database_one_is_refused() {
     let url = fresh_database().await;
     let (a, b) = (
         Setup::postgres().await.set("DATABASE_URL", &url),
         Setup::postgres().await.set("DATABASE_URL", &url),
     );
     let (a, b) = tokio::join!(Box::pin(a.try_start()), Box::pin(b.try_start()));
-    let (a, b) = (a.unwrap_or_else(|error| panic!("{error}")), b.unwrap_or_else(|error| panic!("{error}")));
-    let made = [&a, &b].into_iter().filter_map(|gateway| gateway.first_owner.clone()).collect::<Vec<_>>();
-    let orgs = a.app.store.orgs().await.unwrap();
-    assert_eq!((made.len(), orgs.len()), (1, 1));
-    assert_eq!((made[0].org_id, made[0].role), (orgs[0].id, proto::Role::Owner));
+    let (gateway, refused) = match (a, b) {
+        (Ok(gateway), Err(error)) | (Err(error), Ok(gateway)) => (gateway, error.to_string()),
+        _ => panic!("both or none of them started"),
+    };
+    assert!(refused.contains("another gateway serves the database postgres://"), "{refused}");
+    assert!(refused.contains("stop it") && refused.contains("DATABASE_URL"), "{refused}");
+    let owner = gateway.first_owner.clone().unwrap();
+    let orgs = gateway.app.store.orgs().await.unwrap();
+    assert_eq!((orgs.len(), owner.org_id, owner.role), (1, orgs[0].id, proto::Role::Owner));
+    drop(gateway);
     let again = Setup::postgres().await.set("DATABASE_URL", &url).try_start().await;
     assert!(again.is_ok_and(|gateway| gateway.first_owner.is_none()), "a later start makes nobody");
+}
+
+/// A gateway whose connections broke, while the server behind them lives, takes the lock again before a second one does.
+#[tokio::test]
+async fn a_gateway_keeps_its_database_after_its_connections_broke() {
+    let url = fresh_database().await;
+    let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
+    let first = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address())).start().await;
+    // The server's side stays open, so the lock is still held by a connection that nobody uses any more.
+    proxy.black_hole(Direction::ToTarget);
+    let seen = proxy.counts().connections;
+    proxy.wait_for(|counts| counts.connections > seen).await;
+    proxy.heal().await.unwrap();
+    let second = Setup::postgres().await.set("DATABASE_URL", &url).try_start().await;
+    assert!(second.is_err_and(|error| error.to_string().contains("another gateway serves")));
+    drop(first);
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ async fn plant(
 ) -> Result<Option<SecretString>, VaultError> {
     let (id, key, at) = (SecretId::from(some_uuid()), name.to_owned(), gateway.app.clock.now());
     let new = NewSecret { id, org_id: org, scope: Scope::Org, key, value, created_by: None, at };
-    gateway.app.store.put_secret(new).await.unwrap();
+    gateway.app.store.put_secrets(vec![new]).await.unwrap();
     gateway.app.vault.open(org, Scope::Org, name).await
 }
 

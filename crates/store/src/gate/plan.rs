@@ -1,4 +1,4 @@
-//! What a transaction of the gate does, decided from what was there before it. Nothing here asks a database.
+//! Plans a transaction of the gate from the rows that exist before it. Nothing here accesses a database.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,81 +6,81 @@ use std::sync::Arc;
 use ledger::{AppendError, Chain, Entry, Head};
 use proto::{ConfigurationId, OrgId, RunStatus};
 
-use super::{Change, Effect, GateWrite, NewEvent, Ready, Written};
+use super::{Change, Effect, GateWrite, NewEvent, PreparedWrite, Written};
 use crate::{Ended, NewArtifact, NewRun, Run, StoreError};
 
-/// What was there before, of all that decides about these writes.
+/// The existing rows that decide about a batch of writes.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) runs: HashMap<(OrgId, String), Run>,
-    pub(super) configurations: HashSet<(OrgId, ConfigurationId)>,
+pub(crate) struct ExistingRows {
+    pub(crate) runs: HashMap<(OrgId, String), Run>,
+    pub(crate) configurations: HashSet<(OrgId, ConfigurationId)>,
 }
 
-/// What there is to do.
+/// What a transaction writes, and the outcome of each write.
 #[derive(Default)]
-pub(super) struct Plan<'a> {
-    pub(super) results: Vec<Written>,
-    pub(super) begins: Vec<(&'a NewRun, u64)>,
-    pub(super) ends: Vec<End<'a>>,
-    pub(super) takes: Vec<(OrgId, &'a str, &'a str)>,
-    pub(super) governing: Vec<&'a Change>,
-    pub(super) effects: Vec<&'a Effect>,
-    pub(super) artifacts: Vec<&'a NewArtifact>,
-    pub(super) events: Vec<Told<'a>>,
+pub(crate) struct Plan<'a> {
+    pub(crate) results: Vec<Written>,
+    pub(crate) begins: Vec<(&'a NewRun, u64)>,
+    pub(crate) ends: Vec<PlannedEnd<'a>>,
+    pub(crate) takes: Vec<(OrgId, &'a str, &'a str)>,
+    pub(crate) governing: Vec<&'a Change>,
+    pub(crate) effects: Vec<&'a Effect>,
+    pub(crate) artifacts: Vec<&'a NewArtifact>,
+    pub(crate) events: Vec<PlannedEvent<'a>>,
 }
 
-/// A run that ends, and where the events begin that tell it.
-pub(super) struct End<'a> {
-    pub(super) org: OrgId,
-    pub(super) run_id: &'a str,
-    pub(super) ended: &'a Ended,
-    pub(super) position: u64,
+/// A run that ends, and the position of its first event there.
+pub(crate) struct PlannedEnd<'a> {
+    pub(crate) org: OrgId,
+    pub(crate) run_id: &'a str,
+    pub(crate) ended: &'a Ended,
+    pub(crate) position: u64,
 }
 
-/// An event that is told, with its record and the chain that it goes to.
-pub(super) struct Told<'a> {
-    pub(super) new: &'a NewEvent,
-    /// No run says where it is.
-    pub(super) loose: bool,
-    pub(super) chain: &'a Chain,
-    pub(super) record: &'a str,
+/// An event to append, with its record and its chain.
+pub(crate) struct PlannedEvent<'a> {
+    pub(crate) new: &'a NewEvent,
+    /// No run references it by its position.
+    pub(crate) unattached: bool,
+    pub(crate) chain: &'a Chain,
+    pub(crate) record: &'a str,
 }
 
-/// The runs that must be looked at.
-pub(super) fn run_keys(writes: &[Arc<Ready>]) -> Vec<(OrgId, &str)> {
-    let mut keys: Vec<_> = writes.iter().filter_map(|ready| ready.write.change.run()).collect();
-    keys.extend(writes.iter().filter_map(|ready| ready.write.change.parent()));
+/// The runs that a plan must know.
+pub(crate) fn run_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, &str)> {
+    let mut keys: Vec<_> = writes.iter().filter_map(|prepared| prepared.write.change.run()).collect();
+    keys.extend(writes.iter().filter_map(|prepared| prepared.write.change.parent()));
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-/// The configurations that must be looked at.
-pub(super) fn configuration_keys(writes: &[Arc<Ready>]) -> Vec<(OrgId, ConfigurationId)> {
+/// The configurations that a plan must know.
+pub(crate) fn configuration_keys(writes: &[Arc<PreparedWrite>]) -> Vec<(OrgId, ConfigurationId)> {
     let mut keys: Vec<_> =
-        writes.iter().filter_map(|ready| ready.write.effect.as_ref()).map(Effect::key).collect();
+        writes.iter().filter_map(|prepared| prepared.write.effect.as_ref()).map(Effect::key).collect();
     keys.sort_unstable();
     keys.dedup();
     keys
 }
 
-/// So many events of one write are found through its run: the view `events_of_runs` looks no further.
-const TOGETHER: usize = 4;
+/// A run references this many events of one write: the view `events_of_runs` reads no further.
+const REFERENCED_EVENTS: usize = 4;
 
-/// Decides about each write by what was found. The first event goes to position `size`.
-pub(super) fn plan<'a>(writes: &'a [Arc<Ready>], found: &Found, size: u64) -> Plan<'a> {
+/// Decides each write by the existing rows. The first event gets the position `size`.
+pub(crate) fn plan<'a>(writes: &'a [Arc<PreparedWrite>], existing: &ExistingRows, size: u64) -> Plan<'a> {
     let mut plan = Plan::default();
-    for ready in writes {
-        let Ready { write, records } = ready.as_ref();
-        let result = judge(&mut plan, write, found, size);
+    for prepared in writes {
+        let PreparedWrite { write, records } = prepared.as_ref();
+        let result = decide(&mut plan, write, existing, size);
         if matches!(result, Written::Done) {
             plan.artifacts.extend(&write.artifacts);
             for (index, (new, (chain, record))) in write.events.iter().zip(records).enumerate() {
-                let loose = index >= TOGETHER || !write.change.tells(new);
-                plan.events.push(Told { new, loose, chain, record });
+                let unattached = index >= REFERENCED_EVENTS || !write.change.references(new);
+                plan.events.push(PlannedEvent { new, unattached, chain, record });
             }
             if let Some(effect) = &write.effect {
-                // Of two, the later one is what stays.
+                // The last of several changes to one row counts.
                 plan.effects.retain(|earlier| earlier.key() != effect.key());
                 plan.effects.push(effect);
             }
@@ -90,15 +90,15 @@ pub(super) fn plan<'a>(writes: &'a [Arc<Ready>], found: &Found, size: u64) -> Pl
     plan
 }
 
-fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64) -> Written {
+fn decide<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, existing: &ExistingRows, size: u64) -> Written {
     let position = size + plan.events.len() as u64;
-    let find = |org: OrgId, run: &str| found.runs.get(&(org, run.to_owned()));
+    let find = |org: OrgId, run: &str| existing.runs.get(&(org, run.to_owned()));
     match &write.change {
         Change::Begin(run) => {
             if let Some(known) = find(run.org_id, &run.run_id) {
                 return Written::Known(Box::new(known.clone()));
             }
-            // A retry belongs to the run that it tries again, which has ended.
+            // The parent of a retry is the run that it repeats, which has ended.
             let fits = |parent: &Run| {
                 if run.retry_count > 0 {
                     parent.status.is_terminal()
@@ -107,22 +107,22 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64
                 }
             };
             let active = |parent: &String| find(run.org_id, parent).is_some_and(fits);
-            // A run that is only told of needs no parent at work: it does nothing.
+            // A run that is only recorded does nothing, so its parent need not be in flight.
             let acts = run.end.is_none() || write.effect.is_some();
             if acts && !run.parent_run_id.as_ref().is_none_or(active) {
                 return Written::ParentInactive;
             }
-            if write.effect.as_ref().is_some_and(|effect| !found.configurations.contains(&effect.key())) {
+            if write.effect.as_ref().is_some_and(|effect| !existing.configurations.contains(&effect.key())) {
                 return Written::Gone;
             }
             plan.begins.push((run, position));
         }
         Change::End { org, run_id, instance, ended } => {
-            let yours = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
-            if !find(*org, run_id).is_some_and(yours) {
+            let owned = |run: &Run| run.status == RunStatus::Running && run.instance == *instance;
+            if !find(*org, run_id).is_some_and(owned) {
                 return Written::NotYours;
             }
-            plan.ends.push(End { org: *org, run_id, ended, position });
+            plan.ends.push(PlannedEnd { org: *org, run_id, ended, position });
         }
         Change::Take { org, run_id, from, to } => {
             let theirs =
@@ -140,29 +140,29 @@ fn judge<'a>(plan: &mut Plan<'a>, write: &'a GateWrite, found: &Found, size: u64
     Written::Done
 }
 
-/// The chains that events go to.
-pub(super) fn chain_names(events: &[Told<'_>]) -> Vec<String> {
-    let mut names: Vec<_> = events.iter().map(|told| told.chain.as_str()).collect();
+/// The chains of these events.
+pub(crate) fn chain_names(events: &[PlannedEvent<'_>]) -> Vec<String> {
+    let mut names: Vec<_> = events.iter().map(|event| event.chain.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Where the ledger ends: what the heads and the tree say of it, and what its last events say.
+/// The end of the ledger, as the heads and the tree have it and as its last events have it.
 #[derive(Default)]
-pub(crate) struct Ends {
+pub(crate) struct LedgerTail {
     pub(crate) heads: HashMap<String, Head>,
     pub(crate) last_events: HashMap<String, Head>,
     pub(crate) events: u64,
 }
 
-impl Ends {
-    /// The heads, if the last events agree with them. Nothing may be added to a ledger whose end was changed: the new
-    /// events would make the change look older than it is.
+impl LedgerTail {
+    /// The heads, if the last events agree with them. Nothing may be appended to a ledger whose end was tampered with: the
+    /// new events would make the change look older than it is.
     pub(crate) fn checked(self, size: u64) -> Result<HashMap<String, Head>, StoreError> {
         let problem = self.problem(size);
         if let Some(problem) = problem {
-            tracing::error!(%problem, "the ledger was changed: nothing is recorded, so nothing is executed");
+            tracing::error!(%problem, "the ledger was tampered with: nothing is recorded, so nothing is executed");
             return Err(StoreError::LedgerChanged(problem));
         }
         Ok(self.heads)
@@ -190,15 +190,15 @@ impl Ends {
     }
 }
 
-/// The links of all events, and where each chain ends after them.
-pub(super) fn link(
-    events: &[Told<'_>],
+/// Links all events into their chains, and returns the new head of each chain.
+pub(crate) fn link(
+    events: &[PlannedEvent<'_>],
     mut heads: HashMap<String, Head>,
     size: u64,
 ) -> Result<(Vec<Entry>, HashMap<String, Head>), StoreError> {
     let failed = |error: AppendError| StoreError::NotCommitted(error.to_string());
     let mut entries = Vec::with_capacity(events.len());
-    for (position, Told { chain, record, .. }) in (size..).zip(events) {
+    for (position, PlannedEvent { chain, record, .. }) in (size..).zip(events) {
         let head = heads.get(chain.as_str()).copied();
         let entry = Entry::link(chain, head, position, (*record).to_owned()).map_err(failed)?;
         heads.insert(chain.as_str().to_owned(), entry.head());

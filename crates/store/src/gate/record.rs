@@ -1,5 +1,5 @@
-//! Appends an event in the transaction of a change that the gate's queue does not make: administration. The row and its
-//! event are kept together or not at all.
+//! Appends an event in the transaction of an administrative change, which does not pass the gate's queue. The change and its
+//! event are committed together or not at all.
 
 use std::sync::Arc;
 
@@ -9,28 +9,29 @@ use ledger::Head;
 use proto::UserId;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _, SqliteConnection};
 
-use super::plan::{Ends, Told, link};
-use super::rows::{Cell, of_ledger};
-use super::{NewEvent, postgres, sqlite};
+use super::NewEvent;
+use super::plan::{LedgerTail, PlannedEvent, link};
+use super::rows::{Cell, ledger_rows};
 use crate::ledger_event::{hash, whole};
-use crate::near::time_text;
+use crate::sqlite::inline_reader::time_text;
 use crate::{FoundConfiguration, Store, StoreError};
+use crate::{postgres::gate_writer as postgres, sqlite::gate_writer as sqlite};
 
 impl Store {
-    /// The same store; an administrative change that is made through it is recorded by this event, in its transaction.
+    /// The same store; an administrative change through it appends this event in its transaction.
     #[must_use]
     pub fn recorded(&self, event: NewEvent) -> Self {
         Self { record: Some(Arc::new(event)), ..self.clone() }
     }
 
-    /// The same store without an event: for what repeats a change that was recorded.
+    /// The same store without an event, for repeating a change that was recorded already.
     #[must_use]
     pub fn unrecorded(&self) -> Self {
         Self { record: None, ..self.clone() }
     }
 }
 
-/// Runs a block in one transaction that ends with the event of the store, if the block changed anything.
+/// Runs a block in one transaction, and appends the store's event if the block changed anything.
 macro_rules! administer {
     ($store:expr, $connection:ident => $block:expr) => {{
         let record = $store.record.clone();
@@ -49,14 +50,14 @@ macro_rules! administer {
 }
 pub(crate) use administer;
 
-/// Names the error of a block, whose `?` would leave it open.
+/// Fixes the error type of a block, which `?` alone would leave open.
 pub(crate) fn change<T>(
     block: impl Future<Output = Result<T, StoreError>>,
 ) -> impl Future<Output = Result<T, StoreError>> {
     block
 }
 
-/// What a change came to: whether there is anything to record, and what only the transaction knows.
+/// The result of a change: whether there is anything to record, and details that only the transaction knows.
 pub(crate) trait Changed {
     fn changed(&self) -> bool {
         true
@@ -103,9 +104,10 @@ impl<T: Changed> Changed for Option<T> {
     }
 }
 
-/// A connection in the middle of a transaction.
+/// A connection inside a transaction.
 pub(crate) trait LedgerConnection {
-    /// Makes all others who write to the ledger wait. Before any row is changed: the gate locks in this order too.
+    /// Makes all other writers of the ledger wait. Call it before any row is changed: the gate locks in the same order, and
+    /// another order would deadlock.
     fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>>;
 
     fn append_event<'a>(&'a mut self, new: &'a NewEvent) -> BoxFuture<'a, Result<(), StoreError>>;
@@ -123,15 +125,15 @@ impl LedgerConnection for PgConnection {
         async move {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
             let (chain, record) = new.to_record()?;
-            let told = Told { new, loose: true, chain: &chain, record: &record };
-            postgres::append(self, &[told], whole(size)?).await
+            let event = PlannedEvent { new, unattached: true, chain: &chain, record: &record };
+            postgres::append(self, &[event], whole(size)?).await
         }
         .boxed()
     }
 }
 
 impl LedgerConnection for SqliteConnection {
-    /// SQLite has one writer at a time.
+    /// Nothing to do: SQLite has one writer at a time.
     fn hold_ledger(&mut self) -> BoxFuture<'_, Result<(), StoreError>> {
         async { Ok(()) }.boxed()
     }
@@ -141,12 +143,12 @@ impl LedgerConnection for SqliteConnection {
             let size: i64 = sqlx::query_scalar(SIZE).fetch_one(&mut *self).await?;
             let size = whole(size)?;
             let (chain, record) = new.to_record()?;
-            let events = [Told { new, loose: true, chain: &chain, record: &record }];
-            let ends = sqlite_ends(self, chain.as_str()).await?;
-            let (entries, heads) = link(&events, ends.checked(size)?, size)?;
-            for rows in of_ledger(&events, &entries, &heads, size)? {
+            let events = [PlannedEvent { new, unattached: true, chain: &chain, record: &record }];
+            let tail = sqlite_tail(self, chain.as_str()).await?;
+            let (entries, heads) = link(&events, tail.checked(size)?, size)?;
+            for rows in ledger_rows(&events, &entries, &heads, size)? {
                 for row in &rows.values {
-                    let text = AssertSqlSafe(sqlite::text(&rows.what, row.len()));
+                    let text = AssertSqlSafe(sqlite::text(&rows.statement, row.len()));
                     row.iter().fold(sqlx::query(text), bind).execute(&mut *self).await?;
                 }
             }
@@ -156,16 +158,16 @@ impl LedgerConnection for SqliteConnection {
     }
 }
 
-async fn sqlite_ends(connection: &mut SqliteConnection, chain: &str) -> Result<Ends, StoreError> {
+async fn sqlite_tail(connection: &mut SqliteConnection, chain: &str) -> Result<LedgerTail, StoreError> {
     let count: i64 = sqlx::query_scalar(sqlite::EVENTS).fetch_one(&mut *connection).await?;
-    let mut ends = Ends { events: whole(count)?, ..Ends::default() };
-    for (sql, found) in [(sqlite::HEAD, &mut ends.heads), (sqlite::LAST, &mut ends.last_events)] {
+    let mut tail = LedgerTail { events: whole(count)?, ..LedgerTail::default() };
+    for (sql, found) in [(sqlite::HEAD, &mut tail.heads), (sqlite::LAST, &mut tail.last_events)] {
         if let Some(row) = sqlx::query(sql).bind(chain).fetch_optional(&mut *connection).await? {
             let head = Head { sequence: whole(row.try_get("sequence")?)?, hash: hash(row.try_get("hash")?)? };
             found.insert(chain.to_owned(), head);
         }
     }
-    Ok(ends)
+    Ok(tail)
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>;

@@ -1,7 +1,7 @@
-//! The rows that a transaction of the gate writes, before it is known which database takes them.
+//! The rows that a transaction of the gate writes, independent of the database.
 //!
-//! SQLite takes them one by one in a statement that is prepared once, PostgreSQL all at once as arrays: each what is
-//! fastest there. Both texts are made of the same words.
+//! SQLite writes them one by one with a prepared statement, PostgreSQL all at once as arrays: the fastest way of each. Both
+//! statements are built from the same parts.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -11,35 +11,35 @@ use ledger::{Entry, Head, Text};
 use proto::{OrgId, RunStatus, SessionId};
 use uuid::Uuid;
 
-use super::plan::{End, Plan, Told};
-use super::{Change, Effect, moment};
+use super::plan::{Plan, PlannedEnd, PlannedEvent};
+use super::{Change, Effect, event_time};
 use crate::row::JsonText;
 use crate::{NewArtifact, NewRun, StoreError};
 
 /// Rows of one statement.
-pub(super) struct Rows<'a> {
-    pub(super) what: What,
-    pub(super) values: Vec<Vec<Cell<'a>>>,
+pub(crate) struct Rows<'a> {
+    pub(crate) statement: Statement,
+    pub(crate) values: Vec<Vec<Cell<'a>>>,
 }
 
-/// What is done with rows.
-pub(super) enum What {
+/// A statement without its values.
+pub(crate) enum Statement {
     Insert {
-        /// Up to the rows.
+        /// The text before the rows.
         into: &'static str,
-        /// After them.
+        /// The text after them.
         conflict: &'static str,
     },
-    /// Columns, each with the number of its value.
+    /// Each column with the number of its value.
     Update {
         table: &'static str,
         set: &'static [(&'static str, usize)],
-        whose: &'static [(&'static str, usize)],
+        key: &'static [(&'static str, usize)],
     },
 }
 
 /// One value of a row. All rows of a statement have the same kinds.
-pub(super) enum Cell<'a> {
+pub(crate) enum Cell<'a> {
     Text(Option<Cow<'a, str>>),
     Json(Option<&'a str>),
     Number(i64),
@@ -137,8 +137,8 @@ macro_rules! row {
     ($($value:expr),* $(,)?) => { vec![$(Cell::from($value)),*] };
 }
 
-/// Everything that a plan writes, apart from the ledger, in the order in which it must be written.
-pub(super) fn of_plan<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
+/// All rows of a plan except the ledger's, in the order in which they must be written.
+pub(crate) fn plan_rows<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
     let mut all = vec![begins(&plan.begins), ends(plan), takes(plan), effects(&plan.effects)];
     all.extend(governing(&plan.governing));
     all.extend(artifacts(&plan.artifacts));
@@ -146,7 +146,7 @@ pub(super) fn of_plan<'a>(plan: &Plan<'a>) -> Vec<Rows<'a>> {
     all
 }
 
-/// What a run has given that is under way.
+/// The outputs of a run in flight.
 const NO_OUTPUTS: &str = r#"{"artifact_refs":[]}"#;
 
 fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
@@ -178,7 +178,7 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             run.retry_count,
             run.retry_reason.as_deref(),
             run.created_at,
-            // What was denied has never begun.
+            // A denied call never started.
             end.is_none_or(|end| end.status != RunStatus::Denied).then_some(run.created_at),
             end.and_then(|end| end.response_hash.as_deref()),
             Cell::Json(Some(end.map_or(NO_OUTPUTS, |end| end.outputs.as_str()))),
@@ -194,11 +194,11 @@ fn begins<'a>(runs: &[(&'a NewRun, u64)]) -> Rows<'a> {
             role_id, lane_id, tool, operation, request_hash, decision, instance, inputs, retry_count,
             retry_reason, created_at, started_at, response_hash, outputs, error, outcome, answer,
             completed_at, begun_position) ";
-    Rows { what: What::Insert { into, conflict: "" }, values: runs.iter().map(row).collect() }
+    Rows { statement: Statement::Insert { into, conflict: "" }, values: runs.iter().map(row).collect() }
 }
 
 fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
-    let rows = plan.ends.iter().map(|End { org, run_id, ended: end, position }| {
+    let rows = plan.ends.iter().map(|PlannedEnd { org, run_id, ended: end, position }| {
         row![
             org.uuid(),
             *run_id,
@@ -222,15 +222,15 @@ fn ends<'a>(plan: &Plan<'a>) -> Rows<'a> {
         ("completed_at", 9),
         ("ended_position", 10),
     ];
-    Rows { what: What::Update { table: "runs", set, whose: RUN_KEY }, values: rows.collect() }
+    Rows { statement: Statement::Update { table: "runs", set, key: RUN_KEY }, values: rows.collect() }
 }
 
-/// A run by the first two values of its row.
+/// The key of a run: the first two values of its row.
 const RUN_KEY: &[(&str, usize)] = &[("org_id", 1), ("run_id", 2)];
 
 fn takes<'a>(plan: &Plan<'a>) -> Rows<'a> {
     Rows {
-        what: What::Update { table: "runs", set: &[("instance", 3)], whose: RUN_KEY },
+        statement: Statement::Update { table: "runs", set: &[("instance", 3)], key: RUN_KEY },
         values: plan.takes.iter().map(|(org, run, to)| row![org.uuid(), *run, *to]).collect(),
     }
 }
@@ -246,14 +246,14 @@ fn effects<'a>(effects: &[&'a Effect]) -> Rows<'a> {
         ("service_commands_updated_at", 5),
         ("updated_at", 5),
     ];
-    let whose = &[("org_id", 1), ("id", 2)];
+    let key = &[("org_id", 1), ("id", 2)];
     Rows {
-        what: What::Update { table: "configurations", set, whose },
+        statement: Statement::Update { table: "configurations", set, key },
         values: effects.iter().map(row).collect(),
     }
 }
 
-/// Rare: by hand.
+/// Changes of operators, which are rare.
 fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
     let (mut locks, mut grants, mut revoked) = (Vec::new(), Vec::new(), Vec::new());
     let mut modes = BTreeMap::new();
@@ -272,7 +272,7 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
                 grant.valid_from,
                 grant.valid_until,
             ]),
-            // PostgreSQL refuses one statement that sets a row twice: of several changes the last one is what stays.
+            // PostgreSQL refuses a statement that sets a row twice, so only the last of several changes is written.
             Change::SetMode(set) => {
                 let row =
                     row![set.org_id.uuid(), &set.key, set.mode.as_str(), &set.changed_by, set.changed_at];
@@ -282,10 +282,10 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
             _ => {}
         }
     }
-    // There is one lock, so of several changes the last one is what stays.
+    // There is one lock, so only the last of several changes is written.
     locks.drain(..locks.len().saturating_sub(1));
     let locks = Rows {
-        what: What::Insert {
+        statement: Statement::Insert {
             into: "INSERT INTO safety_lock (id, locked, changed_by, reason, changed_at) ",
             conflict: " ON CONFLICT (id) DO UPDATE SET locked = excluded.locked,
                 changed_by = excluded.changed_by, reason = excluded.reason, changed_at = excluded.changed_at",
@@ -293,7 +293,7 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
         values: locks,
     };
     let grants = Rows {
-        what: What::Insert {
+        statement: Statement::Insert {
             into: "INSERT INTO override_grants (id, org_id, user_id, ticket, reason, granted_by, valid_from,
                 valid_until) ",
             conflict: "",
@@ -301,7 +301,7 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
         values: grants,
     };
     let modes = Rows {
-        what: What::Insert {
+        statement: Statement::Insert {
             into: "INSERT INTO action_modes (org_id, action_key, mode, changed_by, changed_at) ",
             conflict: " ON CONFLICT (org_id, action_key) DO UPDATE SET mode = excluded.mode,
                 changed_by = excluded.changed_by, changed_at = excluded.changed_at",
@@ -309,8 +309,8 @@ fn governing<'a>(changes: &[&'a Change]) -> [Rows<'a>; 4] {
         values: modes.into_values().collect(),
     };
     let set = &[("revoked_by", 2), ("revoked_at", 3)];
-    let what = What::Update { table: "override_grants", set, whose: &[("id", 1)] };
-    [locks, grants, modes, Rows { what, values: revoked }]
+    let statement = Statement::Update { table: "override_grants", set, key: &[("id", 1)] };
+    [locks, grants, modes, Rows { statement, values: revoked }]
 }
 
 fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
@@ -318,7 +318,7 @@ fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
     let into = "INSERT INTO artifact_contents (org_id, artifact_id, content) ";
     let row = |new: &&'a NewArtifact| row![new.org_id.uuid(), &new.artifact_id, new.content.as_slice()];
     let contents =
-        Rows { what: What::Insert { into, conflict }, values: artifacts.iter().map(row).collect() };
+        Rows { statement: Statement::Insert { into, conflict }, values: artifacts.iter().map(row).collect() };
     let described = artifacts.iter().map(|new| {
         row![
             new.org_id.uuid(),
@@ -336,19 +336,19 @@ fn artifacts<'a>(artifacts: &[&'a NewArtifact]) -> [Rows<'a>; 2] {
     });
     let into = "INSERT INTO artifacts (org_id, artifact_id, artifact_kind, hash_sha256, hash_source, scope,
         case_id, content_type, byte_size, lineage, created_at) ";
-    [contents, Rows { what: What::Insert { into, conflict }, values: described.collect() }]
+    [contents, Rows { statement: Statement::Insert { into, conflict }, values: described.collect() }]
 }
 
-/// Events with their links, where the chains end now, and how large the tree is.
-pub(super) fn of_ledger<'a>(
-    events: &[Told<'a>],
+/// The rows of the ledger: linked events, the new heads of the chains, and the size of the tree.
+pub(crate) fn ledger_rows<'a>(
+    events: &[PlannedEvent<'a>],
     entries: &'a [Entry],
     heads: &'a HashMap<String, Head>,
     size: u64,
 ) -> Result<[Rows<'a>; 3], StoreError> {
     let mut rows = Vec::with_capacity(events.len());
-    for (told, entry) in events.iter().zip(entries) {
-        let (new, event) = (told.new, &told.new.event);
+    for (planned, entry) in events.iter().zip(entries) {
+        let (new, event) = (planned.new, &planned.new.event);
         rows.push(row![
             entry.chain.as_str(),
             entry.sequence,
@@ -359,32 +359,32 @@ pub(super) fn of_ledger<'a>(
             event.outcome.as_str(),
             event.run_id.as_ref().map(Text::as_str),
             event.case_id.as_ref().map(Text::as_str),
-            told.loose,
+            planned.unattached,
             &entry.record,
             entry.prev_hash.to_string(),
             entry.hash.to_string(),
-            moment(event)?,
+            event_time(event)?,
         ]);
     }
     let into = "INSERT INTO ledger_events (chain, sequence, position, event_id, org_id, action_type, outcome,
-        run_id, case_id, loose, record, prev_hash, hash, created_at) ";
-    let appended = Rows { what: What::Insert { into, conflict: "" }, values: rows };
+        run_id, case_id, unattached, record, prev_hash, hash, created_at) ";
+    let appended = Rows { statement: Statement::Insert { into, conflict: "" }, values: rows };
     let orgs: HashMap<_, _> =
-        events.iter().zip(entries).map(|(told, entry)| (entry.chain.as_str(), told.new.org)).collect();
-    let ends = heads.iter().map(|(chain, head)| {
+        events.iter().zip(entries).map(|(planned, entry)| (entry.chain.as_str(), planned.new.org)).collect();
+    let new_heads = heads.iter().map(|(chain, head)| {
         let org = orgs.get(chain.as_str()).copied().flatten().map(OrgId::uuid);
         row![chain, org, head.sequence, head.hash.to_string()]
     });
-    let ends = Rows {
-        what: What::Insert {
+    let new_heads = Rows {
+        statement: Statement::Insert {
             into: "INSERT INTO ledger_heads (chain, org_id, sequence, hash) ",
             conflict: " ON CONFLICT (chain) DO UPDATE SET sequence = excluded.sequence, hash = excluded.hash",
         },
-        values: ends.collect(),
+        values: new_heads.collect(),
     };
     let tree = Rows {
-        what: What::Update { table: "ledger_tree", set: &[("size", 2)], whose: &[("id", 1)] },
+        statement: Statement::Update { table: "ledger_tree", set: &[("size", 2)], key: &[("id", 1)] },
         values: vec![row![1_i64, size + entries.len() as u64]],
     };
-    Ok([appended, ends, tree])
+    Ok([appended, new_heads, tree])
 }

@@ -1,4 +1,4 @@
-//! The modes of actions: each organisation's own, the automation's beside them, and the last change stays.
+//! Action modes: of organisations and automations.
 
 use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp};
 use proto::{ActionMode, OrgId};
@@ -9,8 +9,8 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, org, session};
 
 on_both! {
-    a_mode_is_of_one_organisation_and_the_last_change_stays
-    the_modes_of_an_automation_stand_beside_those_of_the_organisation
+    a_mode_belongs_to_one_organisation_and_the_last_change_wins
+    modes_of_an_automation_are_returned_beside_those_of_its_organisation
 }
 
 const KEY: &str = "tools:weather.set";
@@ -35,10 +35,10 @@ async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
     assert!(matches!(store.gate_write(write).await.unwrap(), Written::Done));
 }
 
-async fn a_mode_is_of_one_organisation_and_the_last_change_stays(b: &Backend) {
+async fn a_mode_belongs_to_one_organisation_and_the_last_change_wins(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     set(&b.store, one, KEY, ActionMode::Deny).await;
-    // Together: one statement may not set a row twice.
+    // Concurrently, so that they may share a statement, which must not set a row twice.
     tokio::join!(
         set(&b.store, one, KEY, ActionMode::Allow),
         set(&b.store, one, "git:push_tag", ActionMode::Deny)
@@ -53,12 +53,12 @@ async fn a_mode_is_of_one_organisation_and_the_last_change_stays(b: &Backend) {
     assert!(b.store.org_action_modes(two).await.unwrap().is_empty());
 }
 
-async fn the_modes_of_an_automation_stand_beside_those_of_the_organisation(b: &Backend) {
+async fn modes_of_an_automation_are_returned_beside_those_of_its_organisation(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
     let mut raw = b.raw().await;
-    let automation = "INSERT INTO automations (id, org_id, name, enabled, action_modes, created_at, updated_at)
-        VALUES (#80, #1, 'a', true, '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
+    let automation = "INSERT INTO automations (id, org_id, name, action_modes, created_at)
+        VALUES (#80, #1, 'a', '{\"tools:weather.set\":\"deny\"}', '2025-06-15T00:00:00Z')";
     raw.execute(automation).await.unwrap();
     raw.execute("UPDATE sessions SET automation_id = #80 WHERE id = #40").await.unwrap();
     let found = b.store.action_modes_for(one, Some(started), KEY).await.unwrap();

@@ -1,4 +1,4 @@
-//! A fresh database for each test, of either kind, and raw SQL on it. Both go away with the test.
+//! A fresh database for each test, of either kind, and raw SQL on it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, raw_sql};
 use store::{Store, StoreError};
 use tempfile::TempDir;
 
-/// Makes two tests of each story in the module: `sqlite::…` and `postgres::…`.
+/// Makes two tests of each function: `sqlite::…` and `postgres::…`.
 macro_rules! on_both {
     ($($story:ident)+) => {
         mod sqlite {
@@ -28,13 +28,13 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// An open store and where it lies.
+/// An open store and its location.
 pub(crate) struct Backend {
     pub(crate) store: Store,
     place: Place,
 }
 
-/// Where a database is, or will be.
+/// The location of a database, which may not exist yet.
 pub(crate) enum Place {
     Sqlite { file: PathBuf, _folder: TempDir },
     Postgres(PgDatabase),
@@ -53,12 +53,12 @@ impl Backend {
         Self { store: place.open().await.unwrap(), place }
     }
 
-    /// Opens the same database once more.
+    /// Opens the same database again.
     pub(crate) async fn reopen(&self) -> Result<Store, StoreError> {
         self.place.open().await
     }
 
-    /// Opens the same database once more, as it is.
+    /// Opens the same database again, without migrating it.
     pub(crate) async fn open_existing(&self) -> Result<Store, StoreError> {
         match &self.place {
             Place::Sqlite { file, .. } => Store::open_existing_sqlite(file).await,
@@ -66,7 +66,7 @@ impl Backend {
         }
     }
 
-    /// A connection that knows no store.
+    /// A connection for raw SQL.
     pub(crate) async fn raw(&self) -> Raw {
         self.place.raw().await
     }
@@ -81,7 +81,7 @@ impl Backend {
 }
 
 impl Place {
-    /// A place for a file that is not there yet.
+    /// The location of a file that does not exist yet.
     pub(crate) fn sqlite() -> Self {
         let folder = TempDir::new().unwrap();
         Self::Sqlite { file: folder.path().join("test.db"), _folder: folder }
@@ -100,7 +100,7 @@ impl Place {
         }
     }
 
-    /// Opens it as the program does.
+    /// Opens it as a gateway does.
     pub(crate) async fn open(&self) -> Result<Store, StoreError> {
         match self {
             Self::Sqlite { file, .. } => Store::open_sqlite(file, &Clock::system()).await,
@@ -135,7 +135,7 @@ impl PgDatabase {
 }
 
 impl Drop for PgDatabase {
-    /// Also after a panic; on a thread of its own, since the test's runtime may be ending.
+    /// Runs also after a panic, and on its own thread, because the test's runtime may be shutting down.
     fn drop(&mut self) {
         let sql = format!("DROP DATABASE {} WITH (FORCE)", self.0);
         let work = move || {
@@ -146,7 +146,7 @@ impl Drop for PgDatabase {
     }
 }
 
-/// The server's URL, with the database to connect to for making others.
+/// The server's URL, with the database to connect to for creating others.
 #[expect(clippy::disallowed_methods, reason = "the test run names its server in the environment")]
 fn server() -> String {
     std::env::var("TEST_DATABASE_URL")
@@ -202,7 +202,7 @@ impl Raw {
         }
     }
 
-    /// Puts the database's own form of a binary value in the place of each `#n` and `@n`.
+    /// Replaces each `#n` and `@n` with the database's own binary literal.
     fn literals(&self, sql: &str) -> String {
         let mut out = String::new();
         let mut rest = sql;

@@ -1,4 +1,4 @@
-//! A backup is whole or refused, and a restore loses nothing: not the old database, not its log.
+//! A backup is intact or refused, and a restore loses neither the old database nor its WAL.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_holds_all_that_was_done_before_and_no_holes() {
+async fn a_backup_contains_every_write_before_it_without_gaps() {
     let backend = Backend::sqlite().await;
     let folder = TempDir::new().unwrap();
     let out = folder.path().join("backup.db");
     let stop = Arc::new(AtomicBool::new(false));
-    // One after the other, so that a copy with a hole would be seen.
+    // One after the other, so that the test detects a copy with a gap.
     let writing = tokio::spawn({
         let (store, stop) = (backend.store.clone(), stop.clone());
         async move {
@@ -70,7 +70,7 @@ async fn a_backup_holds_all_that_was_done_before_and_no_holes() {
 }
 
 #[tokio::test]
-async fn a_backup_overwrites_nothing() {
+async fn a_backup_never_overwrites_a_file() {
     let backend = Backend::sqlite().await;
     let folder = TempDir::new().unwrap();
     for (name, text) in [("notes", "mine"), ("empty", "")] {
@@ -86,7 +86,7 @@ async fn a_backup_overwrites_nothing() {
 }
 
 #[tokio::test]
-async fn a_backup_of_nothing_makes_nothing() {
+async fn a_backup_of_a_missing_database_creates_no_file() {
     let folder = TempDir::new().unwrap();
     let (file, out) = (folder.path().join("absent.db"), folder.path().join("backup.db"));
     let refused = backup_sqlite(&file, &out).await;
@@ -94,7 +94,7 @@ async fn a_backup_of_nothing_makes_nothing() {
     assert!(!file.exists() && !out.exists());
 }
 
-/// A database as a crash leaves it, whose last organisation is only in the log, and an older backup of it.
+/// A database as a crash leaves it, whose last organisation is only in the WAL, and an older backup of it.
 async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
     let backend = Backend::sqlite().await;
     let (database, backup) = (folder.join("data.db"), folder.join("backup.db"));
@@ -109,7 +109,7 @@ async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
 }
 
 #[tokio::test]
-async fn a_restore_keeps_the_old_database_with_its_log() {
+async fn a_restore_keeps_the_old_database_with_its_wal() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     let log = fs::read(with(&database, "-wal")).unwrap();
@@ -123,7 +123,7 @@ async fn a_restore_keeps_the_old_database_with_its_log() {
 }
 
 #[tokio::test]
-async fn a_second_restore_keeps_what_the_first_one_kept() {
+async fn a_second_restore_keeps_the_database_that_the_first_one_saved() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     let first = restore(&backup, &database).await.unwrap().unwrap();
@@ -134,14 +134,14 @@ async fn a_second_restore_keeps_what_the_first_one_kept() {
 }
 
 #[tokio::test]
-async fn a_restored_database_is_for_its_owner_only() {
+async fn only_the_owner_can_read_a_restored_database() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     for open in [&backup, &with(&database, "-wal")] {
         fs::set_permissions(open, fs::Permissions::from_mode(0o644)).unwrap();
     }
-    // What a restore that was stopped left behind.
+    // The leftovers of an interrupted restore.
     fs::write(with(&database, ".restoring"), "half").unwrap();
     let kept = restore(&backup, &database).await.unwrap().unwrap();
     for file in [database.clone(), with(&kept, "-wal")] {
@@ -150,9 +150,9 @@ async fn a_restored_database_is_for_its_owner_only() {
     assert_eq!(org_names(&database).await, ["org 1"]);
 }
 
-/// A program that starts meanwhile would make a new database where there is none.
+/// A gateway that starts during a restore would create a new database if there were none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_has_no_moment_without_a_database() {
+async fn there_is_a_database_at_every_moment_of_a_restore() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -177,7 +177,7 @@ async fn a_restore_has_no_moment_without_a_database() {
 }
 
 #[tokio::test]
-async fn a_restore_replaces_what_is_damaged_beyond_reading() {
+async fn a_restore_replaces_an_unreadable_database() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     let damaged = "no database at all".repeat(500);
@@ -193,7 +193,7 @@ async fn a_restore_replaces_what_is_damaged_beyond_reading() {
 }
 
 #[tokio::test]
-async fn a_restore_needs_no_old_database_and_ignores_its_log() {
+async fn a_restore_works_without_an_old_database_and_ignores_a_stale_wal() {
     let folder = TempDir::new().unwrap();
     let (database, backup) = crashed(folder.path()).await;
     fs::remove_file(&database).unwrap();
@@ -202,9 +202,9 @@ async fn a_restore_needs_no_old_database_and_ignores_its_log() {
     assert!(with(&database, ".before-restore-wal").exists(), "even a lonely log is kept");
 }
 
-/// A copy of a database that was closed still says that it writes ahead; a look must not begin to.
+/// A copy of a closed database is still in WAL mode; checking it must not create a WAL.
 #[tokio::test]
-async fn a_look_at_a_backup_makes_nothing_beside_it() {
+async fn checking_a_backup_creates_no_files() {
     let backend = Backend::sqlite().await;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("closed.db");
@@ -240,8 +240,9 @@ async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)>
     ];
     let changes = [
         ("foreign", "DROP TABLE schema_migrations", "schema_migrations"),
-        ("newer", "UPDATE schema_migrations SET version = 99 WHERE version = 5", "version 99"),
-        ("edited", "UPDATE schema_migrations SET checksum = 'x'", "migration 1"),
+        ("prerelease", "UPDATE schema_migrations SET version = 19", "version 19"),
+        ("newer", "UPDATE schema_migrations SET version = 99", "version 99"),
+        ("edited", "UPDATE schema_migrations SET checksum = 'x'", "migration 20"),
         ("fresh", "DELETE FROM schema_migrations", "no migration"),
     ];
     for (name, sql, why) in changes {
@@ -256,7 +257,7 @@ async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)>
 }
 
 #[tokio::test]
-async fn what_is_no_whole_backup_of_ours_is_refused_and_nothing_changes() {
+async fn an_invalid_backup_is_refused_and_changes_nothing() {
     let (home, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (database, backup) = crashed(home.path()).await;
     for (bad, why) in bad_backups(elsewhere.path(), &backup).await {

@@ -1,4 +1,4 @@
-//! A server that throws out all its clients, as one that is restarted does: no more than one caller is told.
+//! A server that terminates all connections, as a restart does: at most one caller sees an error.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::backend::{Backend, Raw};
 
 const CALLERS: usize = 12;
 const OTHERS: &str = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-/// A connection that nobody has used for a second is asked before it is used.
+/// A connection that was idle for a second is pinged before it is used.
 const FORGOTTEN: Duration = Duration::from_millis(1_100);
 
 async fn call(backend: &Backend, callers: usize) {
@@ -17,7 +17,7 @@ async fn call(backend: &Backend, callers: usize) {
     }
 }
 
-/// Throws all clients out but the one that asks for it.
+/// Terminates all connections but the one that runs this.
 async fn throw_out(raw: &mut Raw) {
     let open = raw.number(&format!("SELECT count(*) {OTHERS}")).await;
     assert!(open > 2, "these callers came one after the other: {open}");
@@ -34,7 +34,7 @@ async fn told(backend: &Backend) -> usize {
 }
 
 #[tokio::test]
-async fn one_broken_connection_makes_all_others_suspicious() {
+async fn after_one_broken_connection_all_idle_ones_are_pinged() {
     let backend = Backend::postgres().await;
     let mut raw = backend.raw().await;
     call(&backend, CALLERS).await;
@@ -44,12 +44,12 @@ async fn one_broken_connection_makes_all_others_suspicious() {
 }
 
 #[tokio::test]
-async fn one_that_is_found_broken_before_it_is_used_makes_them_so_too() {
+async fn a_failed_ping_also_makes_the_pool_ping_idle_connections() {
     let backend = Backend::postgres().await;
     let mut raw = backend.raw().await;
     call(&backend, CALLERS).await;
     tokio::time::sleep(FORGOTTEN).await;
-    // The oldest are used first, so these are not the ones that are asked first.
+    // The pool uses the oldest first, so these are not the first to be pinged.
     call(&backend, CALLERS / 2).await;
     throw_out(&mut raw).await;
     assert_eq!(told(&backend).await, 0);

@@ -1,4 +1,4 @@
-//! Many callers at once: every write that was acknowledged is there, and one that fails takes nobody with it.
+//! Many concurrent callers: every acknowledged write is stored, and a failed one does not affect others.
 
 use store::{NewOrg, Store, StoreError};
 use uuid::Uuid;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::backend::{Backend, Raw, on_both};
 use crate::world::{at, together};
 
-on_both! { writes_that_fail_leave_their_neighbours_alone }
+on_both! { failed_writes_do_not_affect_others_in_the_batch }
 
 fn numbered(number: usize) -> NewOrg {
     NewOrg { id: Uuid::from_u128(number as u128).into(), name: format!("org {number}"), at: at(0) }
@@ -17,7 +17,7 @@ async fn count(store: &Store) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_hundred_writes_at_once_are_all_there() {
+async fn five_hundred_concurrent_writes_are_all_committed() {
     let backend = Backend::sqlite().await;
     let made = together(500, |caller| {
         let store = backend.store.clone();
@@ -28,8 +28,8 @@ async fn five_hundred_writes_at_once_are_all_there() {
     assert_eq!(count(&backend.store).await, 500);
 }
 
-async fn writes_that_fail_leave_their_neighbours_alone(b: &Backend) {
-    // Each id is wanted by three callers.
+async fn failed_writes_do_not_affect_others_in_the_batch(b: &Backend) {
+    // Three callers want each id.
     let made = together(120, |caller| {
         let store = b.store.clone();
         async move { (caller % 40, store.create_org(numbered(caller % 40)).await) }
@@ -51,7 +51,7 @@ async fn writes_that_fail_leave_their_neighbours_alone(b: &Backend) {
 }
 
 #[tokio::test]
-async fn what_was_written_is_in_the_file_after_the_store_is_gone() {
+async fn acknowledged_writes_are_in_the_file_after_the_store_is_dropped() {
     let backend = Backend::sqlite().await;
     let store = backend.reopen().await.unwrap();
     store.create_org(numbered(1)).await.unwrap();
@@ -61,7 +61,7 @@ async fn what_was_written_is_in_the_file_after_the_store_is_gone() {
 }
 
 #[tokio::test]
-async fn another_process_may_write_meanwhile() {
+async fn another_process_can_write_at_the_same_time() {
     let backend = Backend::sqlite().await;
     let other = backend.reopen().await.unwrap();
     let made = together(40, |caller| {

@@ -1,4 +1,4 @@
-//! Keys, login codes and tickets: found by their hash, dead when they should be, and used once where it says so.
+//! Keys, login codes and tickets: found by hash, invalid when they should be, and single-use where required.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::{ApiKeyId, OrgId, Role, SessionId, UserId};
@@ -19,7 +19,7 @@ on_both! {
     a_login_code_dies_with_the_membership
     a_socket_ticket_works_once
     a_proxy_ticket_works_until_it_expires
-    a_standing_ends_with_the_membership_the_key_or_the_login
+    a_credential_ends_with_the_membership_the_key_or_the_login
     a_ticket_can_be_revoked_by_its_user_alone
     a_ticket_needs_a_session_and_a_member_of_its_organisation
 }
@@ -121,7 +121,7 @@ async fn a_login_code_works_once(b: &Backend) {
     assert!(matches!(again, Err(StoreError::Taken("this code"))), "{again:?}");
 }
 
-/// SQLite compares times as texts, whose length changes with the fraction: the order must be that of time.
+/// SQLite compares times as texts, whose length varies with the fraction: the order must still be chronological.
 async fn a_login_code_works_until_it_expires(b: &Backend) {
     let one = org(&b.store, 1).await;
     let ada = member(&b.store, one, 10, Role::Owner).await;
@@ -243,7 +243,7 @@ async fn a_ticket_needs_a_session_and_a_member_of_its_organisation(b: &Backend) 
     assert!(matches!(same, Err(StoreError::Taken("this ticket"))), "{same:?}");
 }
 
-async fn a_standing_ends_with_the_membership_the_key_or_the_login(b: &Backend) {
+async fn a_credential_ends_with_the_membership_the_key_or_the_login(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (ada, bob) =
         (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);

@@ -1,4 +1,4 @@
-//! Rules of the network and records of its use, on both databases.
+//! Egress rules and records.
 
 use clock::Rng;
 use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
@@ -9,9 +9,9 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, session};
 
 on_both! {
-    rules_are_replaced_whole_and_belong_to_one_organisation
+    rules_are_replaced_completely_and_belong_to_one_organisation
     records_are_listed_newest_first_and_outlive_their_session
-    old_records_are_forgotten_and_none_is_written_twice
+    old_records_are_deleted_and_none_is_written_twice
 }
 
 fn policy(org_id: OrgId, mode: EgressMode, allow: &[&str]) -> EgressPolicy {
@@ -19,7 +19,7 @@ fn policy(org_id: OrgId, mode: EgressMode, allow: &[&str]) -> EgressPolicy {
     EgressPolicy { org_id, mode, allow: Json(allow), deny: Json(vec!["bad.example".to_owned()]) }
 }
 
-async fn rules_are_replaced_whole_and_belong_to_one_organisation(backend: &Backend) {
+async fn rules_are_replaced_completely_and_belong_to_one_organisation(backend: &Backend) {
     let store = &backend.store;
     let (one, two) = (org(store, 1).await, org(store, 2).await);
     assert_eq!(store.egress_policy(one).await.unwrap().mode, EgressMode::Open);
@@ -54,7 +54,7 @@ fn record(number: u8, org_id: OrgId, session_id: Option<SessionId>) -> NewEgress
     }
 }
 
-async fn old_records_are_forgotten_and_none_is_written_twice(backend: &Backend) {
+async fn old_records_are_deleted_and_none_is_written_twice(backend: &Backend) {
     let store = &backend.store;
     let one = org(store, 1).await;
     for _ in 0..2 {

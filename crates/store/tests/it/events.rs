@@ -1,4 +1,4 @@
-//! The log: in order, each number once, read in pieces, pruned no further than the transcript reaches.
+//! The event log: in order, each number once, read in pages, pruned no further than the transcript.
 
 use store::{EventBatch, Owner, StoreError};
 
@@ -6,12 +6,12 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, own, session};
 
 on_both! {
-    what_was_appended_is_read_back_from_any_cursor
+    appended_events_are_read_from_any_cursor
     a_number_is_used_once_and_only_when_it_is_reserved
-    a_read_stops_at_its_limit_and_goes_on_from_there
-    only_what_the_transcript_has_is_pruned_and_the_head_stays
+    a_read_stops_at_its_limit_and_continues_there
+    pruning_deletes_only_what_the_transcript_includes
     a_new_owner_learns_the_head
-    after_a_crash_of_the_database_numbers_go_on_behind_what_was_reserved
+    after_a_database_crash_numbers_continue_after_the_reserved_ones
 }
 
 async fn owner(b: &Backend) -> Owner {
@@ -26,7 +26,7 @@ async fn append(b: &Backend, owner: &Owner, first: i64, last: i64) -> Result<(),
     b.store.append_events(owner, first, last, &frames.join("\n"), at(1)).await
 }
 
-async fn what_was_appended_is_read_back_from_any_cursor(b: &Backend) {
+async fn appended_events_are_read_from_any_cursor(b: &Backend) {
     let owner = owner(b).await;
     append(b, &owner, 1, 3).await.unwrap();
     append(b, &owner, 4, 4).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_number_is_used_once_and_only_when_it_is_reserved(b: &Backend) {
     append(b, &owner, 23, 1_000).await.unwrap();
 }
 
-async fn a_read_stops_at_its_limit_and_goes_on_from_there(b: &Backend) {
+async fn a_read_stops_at_its_limit_and_continues_there(b: &Backend) {
     let owner = owner(b).await;
     for seq in 1..=80 {
         append(b, &owner, seq, seq).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_read_stops_at_its_limit_and_goes_on_from_there(b: &Backend) {
     assert_eq!(b.store.events_after(id(40), 0, usize::MAX).await.unwrap().len(), 80, "over all pages");
 }
 
-async fn only_what_the_transcript_has_is_pruned_and_the_head_stays(b: &Backend) {
+async fn pruning_deletes_only_what_the_transcript_includes(b: &Backend) {
     let owner = owner(b).await;
     append(b, &owner, 1, 10).await.unwrap();
     append(b, &owner, 11, 20).await.unwrap();
@@ -118,13 +118,14 @@ async fn a_new_owner_learns_the_head(b: &Backend) {
     assert_eq!((found.head, found.record.transcript_seq), (7, 7));
 }
 
-/// What a power cut leaves: reservations and messages, but not the end of the log.
-async fn after_a_crash_of_the_database_numbers_go_on_behind_what_was_reserved(b: &Backend) {
+/// The state after a power cut: reservations and messages are there, but not the end of the log.
+async fn after_a_database_crash_numbers_continue_after_the_reserved_ones(b: &Backend) {
     let owner = owner(b).await;
     append(b, &owner, 1, 10).await.unwrap();
     append(b, &owner, 11, 20).await.unwrap();
     for (other, reserved) in [("'another life'", 1_000), ("NULL", 2_000)] {
-        let cut = format!("UPDATE sessions SET seq_life = {other}; DELETE FROM events WHERE last_seq > 10");
+        let cut =
+            format!("UPDATE sessions SET seq_incarnation = {other}; DELETE FROM events WHERE last_seq > 10");
         b.raw().await.execute(&cut).await.unwrap();
         let found = b.store.own_session(id(40), "two").await.unwrap();
         assert_eq!(found.head, reserved, "what was reserved may have been seen by somebody");

@@ -1,4 +1,4 @@
-//! One owner at a time: whoever was the owner before can change nothing, by no call at all.
+//! A session has one owner at a time: a former owner can change nothing, with any call.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, ending, id, org, own, session, snapshot, together};
 
 on_both! {
-    a_former_owner_changes_nothing_by_any_call
-    owners_that_race_get_different_epochs_and_the_last_one_counts
-    a_new_owner_finds_all_that_the_former_one_was_told_is_kept
+    every_call_of_a_former_owner_is_fenced
+    racing_owners_get_different_epochs_and_the_last_one_wins
+    a_new_owner_sees_every_acknowledged_write_of_the_former_one
     no_number_is_used_twice_after_a_restore
 }
 
@@ -30,7 +30,7 @@ async fn no_number_is_used_twice_after_a_restore(b: &Backend) {
     assert!(after.head >= before.head + 1_000_000_000, "{} {}", before.head, after.head);
 }
 
-/// Every public call that takes an owner, found in the sources: a new one that is not tried below fails the test.
+/// Every public call that takes an owner, found in the sources, so that a new one without a test below fails.
 fn fenced_calls() -> BTreeSet<String> {
     let mut found = FencedCalls::default();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -84,7 +84,6 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
         }
         "end_session" => store.end_session(owner, ending(at(73))).await,
         "set_agent_session" => store.set_agent_session(owner, Some("ses")).await,
-        "set_snapshot" => store.set_snapshot(owner, Some("snap")).await,
         "record_snapshot" => {
             store.record_snapshot(owner, snapshot("snap", SnapshotTarget::Session)).await.map(drop)
         }
@@ -136,7 +135,7 @@ async fn busy(b: &Backend, number: u8) -> Owner {
     owner
 }
 
-/// All that a call could change.
+/// Everything that a call could change.
 async fn everything(b: &Backend, owner: &Owner) -> String {
     let session = owner.session();
     let record = b.store.session_any(session).await.unwrap();
@@ -149,12 +148,12 @@ async fn everything(b: &Backend, owner: &Owner) -> String {
     format!("{record:?} {log:?} {said:?} {prompts:?} {reserved}")
 }
 
-async fn a_former_owner_changes_nothing_by_any_call(b: &Backend) {
+async fn every_call_of_a_former_owner_is_fenced(b: &Backend) {
     org(&b.store, 1).await;
     for (number, name) in (40..).zip(fenced_calls()) {
         let former = busy(b, number).await;
         if name == "roll_back_initial_prompt" {
-            // There is something to take back.
+            // So that there is something to roll back.
             b.store.mark_initial_prompt(&former, at(2)).await.unwrap();
         }
         let present = own(&b.store, former.session()).await;
@@ -167,7 +166,7 @@ async fn a_former_owner_changes_nothing_by_any_call(b: &Backend) {
     }
 }
 
-async fn owners_that_race_get_different_epochs_and_the_last_one_counts(b: &Backend) {
+async fn racing_owners_get_different_epochs_and_the_last_one_wins(b: &Backend) {
     let one = org(&b.store, 1).await;
     let work = session(&b.store, one, 40).await;
     let mut owned = together(8, |caller| {
@@ -186,10 +185,10 @@ async fn owners_that_race_get_different_epochs_and_the_last_one_counts(b: &Backe
     b.store.touch(&last, at(91)).await.unwrap();
 }
 
-/// A grant that is not committed yet must hold an append up: it would else be told that its numbers are kept, and the
-/// new owner, who did not see them, would use them again.
+/// An append must wait for a grant that is not committed yet. Otherwise its numbers would be acknowledged, and the
+/// new owner, which did not see them, would use them again.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_append_waits_for_a_grant_under_way() {
+async fn an_append_waits_for_a_grant_in_flight() {
     let b = Backend::postgres().await;
     org(&b.store, 1).await;
     let former = busy(&b, 40).await;
@@ -207,9 +206,9 @@ async fn an_append_waits_for_a_grant_under_way() {
     assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
 }
 
-/// One owner appends as fast as it can while others take over: no number that it was told is kept lies above the
-/// head that a new owner was given, so none is used twice.
-async fn a_new_owner_finds_all_that_the_former_one_was_told_is_kept(b: &Backend) {
+/// One owner appends as fast as it can while others take over: no acknowledged number is above the
+/// head of a later grant, so none is used twice.
+async fn a_new_owner_sees_every_acknowledged_write_of_the_former_one(b: &Backend) {
     let one = org(&b.store, 1).await;
     let work = session(&b.store, one, 40).await;
     let runs = together(6, |_| {

@@ -1,4 +1,4 @@
-//! What the gate has written is found again: by run, by case, by what an operator names, and by many at once.
+//! Reading what the gate wrote: by run, by case, by id or prefix, and by many callers at once.
 
 use ledger::{ActionType, Chain, Entry, KeyChange, Target, TargetType};
 use proto::OrgId;
@@ -8,12 +8,12 @@ use crate::backend::{Backend, on_both};
 use crate::gate::{begin, done, end, event, org, run, text};
 
 on_both! {
-    events_and_decisions_are_found_by_what_an_operator_names
-    events_are_found_by_their_run_and_their_case_wherever_they_were_told
-    looks_at_the_same_moment_each_find_their_own
+    events_and_decisions_are_found_by_id_and_prefix
+    events_are_found_by_run_and_case_whether_attached_or_not
+    concurrent_lookups_return_the_right_rows
 }
 
-async fn events_and_decisions_are_found_by_what_an_operator_names(backend: &Backend) {
+async fn events_and_decisions_are_found_by_id_and_prefix(backend: &Backend) {
     let store = &backend.store;
     done(store, begin(run("run-0001"), vec![event("event-001", "run-0001")])).await;
     assert_eq!(store.last_key_change().await.unwrap(), None);
@@ -53,7 +53,7 @@ pub(crate) fn all() -> EventFilter {
     EventFilter { after: -1, limit: 100, ..EventFilter::default() }
 }
 
-/// The ids of events that a filter lets through.
+/// The ids of events that match a filter.
 pub(crate) async fn told(store: &Store, filter: EventFilter) -> Vec<String> {
     let id = |event: ListedEvent| {
         serde_json::from_str::<serde_json::Value>(&event.record).unwrap()["event_id"]
@@ -64,8 +64,8 @@ pub(crate) async fn told(store: &Store, filter: EventFilter) -> Vec<String> {
     store.ledger_events(org(), &filter).await.unwrap().into_iter().map(id).collect()
 }
 
-/// A run says where its events are, and those that no run tells are found by themselves.
-async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(backend: &Backend) {
+/// A run references its events; unattached events are found by their own index.
+async fn events_are_found_by_run_and_case_whether_attached_or_not(backend: &Backend) {
     let store = &backend.store;
     let of = |id: &str, run: &str, case: &str| {
         let mut new = event(id, run);
@@ -75,7 +75,7 @@ async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(ba
     let case = |case: &str| EventFilter { case_id: Some(case.to_owned()), ..all() };
     let run_of = |run: &str| EventFilter { run_id: Some(run.to_owned()), ..all() };
     let in_case = |id: &str, case: &str| NewRun { case_id: Some(case.to_owned()), ..run(id) };
-    // More than are found through a run, and one of another run among them.
+    // More than a run references, and one of another run among them.
     let mut many: Vec<_> =
         (0..6).map(|number| of(&format!("many-{number:03}"), "run-0001", "case-1")).collect();
     many[1] = of("stranger", "run-0009", "case-9");
@@ -102,19 +102,6 @@ async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(ba
         told(store, EventFilter { case_id: Some("case-3".to_owned()), ..run_of("run-0002") }).await,
         ["conflict"]
     );
-    // A run that was begun before runs said where their events are, and ends now.
-    done(store, begin(in_case("run-0003", "case-4"), vec![])).await;
-    backend
-        .raw()
-        .await
-        .execute("UPDATE runs SET begun_position = NULL WHERE run_id = 'run-0003'")
-        .await
-        .unwrap();
-    let mut old = end("run-0003", "here", "fine");
-    old.events = vec![of("end-of-3", "run-0003", "case-4")];
-    done(store, old).await;
-    assert_eq!(told(store, run_of("run-0003")).await, ["end-of-3"]);
-    assert_eq!(told(store, case("case-4")).await, ["end-of-3"]);
     let elsewhere = uuid::Uuid::from_u128(9).into();
     assert_eq!(store.ledger_events(elsewhere, &run_of("run-0001")).await.unwrap(), []);
     let listed = |filter: RunFilter| async move {
@@ -125,9 +112,9 @@ async fn events_are_found_by_their_run_and_their_case_wherever_they_were_told(ba
     assert_eq!(listed(filter).await, ["run-0002"]);
 }
 
-/// Left to itself the server looks once a minute, and until then plans for tables without rows.
+/// Autovacuum analyzes once a minute, and until then the server plans for empty tables.
 #[tokio::test]
-async fn postgres_is_told_to_look_when_its_tables_have_grown() {
+async fn tables_are_analyzed_when_they_have_grown() {
     let backend = Backend::postgres().await;
     for number in 0..260 {
         let id = format!("run-{number:04}");
@@ -144,8 +131,8 @@ async fn postgres_is_told_to_look_when_its_tables_have_grown() {
     tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("nobody looked");
 }
 
-/// On PostgreSQL they share statements, and more come than go into one.
-async fn looks_at_the_same_moment_each_find_their_own(backend: &Backend) {
+/// On PostgreSQL they share statements, and there are more than fit into one.
+async fn concurrent_lookups_return_the_right_rows(backend: &Backend) {
     let store = &backend.store;
     for id in ["run-0001", "run-0002"] {
         done(store, begin(run(id), vec![event(&format!("event-of-{id}"), id)])).await;
@@ -167,7 +154,7 @@ async fn looks_at_the_same_moment_each_find_their_own(backend: &Backend) {
     for look in looks.collect::<Vec<_>>() {
         look.await.unwrap();
     }
-    // What was written before it was asked for is found, whoever else asks.
+    // A lookup sees every write that was committed before it.
     for number in 10..40 {
         let id = format!("run-00{number}");
         done(store, begin(run(&id), vec![event(&format!("event-of-{id}"), &id)])).await;

@@ -1,5 +1,5 @@
-//! The one way to write runs and the ledger: a claim is given once, an end comes once, and what is told of it is a
-//! chain without a gap, however many write at once.
+//! Writing runs and the ledger: a claim is granted once, a run ends once, and their events form a chain without gaps,
+//! however many callers write at once.
 
 use chrono::{DateTime, Utc};
 use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp, Tree, Verifier};
@@ -15,15 +15,15 @@ use crate::found::{all, told};
 
 on_both! {
     a_claim_is_given_once
-    a_run_ends_once_and_stays_as_it_ended
-    a_call_needs_a_parent_at_work
-    a_parent_that_ends_first_has_ended_however_close_its_child_comes
-    what_is_refused_leaves_no_event
-    an_effect_comes_with_its_claim_or_not_at_all
-    many_writers_make_one_ledger
-    one_bad_write_costs_the_others_nothing
+    a_run_ends_once_and_never_changes_afterwards
+    a_call_needs_a_parent_in_flight
+    a_child_queued_after_the_end_of_its_parent_is_refused
+    a_refused_write_appends_no_event
+    an_effect_and_its_claim_are_committed_together
+    many_writers_build_one_ledger
+    a_refused_write_does_not_fail_others_in_the_batch
     a_call_of_a_dead_instance_is_found_and_taken
-    a_lock_and_its_event_come_together
+    a_lock_and_its_event_are_committed_together
 }
 
 const ORG: u128 = 0x1000;
@@ -108,7 +108,7 @@ pub(crate) async fn done(store: &Store, write: GateWrite) {
     assert!(matches!(written, Written::Done), "{written:?}");
 }
 
-/// Checks the whole ledger as an auditor would, and says how many events there are.
+/// Verifies the whole ledger as an auditor would, and returns the number of events.
 async fn verified(store: &Store) -> u64 {
     let entries = store.ledger_entries(0, 100_000).await.unwrap();
     let mut verifier = Verifier::new(Vec::new(), None);
@@ -142,7 +142,7 @@ async fn a_claim_is_given_once(backend: &Backend) {
     assert_eq!(verified(&backend.store).await, 1);
 }
 
-async fn a_run_ends_once_and_stays_as_it_ended(backend: &Backend) {
+async fn a_run_ends_once_and_never_changes_afterwards(backend: &Backend) {
     let store = &backend.store;
     done(store, begin(run("run-0001"), Vec::new())).await;
     let other = store.gate_write(end("run-0001", "elsewhere", "stolen")).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_run_ends_once_and_stays_as_it_ended(backend: &Backend) {
     assert!(store.run(uuid::Uuid::from_u128(1).into(), "run-0001").await.unwrap().is_none());
 }
 
-async fn a_call_needs_a_parent_at_work(backend: &Backend) {
+async fn a_call_needs_a_parent_in_flight(backend: &Backend) {
     let store = &backend.store;
     let child = |id: &str| NewRun { parent_run_id: Some("parent-1".to_owned()), ..run(id) };
     let early = store.gate_write(begin(child("child-01"), Vec::new())).await.unwrap();
@@ -169,13 +169,13 @@ async fn a_call_needs_a_parent_at_work(backend: &Backend) {
     done(store, end("parent-1", "here", "over")).await;
     let late = store.gate_write(begin(child("child-03"), Vec::new())).await.unwrap();
     assert!(matches!(late, Written::ParentInactive), "{late:?}");
-    // What was refused is told all the same.
+    // A refusal is recorded all the same.
     let refused = Ended { status: RunStatus::Denied, ..*ended("denied") };
     done(store, begin(NewRun { end: Some(refused), ..child("child-04") }, Vec::new())).await;
 }
 
-/// All three are asked at once, and whatever waits while the first is written goes into one transaction.
-async fn a_parent_that_ends_first_has_ended_however_close_its_child_comes(backend: &Backend) {
+/// All three are sent at once; those that are queued during the first commit share a transaction.
+async fn a_child_queued_after_the_end_of_its_parent_is_refused(backend: &Backend) {
     let store = &backend.store;
     for round in 0..20 {
         let (first, parent) = (format!("first-run-{round}"), format!("parent-run-{round}"));
@@ -192,7 +192,7 @@ async fn a_parent_that_ends_first_has_ended_however_close_its_child_comes(backen
     }
 }
 
-async fn what_is_refused_leaves_no_event(backend: &Backend) {
+async fn a_refused_write_appends_no_event(backend: &Backend) {
     let store = &backend.store;
     let artifact = NewArtifact {
         org_id: org(),
@@ -218,7 +218,7 @@ async fn what_is_refused_leaves_no_event(backend: &Backend) {
     assert_eq!(verified(store).await, 1);
 }
 
-async fn an_effect_comes_with_its_claim_or_not_at_all(backend: &Backend) {
+async fn an_effect_and_its_claim_are_committed_together(backend: &Backend) {
     let store = &backend.store;
     let configuration: proto::ConfigurationId = uuid::Uuid::from_u128(0x2000).into();
     let saved = async || store.configuration(org(), configuration).await.unwrap().unwrap().service_commands;
@@ -262,7 +262,7 @@ async fn an_effect_comes_with_its_claim_or_not_at_all(backend: &Backend) {
     let inactive = store.gate_write(orphan).await.unwrap();
     assert!(matches!(inactive, Written::ParentInactive), "{inactive:?}");
 
-    // Of many that come together, the last one stays, as if they had come one by one.
+    // Of several concurrent changes the last one wins, as if they had been sequential.
     let together = (3..40).map(|number| {
         let (store, write) = (store.clone(), write(&format!("run-{number:04}"), "many", configuration));
         tokio::spawn(async move { store.gate_write(write).await.unwrap() })
@@ -274,7 +274,7 @@ async fn an_effect_comes_with_its_claim_or_not_at_all(backend: &Backend) {
     assert_eq!(verified(store).await, 38);
 }
 
-async fn many_writers_make_one_ledger(backend: &Backend) {
+async fn many_writers_build_one_ledger(backend: &Backend) {
     let other = backend.reopen().await.unwrap();
     let writing = (0..200).map(|number| {
         // Two instances, as far as the database can tell.
@@ -299,14 +299,14 @@ async fn many_writers_make_one_ledger(backend: &Backend) {
     );
 }
 
-async fn one_bad_write_costs_the_others_nothing(backend: &Backend) {
+async fn a_refused_write_does_not_fail_others_in_the_batch(backend: &Backend) {
     let store = &backend.store;
     done(store, begin(run("run-0001"), vec![event("event-001", "run-0001")])).await;
     let writing = (2..30).map(|number| {
         let store = store.clone();
         tokio::spawn(async move {
             let id = format!("run-{number:04}");
-            // Every seventh brings an event that is there already.
+            // Every seventh write has an event that exists already.
             let event_id =
                 if number % 7 == 0 { "event-001".to_owned() } else { format!("event-{number:03}") };
             (number, store.gate_write(begin(run(&id), vec![event(&event_id, &id)])).await)
@@ -342,7 +342,7 @@ async fn a_call_of_a_dead_instance_is_found_and_taken(backend: &Backend) {
     assert_eq!(orphans(now()).await, 0, "what has ended has no owner to miss");
 }
 
-async fn a_lock_and_its_event_come_together(backend: &Backend) {
+async fn a_lock_and_its_event_are_committed_together(backend: &Backend) {
     let store = &backend.store;
     assert!(store.safety_lock().await.unwrap().is_none());
     let lock = |locked| store::SafetyLock {

@@ -1,4 +1,4 @@
-//! Idempotency keys: of many that ask one acts, the others get its answer, and nothing lasts for ever.
+//! Idempotency keys: of many equal requests one is executed, the others get its response, and keys expire.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::OrgId;
@@ -9,16 +9,16 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, together};
 
 on_both! {
-    a_request_is_done_once_and_answered_twice
-    of_many_at_once_exactly_one_is_fresh
-    a_key_that_was_given_back_is_fresh_again
-    what_has_expired_is_replaced
-    a_lapsed_reservation_keeps_nothing
+    a_repeated_request_is_executed_once_and_gets_the_same_response
+    of_many_concurrent_requests_one_is_executed
+    a_released_key_can_be_used_again
+    an_expired_key_is_replaced
+    an_expired_reservation_stores_no_response
     keys_belong_to_one_caller_of_one_organisation_and_one_route
     a_key_that_a_dead_instance_holds_is_free
 }
 
-/// The instance that does everything here.
+/// The instance that executes everything here.
 const HERE: &str = "here";
 
 fn request(org_id: OrgId, body: char) -> KeyedRequest {
@@ -45,7 +45,7 @@ async fn fresh(store: &Store, request: KeyedRequest, now: DateTime<Utc>) -> Rese
     }
 }
 
-async fn a_request_is_done_once_and_answered_twice(b: &Backend) {
+async fn a_repeated_request_is_executed_once_and_gets_the_same_response(b: &Backend) {
     let one = org(&b.store, 1).await;
     let reservation = fresh(&b.store, request(one, 'a'), at(0)).await;
     assert!(matches!(begin(&b.store, request(one, 'a'), at(1)).await, Begin::InFlight));
@@ -62,7 +62,7 @@ async fn a_request_is_done_once_and_answered_twice(b: &Backend) {
     assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
 }
 
-async fn of_many_at_once_exactly_one_is_fresh(b: &Backend) {
+async fn of_many_concurrent_requests_one_is_executed(b: &Backend) {
     let one = org(&b.store, 1).await;
     // The second round finds an expired key in its way.
     for now in [at(0), at(3_600)] {
@@ -77,14 +77,14 @@ async fn of_many_at_once_exactly_one_is_fresh(b: &Backend) {
     }
 }
 
-async fn a_key_that_was_given_back_is_fresh_again(b: &Backend) {
+async fn a_released_key_can_be_used_again(b: &Backend) {
     let one = org(&b.store, 1).await;
     let reservation = fresh(&b.store, request(one, 'a'), at(0)).await;
     b.store.forget_idempotent(reservation).await.unwrap();
     fresh(&b.store, request(one, 'b'), at(1)).await;
 }
 
-async fn what_has_expired_is_replaced(b: &Backend) {
+async fn an_expired_key_is_replaced(b: &Backend) {
     let one = org(&b.store, 1).await;
     // A process that crashed never finishes.
     fresh(&b.store, request(one, 'a'), at(0)).await;
@@ -95,13 +95,13 @@ async fn what_has_expired_is_replaced(b: &Backend) {
     let hours = |n| minutes(11) + TimeDelta::hours(n);
     assert!(matches!(begin(&b.store, request(one, 'b'), hours(23)).await, Begin::Replay { status: 200, .. }));
     fresh(&b.store, request(one, 'c'), hours(24)).await;
-    // What nobody asks for again goes with somebody's next request.
+    // Expired keys are deleted with the next request of anybody.
     let other = KeyedRequest { key: "other".to_owned(), ..request(one, 'd') };
     fresh(&b.store, other, hours(24 * 10)).await;
     assert_eq!(b.raw().await.number("SELECT count(*) FROM idempotency_keys").await, 1);
 }
 
-async fn a_lapsed_reservation_keeps_nothing(b: &Backend) {
+async fn an_expired_reservation_stores_no_response(b: &Backend) {
     let one = org(&b.store, 1).await;
     let slow = fresh(&b.store, request(one, 'a'), at(0)).await;
     fresh(&b.store, request(one, 'a'), at(601)).await;
@@ -132,18 +132,18 @@ async fn a_key_that_a_dead_instance_holds_is_free(b: &Backend) {
     let Begin::Fresh(lost) = begin("dead", 'a', at(0), at(1)).await else { panic!("it is fresh") };
     assert!(matches!(begin(HERE, 'a', at(0), at(30)).await, Begin::InFlight), "it was seen lately");
     let Begin::Fresh(kept) = begin(HERE, 'a', at(10), at(40)).await else { panic!("its instance has died") };
-    // What the dead one says later, should it live after all, is not kept.
+    // If the instance was not dead after all, its late response is not stored.
     b.store.finish_idempotent(lost, 500, JsonValue::from("late"), at(41)).await.unwrap();
     assert!(matches!(begin(HERE, 'a', at(10), at(42)).await, Begin::InFlight));
     b.store.finish_idempotent(kept, 201, JsonValue::from("made"), at(43)).await.unwrap();
-    // An answer stays, whatever becomes of who gave it.
+    // A stored response stays, whatever happens to its instance.
     b.store.forget_instance(HERE).await.unwrap();
     assert!(matches!(begin("next", 'a', at(10), at(44)).await, Begin::Replay { status: 201, .. }));
-    // One that has signed off, or was forgotten, is dead at once.
+    // An instance that signed off or was deleted counts as dead at once.
     let other = KeyedRequest { key: "other".to_owned(), ..request(one, 'a') };
     let held = b.store.begin_idempotent(other.clone(), at(10), at(50)).await.unwrap();
     assert!(matches!(held, Begin::Fresh(_)));
-    // Except for itself: its own heartbeat may be late while it works.
+    // Except for its own requests: its heartbeat may be late while it works.
     let own = b.store.begin_idempotent(other.clone(), at(10), at(51)).await.unwrap();
     assert!(matches!(own, Begin::InFlight), "{own:?}");
     let next = KeyedRequest { instance: "next".to_owned(), ..other };

@@ -1,4 +1,4 @@
-//! Organisations and members: the first owner is made once, and no organisation loses its last one.
+//! Organisations and members: the first owner is created once, and no organisation loses its last owner.
 
 use proto::{OrgId, Role, UserId};
 use store::{FirstOwner, NewMember, NewOrg, StoreError};
@@ -10,9 +10,9 @@ on_both! {
     the_first_owner_is_made_once
     organisations_are_listed_oldest_first
     one_address_is_one_user_in_every_organisation
-    a_name_belongs_to_the_organisation_that_wrote_it
-    a_membership_is_taken_or_its_organisation_missing
-    the_last_owner_stays
+    a_name_is_private_to_its_organisation
+    adding_a_member_twice_or_to_no_organisation_is_refused
+    the_last_owner_cannot_be_removed
     two_owners_cannot_remove_each_other_at_once
 }
 
@@ -61,7 +61,7 @@ async fn one_address_is_one_user_in_every_organisation(b: &Backend) {
     assert_eq!(b.store.members(second).await.unwrap().len(), 1);
 }
 
-async fn a_name_belongs_to_the_organisation_that_wrote_it(b: &Backend) {
+async fn a_name_is_private_to_its_organisation(b: &Backend) {
     let (first, second) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let called = |org, name: &str| NewMember {
         name: name.to_owned(),
@@ -75,7 +75,7 @@ async fn a_name_belongs_to_the_organisation_that_wrote_it(b: &Backend) {
     assert_eq!(b.store.members(second).await.unwrap()[0].name, "Ada");
 }
 
-async fn a_membership_is_taken_or_its_organisation_missing(b: &Backend) {
+async fn adding_a_member_twice_or_to_no_organisation_is_refused(b: &Backend) {
     let one = org(&b.store, 1).await;
     member(&b.store, one, 10, Role::Owner).await;
     let twice = b.store.add_member(membership(one, 11, "USER10@example.com", Role::Admin)).await;
@@ -88,7 +88,7 @@ async fn a_membership_is_taken_or_its_organisation_missing(b: &Backend) {
     assert_eq!(users, 1, "a membership that failed leaves no user");
 }
 
-async fn the_last_owner_stays(b: &Backend) {
+async fn the_last_owner_cannot_be_removed(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (ada, bob) =
         (member(&b.store, one, 10, Role::Owner).await, member(&b.store, one, 11, Role::Admin).await);

@@ -1,4 +1,4 @@
-//! The ledger is append only by the database's own word, whoever speaks SQL to it (invariant 2).
+//! The database itself makes the ledger append-only, whatever SQL is sent to it (invariant 2).
 
 use crate::backend::{Backend, on_both};
 
@@ -10,7 +10,7 @@ on_both! {
 /// The event `number` in the chain 'system', where `sequence`, `position` and id are the number's.
 fn event(number: u8) -> String {
     format!(
-        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, loose, record,
+        "INSERT INTO ledger_events (chain, sequence, position, event_id, action_type, outcome, unattached, record,
         prev_hash, hash, created_at) VALUES ({})",
         event_values(number)
     )
@@ -35,7 +35,7 @@ fn root(size: u8) -> String {
     format!("{size}, '{size:064}', 'k1', 's', '2025-06-15T00:00:00Z'")
 }
 
-/// What both databases understand.
+/// Statements for both databases.
 fn attempts() -> Vec<String> {
     let changed = "ON CONFLICT (chain, sequence) DO UPDATE SET record = 'forged'";
     let moved = event(1).replace("'system', 1, 1,", "'system', 9, 1,");
@@ -56,7 +56,7 @@ fn attempts() -> Vec<String> {
     .to_vec()
 }
 
-/// REPLACE deletes whatever stands in its way, by any of the keys.
+/// REPLACE deletes conflicting rows, by any of the keys.
 fn attempts_on_sqlite() -> Vec<String> {
     let replace = |sql: &str| sql.replacen("INSERT", "INSERT OR REPLACE", 1);
     let by = |from: &str, to: &str| replace(&event(1).replace(from, to));

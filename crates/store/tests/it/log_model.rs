@@ -1,5 +1,5 @@
-//! Ownership and the log against a model of them: whatever owners, former owners, takeovers and crashes of the database
-//! do in whatever order, each number is used once, nothing unsaved is pruned, and the head is known.
+//! Tests ownership and the event log against a model: whatever owners, former owners, takeovers and database crashes
+//! happen in whatever order, each number is used once, nothing unsaved is pruned, and the head is known.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -8,9 +8,9 @@ use store::{NewSession, Owner, Store, StoreError};
 use crate::backend::{Backend, Raw, on_both};
 use crate::world::{at, id, new_session, org};
 
-on_both! { the_log_does_what_its_model_does }
+on_both! { the_event_log_behaves_like_its_model }
 
-/// What one of three instances does.
+/// An action of one of three instances.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Own,
@@ -21,7 +21,7 @@ enum Act {
     },
     Save(i64),
     Prune(i64),
-    /// The database loses so many batches, and everyone who was an owner is gone.
+    /// The database loses this many batches, and all owners are gone.
     Crash(usize),
 }
 
@@ -33,7 +33,7 @@ enum Seen {
     Refused,
 }
 
-/// A session as it should be.
+/// The expected state of a session.
 #[derive(Default)]
 struct Model {
     epoch: i64,
@@ -41,10 +41,10 @@ struct Model {
     saved: i64,
     head: i64,
     log: Vec<(i64, i64)>,
-    /// Nothing was lost since there was an owner.
+    /// Nothing was lost since the last grant.
     whole: bool,
     floor: i64,
-    /// The highest number that anybody was told.
+    /// The highest acknowledged number.
     used: i64,
 }
 
@@ -76,14 +76,14 @@ impl Model {
         Seen::Done
     }
 
-    /// What the log has after a crash that takes its last batches.
+    /// The log after a crash that loses its last batches.
     fn crash(&mut self, batches: usize) {
         self.log.truncate(self.log.len().saturating_sub(batches));
         self.head = self.log.last().map_or(0, |(_, last)| *last).max(self.saved);
         self.whole = false;
     }
 
-    /// Where a new owner goes on.
+    /// Where a new owner continues.
     fn own(&mut self) -> i64 {
         self.epoch += 1;
         if !std::mem::replace(&mut self.whole, true) {
@@ -128,7 +128,7 @@ async fn follow(store: &Store, raw: &mut Raw, number: u8, acts: Vec<(usize, Act)
                 model.crash(batches);
                 let cut = model.log.last().map_or(0, |(_, last)| *last);
                 let sql = format!(
-                    "UPDATE sessions SET seq_life = 'another' WHERE id = #{number};
+                    "UPDATE sessions SET seq_incarnation = 'another' WHERE id = #{number};
                     DELETE FROM events WHERE session_id = #{number} AND last_seq > {cut}"
                 );
                 raw.execute(&sql).await.unwrap();
@@ -158,7 +158,7 @@ fn acts() -> impl Strategy<Value = Vec<(usize, Act)>> {
     prop::collection::vec((0..3_usize, one), 1..40)
 }
 
-async fn the_log_does_what_its_model_does(b: &Backend) {
+async fn the_event_log_behaves_like_its_model(b: &Backend) {
     org(&b.store, 1).await;
     let (store, mut raw) = (b.store.clone(), b.raw().await);
     let runtime = tokio::runtime::Handle::current();

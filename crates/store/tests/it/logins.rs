@@ -1,4 +1,4 @@
-//! Logins of browsers, and that credentials which expired long ago do not pile up.
+//! Browser logins, and the deletion of long-expired credentials.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, Role, UserId};
@@ -12,7 +12,7 @@ on_both! {
     a_login_can_be_ended
     a_login_dies_with_the_membership
     a_login_needs_a_member_and_its_own_hash
-    what_expired_long_ago_goes_when_the_next_one_is_made
+    long_expired_credentials_are_deleted_when_the_next_is_created
 }
 
 const DAY: i64 = 86_400;
@@ -84,7 +84,7 @@ async fn a_login_needs_a_member_and_its_own_hash(b: &Backend) {
     }
 }
 
-/// One of each credential of organisation `org_number`, made and expired at these seconds.
+/// One of each credential of organisation `org_number`, created and expired at these seconds.
 async fn credentials(b: &Backend, org_number: u8, number: u8, made: i64, expires: i64) {
     let (org_id, user_id) = (id(org_number), id(10));
     let (at, expires_at) = (at(made), at(expires));
@@ -101,7 +101,7 @@ async fn credentials(b: &Backend, org_number: u8, number: u8, made: i64, expires
     b.store.create_ticket(ticket).await.unwrap();
 }
 
-async fn what_expired_long_ago_goes_when_the_next_one_is_made(b: &Backend) {
+async fn long_expired_credentials_are_deleted_when_the_next_is_created(b: &Backend) {
     for number in [1, 2] {
         let org = org(&b.store, number).await;
         member(&b.store, org, 10, Role::Owner).await;

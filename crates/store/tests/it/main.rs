@@ -1,5 +1,5 @@
-//! What the store promises, on both databases: each story runs on a fresh SQLite file and a fresh PostgreSQL
-//! database, and what only one of them has is tested there.
+//! The guarantees of the store: each test runs on a fresh SQLite file and on a fresh PostgreSQL database; what only one
+//! of them has is tested there.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
@@ -7,8 +7,7 @@ mod action_modes;
 mod backend;
 mod world;
 
-// The public calls, as stories.
-mod connectors;
+// The public calls.
 mod credentials;
 mod egress;
 mod events;
@@ -17,6 +16,7 @@ mod found;
 mod gate;
 mod idempotency;
 mod identity;
+mod instance_lock;
 mod log_model;
 mod logins;
 mod prompts;

@@ -1,4 +1,4 @@
-//! Opening a database: whoever comes first makes it, whoever comes at once waits, and what is not ours is refused.
+//! Opening a database: the first process creates it, concurrent ones wait, and a foreign database is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use crate::world::{org, together};
 on_both! {
     a_second_start_changes_nothing
     a_newer_schema_is_refused
+    a_schema_from_before_the_first_release_is_refused
     an_edited_migration_is_refused
 }
 
@@ -23,14 +24,14 @@ const APPLIED: &str =
     "SELECT version || ' ' || checksum || ' ' || applied_at FROM schema_migrations ORDER BY version";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn six_may_make_a_sqlite_file_at_once() {
+async fn six_processes_can_create_a_sqlite_file_at_once() {
     for _ in 0..5 {
         opened_by_six(Place::sqlite()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn six_may_make_a_postgres_schema_at_once() {
+async fn six_processes_can_create_a_postgres_schema_at_once() {
     opened_by_six(Place::postgres().await).await;
 }
 
@@ -75,10 +76,26 @@ async fn a_newer_schema_is_refused(b: &Backend) {
 }
 
 async fn an_edited_migration_is_refused(b: &Backend) {
-    b.raw().await.execute("UPDATE schema_migrations SET checksum = 'x' WHERE version = 2").await.unwrap();
+    b.raw().await.execute("UPDATE schema_migrations SET checksum = 'x'").await.unwrap();
     let error = b.reopen().await.err().unwrap();
-    assert!(matches!(error, StoreError::ForeignSchema { version: 2 }), "{error:?}");
-    assert!(error.to_string().contains("migration 2"), "{error}");
+    assert!(
+        matches!(error, StoreError::ForeignSchema { version } if version == Migration::FIRST),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains(&format!("migration {}", Migration::FIRST)), "{error}");
+}
+
+async fn a_schema_from_before_the_first_release_is_refused(b: &Backend) {
+    let older = "UPDATE schema_migrations SET version = 19, name = 'waiting_prompts'";
+    b.raw().await.execute(older).await.unwrap();
+    let before = b.raw().await.texts(APPLIED).await;
+    for error in [b.reopen().await.err().unwrap(), b.open_existing().await.err().unwrap()] {
+        assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("version 19,") && text.contains("cannot read it"), "{text}");
+        assert!(text.contains("move the data dir away") && text.contains("DATABASE_URL"), "{text}");
+    }
+    assert_eq!(b.raw().await.texts(APPLIED).await, before, "the database stays as it is");
 }
 
 #[tokio::test]
@@ -96,7 +113,7 @@ async fn a_failed_migration_leaves_nothing() {
     }
 }
 
-/// Opens what is no database and returns the error's text; the folder must be as it was.
+/// Tries to open something that is not a database and returns the error's text; the folder must stay unchanged.
 async fn refused(file: &Path) -> String {
     let folder = file.parent().unwrap();
     let before = names(folder);
@@ -116,7 +133,7 @@ fn names(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_file_of_something_else_is_refused_and_kept() {
+async fn a_file_of_another_format_is_refused_and_stays() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("notes.txt");
     let text = "Dear diary, ".repeat(1_000);
@@ -126,25 +143,25 @@ async fn a_file_of_something_else_is_refused_and_kept() {
 }
 
 #[tokio::test]
-async fn a_folder_in_place_of_the_file_is_refused() {
+async fn a_directory_in_place_of_the_file_is_refused() {
     let folder = TempDir::new().unwrap();
     fs::create_dir(folder.path().join("data.db")).unwrap();
     refused(&folder.path().join("data.db")).await;
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_is_refused() {
+async fn a_missing_directory_is_refused() {
     let folder = TempDir::new().unwrap();
     refused(&folder.path().join("missing").join("data.db")).await;
     assert!(names(folder.path()).is_empty());
 }
 
 #[tokio::test]
-async fn a_folder_that_nobody_may_write_to_is_refused() {
+async fn a_read_only_directory_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o555)).unwrap();
-    // Permissions mean nothing to root; a file system that has no files of ours stops it as well.
+    // Root ignores permissions, so a file system without regular files is used instead.
     let is_root = fs::write(folder.path().join("probe"), "").is_ok();
     let closed = if is_root { Path::new("/proc/self/net") } else { folder.path() };
     let file = closed.join("data.db");
@@ -156,7 +173,7 @@ async fn a_folder_that_nobody_may_write_to_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named_without_its_password() {
+async fn an_unreachable_server_is_named_without_its_password() {
     let url = "postgres://ada:hunter2@127.0.0.1:1/app";
     let error = Store::open_postgres(url, &Clock::system()).await.err().unwrap();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
@@ -166,7 +183,7 @@ async fn a_server_that_is_not_there_is_named_without_its_password() {
     }
 }
 
-/// The private server of a test run trusts everybody, so this one plays the server that does not.
+/// The private server of a test run trusts everybody, so this fake server rejects the password.
 #[tokio::test]
 async fn a_wrong_password_is_not_repeated() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -191,7 +208,7 @@ async fn a_wrong_password_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_url_that_is_none_is_not_repeated() {
+async fn an_invalid_url_is_not_repeated() {
     for url in ["postgres://ada:hunter2@host:port/app", "hunter2", "postgres://ada:hunter2@[::1/app"] {
         let error = Store::open_postgres(url, &Clock::system()).await.err().unwrap();
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
@@ -203,7 +220,7 @@ async fn a_url_that_is_none_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_new_database_and_its_log_are_for_their_owner_only() {
+async fn only_the_owner_can_read_a_new_database_and_its_wal() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let _store = Store::open_sqlite(&dir.path().join("a.db"), &Clock::system()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A look at a database tells its schema and changes nothing, whatever is there.
+//! Probing a database returns its schema version and changes nothing.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::backend::{Backend, Place};
 
 #[tokio::test]
-async fn a_sqlite_file_tells_its_schema() {
+async fn probing_sqlite_returns_the_schema_version() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("data.db");
     assert_eq!(probe_sqlite(&file).await.unwrap(), Schema::Absent);
@@ -27,13 +27,15 @@ async fn a_sqlite_file_tells_its_schema() {
 
     let backend = Backend::sqlite().await;
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(Migration::LATEST));
-    let newer = "UPDATE schema_migrations SET version = 99 WHERE version = 5";
-    backend.raw().await.execute(newer).await.unwrap();
+    backend.raw().await.execute("UPDATE schema_migrations SET version = 99").await.unwrap();
     assert_eq!(probe_sqlite(backend.file()).await.unwrap(), Schema::Version(99));
+    backend.raw().await.execute("UPDATE schema_migrations SET version = 19").await.unwrap();
+    let error = probe_sqlite(backend.file()).await.unwrap_err();
+    assert!(matches!(error, StoreError::UnsupportedSchema { found: 19 }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_postgres_database_tells_its_schema() {
+async fn probing_postgres_returns_the_schema_version() {
     let place = Place::postgres().await;
     assert_eq!(probe_postgres(&place.url()).await.unwrap(), Schema::Absent);
     assert_eq!(probe_postgres(&place.url()).await.unwrap(), Schema::Absent, "the first look made no table");

@@ -1,4 +1,4 @@
-//! The queue of prompts: in order, each once, until it is settled.
+//! The prompt queue: in order, each prompt once, until it is settled.
 
 use proto::PromptState;
 use proto::socket::MessageSource;
@@ -8,7 +8,7 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, own, session, together};
 
 on_both! {
-    prompts_wait_in_order_until_they_are_settled
+    prompts_are_queued_in_order_until_they_are_settled
     the_same_prompt_twice_is_one
 }
 
@@ -23,7 +23,7 @@ fn prompt(id: &str, content: &str) -> NewPrompt {
     }
 }
 
-async fn prompts_wait_in_order_until_they_are_settled(b: &Backend) {
+async fn prompts_are_queued_in_order_until_they_are_settled(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     for (id, content) in [("z", "first"), ("a", "second\0"), ("m", "third")] {
@@ -71,9 +71,9 @@ async fn the_same_prompt_twice_is_one(b: &Backend) {
     assert!(b.store.queued_prompts(id(40)).await.unwrap().is_empty());
 }
 
-/// Anybody may ask for the metrics that show this number.
+/// Anybody may request the metrics, which show this number.
 #[tokio::test]
-async fn waiting_prompts_are_counted_without_reading_all_others() {
+async fn counting_queued_prompts_uses_an_index() {
     use sqlx::Connection as _;
     let b = Backend::sqlite().await;
     org(&b.store, 1).await;

@@ -1,4 +1,4 @@
-//! Sessions and the tokens of their sandboxes: a token lives exactly as long as its sandbox is the present one.
+//! Sandbox tokens: a token is valid exactly as long as its sandbox is the session's current one.
 
 use proto::SessionId;
 use store::{NewSandboxToken, StoreError};

@@ -1,4 +1,4 @@
-//! Making, finding, listing, renaming and deleting sessions, and how many there may be.
+//! Creating, finding, listing, renaming and deleting sessions, and the limit of live ones.
 
 use proto::http::AgentConfig;
 use proto::{ClientType, Origin, RepoId, Role, SessionId, SessionStatus, SessionType};
@@ -9,19 +9,19 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, configuration, id, member, new_session, org, own, repo, session, together};
 
 on_both! {
-    a_session_is_read_back_as_it_was_made
+    a_session_is_read_as_it_was_created
     a_session_needs_an_organisation_and_its_own_id
     another_organisation_sees_and_changes_nothing
-    a_list_has_live_ones_first_and_the_latest_used_before_others
+    a_list_has_live_sessions_first_and_then_the_latest_used
     a_list_is_filtered
     pages_follow_each_other_without_loss_or_repetition
-    an_organisation_gets_no_more_live_sessions_than_it_may_have
-    a_session_that_never_came_up_counts_for_ten_minutes
-    one_session_at_a_time_sets_a_configuration_up
+    an_organisation_cannot_exceed_its_session_limit
+    a_session_without_a_sandbox_counts_for_ten_minutes
+    a_configuration_has_one_setup_session_at_a_time
     a_deleted_session_leaves_a_tombstone_and_its_children
 }
 
-async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
+async fn a_session_is_read_as_it_was_created(b: &Backend) {
     let one = org(&b.store, 1).await;
     let ada = member(&b.store, one, 10, Role::Owner).await;
     let setup = configuration(b, 1, 30).await;
@@ -38,7 +38,6 @@ async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
         starts: Starts::Now,
         title: Some("a title".to_owned()),
         initial_prompt: Some("do it\0".to_owned()),
-        system_prompt: Some("be kind".to_owned()),
         agent_config: Some(AgentConfig { model_id: Some("opus".to_owned()) }),
         local_path_hash: Some("abc".to_owned()),
         snapshot_id: Some("snap".to_owned()),
@@ -63,10 +62,7 @@ async fn a_session_is_read_back_as_it_was_made(b: &Backend) {
         (Some("a title"), Some("do it\u{fffd}"))
     );
     assert_eq!(row.agent_config.unwrap().model_id.as_deref(), Some("opus"));
-    assert_eq!(
-        (row.system_prompt.as_deref(), row.local_path_hash.as_deref()),
-        (Some("be kind"), Some("abc"))
-    );
+    assert_eq!(row.local_path_hash.as_deref(), Some("abc"));
     assert_eq!((row.snapshot_id.as_deref(), row.budget_micros), (Some("snap"), Some(5)));
     assert_eq!((row.sandbox_id, row.sandbox_generation, row.transcript_seq), (None, 0, 0));
     assert_eq!((row.pr_urls.len(), row.metrics.tool_calls), (0, 0));
@@ -115,7 +111,7 @@ async fn list(store: &Store, filter: SessionFilter) -> Vec<u128> {
     found.iter().map(|session| session.id.uuid().as_u128()).collect()
 }
 
-async fn a_list_has_live_ones_first_and_the_latest_used_before_others(b: &Backend) {
+async fn a_list_has_live_sessions_first_and_then_the_latest_used(b: &Backend) {
     let one = org(&b.store, 1).await;
     let states = ["pending", "starting", "running", "paused", "stopped", "suspended", "failed"];
     for (number, status) in (40..).zip(states) {
@@ -169,7 +165,7 @@ async fn a_list_is_filtered(b: &Backend) {
 async fn pages_follow_each_other_without_loss_or_repetition(b: &Backend) {
     let one = org(&b.store, 1).await;
     for number in 40..60 {
-        // Three of each share their time, and every other one is live.
+        // Groups of three share a time, and every other session is live.
         let starts = if number % 2 == 0 { Starts::Now } else { Starts::Later };
         let new = NewSession { starts, at: at(i64::from(number / 3)), ..new_session(one, number) };
         b.store.create_session(new).await.unwrap();
@@ -191,7 +187,7 @@ async fn pages_follow_each_other_without_loss_or_repetition(b: &Backend) {
     }
 }
 
-async fn an_organisation_gets_no_more_live_sessions_than_it_may_have(b: &Backend) {
+async fn an_organisation_cannot_exceed_its_session_limit(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     b.raw().await.execute("UPDATE organizations SET session_limit = 3 WHERE id = #1").await.unwrap();
     let made = together(10, |caller| {
@@ -206,7 +202,7 @@ async fn an_organisation_gets_no_more_live_sessions_than_it_may_have(b: &Backend
         assert!(matches!(refused, Err(StoreError::SessionLimit { limit: 3 })), "{refused:?}");
     }
     session(&b.store, two, 60).await;
-    // One that sleeps makes room, and must ask for it when it wakes.
+    // A paused session does not count, and must be admitted again when it resumes.
     let first: SessionId = id(*made[0].as_ref().unwrap());
     let owner = own(&b.store, first).await;
     b.store.set_status(&owner, SessionStatus::Paused, None, at(5)).await.unwrap();
@@ -215,11 +211,11 @@ async fn an_organisation_gets_no_more_live_sessions_than_it_may_have(b: &Backend
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 3 })), "{full:?}");
     b.store.delete_session(one, id(61), "ada", at(7)).await.unwrap();
     b.store.start_session(&owner, at(8)).await.unwrap();
-    // A live one counts itself once.
+    // A live session does not count twice.
     b.store.start_session(&owner, at(9)).await.unwrap();
 }
 
-async fn a_session_that_never_came_up_counts_for_ten_minutes(b: &Backend) {
+async fn a_session_without_a_sandbox_counts_for_ten_minutes(b: &Backend) {
     let one = org(&b.store, 1).await;
     b.store.set_org_limits(one, None, Some(1)).await.unwrap();
     let new = |number, second| NewSession { at: at(second), ..new_session(one, number) };
@@ -227,7 +223,7 @@ async fn a_session_that_never_came_up_counts_for_ten_minutes(b: &Backend) {
     let full = b.store.create_session(new(41, 599)).await;
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
     b.store.create_session(new(41, 600)).await.unwrap();
-    // One that waited for long is admitted anew, and one that runs counts however old it is.
+    // A session that waited for long is admitted again; a running one counts whatever its age.
     let owner = own(&b.store, id(40)).await;
     let full = b.store.start_session(&owner, at(601)).await;
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
@@ -237,7 +233,7 @@ async fn a_session_that_never_came_up_counts_for_ten_minutes(b: &Backend) {
     assert!(matches!(full, Err(StoreError::SessionLimit { limit: 1 })), "{full:?}");
 }
 
-async fn one_session_at_a_time_sets_a_configuration_up(b: &Backend) {
+async fn a_configuration_has_one_setup_session_at_a_time(b: &Backend) {
     let one = org(&b.store, 1).await;
     let place = configuration(b, 1, 30).await;
     let new = |number, second| NewSession {
@@ -253,7 +249,7 @@ async fn one_session_at_a_time_sets_a_configuration_up(b: &Backend) {
     let made: Vec<SessionId> = made.into_iter().filter(|(_, made)| *made).map(|(id, _)| id).collect();
     assert_eq!((made.len(), b.store.live_sessions(one, at(1)).await.unwrap()), (1, 1));
     assert!(!b.store.create_setup_session(new(50, 599), place).await.unwrap());
-    // One that sleeps may go on, one that has ended or never came up does not.
+    // A paused setup session may resume, so it counts; one that ended or never started does not.
     let owner = own(&b.store, made[0]).await;
     b.store.set_status(&owner, SessionStatus::Paused, None, at(5)).await.unwrap();
     assert!(!b.store.create_setup_session(new(50, 9_000), place).await.unwrap());
@@ -271,8 +267,8 @@ async fn a_deleted_session_leaves_a_tombstone_and_its_children(b: &Backend) {
     b.store.delete_session(one, work, "ada", at(5)).await.unwrap();
     assert!(b.store.session(one, work).await.unwrap().is_none());
     assert_eq!(b.store.session(one, id(41)).await.unwrap().unwrap().parent_session_id, None);
-    let graves = "SELECT deleted_by FROM tombstones WHERE kind = 'session' AND id = #40 AND org_id = #1";
-    assert_eq!(b.raw().await.texts(graves).await, ["ada"]);
+    let tombstones = "SELECT deleted_by FROM tombstones WHERE session_id = #40 AND org_id = #1";
+    assert_eq!(b.raw().await.texts(tombstones).await, ["ada"]);
     let late = b.store.touch(&owner, at(6)).await;
     assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
     let nobodys = b.store.own_session(work, "one").await;

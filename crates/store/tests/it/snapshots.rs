@@ -1,4 +1,4 @@
-//! Snapshots: whose they are, and what starts from them.
+//! Snapshots: their owners, and what starts from them.
 
 use proto::socket::SnapshotTarget;
 use proto::{ConfigurationStatus, SessionType};
@@ -9,8 +9,8 @@ use crate::world::{at, configuration, id, new_session, org, own, session, snapsh
 
 on_both! {
     a_snapshot_belongs_to_one_organisation_and_outlives_its_session
-    a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from
-    what_nothing_starts_from_any_more_is_forgotten
+    a_configuration_starts_from_the_snapshot_of_its_setup_session
+    unused_snapshots_are_deleted
 }
 
 async fn a_snapshot_belongs_to_one_organisation_and_outlives_its_session(b: &Backend) {
@@ -28,7 +28,7 @@ async fn a_snapshot_belongs_to_one_organisation_and_outlives_its_session(b: &Bac
     assert_eq!((found.session_id, found.created_at), (work, at(8)));
 }
 
-async fn a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from(b: &Backend) {
+async fn a_configuration_starts_from_the_snapshot_of_its_setup_session(b: &Backend) {
     let one = org(&b.store, 1).await;
     let place = configuration(b, 1, 30).await;
     let of = |number, configuration_id| NewSession {
@@ -50,7 +50,7 @@ async fn a_snapshot_of_a_setup_session_is_what_its_configuration_starts_from(b: 
     assert_eq!(b.store.snapshot(one, "lost").await.unwrap(), None, "half of it was kept");
 }
 
-async fn what_nothing_starts_from_any_more_is_forgotten(b: &Backend) {
+async fn unused_snapshots_are_deleted(b: &Backend) {
     let one = org(&b.store, 1).await;
     let place = configuration(b, 1, 30).await;
     let (setup, work, other) = (id(40), session(&b.store, one, 41).await, id(42));
@@ -66,12 +66,12 @@ async fn what_nothing_starts_from_any_more_is_forgotten(b: &Backend) {
     }
     assert_eq!(record(work, "f", SnapshotTarget::Session).await, ["a"]);
     assert_eq!(b.store.snapshot(one, "a").await.unwrap(), None);
-    // Another session starts from it, until that has one of its own.
+    // Another session starts from it, until it has its own snapshot.
     let from = NewSession { snapshot_id: Some("b".to_owned()), ..new_session(one, 42) };
     b.store.create_session(from).await.unwrap();
     assert_eq!(record(work, "g", SnapshotTarget::Session).await, none);
     assert_eq!(record(other, "h", SnapshotTarget::Session).await, ["b"]);
-    // What a configuration starts from outlives its session.
+    // The snapshot of a configuration outlives its session.
     for name in ["i", "j"] {
         assert_eq!(record(setup, name, SnapshotTarget::Configuration).await, none);
     }

@@ -1,4 +1,4 @@
-//! What an owner writes about its session, and what of it survives the next state.
+//! State changes by the owner of a session.
 
 use proto::{Outcome, PauseReason, SessionStatus};
 use store::{LatestTask, SessionRecord, Store, Telemetry};
@@ -8,12 +8,12 @@ use crate::world::{at, ending, id, org, own, session, together};
 
 on_both! {
     a_session_that_runs_again_has_neither_pause_nor_end
-    every_way_out_of_the_live_states_clears_the_task
+    leaving_the_live_states_clears_the_task
     a_new_generation_has_no_sandbox
-    who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone
-    the_initial_prompt_is_sent_by_one
+    expired_sessions_are_found_by_their_owner_and_by_all_once_it_is_gone
+    only_one_caller_sends_the_initial_prompt
     counters_rise_and_pull_requests_are_listed_once
-    small_facts_are_kept
+    branch_agent_session_and_activity_are_stored
 }
 
 async fn record(store: &Store) -> SessionRecord {
@@ -54,7 +54,7 @@ async fn a_session_that_runs_again_has_neither_pause_nor_end(b: &Backend) {
     assert_eq!((now.status, now.last_activity_at), (SessionStatus::Starting, at(64)));
 }
 
-async fn every_way_out_of_the_live_states_clears_the_task(b: &Backend) {
+async fn leaving_the_live_states_clears_the_task(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     for status in SessionStatus::ALL {
@@ -79,7 +79,7 @@ async fn a_new_generation_has_no_sandbox(b: &Backend) {
     assert_eq!((now.sandbox_generation, now.sandbox_id, now.sandbox_expires_at), (1, None, None));
 }
 
-async fn who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone(b: &Backend) {
+async fn expired_sessions_are_found_by_their_owner_and_by_all_once_it_is_gone(b: &Backend) {
     let one = org(&b.store, 1).await;
     let mut owners = Vec::new();
     for (number, instance, expires) in
@@ -111,7 +111,7 @@ async fn who_is_expired_is_found_by_its_owner_and_by_all_once_that_is_gone(b: &B
     assert_eq!(found(9).await, [id(41)]);
 }
 
-async fn the_initial_prompt_is_sent_by_one(b: &Backend) {
+async fn only_one_caller_sends_the_initial_prompt(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     let marked = together(8, |_| {
@@ -155,20 +155,17 @@ async fn counters_rise_and_pull_requests_are_listed_once(b: &Backend) {
     assert_eq!((now.metrics.tool_calls, now.latest_task, now.pr_urls.len()), (12, None, 100));
 }
 
-async fn small_facts_are_kept(b: &Backend) {
+async fn branch_agent_session_and_activity_are_stored(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.set_agent_session(&owner, Some("ses_1")).await.unwrap();
-    b.store.set_snapshot(&owner, Some("snap")).await.unwrap();
     b.store.set_branch(&owner, "main", Some("c0ffee")).await.unwrap();
     b.store.set_branch(&owner, "fix", Some("another")).await.unwrap();
     b.store.touch(&owner, at(70)).await.unwrap();
     let now = record(&b.store).await;
-    assert_eq!((now.agent_session_id.as_deref(), now.snapshot_id.as_deref()), (Some("ses_1"), Some("snap")));
+    assert_eq!(now.agent_session_id.as_deref(), Some("ses_1"));
     assert_eq!((now.branch_name.as_deref(), now.base_commit_sha.as_deref()), (Some("fix"), Some("c0ffee")));
     assert_eq!(now.last_activity_at, at(70));
     b.store.set_agent_session(&owner, None).await.unwrap();
-    b.store.set_snapshot(&owner, None).await.unwrap();
-    let now = record(&b.store).await;
-    assert_eq!((now.agent_session_id, now.snapshot_id), (None, None));
+    assert_eq!(record(&b.store).await.agent_session_id, None);
 }

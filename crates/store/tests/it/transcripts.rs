@@ -1,4 +1,4 @@
-//! The transcript: what was said comes back as it was said, and a later save replaces an earlier one whole.
+//! The transcript: messages are read as they were saved, and a later save replaces an earlier one completely.
 
 use proto::socket::{Message, MessageRole, MessageSource, Part, ToolCall, ToolStatus};
 use store::{PartBody, StoreError, StoredMessage, StoredPart};
@@ -8,10 +8,10 @@ use crate::world::{at, id, org, own, session};
 
 on_both! {
     a_message_comes_back_as_it_was_sent
-    a_later_save_replaces_the_parts_and_keeps_the_place
-    a_save_that_fails_leaves_all_as_it_was
-    what_postgres_cannot_hold_is_replaced
-    of_a_long_transcript_the_newest_messages_come_that_fit
+    a_later_save_replaces_the_parts_and_keeps_the_position
+    a_failed_save_changes_nothing
+    characters_that_postgres_cannot_store_are_replaced
+    a_long_transcript_returns_the_newest_messages_that_fit
 }
 
 fn answer() -> Message {
@@ -94,7 +94,7 @@ async fn a_message_comes_back_as_it_was_sent(b: &Backend) {
     assert!(b.store.transcript(id(41), usize::MAX).await.unwrap().messages.is_empty(), "another session");
 }
 
-async fn a_later_save_replaces_the_parts_and_keeps_the_place(b: &Backend) {
+async fn a_later_save_replaces_the_parts_and_keeps_the_position(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     let first = StoredMessage::from_message(answer(), ids());
@@ -110,7 +110,7 @@ async fn a_later_save_replaces_the_parts_and_keeps_the_place(b: &Backend) {
     assert_eq!(kept.messages, [later, StoredMessage::from_message(question(), [])]);
 }
 
-async fn a_save_that_fails_leaves_all_as_it_was(b: &Backend) {
+async fn a_failed_save_changes_nothing(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     b.store.save_messages(&owner, 5, vec![StoredMessage::from_message(question(), [])]).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_save_that_fails_leaves_all_as_it_was(b: &Backend) {
     assert_eq!(b.store.transcript(id(40), usize::MAX).await.unwrap(), before);
 }
 
-async fn what_postgres_cannot_hold_is_replaced(b: &Backend) {
+async fn characters_that_postgres_cannot_store_are_replaced(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     let mut message = answer();
@@ -142,7 +142,7 @@ async fn what_postgres_cannot_hold_is_replaced(b: &Backend) {
     assert_eq!((tool.result.as_deref(), tool.completed_at.unwrap() > at(0)), (Some("\u{fffd}"), true));
 }
 
-async fn of_a_long_transcript_the_newest_messages_come_that_fit(b: &Backend) {
+async fn a_long_transcript_returns_the_newest_messages_that_fit(b: &Backend) {
     let one = org(&b.store, 1).await;
     let owner = own(&b.store, session(&b.store, one, 40).await).await;
     let numbered = |number: usize| Message { id: format!("msg_{number}"), ..question() };

@@ -1,4 +1,4 @@
-//! The vault's rows: one value per owner and name, listed without values, and never lost to a rotation.
+//! The vault's rows: one value per owner and name, listed without values, and never lost by a rotation.
 
 use proto::{OrgId, SecretId};
 use store::{NewSecret, Scope, Sealed, Store, StoreError};
@@ -9,14 +9,14 @@ use crate::world::{at, configuration, id, org, repo, together};
 
 on_both! {
     a_secret_is_new_and_then_replaced
-    the_same_name_is_a_secret_of_its_own_in_each_scope
+    each_scope_has_its_own_secret_of_a_name
     a_secret_can_be_deleted_by_its_owner_and_name
-    a_secret_cannot_be_put_under_what_is_not_ours
-    several_secrets_are_put_together_or_not_at_all
-    several_may_put_the_same_secrets_at_once
-    the_keys_in_use_are_known
+    a_secret_cannot_belong_to_another_organisations_repository
+    several_secrets_are_stored_in_one_transaction
+    the_same_secrets_can_be_stored_concurrently
+    the_ids_of_keys_in_use_are_listed
     a_rotation_never_overwrites_a_newer_value
-    a_rotation_sees_what_it_has_left_to_do
+    a_rotation_lists_the_secrets_that_are_left
 }
 
 fn sealed(key_id: &str, byte: u8) -> Sealed {
@@ -43,10 +43,15 @@ async fn value(store: &Store, org: OrgId, scope: Scope, key: &str) -> Option<u8>
     Some(value.nonce[0])
 }
 
+/// Stores one secret. `true`: it is new.
+async fn put(store: &Store, new: NewSecret) -> Result<bool, StoreError> {
+    store.put_secrets(vec![new]).await.map(|made| made == 1)
+}
+
 async fn a_secret_is_new_and_then_replaced(b: &Backend) {
     let one = org(&b.store, 1).await;
-    assert!(b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap());
-    assert!(!b.store.put_secret(secret(one, Scope::Org, "TOKEN", 71)).await.unwrap());
+    assert!(put(&b.store, secret(one, Scope::Org, "TOKEN", 70)).await.unwrap());
+    assert!(!put(&b.store, secret(one, Scope::Org, "TOKEN", 71)).await.unwrap());
     assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
     assert_eq!(value(&b.store, one, Scope::Org, "token").await, None, "names differ by case");
 
@@ -57,7 +62,7 @@ async fn a_secret_is_new_and_then_replaced(b: &Backend) {
     assert!(!format!("{listed:?}").contains("71, 71"), "a list holds no values");
 }
 
-async fn the_same_name_is_a_secret_of_its_own_in_each_scope(b: &Backend) {
+async fn each_scope_has_its_own_secret_of_a_name(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let scopes = [
         Scope::Configuration(configuration(b, 1, 30).await),
@@ -66,9 +71,9 @@ async fn the_same_name_is_a_secret_of_its_own_in_each_scope(b: &Backend) {
         Scope::Repo(repo(b, 1, 21).await),
     ];
     for (number, scope) in (70..).zip(scopes) {
-        assert!(b.store.put_secret(secret(one, scope, "TOKEN", number)).await.unwrap(), "{scope:?}");
+        assert!(put(&b.store, secret(one, scope, "TOKEN", number)).await.unwrap(), "{scope:?}");
     }
-    assert!(b.store.put_secret(secret(two, Scope::Org, "TOKEN", 80)).await.unwrap());
+    assert!(put(&b.store, secret(two, Scope::Org, "TOKEN", 80)).await.unwrap());
     for (number, scope) in (70..).zip(scopes) {
         assert_eq!(value(&b.store, one, scope, "TOKEN").await, Some(number), "{scope:?}");
     }
@@ -79,8 +84,8 @@ async fn the_same_name_is_a_secret_of_its_own_in_each_scope(b: &Backend) {
 async fn a_secret_can_be_deleted_by_its_owner_and_name(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let repo = Scope::Repo(repo(b, 1, 20).await);
-    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
-    b.store.put_secret(secret(one, repo, "TOKEN", 71)).await.unwrap();
+    put(&b.store, secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
+    put(&b.store, secret(one, repo, "TOKEN", 71)).await.unwrap();
     for (org, scope, key) in [(two, Scope::Org, "TOKEN"), (two, repo, "TOKEN"), (one, Scope::Org, "OTHER")] {
         let missed = b.store.delete_secret(org, scope, key).await;
         assert!(matches!(missed, Err(StoreError::Missing("this secret"))), "{org} {key}: {missed:?}");
@@ -91,7 +96,7 @@ async fn a_secret_can_be_deleted_by_its_owner_and_name(b: &Backend) {
     assert!(b.store.delete_secret(one, repo, "TOKEN").await.is_err());
 }
 
-async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
+async fn a_secret_cannot_belong_to_another_organisations_repository(b: &Backend) {
     let (one, _) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let foreign = [
         Scope::Repo(repo(b, 2, 20).await),
@@ -99,15 +104,15 @@ async fn a_secret_cannot_be_put_under_what_is_not_ours(b: &Backend) {
         Scope::Repo(id(99)),
     ];
     for scope in foreign {
-        let refused = b.store.put_secret(secret(one, scope, "TOKEN", 70)).await;
+        let refused = put(&b.store, secret(one, scope, "TOKEN", 70)).await;
         assert!(matches!(refused, Err(StoreError::Missing(_))), "{scope:?}: {refused:?}");
     }
-    let nowhere = b.store.put_secret(secret(id(9), Scope::Org, "TOKEN", 70)).await;
+    let nowhere = put(&b.store, secret(id(9), Scope::Org, "TOKEN", 70)).await;
     assert!(matches!(nowhere, Err(StoreError::Missing(_))), "{nowhere:?}");
     assert_eq!(b.raw().await.number("SELECT count(*) FROM secrets").await, 0);
 }
 
-async fn several_secrets_are_put_together_or_not_at_all(b: &Backend) {
+async fn several_secrets_are_stored_in_one_transaction(b: &Backend) {
     let one = org(&b.store, 1).await;
     org(&b.store, 2).await;
     let (ours, theirs) = (Scope::Repo(repo(b, 1, 20).await), Scope::Repo(repo(b, 2, 21).await));
@@ -133,7 +138,7 @@ async fn several_secrets_are_put_together_or_not_at_all(b: &Backend) {
     assert_eq!(value(&b.store, one, Scope::Org, "B").await, Some(74));
 }
 
-async fn several_may_put_the_same_secrets_at_once(b: &Backend) {
+async fn the_same_secrets_can_be_stored_concurrently(b: &Backend) {
     let one = org(&b.store, 1).await;
     for round in 0..10 {
         let put = together(4, |caller| {
@@ -153,26 +158,23 @@ async fn several_may_put_the_same_secrets_at_once(b: &Backend) {
     }
 }
 
-async fn the_keys_in_use_are_known(b: &Backend) {
+async fn the_ids_of_keys_in_use_are_listed(b: &Backend) {
     let one = org(&b.store, 1).await;
     configuration(b, 1, 30).await;
     assert_eq!(b.store.secret_key_ids().await.unwrap(), [""; 0]);
     for (key_id, number) in [("k2", 70), ("k1", 71), ("k2", 72)] {
         let key = format!("KEY_{number}");
         let new = NewSecret { value: sealed(key_id, number), ..secret(one, Scope::Org, &key, number) };
-        b.store.put_secret(new).await.unwrap();
+        put(&b.store, new).await.unwrap();
     }
-    let file = "INSERT INTO secret_files (id, org_id, configuration_id, path, key_id, nonce, ciphertext, created_at,
-        updated_at) VALUES (#80, #1, #30, '.env', 'k3', @1, @2, '2025-06-15T00:00:00Z', '2025-06-15T00:00:00Z')";
-    b.raw().await.execute(file).await.unwrap();
-    assert_eq!(b.store.secret_key_ids().await.unwrap(), ["k1", "k2", "k3"]);
+    assert_eq!(b.store.secret_key_ids().await.unwrap(), ["k1", "k2"]);
 }
 
 async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
     let one = org(&b.store, 1).await;
-    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
+    put(&b.store, secret(one, Scope::Org, "TOKEN", 70)).await.unwrap();
     let read = b.store.sealed_secret(one, Scope::Org, "TOKEN").await.unwrap().unwrap();
-    b.store.put_secret(secret(one, Scope::Org, "TOKEN", 71)).await.unwrap();
+    put(&b.store, secret(one, Scope::Org, "TOKEN", 71)).await.unwrap();
     assert!(!b.store.reseal_secret(id(70), read, sealed("k2", 90)).await.unwrap());
     assert_eq!(value(&b.store, one, Scope::Org, "TOKEN").await, Some(71));
 
@@ -186,10 +188,10 @@ async fn a_rotation_never_overwrites_a_newer_value(b: &Backend) {
     assert_eq!(b.store.secrets(one).await.unwrap()[0].key_id, "k2");
 }
 
-async fn a_rotation_sees_what_it_has_left_to_do(b: &Backend) {
+async fn a_rotation_lists_the_secrets_that_are_left(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     for (org, number) in [(one, 70), (one, 71), (two, 72), (two, 73), (one, 74)] {
-        b.store.put_secret(secret(org, Scope::Org, &format!("KEY_{number}"), number)).await.unwrap();
+        put(&b.store, secret(org, Scope::Org, &format!("KEY_{number}"), number)).await.unwrap();
     }
     let mut seen: Vec<SecretId> = Vec::new();
     loop {

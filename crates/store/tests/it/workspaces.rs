@@ -1,4 +1,4 @@
-//! Repositories and configurations: kept by people, found or made by the gateway, and never another organisation's.
+//! Repositories and configurations: made by people, found or created by the gateway, and private to an organisation.
 
 use proto::{ConfigurationKind, ConfigurationStatus, OrgId, RepoId, RepoSource, Role};
 use sqlx::types::JsonValue;
@@ -11,13 +11,13 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, member, new_session, org, together};
 
 on_both! {
-    a_repository_is_kept_until_it_is_deleted
-    a_default_branch_is_the_one_that_was_given_or_found
-    a_configuration_holds_repositories_at_their_places
-    a_change_changes_what_it_names
+    a_repository_exists_until_it_is_deleted
+    the_default_branch_is_the_chosen_or_the_forges_one
+    a_configuration_has_repositories_at_their_places
+    a_change_affects_only_the_fields_it_names
     another_organisation_finds_and_changes_nothing
     a_deleted_configuration_leaves_its_sessions
-    one_managed_configuration_is_made_for_all_who_ask
+    concurrent_callers_get_the_same_managed_configuration
     a_managed_configuration_of_named_repositories_is_its_own
     a_directory_of_a_user_has_one_configuration
 }
@@ -57,7 +57,7 @@ fn new_configuration(org_id: OrgId, number: u8, repos: Vec<Placement>) -> NewCon
     }
 }
 
-async fn a_repository_is_kept_until_it_is_deleted(b: &Backend) {
+async fn a_repository_exists_until_it_is_deleted(b: &Backend) {
     let one = org(&b.store, 1).await;
     let first = repo(b, one, 20).await;
     b.store.create_repo(NewRepo { from: RemoteSource::Github, ..new_repo(one, 21) }).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_repository_is_kept_until_it_is_deleted(b: &Backend) {
     assert!(matches!(gone, Err(StoreError::Missing("this repository"))), "{gone:?}");
 }
 
-async fn a_default_branch_is_the_one_that_was_given_or_found(b: &Backend) {
+async fn the_default_branch_is_the_chosen_or_the_forges_one(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let open = repo(b, one, 20).await;
     let given = NewRepo { default_branch: Some("develop".to_owned()), ..new_repo(one, 21) };
@@ -91,7 +91,7 @@ async fn a_default_branch_is_the_one_that_was_given_or_found(b: &Backend) {
     assert_eq!(known, [("master", false), ("develop", true)]);
 }
 
-async fn a_configuration_holds_repositories_at_their_places(b: &Backend) {
+async fn a_configuration_has_repositories_at_their_places(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (app, lib) = (repo(b, one, 20).await, repo(b, one, 21).await);
     let places = vec![place(app, "app"), place(lib, "lib")];
@@ -115,7 +115,7 @@ async fn a_configuration_holds_repositories_at_their_places(b: &Backend) {
     assert_eq!(b.store.configurations(one).await.unwrap(), [kept]);
 }
 
-async fn a_change_changes_what_it_names(b: &Backend) {
+async fn a_change_affects_only_the_fields_it_names(b: &Backend) {
     let one = org(&b.store, 1).await;
     let (app, lib) = (repo(b, one, 20).await, repo(b, one, 21).await);
     b.store.create_configuration(new_configuration(one, 30, vec![place(app, ".")])).await.unwrap();
@@ -193,7 +193,7 @@ fn managed(org_id: OrgId, number: u8, repo_ids: Option<Vec<RepoId>>) -> WantedMa
     WantedManaged { org_id, repo_ids, id: id(number), sandbox_provider, created_by: None, at }
 }
 
-async fn one_managed_configuration_is_made_for_all_who_ask(b: &Backend) {
+async fn concurrent_callers_get_the_same_managed_configuration(b: &Backend) {
     let one = org(&b.store, 1).await;
     assert!(
         b.store.find_or_create_managed(managed(one, 60, None)).await.unwrap().is_none(),
@@ -268,6 +268,6 @@ async fn a_directory_of_a_user_has_one_configuration(b: &Backend) {
     assert_eq!(b.store.repos(one).await.unwrap().len(), 1, "losers leave nothing");
     let other = b.store.find_or_create_cli(wanted(bob, 80, Some("code"))).await.unwrap();
     assert_eq!((other.is_new, other.configuration.name.as_str()), (true, "code"));
-    // A directory on somebody's machine is nothing that the gateway can clone.
+    // The gateway cannot clone a directory on somebody's machine.
     assert!(b.store.find_or_create_managed(managed(one, 90, None)).await.unwrap().is_none());
 }

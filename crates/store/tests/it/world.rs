@@ -1,4 +1,4 @@
-//! The few rows that most stories begin with, and short names for their ids, hashes and times.
+//! The rows that most tests start with, and short names for their ids, hashes and times.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use proto::socket::SnapshotTarget;
@@ -20,7 +20,7 @@ pub(crate) fn hash(number: u8) -> TokenHash {
     [number; 32]
 }
 
-/// So many seconds after the beginning of these stories.
+/// This many seconds after the start of a test's timeline.
 pub(crate) fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_750_000_000, 0).unwrap() + TimeDelta::seconds(seconds)
 }
@@ -31,7 +31,7 @@ pub(crate) async fn org(store: &Store, number: u8) -> OrgId {
     id(number)
 }
 
-/// A membership of the user `number` with the address `email`, ready to be added.
+/// A new membership of the user `number` with the address `email`.
 pub(crate) fn membership(org_id: OrgId, number: u8, email: &str, role: Role) -> NewMember {
     let email = email.to_owned();
     NewMember { user_id: id(number), name: email.clone(), email, org_id, role, at: at(number.into()) }
@@ -41,7 +41,7 @@ pub(crate) async fn member(store: &Store, org: OrgId, number: u8, role: Role) ->
     store.add_member(membership(org, number, &format!("user{number}@example.com"), role)).await.unwrap()
 }
 
-/// A session ready to be made.
+/// A new session.
 pub(crate) fn new_session(org_id: OrgId, number: u8) -> NewSession {
     let new = NewSession::new(id(number), org_id, SessionType::Coding, "local", at(number.into()));
     NewSession { client_type: Some(ClientType::Web), ..new }
@@ -52,12 +52,12 @@ pub(crate) async fn session(store: &Store, org: OrgId, number: u8) -> SessionId 
     id(number)
 }
 
-/// Takes a session over.
+/// Grants ownership of a session.
 pub(crate) async fn own(store: &Store, session: SessionId) -> Owner {
     store.own_session(session, "one").await.unwrap().owner
 }
 
-/// An end that somebody asked for.
+/// An end that a person requested.
 pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
     Ending {
         status: SessionStatus::Stopped,
@@ -68,16 +68,16 @@ pub(crate) fn ending(at: DateTime<Utc>) -> Ending {
     }
 }
 
-/// A snapshot that was just made.
+/// A new snapshot.
 pub(crate) fn snapshot(id: &str, target: SnapshotTarget) -> NewSnapshot {
     NewSnapshot { id: id.to_owned(), target, sandbox_provider: "local".to_owned(), at: at(8) }
 }
 
-/// A repository `number` of the organisation `org`; nothing in the store makes one yet.
+/// A repository `number` of the organisation `org`.
 pub(crate) async fn repo(backend: &Backend, org: u8, number: u8) -> RepoId {
     let sql = format!(
-        "INSERT INTO repos (id, org_id, name, source, url, default_branch, is_private, created_at)
-        VALUES (#{number}, #{org}, 'app', 'git', 'https://example.com/{number}', 'main', false, '2025-06-15T00:00:00Z')"
+        "INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, created_at)
+        VALUES (#{number}, #{org}, 'app', 'git', 'https://example.com/{number}', 'main', false, false, '2025-06-15T00:00:00Z')"
     );
     backend.raw().await.execute(&sql).await.unwrap();
     id(number)
@@ -93,7 +93,7 @@ pub(crate) async fn configuration(backend: &Backend, org: u8, number: u8) -> Con
     id(number)
 }
 
-/// What came of the same call made by `callers` tasks that start together.
+/// The results of the same call from `callers` concurrent tasks.
 pub(crate) async fn together<T, Call, Work>(callers: usize, call: Call) -> Vec<T>
 where
     T: Send + 'static,

@@ -1,4 +1,4 @@
-//! A consistent copy of a SQLite database, taken while it is in use, and the way back.
+//! Backs up a SQLite database while it is in use, and restores it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,15 +10,15 @@ use sqlx::{Connection as _, query, query_as, query_scalar};
 
 use crate::{StoreError, migrate};
 
-/// Writes a copy of the database in `file` to `out`, which must not exist; also beside a running gateway, and
-/// whatever schema it has: a backup before an upgrade is one of the old schema.
+/// Writes a copy of the database in `file` to `out`, which must not exist. Works beside a running gateway and with any
+/// schema version, because a backup before an upgrade has the old one.
 pub async fn backup_sqlite(file: &Path, out: &Path) -> Result<(), StoreError> {
     if !file.exists() {
         return Err(StoreError::Absent { target: file.display().to_string() });
     }
     let target = out.to_str().ok_or(StoreError::Refused("the path of a backup must be UTF-8"))?;
     let fail = |source| StoreError::File { what: format!("cannot write the backup {target}"), source };
-    // SQLite fills an empty file that is there; making it here refuses every other and hides it from others.
+    // SQLite accepts an existing empty file. Creating it here refuses any other file and sets its permissions.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(out).map_err(fail)?;
     let copied = async {
         let options = SqliteConnectOptions::new().filename(file);
@@ -36,7 +36,7 @@ pub async fn backup_sqlite(file: &Path, out: &Path) -> Result<(), StoreError> {
     written
 }
 
-/// Checks that `backup` is a whole database of ours that this program can read; returns its schema version.
+/// Checks that `backup` is an intact database that this program can read; returns its schema version.
 pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
     let refuse = |error: sqlx::Error| StoreError::Unreachable {
         target: backup.display().to_string(),
@@ -44,9 +44,9 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
         remedy: "Name a file that `proliferate db backup` wrote.",
     };
     if fs::metadata(with(backup, "-wal")).is_ok_and(|log| log.len() > 0) {
-        return Err(StoreError::Refused("the backup is a database in use: its log lies beside it"));
+        return Err(StoreError::Refused("the backup is a database in use: its WAL is beside it"));
     }
-    // Immutable: exactly this file is looked at, and nothing is made beside it.
+    // Immutable: SQLite reads exactly this file, and creates nothing beside it.
     let options = SqliteConnectOptions::new().filename(backup).read_only(true).immutable(true);
     let mut connection = SqliteConnection::connect_with(&options).await.map_err(refuse)?;
     let health: String =
@@ -62,25 +62,25 @@ pub async fn check_backup(backup: &Path) -> Result<i64, StoreError> {
     Ok(last.0)
 }
 
-/// Puts a backup in the place of the database, if it is whole. Nobody may have the database open.
-/// The old one is kept beside it; its path is returned.
+/// Replaces the database with a backup, if the backup is intact. Nobody may have the database open.
+/// The old database is kept beside it; its path is returned.
 ///
-/// Whatever moment the machine stops at, a whole database is in its place: the old one or the backup.
-/// 1. The backup is copied beside the database and synced. A stop leaves the old one, and a part that the next
+/// Whenever the machine stops, an intact database is in place: the old one or the backup.
+/// 1. The backup is copied beside the database and fsynced. A stop leaves the old database, and a partial copy that the next
 ///    restore overwrites.
-/// 2. The log of the old one is copied to its kept name, then SQLite folds it in. A stop leaves the old one, with its
-///    log or without need of it. This comes before the exchange because SQLite replays any log that lies beside a
-///    file: there may be no moment with the backup and the old log, and none with the old file and no log.
-/// 3. The old file gets its kept name as a second one. A stop leaves the old one, under both names.
-/// 4. The part is renamed over the database: the one step that counts, and the file system does it whole.
+/// 2. The old WAL is copied, then SQLite checkpoints it. A stop leaves the old database, with a WAL or without need of one.
+///    This comes before the rename because SQLite replays any WAL beside a file: the backup must never be next to the old
+///    WAL, and the old file never without it.
+/// 3. The old file gets a second name. A stop leaves the old database under both names.
+/// 4. The copy is renamed over the database, which is atomic.
 pub async fn restore(backup: &Path, database: &Path) -> Result<Option<PathBuf>, StoreError> {
     check_backup(backup).await?;
     let part = with(database, ".restoring");
     let kept = unused(database);
     let exchanged = async {
         copy_private(backup, &part)?;
-        keep_logs(database, &kept)?;
-        fold(database).await;
+        copy_wal(database, &kept)?;
+        checkpoint(database).await;
         exchange(&part, database, &kept)
     };
     let done = exchanged.await;
@@ -91,10 +91,10 @@ pub async fn restore(backup: &Path, database: &Path) -> Result<Option<PathBuf>, 
     done.map_err(|source| StoreError::File { what: what(), source })
 }
 
-/// What SQLite would replay onto, or roll back from, whatever database it finds beside it.
+/// Files that SQLite would apply to whatever database is beside them.
 const LOGS: [&str; 2] = ["-wal", "-journal"];
 
-fn keep_logs(database: &Path, kept: &Path) -> io::Result<()> {
+fn copy_wal(database: &Path, kept: &Path) -> io::Result<()> {
     for log in LOGS {
         if with(database, log).exists() {
             copy_private(&with(database, log), &with(kept, log))?;
@@ -103,26 +103,26 @@ fn keep_logs(database: &Path, kept: &Path) -> io::Result<()> {
     sync_folder(database)
 }
 
-/// Lets SQLite bring the old database to its end: its log is folded in and removed. A database that is too damaged
-/// for that is not made worse by losing its log in the next step, and a copy of the log is kept.
-async fn fold(database: &Path) {
-    let folding = async {
+/// Checkpoints the old database's WAL and removes it. A database that is too damaged for that loses nothing more in the
+/// next step, and a copy of the WAL is kept.
+async fn checkpoint(database: &Path) {
+    let checkpointing = async {
         let mut connection =
             SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(database)).await?;
-        let folded = query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await;
+        let done = query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await;
         connection.close().await?;
-        folded
+        done
     };
-    if let Err(error) = folding.await
+    if let Err(error) = checkpointing.await
         && database.exists()
     {
-        tracing::warn!(%error, "the old database cannot be brought to its end; it is kept as it is");
+        tracing::warn!(%error, "the old database's WAL cannot be checkpointed; both are kept as they are");
     }
 }
 
 fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<PathBuf>> {
     let there = database.exists();
-    // A second name first, so that the first one is never without a database. Not every file system has them.
+    // A hard link first, so that the name always has a database. Not every file system has them.
     if there && fs::hard_link(database, kept).is_err() {
         copy_private(database, kept)?;
     }
@@ -131,17 +131,17 @@ fn exchange(part: &Path, database: &Path, kept: &Path) -> io::Result<Option<Path
             fs::remove_file(stale)?;
         }
     }
-    // Both must be on disk before the name changes hands.
+    // Both names must be on disk before the rename.
     sync_folder(database)?;
     fs::rename(part, database)?;
     sync_folder(database)?;
     Ok(there.then_some(kept.to_owned()))
 }
 
-/// A copy that is on disk and that only its owner can read, whatever the original allows.
+/// Makes an fsynced copy that only its owner can read, whatever the permissions of the original.
 fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
     let mut original = File::open(from)?;
-    // What an earlier attempt left may be readable by others; it is made anew.
+    // A file of an earlier attempt may be readable by others, so it is created again.
     match fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -156,7 +156,7 @@ fn sync_folder(file: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// A name for the old database that no earlier restore has used.
+/// An unused name for the old database.
 fn unused(database: &Path) -> PathBuf {
     let mut kept = with(database, ".before-restore");
     for number in 2_u32.. {
@@ -183,9 +183,9 @@ mod tests {
     use crate::NewOrg;
     use crate::Store;
 
-    /// A machine that stops before the exchange leaves the old database, whole without its log.
+    /// A machine that stops before the rename leaves the old database, complete without its WAL.
     #[tokio::test]
-    async fn before_the_exchange_the_old_database_needs_no_log() {
+    async fn before_the_rename_the_old_database_is_complete_without_its_wal() {
         let folder = TempDir::new().unwrap();
         let (live, crashed) = (folder.path().join("live.db"), folder.path().join("crashed.db"));
         let store = Store::open_sqlite(&live, &Clock::system()).await.unwrap();
@@ -197,9 +197,9 @@ mod tests {
         }
         let alone = folder.path().join("alone.db");
         fs::copy(&crashed, &alone).unwrap();
-        assert!(orgs(&alone).await.is_err(), "the organisation, and more, is only in the log");
+        assert!(orgs(&alone).await.is_err(), "the organisation is only in the WAL");
 
-        fold(&crashed).await;
+        checkpoint(&crashed).await;
         assert!(!with(&crashed, "-wal").exists() && !with(&crashed, "-shm").exists());
         fs::copy(&crashed, &alone).unwrap();
         assert_eq!(orgs(&alone).await.unwrap(), ["in the log"]);

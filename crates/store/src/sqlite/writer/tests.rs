@@ -1,4 +1,4 @@
-//! The writer against a model of it, and what it owes its callers when things go wrong.
+//! Tests the writer against a model, and its replies when things go wrong.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use super::*;
 /// One write to the table `t`, which holds a number once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
-    /// Fails when the number is there.
+    /// Fails if the number exists.
     Insert(i64),
     Delete(i64),
-    /// Writes, and then finds a reason to fail.
+    /// Writes and then fails.
     InsertAndFail(i64),
-    /// The same, and much worse.
+    /// Writes and then panics.
     InsertAndPanic(i64),
-    /// What a full disk does: SQLite itself ends the whole transaction.
+    /// Makes SQLite roll back the whole transaction, as a full disk does.
     LoseTransaction,
 }
 
@@ -63,7 +63,7 @@ async fn run(tx: &mut SqliteConnection, act: Act) -> Result<(), StoreError> {
     }
 }
 
-/// Lets the acts wait behind a write that is held, so that they become exactly one transaction.
+/// Queues the acts behind a blocked write, so that they become exactly one transaction.
 async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> Vec<Seen> {
     let (release, released) = oneshot::channel();
     let mut held = Box::pin(writer.write(durability, move |_| {
@@ -73,7 +73,7 @@ async fn in_one_batch(writer: &Writer, durability: Durability, acts: &[Act]) -> 
         })
     }));
     assert!(poll_immediate(&mut held).await.is_none());
-    // The writer must have taken the held write alone before the others queue up.
+    // The writer must have taken the blocked write alone before the others are queued.
     while writer.jobs.capacity() < QUEUE {
         tokio::task::yield_now().await;
     }
@@ -99,13 +99,13 @@ async fn numbers(writer: &Writer) -> BTreeSet<i64> {
     all.into_iter().collect()
 }
 
-/// What must come of acts that share a transaction, or have one alone.
+/// The expected results of acts that share a transaction, or have one alone.
 fn model(table: &mut BTreeSet<i64>, acts: &[Act]) -> Vec<Seen> {
     let before = table.clone();
     let mut seen: Vec<_> = acts.iter().map(|act| model_one(table, *act)).collect();
     if let Some(lost) = acts.iter().position(|act| *act == Act::LoseTransaction) {
         *table = before;
-        // Whoever had succeeded or was still to come is told; a failure keeps its own reason.
+        // Acts that had succeeded or had not run yet get the transaction's error; a failed act keeps its own.
         for (at, seen) in seen.iter_mut().enumerate() {
             if at > lost || *seen == Seen::Done {
                 *seen = Seen::NotCommitted;
@@ -142,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_batch_does_what_the_model_says(batches in prop::collection::vec(acts(), 1..5)) {
+    fn every_batch_behaves_like_the_model(batches in prop::collection::vec(acts(), 1..5)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (writer, _folder) = start().await;
@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_write_alone_that_fails_is_undone_and_the_next_goes_on() {
+async fn a_failed_single_write_is_rolled_back_and_the_next_succeeds() {
     let (writer, _folder) = start().await;
     let all =
         [Act::InsertAndFail(1), Act::InsertAndPanic(2), Act::LoseTransaction, Act::Insert(3), Act::Insert(3)];
@@ -171,7 +171,7 @@ async fn a_write_alone_that_fails_is_undone_and_the_next_goes_on() {
 }
 
 #[tokio::test]
-async fn a_write_happens_though_its_caller_has_gone() {
+async fn a_write_happens_although_its_caller_is_gone() {
     let (writer, _folder) = start().await;
     let mut abandoned = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
     assert!(poll_immediate(&mut abandoned).await.is_none(), "it waits for its commit");
@@ -181,7 +181,7 @@ async fn a_write_happens_though_its_caller_has_gone() {
 }
 
 #[tokio::test]
-async fn a_write_waits_for_the_disk_only_when_it_must() {
+async fn only_durable_writes_are_fsynced() {
     const NORMAL: i64 = 1;
     const FULL: i64 = 2;
     let (writer, _folder) = start().await;
@@ -208,13 +208,13 @@ async fn a_write_waits_for_the_disk_only_when_it_must() {
 }
 
 #[tokio::test]
-async fn a_batch_that_must_be_on_disk_is_not_committed_when_the_disk_will_not_be_waited_for() {
+async fn a_durable_batch_is_not_committed_without_fsync() {
     let folder = TempDir::new().unwrap();
     let options = SqliteConnectOptions::new().filename(folder.path().join("t.db")).create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
     execute(&mut connection, "CREATE TABLE t (n INTEGER PRIMARY KEY)").await.unwrap();
     let mut set = Some(Durability::Process);
-    // SQLite refuses to change it inside a transaction.
+    // SQLite refuses this pragma inside a transaction.
     execute(&mut connection, "BEGIN").await.unwrap();
     let not_ready = set_synchronous(&mut connection, &mut set, Some(Durability::Disk)).await;
     assert!(not_ready.is_err());
@@ -223,10 +223,10 @@ async fn a_batch_that_must_be_on_disk_is_not_committed_when_the_disk_will_not_be
     assert_eq!(set, None);
     execute(&mut connection, "COMMIT").await.unwrap();
 
-    // The writer's own jobs, given to a batch that is not ready.
+    // Jobs of the writer, run in a batch that is not ready.
     let (jobs, mut queue) = mpsc::channel(1);
     let (stop, _stops) = mpsc::channel(1);
-    let writer = Writer { jobs, stop, turn: Turn::default() };
+    let writer = Writer { jobs, stop, lock: WriteLock::default() };
     let mut insert = Box::pin(act(&writer, Durability::Disk, Act::Insert(1)));
     assert!(poll_immediate(&mut insert).await.is_none());
     let job = queue.recv().await.unwrap();

@@ -1,7 +1,7 @@
-//! The one writer of a SQLite database: takes everything that waits, runs it in one transaction, commits once.
+//! The writer of a SQLite database: a group commit that runs all queued writes in one transaction.
 //!
-//! SQLite has one writer anyway. Queueing in front of it turns the cost of a commit (an fsync) into a share of
-//! one, and a write can never fail because another one of ours holds the lock.
+//! SQLite allows one writer at a time anyway. With a queue in front of it, writes share the cost of a commit (an fsync), and
+//! no write fails because another one of ours holds the lock.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,95 +12,87 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, raw_sql};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::StoreError;
 use crate::error::is_disk_full;
+use crate::{Durability, StoreError};
 
-/// How much must be on disk before a write is reported as done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// Survives a crash of this program, but perhaps not one of the machine: streamed events.
-    Process,
-    /// Survives a power cut: claims, ledger, approvals, identity, state of sessions.
-    Disk,
-}
-
-/// More than this waits at its sender; the queue must not grow without bound.
+/// Callers wait when more writes than this are queued.
 const QUEUE: usize = 1024;
-/// More than this goes into the next transaction, so that the first one is not kept waiting.
+/// The most writes of one transaction, so that the first caller does not wait too long.
 const BATCH: usize = 256;
 
-/// Why a transaction was not kept, for every caller whose write was in it.
+/// Why a transaction failed, for every caller whose write was in it.
 #[derive(Clone)]
-enum NotKept {
+enum CommitFailure {
     DiskFull,
     Failed(String),
 }
 
-impl From<&sqlx::Error> for NotKept {
+impl From<&sqlx::Error> for CommitFailure {
     fn from(error: &sqlx::Error) -> Self {
         if is_disk_full(error) { Self::DiskFull } else { Self::Failed(error.to_string()) }
     }
 }
 
-impl From<NotKept> for StoreError {
-    fn from(why: NotKept) -> Self {
+impl From<CommitFailure> for StoreError {
+    fn from(why: CommitFailure) -> Self {
         match why {
-            NotKept::DiskFull => Self::DiskFull,
-            NotKept::Failed(why) => Self::NotCommitted(why),
+            CommitFailure::DiskFull => Self::DiskFull,
+            CommitFailure::Failed(why) => Self::NotCommitted(why),
         }
     }
 }
 
-/// Tells a waiting caller how the transaction that carried its write ended.
-type Reply = Box<dyn FnOnce(Result<(), NotKept>) + Send>;
-/// What a write leaves behind: whether to keep it, and whom to tell.
+/// Tells a caller how the transaction of its write ended.
+type Reply = Box<dyn FnOnce(Result<(), CommitFailure>) + Send>;
+/// What a write leaves: whether to keep it, and the reply to its caller.
 type Ran = (bool, Reply);
-/// A write, given the transaction or the reason why there is none.
-type Run = Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, NotKept>) -> BoxFuture<'c, Ran> + Send>;
+/// A write; it gets the transaction, or the reason why there is none.
+type Run =
+    Box<dyn for<'c> FnOnce(Result<&'c mut SqliteConnection, CommitFailure>) -> BoxFuture<'c, Ran> + Send>;
 
 struct Job {
     durability: Durability,
-    /// It is one statement, which is a transaction by itself where nothing else waits.
+    /// It is one statement, which needs no transaction of ours if nothing else is queued.
     single: bool,
     run: Run,
 }
 
-/// A handle to the writer; the writer ends when it is closed or the last handle is gone.
+/// A handle to the writer, which ends when it is closed or the last handle is dropped.
 #[derive(Clone)]
 pub(crate) struct Writer {
     jobs: mpsc::Sender<Job>,
     stop: mpsc::Sender<oneshot::Sender<()>>,
-    turn: Turn,
+    lock: WriteLock,
 }
 
-/// Whoever holds it writes. SQLite itself would let one of two writers sleep and look again, which takes longer than
-/// the writing.
-pub(crate) type Turn = Arc<Mutex<()>>;
+/// Our writers of one file take turns by this lock. SQLite itself would let the second one sleep and retry, which takes
+/// longer than the write.
+pub(crate) type WriteLock = Arc<Mutex<()>>;
 
 impl Writer {
     /// Starts the writer on its own connection.
     pub(crate) fn start(connection: SqliteConnection) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let (stop, stops) = mpsc::channel(1);
-        let turn = Turn::default();
-        tokio::spawn(work(connection, queue, stops, turn.clone()));
-        Self { jobs, stop, turn }
+        let lock = WriteLock::default();
+        tokio::spawn(work(connection, queue, stops, lock.clone()));
+        Self { jobs, stop, lock }
     }
 
-    /// Writes that wait.
-    pub(crate) fn waiting(&self) -> usize {
+    /// How many writes are queued.
+    pub(crate) fn queued(&self) -> usize {
         self.jobs.max_capacity() - self.jobs.capacity()
     }
 
-    /// For another writer of the same file.
-    pub(crate) fn turn(&self) -> Turn {
-        self.turn.clone()
+    /// The lock, for another writer of the same file.
+    pub(crate) fn lock(&self) -> WriteLock {
+        self.lock.clone()
     }
 
-    /// Takes no more writes, does those that wait, and returns when the connection is closed.
+    /// Accepts no more writes, runs those that are queued, and returns when the connection is closed.
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        // Either may fail only because the writer has ended already, and then there is nothing to wait for.
+        // Both fail only if the writer has already ended.
         if self.stop.send(done).await.is_ok() {
             let _ = closed.await;
         }
@@ -115,8 +107,8 @@ impl Writer {
         self.queue(durability, false, write).await
     }
 
-    /// The same for a write that is a single statement: alone it needs neither a beginning nor a commit of ours, which
-    /// are two thirds of what it takes.
+    /// The same for a write that is a single statement. If nothing else is queued it runs without BEGIN and COMMIT, which
+    /// are two thirds of its cost.
     pub(crate) async fn write_statement<T, F>(
         &self,
         durability: Durability,
@@ -147,7 +139,7 @@ impl Writer {
                         Ok(()) => Ok(value),
                         Err(why) => Err(why.into()),
                     });
-                    // The caller may have gone away; the write stands all the same.
+                    // The caller may be gone; the write stands all the same.
                     let _ = sender.send(answer);
                 });
                 (keep, reply)
@@ -155,7 +147,7 @@ impl Writer {
         });
         let gone = |why: &str| StoreError::NotCommitted(why.to_owned());
         self.jobs.send(Job { durability, single, run }).await.map_err(|_| gone("the writer has stopped"))?;
-        receiver.await.map_err(|_| gone("the write did not come to its end"))?
+        receiver.await.map_err(|_| gone("the writer panicked during the write"))?
     }
 }
 
@@ -163,19 +155,19 @@ async fn work(
     mut connection: SqliteConnection,
     mut queue: mpsc::Receiver<Job>,
     mut stops: mpsc::Receiver<oneshot::Sender<()>>,
-    turn: Turn,
+    lock: WriteLock,
 ) {
     let mut synchronous = None;
     let mut batch = Vec::with_capacity(BATCH);
     let mut closers = Vec::new();
     loop {
         tokio::select! {
-            // What was queued before the queue closed still comes out of it, so it is done.
+            // A closed queue still yields the writes that were queued before.
             taken = queue.recv_many(&mut batch, BATCH) => {
                 if taken == 0 {
                     break;
                 }
-                let _turn = turn.lock().await;
+                let _locked = lock.lock().await;
                 let wanted = batch.iter().map(|job| job.durability).max();
                 let ready = set_synchronous(&mut connection, &mut synchronous, wanted).await;
                 match batch.pop_if(|job| taken == 1 && job.single && ready.is_ok()) {
@@ -189,23 +181,23 @@ async fn work(
             }
         }
     }
-    // Only now may the file be copied away: the log is folded into it. The last one to close does that as well, but who
-    // was cut off while connecting closes later.
-    let folded = raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut connection).await;
-    if folded.and_then(|row| row.try_get::<i64, _>("busy")).is_ok_and(|busy| busy != 0) {
-        tracing::warn!("somebody else reads the database: a part of it is still in its log");
+    // After this checkpoint the file is complete without its WAL and may be copied. SQLite also does it when the last
+    // connection closes, but a connection that was cancelled while it was opened may close later than this one.
+    let checkpoint = raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut connection).await;
+    if checkpoint.and_then(|row| row.try_get::<i64, _>("busy")).is_ok_and(|busy| busy != 0) {
+        tracing::warn!("another process reads the database, so a part of it is still in the WAL");
     }
     if let Err(error) = connection.close().await {
         tracing::warn!(%error, "the database did not close cleanly");
     }
     for closer in closers {
-        // Whoever asked may have gone away.
+        // The caller may be gone.
         let _ = closer.send(());
     }
 }
 
-/// `synchronous` can only be set between transactions. FULL waits for the disk, NORMAL for the kernel. An error
-/// means that the batch may not be committed: it would be reported as on disk and might not be.
+/// Sets `synchronous`, which SQLite allows only between transactions. FULL fsyncs at each commit, NORMAL does not. After an
+/// error the batch must not be committed: its callers would be told that it is on disk, and it might not be.
 async fn set_synchronous(
     connection: &mut SqliteConnection,
     set: &mut Option<Durability>,
@@ -217,20 +209,20 @@ async fn set_synchronous(
     let needs_disk = wanted != Some(Durability::Process);
     let sql = if needs_disk { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
     let done = execute(connection, sql).await;
-    // After a failure nobody knows which one holds, so the next batch sets it again.
+    // After a failure the value is unknown, so the next batch sets it again.
     *set = if done.is_ok() { wanted } else { None };
-    // Waiting for the disk without need harms nobody.
+    // An unneeded fsync is harmless.
     if needs_disk { done } else { Ok(()) }
 }
 
-/// Runs a job that is one statement: SQLite itself keeps it whole or not at all.
+/// Runs a job that is one statement, which SQLite makes atomic by itself.
 async fn statement(connection: &mut SqliteConnection, job: Job) {
     if let Ok((_, reply)) = AssertUnwindSafe((job.run)(Ok(connection))).catch_unwind().await {
         reply(Ok(()));
     }
 }
 
-/// Runs all jobs of a batch in one transaction, unless it is not `ready`; a job that fails is undone alone.
+/// Runs all jobs of a batch in one transaction, if `ready` is `Ok`. A job that fails is rolled back alone.
 async fn commit(
     connection: &mut SqliteConnection,
     ready: sqlx::Result<()>,
@@ -255,7 +247,7 @@ async fn commit(
     }
     let last = if end.is_ok() { "COMMIT" } else { "ROLLBACK" };
     let closed = execute(connection, last).await;
-    let outcome = end.and(closed).map_err(|error| NotKept::from(&error));
+    let outcome = end.and(closed).map_err(|error| CommitFailure::from(&error));
     if outcome.is_err() && last == "COMMIT" {
         let _ = execute(connection, "ROLLBACK").await;
     }
@@ -264,14 +256,14 @@ async fn commit(
     }
 }
 
-/// One job inside the transaction, and whether the transaction can go on after it.
-/// A batch of one needs no savepoint: undoing it is undoing the batch.
+/// Runs one job inside the transaction; the second result says whether the transaction can continue.
+/// A batch of one needs no savepoint, because rolling it back is rolling back the transaction.
 async fn step(connection: &mut SqliteConnection, job: Job, alone: bool) -> (Reply, sqlx::Result<()>) {
     let begin = if alone { Ok(()) } else { execute(connection, "SAVEPOINT job").await };
     if let Err(error) = begin {
         return ((job.run)(Err((&error).into())).await.1, Err(error));
     }
-    // A panic undoes its own job: the writer must outlive it, or nothing is ever written again.
+    // A panic rolls back its own job only: if the writer died, nothing could be written any more.
     let ran = AssertUnwindSafe((job.run)(Ok(&mut *connection))).catch_unwind().await;
     let (keep, reply) = ran.unwrap_or_else(|_| (false, Box::new(drop)));
     let end = match (alone, keep) {

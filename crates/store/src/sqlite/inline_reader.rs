@@ -1,8 +1,8 @@
-//! Finds rows by their keys on SQLite without leaving the thread that asks.
+//! Inline reads: finds rows by key on SQLite on the caller's thread.
 //!
-//! A reader of the pool lives on a thread of its own, and the way to it and back takes ten times as long as the look
-//! itself. These connections need no way. Only what a key finds at once is looked for here: nobody else runs on this
-//! thread meanwhile. Where anything fails, the pool is asked instead, and says what is wrong.
+//! Each connection of the pool lives on a thread of its own, and the hop to it and back takes ten times as long as the query.
+//! Only lookups by key belong here, because they block the caller's async worker. If anything fails, the caller uses the
+//! pool, which reports the error.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use serde::de::DeserializeOwned;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-/// Connections that are opened when they are first needed: never more than threads that ask at once.
+/// Connections that are opened when needed: never more than there are threads that read at once.
 #[derive(Clone)]
-pub(crate) struct Near(Arc<Mutex<State>>);
+pub(crate) struct InlineReader(Arc<Mutex<State>>);
 
-/// What came of a look.
-pub(crate) enum Look<T> {
-    Done(Option<T>),
-    AskThePool,
+/// The result of an inline read.
+pub(crate) enum InlineRead<T> {
+    Row(Option<T>),
+    UsePool,
 }
 
 struct State {
@@ -32,17 +32,17 @@ struct State {
     closed: bool,
 }
 
-impl Near {
+impl InlineReader {
     pub(crate) fn new(file: &Path) -> Self {
         Self(Arc::new(Mutex::new(State { file: file.to_owned(), idle: Vec::new(), closed: false })))
     }
 
-    /// The row that a statement finds, or that the pool must be asked.
-    pub(crate) fn find<T: FromNear>(&self, sql: &str, parameters: &[&dyn ToSql]) -> Look<T> {
-        let Some(connection) = self.take() else { return Look::AskThePool };
+    /// The row that a statement finds, if it can be read inline.
+    pub(crate) fn find<T: FromInlineRow>(&self, sql: &str, parameters: &[&dyn ToSql]) -> InlineRead<T> {
+        let Some(connection) = self.take() else { return InlineRead::UsePool };
         let found = find(&connection, sql, parameters);
         self.give_back(connection);
-        found.map_or(Look::AskThePool, Look::Done)
+        found.map_or(InlineRead::UsePool, InlineRead::Row)
     }
 
     fn take(&self) -> Option<Connection> {
@@ -64,7 +64,7 @@ impl Near {
         }
     }
 
-    /// Closes the connections for good.
+    /// Closes the connections; later reads use the pool.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed = true;
@@ -80,8 +80,8 @@ fn open(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// The first row that a statement finds. Parameters are `$1`, `$2` and so on, in whichever order the text has them.
-pub(crate) fn find<T: FromNear>(
+/// The first row that a statement finds. Parameters are `$1`, `$2` and so on, in any order of the text.
+pub(crate) fn find<T: FromInlineRow>(
     connection: &Connection,
     sql: &str,
     parameters: &[&dyn ToSql],
@@ -90,12 +90,12 @@ pub(crate) fn find<T: FromNear>(
     bind(&mut statement, parameters).map_err(failed)?;
     let mut rows = statement.raw_query();
     match rows.next().map_err(failed)? {
-        Some(row) => T::from_near(&NearRow { row, next: Cell::new(0) }).map(Some),
+        Some(row) => T::from_inline_row(&InlineRow { row, next: Cell::new(0) }).map(Some),
         None => Ok(None),
     }
 }
 
-/// Binds values to `$1`, `$2` and so on: SQLite itself counts them in the order of the text.
+/// Binds values to `$1`, `$2` and so on by name, because SQLite numbers them in the order of the text.
 fn bind(statement: &mut Statement<'_>, parameters: &[&dyn ToSql]) -> rusqlite::Result<()> {
     for (number, value) in (1..).zip(parameters) {
         let name = format!("${number}");
@@ -106,7 +106,7 @@ fn bind(statement: &mut Statement<'_>, parameters: &[&dyn ToSql]) -> rusqlite::R
     Ok(())
 }
 
-/// A time as sqlx writes it.
+/// Formats a time as sqlx does.
 pub(crate) fn time_text(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, false)
 }
@@ -115,20 +115,20 @@ fn failed(error: rusqlite::Error) -> sqlx::Error {
     sqlx::Error::Decode(error.into())
 }
 
-/// What a row of this side becomes; [`from_row!`](crate::row::from_row) implements it beside the other databases'.
-pub(crate) trait FromNear: Sized {
-    fn from_near(row: &NearRow<'_>) -> sqlx::Result<Self>;
+/// Converts an inline row; [`from_row!`](crate::row::from_row) implements it together with sqlx's `FromRow`.
+pub(crate) trait FromInlineRow: Sized {
+    fn from_inline_row(row: &InlineRow<'_>) -> sqlx::Result<Self>;
 }
 
-/// A row that is read by the names of its columns, as sqlx's are.
-pub(crate) struct NearRow<'a> {
+/// A row that is read by column name, like sqlx's.
+pub(crate) struct InlineRow<'a> {
     row: &'a rusqlite::Row<'a>,
-    /// Whoever reads a row mostly goes on with the next column, so that is looked at before all others.
+    /// Columns are mostly read in order, so the next one is tried first.
     next: Cell<usize>,
 }
 
-impl NearRow<'_> {
-    pub(crate) fn try_get<T: NearValue, N: AsRef<str>>(&self, name: N) -> sqlx::Result<T> {
+impl InlineRow<'_> {
+    pub(crate) fn try_get<T: InlineValue, N: AsRef<str>>(&self, name: N) -> sqlx::Result<T> {
         let (statement, name) = (self.row.as_ref(), name.as_ref());
         let next = self.next.get();
         let index = match statement.column_name(next) {
@@ -139,17 +139,17 @@ impl NearRow<'_> {
         let value = self.row.get_ref(index).map_err(failed)?;
         T::read(value).ok_or_else(|| sqlx::Error::ColumnDecode {
             index: name.to_owned(),
-            source: "the value is not of the form that we write".into(),
+            source: "the value does not have the expected type".into(),
         })
     }
 }
 
-/// A value as SQLite has it.
-pub(crate) trait NearValue: Sized {
+/// Converts a value of SQLite.
+pub(crate) trait InlineValue: Sized {
     fn read(value: ValueRef<'_>) -> Option<Self>;
 }
 
-impl<T: NearValue> NearValue for Option<T> {
+impl<T: InlineValue> InlineValue for Option<T> {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         match value {
             ValueRef::Null => Some(None),
@@ -158,43 +158,43 @@ impl<T: NearValue> NearValue for Option<T> {
     }
 }
 
-impl NearValue for String {
+impl InlineValue for String {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         value.as_str().ok().map(str::to_owned)
     }
 }
 
-impl NearValue for i64 {
+impl InlineValue for i64 {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         value.as_i64().ok()
     }
 }
 
-impl NearValue for bool {
+impl InlineValue for bool {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         value.as_i64().ok().map(|number| number != 0)
     }
 }
 
-impl NearValue for Vec<u8> {
+impl InlineValue for Vec<u8> {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         value.as_blob().ok().map(<[u8]>::to_vec)
     }
 }
 
-impl NearValue for Uuid {
+impl InlineValue for Uuid {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         Self::from_slice(value.as_blob().ok()?).ok()
     }
 }
 
-impl NearValue for DateTime<Utc> {
+impl InlineValue for DateTime<Utc> {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         DateTime::parse_from_rfc3339(value.as_str().ok()?).ok().map(|at| at.to_utc())
     }
 }
 
-impl<T: DeserializeOwned> NearValue for Json<T> {
+impl<T: DeserializeOwned> InlineValue for Json<T> {
     fn read(value: ValueRef<'_>) -> Option<Self> {
         serde_json::from_str(value.as_str().ok()?).ok().map(Self)
     }
@@ -262,13 +262,14 @@ mod tests {
         (store, org, session)
     }
 
-    /// Whatever is found by key must not depend on whether a connection was near.
+    /// A lookup must return the same row inline and through the pool.
     #[tokio::test]
-    async fn a_row_is_the_same_whoever_finds_it() {
+    async fn an_inline_read_returns_the_same_row_as_the_pool() {
         let folder = TempDir::new().unwrap();
         let (store, org, session) = filled(&folder.path().join("t.db")).await;
-        let Db::Sqlite { near, .. } = &store.db else { panic!("SQLite was opened") };
-        let look = async || {
+        let Db::Sqlite(sqlite) = &store.db else { panic!("SQLite was opened") };
+        let inline = &sqlite.inline;
+        let read = async || {
             let absent: SessionId = Uuid::from_u128(3).into();
             (
                 store.session(org, session).await.unwrap(),
@@ -277,28 +278,28 @@ mod tests {
                 store.session_of_token(&[7; 32]).await.unwrap(),
             )
         };
-        let here = look().await;
-        assert!(here.0.is_some() && here.1.is_some() && here.2.is_none());
-        assert_eq!(here.3.map(|found| found.id), here.0.as_ref().map(|found| found.id));
-        assert_eq!(near.0.lock().unwrap().idle.len(), 1, "it was found here");
-        near.close();
-        assert_eq!(look().await, here);
-        assert!(near.0.lock().unwrap().idle.is_empty(), "what is closed is not opened again");
+        let found = read().await;
+        assert!(found.0.is_some() && found.1.is_some() && found.2.is_none());
+        assert_eq!(found.3.map(|session| session.id), found.0.as_ref().map(|session| session.id));
+        assert_eq!(inline.0.lock().unwrap().idle.len(), 1, "it was read inline");
+        inline.close();
+        assert_eq!(read().await, found);
+        assert!(inline.0.lock().unwrap().idle.is_empty(), "a closed reader opens no connection");
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_left_to_the_pool() {
+    fn a_failed_inline_read_falls_back_to_the_pool() {
         let folder = TempDir::new().unwrap();
-        let nowhere = Near::new(&folder.path().join("absent.db"));
-        assert!(matches!(nowhere.find::<crate::Run>("SELECT 1", &[]), Look::AskThePool));
+        let nowhere = InlineReader::new(&folder.path().join("absent.db"));
+        assert!(matches!(nowhere.find::<crate::Run>("SELECT 1", &[]), InlineRead::UsePool));
         let file = folder.path().join("t.db");
         Connection::open(&file).unwrap();
-        let near = Near::new(&file);
+        let inline = InlineReader::new(&file);
         assert!(
-            matches!(near.find::<crate::Run>("SELECT 1 AS org_id", &[]), Look::AskThePool),
-            "another form"
+            matches!(inline.find::<crate::Run>("SELECT 1 AS org_id", &[]), InlineRead::UsePool),
+            "columns are missing"
         );
-        let written = near.find::<crate::Run>("CREATE TABLE t (n)", &[]);
-        assert!(matches!(written, Look::AskThePool), "it only reads");
+        let written = inline.find::<crate::Run>("CREATE TABLE t (n)", &[]);
+        assert!(matches!(written, InlineRead::UsePool), "the connection is read-only");
     }
 }

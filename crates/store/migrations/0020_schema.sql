@@ -1,0 +1,644 @@
+-- The schema, for both databases: PostgreSQL's type names, which `dialect.rs` maps for SQLite.
+
+-- Who there is: organisations, users, membership, and every kind of credential that is looked up here.
+-- Credentials are stored as SHA-256 of 32 random bytes; the credential itself is shown once and never kept.
+
+CREATE TABLE organizations (
+    id UUID PRIMARY KEY,
+    name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    session_limit BIGINT CHECK (session_limit >= 0),
+    budget_micros BIGINT CHECK (budget_micros >= 0),
+    created_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE users (
+    id UUID PRIMARY KEY,
+    email TEXT NOT NULL UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 320),
+    created_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE members (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    user_id UUID NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    -- What this organisation calls the user: a name that another one wrote is none of its business.
+    name TEXT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, user_id)
+);
+CREATE INDEX members_by_user ON members (user_id);
+
+-- A key, a login code, a login and a ticket belong to a membership, so that they die with it.
+CREATE TABLE api_keys (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    name TEXT NOT NULL CHECK (length(name) BETWEEN 1 AND 100),
+    hint TEXT NOT NULL,
+    key_hash BYTEA NOT NULL UNIQUE,
+    created_at TIMESTAMPTZ NOT NULL,
+    revoked_at TIMESTAMPTZ,
+    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
+);
+CREATE INDEX api_keys_by_org ON api_keys (org_id, created_at);
+CREATE INDEX api_keys_by_member ON api_keys (org_id, user_id);
+
+CREATE TABLE login_codes (
+    code_hash BYTEA PRIMARY KEY,
+    org_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    used_at TIMESTAMPTZ,
+    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
+);
+CREATE INDEX login_codes_by_member ON login_codes (org_id, user_id);
+CREATE INDEX login_codes_by_expiry ON login_codes (org_id, expires_at);
+
+-- The cookie of a browser.
+CREATE TABLE login_sessions (
+    token_hash BYTEA PRIMARY KEY,
+    org_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    ended_at TIMESTAMPTZ,
+    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
+);
+CREATE INDEX login_sessions_by_member ON login_sessions (org_id, user_id);
+CREATE INDEX login_sessions_by_expiry ON login_sessions (org_id, expires_at);
+
+-- What a session works on: repositories, configurations, connected services, and the vault.
+
+CREATE TABLE repos (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    source TEXT NOT NULL CHECK (source IN ('github', 'git', 'local')),
+    url TEXT,
+    local_path_hash TEXT,
+    default_branch TEXT NOT NULL,
+    -- Whether somebody chose the default branch. Otherwise it is whatever the forge calls the default.
+    branch_given BOOLEAN NOT NULL,
+    is_private BOOLEAN NOT NULL,
+    service_commands JSONB,
+    added_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (org_id, url),
+    UNIQUE (id, org_id),
+    CHECK ((source = 'local') = (local_path_hash IS NOT NULL)),
+    CHECK (source = 'local' OR url IS NOT NULL)
+);
+
+CREATE TABLE configurations (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('manual', 'managed', 'cli')),
+    status TEXT NOT NULL CHECK (status IN ('pending', 'building', 'default', 'ready', 'failed')),
+    error TEXT,
+    snapshot_id TEXT,
+    sandbox_provider TEXT NOT NULL,
+    user_id UUID REFERENCES users (id) ON DELETE CASCADE,
+    local_path_hash TEXT,
+    service_commands JSONB,
+    service_commands_updated_at TIMESTAMPTZ,
+    service_commands_updated_by TEXT,
+    env_files JSONB,
+    env_files_updated_at TIMESTAMPTZ,
+    env_files_updated_by TEXT,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (org_id, user_id, local_path_hash),
+    UNIQUE (id, org_id),
+    CHECK ((kind = 'cli') = (local_path_hash IS NOT NULL)),
+    CHECK ((user_id IS NULL) = (local_path_hash IS NULL))
+);
+CREATE INDEX configurations_by_org ON configurations (org_id, created_at);
+
+-- The organisation is part of both keys: a configuration can hold no foreign repository.
+CREATE TABLE configuration_repos (
+    configuration_id UUID NOT NULL,
+    repo_id UUID NOT NULL,
+    org_id UUID NOT NULL,
+    workspace_path TEXT NOT NULL,
+    PRIMARY KEY (configuration_id, repo_id),
+    UNIQUE (configuration_id, workspace_path),
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (repo_id, org_id) REFERENCES repos (id, org_id) ON DELETE CASCADE
+);
+CREATE INDEX configuration_repos_by_repo ON configuration_repos (repo_id);
+
+-- Values are AES-256-GCM with the owner (org, scope, key) as associated data: a row moved elsewhere does not open.
+CREATE TABLE secrets (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    scope TEXT NOT NULL CHECK (scope IN ('org', 'repo', 'configuration')),
+    repo_id UUID,
+    configuration_id UUID,
+    key TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 200),
+    key_id TEXT NOT NULL,
+    nonce BYTEA NOT NULL,
+    ciphertext BYTEA NOT NULL,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    updated_at TIMESTAMPTZ NOT NULL,
+    FOREIGN KEY (repo_id, org_id) REFERENCES repos (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id) ON DELETE CASCADE,
+    CHECK ((scope = 'repo') = (repo_id IS NOT NULL)),
+    CHECK ((scope = 'configuration') = (configuration_id IS NOT NULL))
+);
+CREATE UNIQUE INDEX secrets_by_owner ON secrets (org_id, scope, COALESCE(repo_id, configuration_id, org_id), key);
+
+CREATE TABLE action_modes (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    -- `sourceId:actionId`; of a tool from tools.yaml, `tools:` and its name.
+    action_key TEXT NOT NULL CHECK (length(action_key) BETWEEN 3 AND 300),
+    mode TEXT NOT NULL CHECK (mode IN ('allow', 'require_approval', 'deny')),
+    changed_by TEXT NOT NULL,
+    changed_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, action_key)
+);
+
+-- An automation that starts sessions. So far only its name and its modes are used.
+-- A reference to an organisation's row always carries the organisation, so that no row can name another organisation's. An
+-- optional reference has no ON DELETE: SET NULL would empty the organisation too, so whoever deletes empties it first.
+CREATE TABLE automations (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    -- Modes by action key, as in the table action_modes.
+    action_modes JSONB NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (id, org_id)
+);
+
+-- A session, its credentials, its ordered events and its transcript.
+
+CREATE TABLE sessions (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    created_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    configuration_id UUID,
+    parent_session_id UUID,
+    session_type TEXT NOT NULL CHECK (session_type IN ('coding', 'setup', 'cli')),
+    client_type TEXT CHECK (client_type IN ('web', 'slack', 'cli', 'automation')),
+    client_metadata JSONB,
+    origin TEXT NOT NULL CHECK (origin IN ('web', 'cli')),
+    status TEXT NOT NULL CHECK (status IN ('pending', 'starting', 'running', 'paused', 'stopped', 'suspended',
+        'failed')),
+    pause_reason TEXT CHECK (pause_reason IN ('inactivity', 'orphaned', 'manual', 'snapshot_failed', 'credit_limit',
+        'payment_failed', 'overage_cap', 'suspended', 'automation_completed')),
+    stop_reason TEXT,
+    outcome TEXT CHECK (outcome IN ('completed', 'succeeded', 'failed', 'needs_human')),
+    title TEXT,
+    initial_prompt TEXT,
+    initial_prompt_sent_at TIMESTAMPTZ,
+    agent_config JSONB,
+    automation_id UUID,
+    branch_name TEXT,
+    base_commit_sha TEXT,
+    local_path_hash TEXT,
+    sandbox_provider TEXT NOT NULL,
+    sandbox_id TEXT,
+    -- Rises with every new sandbox and when one ends: a token of an earlier one is dead.
+    sandbox_generation BIGINT NOT NULL CHECK (sandbox_generation >= 0),
+    sandbox_expires_at TIMESTAMPTZ,
+    snapshot_id TEXT,
+    agent_session_id TEXT,
+    -- Rises with every grant of ownership: a write with an earlier one changes nothing.
+    owner_epoch BIGINT NOT NULL CHECK (owner_epoch >= 0),
+    owner_instance TEXT,
+    -- The end of the block of event numbers that an owner may use; none is ever used twice.
+    seq_reserved BIGINT NOT NULL CHECK (seq_reserved >= 0),
+    -- The incarnation of the database in which the present owner was granted. In another incarnation the end of the log
+    -- may be lost, so numbers continue after the floor: the last one that was reserved before.
+    seq_incarnation TEXT,
+    seq_floor BIGINT NOT NULL DEFAULT 0 CHECK (seq_floor >= 0),
+    -- The effects of all event numbers up to this one are in messages and parts.
+    transcript_seq BIGINT NOT NULL DEFAULT 0 CHECK (transcript_seq >= 0),
+    budget_micros BIGINT CHECK (budget_micros >= 0),
+    latest_task TEXT,
+    pr_urls JSONB NOT NULL,
+    metrics JSONB NOT NULL,
+    started_at TIMESTAMPTZ NOT NULL,
+    last_activity_at TIMESTAMPTZ NOT NULL,
+    paused_at TIMESTAMPTZ,
+    ended_at TIMESTAMPTZ,
+    UNIQUE (id, org_id),
+    FOREIGN KEY (configuration_id, org_id) REFERENCES configurations (id, org_id),
+    FOREIGN KEY (parent_session_id, org_id) REFERENCES sessions (id, org_id),
+    FOREIGN KEY (automation_id, org_id) REFERENCES automations (id, org_id)
+);
+CREATE INDEX sessions_by_activity ON sessions (org_id, last_activity_at);
+CREATE INDEX sessions_by_parent ON sessions (parent_session_id);
+CREATE INDEX sessions_by_configuration ON sessions (configuration_id);
+CREATE INDEX sessions_by_status ON sessions (status, sandbox_expires_at);
+
+-- Short-lived credentials for URLs: one session, one user; a socket ticket works once.
+CREATE TABLE tickets (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    session_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('socket', 'proxy')),
+    token_hash BYTEA NOT NULL UNIQUE,
+    -- The API key or login that the ticket was made with, by hash; neither for a user's token. The ticket, and the
+    -- socket that it opened, end with it.
+    key_hash BYTEA,
+    login_hash BYTEA,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    used_at TIMESTAMPTZ,
+    revoked_at TIMESTAMPTZ,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    FOREIGN KEY (org_id, user_id) REFERENCES members (org_id, user_id) ON DELETE CASCADE
+);
+CREATE INDEX tickets_by_member ON tickets (org_id, user_id);
+CREATE INDEX tickets_by_session ON tickets (session_id);
+CREATE INDEX tickets_by_expiry ON tickets (org_id, expires_at);
+
+-- A token of a pooled sandbox has no session until one takes it, and opens nothing before.
+CREATE TABLE sandbox_tokens (
+    token_hash BYTEA PRIMARY KEY,
+    org_id UUID,
+    session_id UUID,
+    generation BIGINT,
+    created_at TIMESTAMPTZ NOT NULL,
+    revoked_at TIMESTAMPTZ,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    CHECK ((session_id IS NULL) = (org_id IS NULL) AND (session_id IS NULL) = (generation IS NULL))
+);
+CREATE INDEX sandbox_tokens_by_session ON sandbox_tokens (session_id);
+
+CREATE TABLE idempotency_keys (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    -- The user, service or sandbox that sent the request, whatever credential it used.
+    caller TEXT NOT NULL,
+    route TEXT NOT NULL,
+    key TEXT NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
+    fingerprint TEXT NOT NULL CHECK (length(fingerprint) = 64),
+    state TEXT NOT NULL CHECK (state IN ('in_flight', 'done')),
+    response_status BIGINT,
+    response JSONB,
+    -- The instance that is executing the request. The key is free again once that instance has died.
+    instance TEXT,
+    created_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, caller, route, key),
+    CHECK ((state = 'done') = (response_status IS NOT NULL))
+);
+CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (org_id, expires_at);
+
+CREATE TABLE prompts (
+    session_id UUID NOT NULL,
+    id TEXT NOT NULL,
+    org_id UUID NOT NULL,
+    position BIGINT NOT NULL,
+    content TEXT NOT NULL,
+    images JSONB NOT NULL,
+    sender_id TEXT,
+    source TEXT CHECK (source IN ('slack', 'web', 'api', 'cli', 'automation')),
+    state TEXT NOT NULL CHECK (state IN ('queued', 'dispatched', 'answered', 'cancelled', 'failed')),
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (session_id, id),
+    UNIQUE (session_id, position),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
+);
+-- /metrics counts queued prompts, and anybody may request it: the count must not read every prompt ever sent.
+CREATE INDEX prompts_waiting ON prompts (session_id) WHERE state = 'queued';
+
+CREATE TABLE events (
+    session_id UUID NOT NULL,
+    first_seq BIGINT NOT NULL CHECK (first_seq > 0),
+    last_seq BIGINT NOT NULL,
+    org_id UUID NOT NULL,
+    epoch BIGINT NOT NULL CHECK (epoch >= 0),
+    frames TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (session_id, last_seq),
+    CHECK (last_seq >= first_seq),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
+);
+
+CREATE TABLE messages (
+    session_id UUID NOT NULL,
+    id TEXT NOT NULL,
+    org_id UUID NOT NULL,
+    position BIGINT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('user', 'assistant')),
+    content TEXT NOT NULL,
+    is_complete BOOLEAN NOT NULL,
+    interrupted BOOLEAN NOT NULL,
+    -- Why the turn failed that ended with this message.
+    error TEXT,
+    sender_id TEXT,
+    source TEXT CHECK (source IN ('slack', 'web', 'api', 'cli', 'automation')),
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (session_id, id),
+    UNIQUE (session_id, position),
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE
+);
+
+CREATE TABLE parts (
+    session_id UUID NOT NULL,
+    message_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    org_id UUID NOT NULL,
+    position BIGINT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('text', 'image', 'tool')),
+    text TEXT,
+    image TEXT,
+    tool_call_id TEXT,
+    tool TEXT,
+    args JSONB,
+    result TEXT,
+    status TEXT CHECK (status IN ('pending', 'running', 'completed', 'error')),
+    started_at TIMESTAMPTZ,
+    completed_at TIMESTAMPTZ,
+    PRIMARY KEY (session_id, message_id, id),
+    FOREIGN KEY (session_id, message_id) REFERENCES messages (session_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (session_id, org_id) REFERENCES sessions (id, org_id) ON DELETE CASCADE,
+    CHECK ((kind = 'text') = (text IS NOT NULL) AND (kind = 'image') = (image IS NOT NULL)),
+    CHECK ((kind = 'tool') = (tool_call_id IS NOT NULL AND tool IS NOT NULL AND status IS NOT NULL))
+);
+
+-- No key to the session: whoever deletes a session has still spent what it cost.
+CREATE TABLE model_usage (
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    session_id UUID NOT NULL,
+    model TEXT NOT NULL CHECK (length(model) BETWEEN 1 AND 200),
+    requests BIGINT NOT NULL CHECK (requests >= 0),
+    input_tokens BIGINT NOT NULL CHECK (input_tokens >= 0),
+    output_tokens BIGINT NOT NULL CHECK (output_tokens >= 0),
+    cache_read_tokens BIGINT NOT NULL CHECK (cache_read_tokens >= 0),
+    cache_write_tokens BIGINT NOT NULL CHECK (cache_write_tokens >= 0),
+    cost_micros BIGINT NOT NULL CHECK (cost_micros >= 0),
+    updated_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, session_id, model)
+);
+
+-- A snapshot outlives the session that it was made of, so that is no key.
+CREATE TABLE snapshots (
+    id TEXT PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    session_id UUID NOT NULL,
+    target TEXT NOT NULL CHECK (target IN ('configuration', 'session')),
+    sandbox_provider TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX snapshots_by_session ON snapshots (org_id, session_id);
+
+-- What sandboxes may reach, and what they reached. Records have no key to their session: they outlive it.
+
+CREATE TABLE egress_policies (
+    org_id UUID PRIMARY KEY REFERENCES organizations (id) ON DELETE CASCADE,
+    mode TEXT NOT NULL CHECK (mode IN ('open', 'allow_list', 'offline')),
+    allow JSONB NOT NULL,
+    deny JSONB NOT NULL,
+    updated_by UUID REFERENCES users (id) ON DELETE SET NULL,
+    updated_at TIMESTAMPTZ NOT NULL
+);
+CREATE INDEX egress_policies_by_change ON egress_policies (updated_at);
+
+CREATE TABLE egress_records (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
+    session_id UUID,
+    sandbox_id TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('connect', 'http', 'unknown')),
+    host TEXT,
+    port BIGINT,
+    address TEXT,
+    outcome TEXT NOT NULL CHECK (outcome IN ('complete', 'refused', 'failed', 'cancelled')),
+    reason TEXT,
+    bytes_up BIGINT NOT NULL CHECK (bytes_up >= 0),
+    bytes_down BIGINT NOT NULL CHECK (bytes_down >= 0),
+    started_at TIMESTAMPTZ NOT NULL,
+    duration_ms BIGINT NOT NULL CHECK (duration_ms >= 0)
+);
+CREATE INDEX egress_records_by_org ON egress_records (org_id, started_at);
+CREATE INDEX egress_records_by_session ON egress_records (session_id, started_at);
+
+-- What was done and who allowed it. No foreign keys and no cascades from here on: a deleted session or
+-- organisation leaves its records, and a tombstone.
+
+CREATE TABLE runs (
+    org_id UUID NOT NULL,
+    -- The key of a call: whoever inserts it first executes, everybody else gets the answer.
+    run_id TEXT NOT NULL CHECK (length(run_id) BETWEEN 8 AND 120),
+    run_kind TEXT NOT NULL CHECK (run_kind IN ('orchestrator', 'agent', 'tool_gateway', 'write_broker',
+        'policy_change', 'promotion', 'export', 'override', 'system', 'db_write', 'db_read')),
+    status TEXT NOT NULL CHECK (status IN ('created', 'running', 'completed', 'failed', 'cancelled', 'denied')),
+    contract_version TEXT NOT NULL CHECK (contract_version IN ('v1')),
+    lanes_version TEXT NOT NULL CHECK (length(lanes_version) >= 6),
+    roles_version TEXT NOT NULL CHECK (length(roles_version) >= 6),
+    parent_run_id TEXT,
+    root_run_id TEXT NOT NULL,
+    run_name TEXT,
+    case_id TEXT,
+    session_id UUID,
+    correlation_id TEXT,
+    actor JSONB NOT NULL,
+    role_id TEXT NOT NULL,
+    lane_id TEXT,
+    -- What is called, for runs that are calls.
+    tool TEXT,
+    operation TEXT,
+    request_hash TEXT CHECK (length(request_hash) = 64),
+    response_hash TEXT CHECK (length(response_hash) = 64),
+    -- What policy was asked, so that another policy can be asked the same.
+    decision JSONB,
+    -- Ledger positions of the run's first event and of its outcome: at most four events follow each other from there.
+    begun_position BIGINT NOT NULL CHECK (begun_position >= 0),
+    ended_position BIGINT,
+    -- Which process executes the call. When it has died, nobody knows whether the effect happened.
+    instance TEXT,
+    inputs JSONB NOT NULL,
+    outputs JSONB NOT NULL,
+    error JSONB,
+    outcome TEXT,
+    -- What the caller was told, and what a repeated call is told.
+    answer JSONB,
+    retry_count BIGINT NOT NULL CHECK (retry_count >= 0),
+    retry_reason TEXT,
+    created_at TIMESTAMPTZ NOT NULL,
+    started_at TIMESTAMPTZ,
+    completed_at TIMESTAMPTZ,
+    PRIMARY KEY (org_id, run_id),
+    CHECK ((status IN ('created', 'running')) = (completed_at IS NULL)),
+    CHECK (tool IS NULL OR status <> 'running' OR instance IS NOT NULL)
+);
+CREATE INDEX runs_by_case ON runs (org_id, case_id, created_at);
+CREATE INDEX runs_by_time ON runs (org_id, created_at);
+-- Partial, because every call pays for every index page that it touches.
+CREATE INDEX runs_by_parent ON runs (org_id, parent_run_id) WHERE parent_run_id IS NOT NULL;
+CREATE INDEX runs_in_flight ON runs (instance) WHERE status = 'running';
+
+CREATE TABLE artifacts (
+    org_id UUID NOT NULL,
+    artifact_id TEXT NOT NULL CHECK (length(artifact_id) BETWEEN 3 AND 120),
+    artifact_kind TEXT NOT NULL CHECK (length(artifact_kind) BETWEEN 2 AND 80),
+    hash_sha256 TEXT NOT NULL CHECK (length(hash_sha256) = 64),
+    hash_source TEXT CHECK (hash_source IN ('bytes', 'normalized_text', 'normalized_json')),
+    scope TEXT NOT NULL CHECK (scope IN ('case', 'shared', 'system')),
+    case_id TEXT,
+    content_type TEXT,
+    byte_size BIGINT NOT NULL CHECK (byte_size >= 0),
+    lineage JSONB,
+    created_at TIMESTAMPTZ NOT NULL,
+    PRIMARY KEY (org_id, artifact_id),
+    CHECK ((scope = 'case') = (case_id IS NOT NULL))
+);
+CREATE INDEX artifacts_by_case ON artifacts (org_id, case_id, created_at);
+
+-- What artifacts hold. Apart from what is known of them, so that a list of artifacts reads no content.
+CREATE TABLE artifact_contents (
+    org_id UUID NOT NULL,
+    artifact_id TEXT NOT NULL,
+    content BYTEA NOT NULL,
+    PRIMARY KEY (org_id, artifact_id)
+);
+
+-- `chain` is an organisation's id, or 'system'. `position` counts over all chains: the leaf of the tree.
+CREATE TABLE ledger_events (
+    position BIGINT PRIMARY KEY CHECK (position >= 0),
+    chain TEXT NOT NULL,
+    sequence BIGINT NOT NULL CHECK (sequence >= 0),
+    event_id TEXT NOT NULL UNIQUE CHECK (length(event_id) BETWEEN 8 AND 120),
+    org_id UUID,
+    action_type TEXT NOT NULL CHECK (action_type IN ('tool_call', 'db_write', 'db_read', 'policy_change',
+        'promotion', 'export', 'override', 'authz_decision', 'system')),
+    outcome TEXT NOT NULL CHECK (outcome IN ('allow', 'deny', 'success', 'failure')),
+    run_id TEXT,
+    case_id TEXT,
+    -- No run holds the position of this event (refused ids, governance), so it needs the indexes below.
+    unattached BOOLEAN NOT NULL,
+    record TEXT NOT NULL,
+    prev_hash TEXT NOT NULL CHECK (length(prev_hash) = 64),
+    hash TEXT NOT NULL CHECK (length(hash) = 64),
+    created_at TIMESTAMPTZ NOT NULL,
+    UNIQUE (chain, sequence)
+);
+-- A run holds the positions of its own events, so only unattached events need an index by run or case. Both are looked up
+-- without the organisation, and the chain is compared afterwards.
+CREATE INDEX ledger_events_by_run ON ledger_events (run_id) WHERE unattached;
+CREATE INDEX ledger_events_by_case ON ledger_events (case_id) WHERE unattached;
+
+CREATE VIEW events_of_runs AS
+SELECT r.org_id, r.run_id, r.case_id, e.position FROM runs r JOIN ledger_events e
+    ON e.position BETWEEN r.begun_position AND r.begun_position + 3 AND e.run_id = r.run_id AND NOT e.unattached
+    AND e.org_id = r.org_id
+UNION ALL
+SELECT r.org_id, r.run_id, r.case_id, e.position FROM runs r JOIN ledger_events e
+    ON e.position BETWEEN r.ended_position AND r.ended_position + 3 AND e.run_id = r.run_id AND NOT e.unattached
+    AND e.org_id = r.org_id AND e.position > r.begun_position + 3;
+
+CREATE TABLE ledger_heads (
+    chain TEXT PRIMARY KEY,
+    org_id UUID,
+    sequence BIGINT NOT NULL,
+    hash TEXT NOT NULL CHECK (length(hash) = 64)
+);
+
+CREATE TABLE ledger_checkpoints (
+    size BIGINT PRIMARY KEY CHECK (size >= 0),
+    root TEXT NOT NULL CHECK (length(root) = 64),
+    key_id TEXT NOT NULL,
+    signature TEXT NOT NULL,
+    created_at TIMESTAMPTZ NOT NULL
+);
+
+-- How many events the ledger has over all chains. Whoever writes events changes this row first, so that positions
+-- have no gaps and no two writers make one link.
+CREATE TABLE ledger_tree (
+    id BIGINT PRIMARY KEY CHECK (id = 1),
+    size BIGINT NOT NULL CHECK (size >= 0)
+);
+INSERT INTO ledger_tree (id, size) VALUES (1, 0);
+
+-- Who deleted a session. The session's row is gone; its runs and events stay.
+CREATE TABLE tombstones (
+    session_id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    deleted_by TEXT NOT NULL,
+    deleted_at TIMESTAMPTZ NOT NULL
+);
+
+-- The gateway processes. One that has not been seen for a while has died.
+CREATE TABLE instances (
+    id TEXT PRIMARY KEY,
+    seen_at TIMESTAMPTZ NOT NULL,
+    -- Which process this is, so that others on the same machine can tell for certain that it has died.
+    process TEXT
+);
+
+-- The global safety lock: while it is set, nothing is executed in any lane.
+CREATE TABLE safety_lock (
+    id BIGINT PRIMARY KEY CHECK (id = 1),
+    locked BOOLEAN NOT NULL,
+    changed_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    changed_at TIMESTAMPTZ NOT NULL
+);
+
+-- Permissions to break the glass.
+CREATE TABLE override_grants (
+    id UUID PRIMARY KEY,
+    org_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    ticket TEXT NOT NULL CHECK (length(ticket) BETWEEN 1 AND 120),
+    reason TEXT NOT NULL CHECK (length(reason) BETWEEN 1 AND 200),
+    granted_by TEXT NOT NULL,
+    valid_from TIMESTAMPTZ NOT NULL,
+    valid_until TIMESTAMPTZ NOT NULL,
+    -- A revoked grant stays in the table, because the ledger refers to it.
+    revoked_by TEXT,
+    revoked_at TIMESTAMPTZ,
+    CHECK (valid_from < valid_until)
+);
+CREATE INDEX override_grants_by_user ON override_grants (org_id, user_id, valid_until);
+
+--- only sqlite
+CREATE TRIGGER ledger_events_no_update BEFORE UPDATE ON ledger_events
+BEGIN SELECT RAISE(ABORT, 'ledger rows are never changed'); END;
+CREATE TRIGGER ledger_events_no_delete BEFORE DELETE ON ledger_events
+BEGIN SELECT RAISE(ABORT, 'ledger rows are never deleted'); END;
+-- REPLACE deletes without firing the trigger above, so a row that is there already refuses the insert itself.
+CREATE TRIGGER ledger_events_no_replace BEFORE INSERT ON ledger_events
+WHEN EXISTS (SELECT 1 FROM ledger_events WHERE position = NEW.position)
+    OR EXISTS (SELECT 1 FROM ledger_events WHERE event_id = NEW.event_id)
+    OR EXISTS (SELECT 1 FROM ledger_events WHERE chain = NEW.chain AND sequence = NEW.sequence)
+BEGIN SELECT RAISE(ABORT, 'ledger rows are never replaced'); END;
+CREATE TRIGGER ledger_checkpoints_no_update BEFORE UPDATE ON ledger_checkpoints
+BEGIN SELECT RAISE(ABORT, 'checkpoints are never changed'); END;
+CREATE TRIGGER ledger_checkpoints_no_delete BEFORE DELETE ON ledger_checkpoints
+BEGIN SELECT RAISE(ABORT, 'checkpoints are never deleted'); END;
+CREATE TRIGGER ledger_checkpoints_no_replace BEFORE INSERT ON ledger_checkpoints
+WHEN EXISTS (SELECT 1 FROM ledger_checkpoints WHERE size = NEW.size)
+BEGIN SELECT RAISE(ABORT, 'checkpoints are never replaced'); END;
+CREATE TRIGGER runs_terminal BEFORE UPDATE ON runs WHEN OLD.completed_at IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'a run that has ended is never changed'); END;
+CREATE TRIGGER runs_no_delete BEFORE DELETE ON runs
+BEGIN SELECT RAISE(ABORT, 'runs are never deleted'); END;
+-- REPLACE deletes without firing the trigger above.
+CREATE TRIGGER runs_no_replace BEFORE INSERT ON runs
+WHEN EXISTS (SELECT 1 FROM runs WHERE rowid = NEW.rowid OR (org_id = NEW.org_id AND run_id = NEW.run_id))
+BEGIN SELECT RAISE(ABORT, 'runs are never replaced'); END;
+
+--- only postgres
+CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION '% rows are never changed or deleted', TG_TABLE_NAME; END $$;
+CREATE TRIGGER ledger_events_append_only BEFORE UPDATE OR DELETE ON ledger_events
+FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER ledger_events_no_truncate BEFORE TRUNCATE ON ledger_events
+FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER ledger_checkpoints_append_only BEFORE UPDATE OR DELETE ON ledger_checkpoints
+FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER ledger_checkpoints_no_truncate BEFORE TRUNCATE ON ledger_checkpoints
+FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER runs_terminal BEFORE UPDATE ON runs FOR EACH ROW WHEN (OLD.completed_at IS NOT NULL)
+EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER runs_no_delete BEFORE DELETE ON runs FOR EACH ROW EXECUTE FUNCTION refuse_change();
+CREATE TRIGGER runs_no_truncate BEFORE TRUNCATE ON runs FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
