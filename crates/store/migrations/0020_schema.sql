@@ -1,7 +1,7 @@
 -- The schema, for both databases: PostgreSQL's type names, which `dialect.rs` maps for SQLite.
 
--- Who there is: organisations, users, membership, and every kind of credential that is looked up here.
--- Credentials are stored as SHA-256 of 32 random bytes; the credential itself is shown once and never kept.
+-- Identity: organisations, users, memberships and credentials.
+-- A credential is 32 random bytes, stored as their SHA-256; the credential itself is shown once and never stored.
 
 CREATE TABLE organizations (
     id UUID PRIMARY KEY,
@@ -20,7 +20,7 @@ CREATE TABLE users (
 CREATE TABLE members (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     user_id UUID NOT NULL REFERENCES users (id) ON DELETE CASCADE,
-    -- What this organisation calls the user: a name that another one wrote is none of its business.
+    -- The user's name in this organisation, which other organisations neither see nor change.
     name TEXT NOT NULL,
     role TEXT NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
     created_at TIMESTAMPTZ NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE members (
 );
 CREATE INDEX members_by_user ON members (user_id);
 
--- A key, a login code, a login and a ticket belong to a membership, so that they die with it.
+-- Keys, login codes, logins and tickets belong to a membership, so that they are deleted with it.
 CREATE TABLE api_keys (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE login_codes (
 CREATE INDEX login_codes_by_member ON login_codes (org_id, user_id);
 CREATE INDEX login_codes_by_expiry ON login_codes (org_id, expires_at);
 
--- The cookie of a browser.
+-- Browser logins, by the hash of their cookie.
 CREATE TABLE login_sessions (
     token_hash BYTEA PRIMARY KEY,
     org_id UUID NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE login_sessions (
 CREATE INDEX login_sessions_by_member ON login_sessions (org_id, user_id);
 CREATE INDEX login_sessions_by_expiry ON login_sessions (org_id, expires_at);
 
--- What a session works on: repositories, configurations, connected services, and the vault.
+-- Workspaces: repositories, configurations and the vault.
 
 CREATE TABLE repos (
     id UUID PRIMARY KEY,
@@ -117,7 +117,7 @@ CREATE TABLE configurations (
 );
 CREATE INDEX configurations_by_org ON configurations (org_id, created_at);
 
--- The organisation is part of both keys: a configuration can hold no foreign repository.
+-- The organisation is part of both foreign keys, so that a configuration cannot have another organisation's repository.
 CREATE TABLE configuration_repos (
     configuration_id UUID NOT NULL,
     repo_id UUID NOT NULL,
@@ -130,7 +130,7 @@ CREATE TABLE configuration_repos (
 );
 CREATE INDEX configuration_repos_by_repo ON configuration_repos (repo_id);
 
--- Values are AES-256-GCM with the owner (org, scope, key) as associated data: a row moved elsewhere does not open.
+-- Values are AES-256-GCM with the owner (org, scope, key) as associated data, so that a row that was moved elsewhere cannot be decrypted.
 CREATE TABLE secrets (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -162,8 +162,9 @@ CREATE TABLE action_modes (
 );
 
 -- An automation that starts sessions. So far only its name and its modes are used.
--- A reference to an organisation's row always carries the organisation, so that no row can name another organisation's. An
--- optional reference has no ON DELETE: SET NULL would empty the organisation too, so whoever deletes empties it first.
+-- A foreign key to an organisation's row always includes the organisation, so that no row can reference another
+-- organisation's. An optional one has no ON DELETE: SET NULL would also set the organisation to NULL, so the code that
+-- deletes a row sets the reference to NULL first.
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -202,12 +203,12 @@ CREATE TABLE sessions (
     local_path_hash TEXT,
     sandbox_provider TEXT NOT NULL,
     sandbox_id TEXT,
-    -- Rises with every new sandbox and when one ends: a token of an earlier one is dead.
+    -- Incremented when a sandbox starts and when one ends; tokens of earlier generations are invalid.
     sandbox_generation BIGINT NOT NULL CHECK (sandbox_generation >= 0),
     sandbox_expires_at TIMESTAMPTZ,
     snapshot_id TEXT,
     agent_session_id TEXT,
-    -- Rises with every grant of ownership: a write with an earlier one changes nothing.
+    -- Incremented with every grant of ownership; a write with an earlier epoch changes nothing.
     owner_epoch BIGINT NOT NULL CHECK (owner_epoch >= 0),
     owner_instance TEXT,
     -- The end of the block of event numbers that an owner may use; none is ever used twice.
@@ -216,7 +217,7 @@ CREATE TABLE sessions (
     -- may be lost, so numbers continue after the floor: the last one that was reserved before.
     seq_incarnation TEXT,
     seq_floor BIGINT NOT NULL DEFAULT 0 CHECK (seq_floor >= 0),
-    -- The effects of all event numbers up to this one are in messages and parts.
+    -- Messages and parts include the effects of all events up to this number.
     transcript_seq BIGINT NOT NULL DEFAULT 0 CHECK (transcript_seq >= 0),
     budget_micros BIGINT CHECK (budget_micros >= 0),
     latest_task TEXT,
@@ -259,7 +260,7 @@ CREATE INDEX tickets_by_member ON tickets (org_id, user_id);
 CREATE INDEX tickets_by_session ON tickets (session_id);
 CREATE INDEX tickets_by_expiry ON tickets (org_id, expires_at);
 
--- A token of a pooled sandbox has no session until one takes it, and opens nothing before.
+-- The token of a pooled sandbox has no session, and so no access, until a session takes the sandbox.
 CREATE TABLE sandbox_tokens (
     token_hash BYTEA PRIMARY KEY,
     org_id UUID,
@@ -331,7 +332,7 @@ CREATE TABLE messages (
     content TEXT NOT NULL,
     is_complete BOOLEAN NOT NULL,
     interrupted BOOLEAN NOT NULL,
-    -- Why the turn failed that ended with this message.
+    -- Why the turn that ended with this message failed.
     error TEXT,
     sender_id TEXT,
     source TEXT CHECK (source IN ('slack', 'web', 'api', 'cli', 'automation')),
@@ -364,7 +365,7 @@ CREATE TABLE parts (
     CHECK ((kind = 'tool') = (tool_call_id IS NOT NULL AND tool IS NOT NULL AND status IS NOT NULL))
 );
 
--- No key to the session: whoever deletes a session has still spent what it cost.
+-- No foreign key to the session: a deleted session has still been paid for.
 CREATE TABLE model_usage (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     session_id UUID NOT NULL,
@@ -379,7 +380,7 @@ CREATE TABLE model_usage (
     PRIMARY KEY (org_id, session_id, model)
 );
 
--- A snapshot outlives the session that it was made of, so that is no key.
+-- No foreign key to the session: a snapshot outlives it.
 CREATE TABLE snapshots (
     id TEXT PRIMARY KEY,
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
@@ -390,7 +391,7 @@ CREATE TABLE snapshots (
 );
 CREATE INDEX snapshots_by_session ON snapshots (org_id, session_id);
 
--- What sandboxes may reach, and what they reached. Records have no key to their session: they outlive it.
+-- Egress rules, and records of connection attempts. Records have no foreign key to their session: they outlive it.
 
 CREATE TABLE egress_policies (
     org_id UUID PRIMARY KEY REFERENCES organizations (id) ON DELETE CASCADE,
@@ -421,12 +422,12 @@ CREATE TABLE egress_records (
 CREATE INDEX egress_records_by_org ON egress_records (org_id, started_at);
 CREATE INDEX egress_records_by_session ON egress_records (session_id, started_at);
 
--- What was done and who allowed it. No foreign keys and no cascades from here on: a deleted session or
--- organisation leaves its records, and a tombstone.
+-- Runs and the ledger. No foreign keys and no cascades from here on: the records of a deleted session or organisation
+-- stay.
 
 CREATE TABLE runs (
     org_id UUID NOT NULL,
-    -- The key of a call: whoever inserts it first executes, everybody else gets the answer.
+    -- The first to insert the id of a call executes it; everybody else gets its answer.
     run_id TEXT NOT NULL CHECK (length(run_id) BETWEEN 8 AND 120),
     run_kind TEXT NOT NULL CHECK (run_kind IN ('orchestrator', 'agent', 'tool_gateway', 'write_broker',
         'policy_change', 'promotion', 'export', 'override', 'system', 'db_write', 'db_read')),
@@ -443,23 +444,23 @@ CREATE TABLE runs (
     actor JSONB NOT NULL,
     role_id TEXT NOT NULL,
     lane_id TEXT,
-    -- What is called, for runs that are calls.
+    -- For runs that are calls.
     tool TEXT,
     operation TEXT,
     request_hash TEXT CHECK (length(request_hash) = 64),
     response_hash TEXT CHECK (length(response_hash) = 64),
-    -- What policy was asked, so that another policy can be asked the same.
+    -- The input of the policy decision, so that another policy can be tried on it.
     decision JSONB,
-    -- Ledger positions of the run's first event and of its outcome: at most four events follow each other from there.
+    -- Ledger positions of the first event of the run and of its end; up to four events from each belong to the run.
     begun_position BIGINT NOT NULL CHECK (begun_position >= 0),
     ended_position BIGINT,
-    -- Which process executes the call. When it has died, nobody knows whether the effect happened.
+    -- The instance that executes the call. If it dies, it is unknown whether the effect happened.
     instance TEXT,
     inputs JSONB NOT NULL,
     outputs JSONB NOT NULL,
     error JSONB,
     outcome TEXT,
-    -- What the caller was told, and what a repeated call is told.
+    -- The answer to the caller, and to every duplicate call.
     answer JSONB,
     retry_count BIGINT NOT NULL CHECK (retry_count >= 0),
     retry_reason TEXT,
@@ -472,7 +473,7 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_by_case ON runs (org_id, case_id, created_at);
 CREATE INDEX runs_by_time ON runs (org_id, created_at);
--- Partial, because every call pays for every index page that it touches.
+-- Partial indexes, because every call pays for every index page that it changes.
 CREATE INDEX runs_by_parent ON runs (org_id, parent_run_id) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_in_flight ON runs (instance) WHERE status = 'running';
 
@@ -493,7 +494,7 @@ CREATE TABLE artifacts (
 );
 CREATE INDEX artifacts_by_case ON artifacts (org_id, case_id, created_at);
 
--- What artifacts hold. Apart from what is known of them, so that a list of artifacts reads no content.
+-- The content of artifacts, in its own table so that listing artifacts reads no content.
 CREATE TABLE artifact_contents (
     org_id UUID NOT NULL,
     artifact_id TEXT NOT NULL,
@@ -513,7 +514,7 @@ CREATE TABLE ledger_events (
     outcome TEXT NOT NULL CHECK (outcome IN ('allow', 'deny', 'success', 'failure')),
     run_id TEXT,
     case_id TEXT,
-    -- No run holds the position of this event (refused ids, governance), so it needs the indexes below.
+    -- No run references this event (refused ids, governance), so it needs the indexes below.
     unattached BOOLEAN NOT NULL,
     record TEXT NOT NULL,
     prev_hash TEXT NOT NULL CHECK (length(prev_hash) = 64),
@@ -521,8 +522,8 @@ CREATE TABLE ledger_events (
     created_at TIMESTAMPTZ NOT NULL,
     UNIQUE (chain, sequence)
 );
--- A run holds the positions of its own events, so only unattached events need an index by run or case. Both are looked up
--- without the organisation, and the chain is compared afterwards.
+-- A run references its own events, so only unattached events need an index by run or case. Both are looked up without the
+-- organisation, and the chain is compared afterwards.
 CREATE INDEX ledger_events_by_run ON ledger_events (run_id) WHERE unattached;
 CREATE INDEX ledger_events_by_case ON ledger_events (case_id) WHERE unattached;
 
@@ -550,8 +551,8 @@ CREATE TABLE ledger_checkpoints (
     created_at TIMESTAMPTZ NOT NULL
 );
 
--- How many events the ledger has over all chains. Whoever writes events changes this row first, so that positions
--- have no gaps and no two writers make one link.
+-- The number of events over all chains. Every writer of events updates this row first, so that positions have no gaps and
+-- two writers never append to the same head.
 CREATE TABLE ledger_tree (
     id BIGINT PRIMARY KEY CHECK (id = 1),
     size BIGINT NOT NULL CHECK (size >= 0)
@@ -570,7 +571,7 @@ CREATE TABLE tombstones (
 CREATE TABLE instances (
     id TEXT PRIMARY KEY,
     seen_at TIMESTAMPTZ NOT NULL,
-    -- Which process this is, so that others on the same machine can tell for certain that it has died.
+    -- The process, so that others on the same machine can tell for certain that it has died.
     process TEXT
 );
 
@@ -583,7 +584,7 @@ CREATE TABLE safety_lock (
     changed_at TIMESTAMPTZ NOT NULL
 );
 
--- Permissions to break the glass.
+-- Permissions to override denials in an emergency.
 CREATE TABLE override_grants (
     id UUID PRIMARY KEY,
     org_id UUID NOT NULL,
@@ -605,7 +606,7 @@ CREATE TRIGGER ledger_events_no_update BEFORE UPDATE ON ledger_events
 BEGIN SELECT RAISE(ABORT, 'ledger rows are never changed'); END;
 CREATE TRIGGER ledger_events_no_delete BEFORE DELETE ON ledger_events
 BEGIN SELECT RAISE(ABORT, 'ledger rows are never deleted'); END;
--- REPLACE deletes without firing the trigger above, so a row that is there already refuses the insert itself.
+-- REPLACE deletes without firing the trigger above, so the insert itself is refused if the row exists.
 CREATE TRIGGER ledger_events_no_replace BEFORE INSERT ON ledger_events
 WHEN EXISTS (SELECT 1 FROM ledger_events WHERE position = NEW.position)
     OR EXISTS (SELECT 1 FROM ledger_events WHERE event_id = NEW.event_id)

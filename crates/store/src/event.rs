@@ -128,7 +128,7 @@ impl Batch {
             .bind(frames)
             .bind(self.at);
         writer
-            .write_statement(Durability::Process, move |connection| {
+            .write(Durability::Process, move |connection| {
                 Box::pin(async move { Ok(append.execute(connection).await?.rows_affected()) })
             })
             .await

@@ -52,8 +52,6 @@ type Run =
 
 struct Job {
     durability: Durability,
-    /// It is one statement, which needs no transaction of ours if nothing else is queued.
-    single: bool,
     run: Run,
 }
 
@@ -104,28 +102,6 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
     {
-        self.queue(durability, false, write).await
-    }
-
-    /// The same for a write that is a single statement. If nothing else is queued it runs without BEGIN and COMMIT, which
-    /// are two thirds of its cost.
-    pub(crate) async fn write_statement<T, F>(
-        &self,
-        durability: Durability,
-        write: F,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
-    {
-        self.queue(durability, true, write).await
-    }
-
-    async fn queue<T, F>(&self, durability: Durability, single: bool, write: F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, StoreError>> + Send + 'static,
-    {
         let (sender, receiver) = oneshot::channel();
         let run: Run = Box::new(move |transaction| {
             Box::pin(async move {
@@ -146,7 +122,7 @@ impl Writer {
             })
         });
         let gone = |why: &str| StoreError::NotCommitted(why.to_owned());
-        self.jobs.send(Job { durability, single, run }).await.map_err(|_| gone("the writer has stopped"))?;
+        self.jobs.send(Job { durability, run }).await.map_err(|_| gone("the writer has stopped"))?;
         receiver.await.map_err(|_| gone("the writer panicked during the write"))?
     }
 }
@@ -170,10 +146,7 @@ async fn work(
                 let _locked = lock.lock().await;
                 let wanted = batch.iter().map(|job| job.durability).max();
                 let ready = set_synchronous(&mut connection, &mut synchronous, wanted).await;
-                match batch.pop_if(|job| taken == 1 && job.single && ready.is_ok()) {
-                    Some(job) => statement(&mut connection, job).await,
-                    None => commit(&mut connection, ready, batch.drain(..)).await,
-                }
+                commit(&mut connection, ready, batch.drain(..)).await;
             }
             Some(closer) = stops.recv() => {
                 queue.close();
@@ -213,13 +186,6 @@ async fn set_synchronous(
     *set = if done.is_ok() { wanted } else { None };
     // An unneeded fsync is harmless.
     if needs_disk { done } else { Ok(()) }
-}
-
-/// Runs a job that is one statement, which SQLite makes atomic by itself.
-async fn statement(connection: &mut SqliteConnection, job: Job) {
-    if let Ok((_, reply)) = AssertUnwindSafe((job.run)(Ok(connection))).catch_unwind().await {
-        reply(Ok(()));
-    }
 }
 
 /// Runs all jobs of a batch in one transaction, if `ready` is `Ok`. A job that fails is rolled back alone.
