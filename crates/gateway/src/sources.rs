@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{EXPORT, SourceError, Tool};
-use policy::{ToolFacts, Policy, Risk, full_name};
+use policy::{Policy, Risk, ToolFacts, full_name};
 use proto::OrgId;
 
 pub(crate) use export::ExportSource;

@@ -98,7 +98,8 @@ impl Launch {
     }
 
     async fn attach(&self, url: &str) -> Result<Agent, LaunchError> {
-        let url = url::Url::parse(url).map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
+        let url =
+            url::Url::parse(url).map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
         let id = SandboxId::new(self.record.id.to_string())?;
         let spec = sandbox::Spec::new(id.clone(), Vec::new());
         self.app.sandboxes.provider.ensure(&spec).await?;

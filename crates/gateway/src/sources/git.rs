@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::{CallRequest, Failure, Output, Outside, Permit, Tool, Work};
-use policy::{ToolFacts, ModeKey, Policy, Risk};
+use policy::{ModeKey, Policy, Risk, ToolFacts};
 use proto::OrgId;
 use serde_json::Value;
 

@@ -139,9 +139,12 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
             status: RunStatus::Failed,
             outcome: "The store could not be reached.".to_owned(),
             error: None,
-            answer: Some(JsonText::of(
-                &json!({"outcome": {"failed": ToolErrorCode::DependencyDown}, "body": told}),
-            )),
+            answer: Some(JsonText::of(&json!({
+                "outcome": {"failed": ToolErrorCode::DependencyDown},
+                "reply": {"outcome": "failure", "tool_name": "save_snapshot", "operation": "save_snapshot",
+                    "run_id": id, "correlation_id": "toolu_1", "output_artifacts": []},
+                "output": {"text": "The store could not be reached."},
+            }))),
             response_hash: None,
             outputs: JsonText::of(&json!({"artifact_refs": []})),
             at: app.clock.now(),
