@@ -1,7 +1,7 @@
 //! `orgs`: whose data there is.
 
 use gate::{AdminChange, Subject};
-use gateway::llm::dollars;
+use gateway::config::dollars;
 use proto::{OrgId, iso, text};
 use serde_json::json;
 use store::NewOrg;

@@ -101,7 +101,7 @@ async fn serve_until_stopped(gateway: Gateway, life: Lifecycle, stop_agents: boo
     if !gateway.run(&life).await {
         tracing::warn!("stopped hard: requests were cut off");
     }
-    leave_agents(&app.sandboxes, stop_agents).await
+    leave_agents(&app.runtime.sandboxes, stop_agents).await
 }
 
 /// Agents outlive the gateway on purpose. Whoever stops it learns which do, or has them ended.
@@ -174,11 +174,11 @@ fn exposed(gateway: &Gateway) -> Option<String> {
 
 fn greet(gateway: &Gateway, link: Option<&SecretString>) {
     let app = &gateway.app;
-    let model = match app.llm {
+    let model = match app.llm.as_ref() {
         Llm::Scripted(_) => {
             "built-in script, no account needed (set ANTHROPIC_API_KEY for a real one)".to_owned()
         }
-        Llm::Upstream { ref base, .. } => format!("{base}"),
+        Llm::Upstream { base, .. } => format!("{base}"),
     };
     let data = match app.config.database {
         Database::Sqlite => format!("{} (SQLite)", app.config.data_dir.display()),
@@ -198,7 +198,7 @@ fn greet(gateway: &Gateway, link: Option<&SecretString>) {
         row("", "works once, within 15 minutes; another: proliferate login-link");
     }
     row("Model", &model);
-    row("Sandbox", app.sandboxes.name());
+    row("Sandbox", app.runtime.sandboxes.name());
     row("Data", &data);
     row("Check", "proliferate doctor");
     row("Stop", "Ctrl-C\n");

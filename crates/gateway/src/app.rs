@@ -20,7 +20,7 @@ use crate::git::GitService;
 use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::{Llm, ModelWork, Spending};
-use crate::runtime::{Networks, Pool, Sandboxes};
+use crate::runtime::Runtime;
 use crate::shares::Shares;
 use crate::vault::Vault;
 
@@ -47,11 +47,9 @@ pub struct App {
     pub live_credentials: LiveCredentials,
     /// Says to sockets that it is time to go.
     pub closing: CancellationToken,
-    pub sandboxes: Sandboxes,
-    pub networks: Arc<Networks>,
-    pub pool: Pool,
+    pub runtime: Arc<Runtime>,
     pub git: Arc<GitService>,
-    pub llm: Llm,
+    pub llm: Arc<Llm>,
     /// What requests to the model that are under way may cost.
     pub spending: Spending,
     /// Requests to the model that are being counted: a stop waits for them.

@@ -22,19 +22,20 @@ use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
 use crate::git::{GitService, GitSettings, PushGrants, PushSlots};
-use crate::hub::Hubs;
+use crate::hub::{BudgetSettings, HubServices, Hubs};
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
 use crate::llm::{Llm, LlmError, ModelWork, Spending};
 use crate::outbound::Outbound;
 use crate::runtime::{
-    self, Insecure, Networks, Pool, Sandboxes, SandboxesError, Saved, SnapshotError, keep_pool,
+    Insecure, Inward, Networks, Pool, Runtime, RuntimeSettings, Sandboxes, SandboxesError, Saved,
+    SnapshotError, keep_pool,
 };
 use crate::server::{self, Limits};
 use crate::shares::Shares;
 use crate::sources::{
-    ExportSource, GitSource, HttpNeeds, HttpTools, PlatformSource, Registry, SnapshotSaver,
+    ExportSource, GitSource, HttpNeeds, HttpTools, PlatformSource, Registry, SnapshotSaver, agent_tools,
 };
 use crate::sweep::keep_sweeping;
 use crate::telemetry;
@@ -95,7 +96,7 @@ impl Gateway {
         let failed = |source| StartError::Listen { address: config.listen, source };
         let listener = listen(config.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let llm = Llm::open(&config)?;
+        let llm = Arc::new(Llm::open(&config)?);
         let Storage { data_dir, keyring, store, instance_lock } =
             Storage::open(&config, &clock, &rng).await?;
         data_dir.announce(&url_of(address));
@@ -115,7 +116,6 @@ impl Gateway {
         let settings = config.gate_settings();
         let gate = OpenGate::open(&settings, &store, &clock, &rng, &instance).await?;
         let (service_secret, metrics) = (keyring.service, telemetry::start_metrics());
-        let hubs = Hubs::new(config.max_live_sessions);
         let (shares, space) = (Shares::new(&config), Space::of(&config.data_dir));
         let parts = Parts {
             store,
@@ -128,7 +128,9 @@ impl Gateway {
         };
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let git = connect(app, gate, &config, &parts);
-            let Parts { store, clock, rng, vault, networks, closing, .. } = parts;
+            let runtime = Arc::new(runtime(app, &config, &parts, sandboxes, pool));
+            let hubs = hubs(&config, &parts, (&git, &runtime), (&llm, &shares), &instance);
+            let Parts { store, clock, rng, vault, closing, .. } = parts;
             App {
                 config,
                 public_url,
@@ -144,9 +146,7 @@ impl Gateway {
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
-                sandboxes,
-                networks,
-                pool,
+                runtime,
                 llm,
                 spending: Spending::default(),
                 model_work: ModelWork::default(),
@@ -182,7 +182,7 @@ impl Gateway {
         });
         let successor =
             lost.map(|lost| tokio::spawn(stop_when_replaced(lost, life.clone(), config.stop_after)));
-        let pool = tokio::spawn(keep_pool(self.app.clone()));
+        let pool = tokio::spawn(keep_pool(self.app.runtime.clone()));
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
@@ -204,8 +204,8 @@ impl Gateway {
         };
         let _ = tokio::time::timeout(CLOSING_SERVER, closing).await;
         let recorded = async {
-            self.app.sandboxes.close_ways_out().await;
-            self.app.networks.close().await;
+            self.app.runtime.sandboxes.close_ways_out().await;
+            self.app.runtime.networks.close().await;
         };
         if tokio::time::timeout(CLOSING_SERVER, recorded).await.is_err() {
             tracing::warn!("not all that sandboxes reached is on record");
@@ -266,6 +266,51 @@ fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> A
     })
 }
 
+/// What runs agents. A sandbox reaches the gateway, which holds the runtime: the reference back is weak.
+fn runtime(app: &Weak<App>, config: &Config, parts: &Parts, sandboxes: Sandboxes, pool: Pool) -> Runtime {
+    let app = app.clone();
+    let router = move || app.upgrade().map(|app| edge::router_inside(app.into()));
+    Runtime {
+        settings: RuntimeSettings {
+            sandboxes: config.sandboxes.clone(),
+            search_path: config.search_path.clone(),
+        },
+        store: parts.store.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+        sandboxes,
+        networks: parts.networks.clone(),
+        pool,
+        closing: parts.closing.clone(),
+        inward: Inward { router: Box::new(router), tools: agent_tools },
+    }
+}
+
+/// The registry of live sessions.
+fn hubs(
+    config: &Config,
+    parts: &Parts,
+    (git, runtime): (&Arc<GitService>, &Arc<Runtime>),
+    (llm, shares): (&Arc<Llm>, &Shares),
+    instance: &str,
+) -> Hubs {
+    let budget =
+        BudgetSettings { prices: config.model_prices.clone(), session_micros: config.session_budget_micros };
+    let services = HubServices {
+        store: parts.store.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+        gate: git.gate.clone(),
+        runtime: runtime.clone(),
+        repositories: git.clone(),
+        llm: llm.clone(),
+        budget,
+        memory: shares.memory.clone(),
+        instance: instance.to_owned(),
+    };
+    Hubs::new(config.max_live_sessions, services)
+}
+
 /// Saves the files of live sessions for the tool `save_snapshot`.
 struct LiveSnapshots(Weak<App>);
 
@@ -273,8 +318,8 @@ impl SnapshotSaver for LiveSnapshots {
     fn save<'a>(&'a self, _: &'a Permit, session: SessionId) -> BoxFuture<'a, Result<Saved, SnapshotError>> {
         async move {
             let stopping = || SnapshotError::NotRunning("the gateway is stopping".to_owned());
-            let app = AppState::from(self.0.upgrade().ok_or_else(stopping)?);
-            runtime::snapshot(&app, session).await
+            let app = self.0.upgrade().ok_or_else(stopping)?;
+            app.hubs.save_snapshot(session).await
         }
         .boxed()
     }

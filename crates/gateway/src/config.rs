@@ -1,5 +1,6 @@
 //! The settings: one struct, one file of defaults, overridden by environment and flags, all errors at once.
 
+mod prices;
 mod reader;
 mod sandbox;
 mod values;
@@ -16,7 +17,8 @@ use gate::GateSettings;
 use secrecy::SecretString;
 use url::Url;
 
-use crate::llm::Prices;
+pub(crate) use prices::{MILLION, Price, whole};
+pub use prices::{Prices, dollars, micros};
 use reader::Reader;
 pub use sandbox::{Engine, Sandboxes};
 pub use values::{Database, LogFormat, Origin};
@@ -65,7 +67,7 @@ pub struct Config {
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
     pub max_body_bytes: usize,
-    /// What all callers together may make the gateway hold, and ask of the model at a time; see [`crate::shares`].
+    /// What all callers together may make the gateway hold, and ask of the model at a time; see the module `shares`.
     pub shared_memory_mib: usize,
     pub model_requests: usize,
     pub stop_after: Duration,
@@ -164,10 +166,7 @@ impl Config {
 
     /// The file of a program on the search path.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
-        let executable = |file: &PathBuf| {
-            file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-        };
-        self.search_path.iter().map(|folder| folder.join(name)).find(executable)
+        find_program(&self.search_path, name)
     }
 
     /// The file of the key that signs the ledger's checkpoints.
@@ -194,6 +193,14 @@ impl Config {
     pub fn sqlite_file(&self) -> PathBuf {
         self.data_dir.join("proliferate.db")
     }
+}
+
+/// The file of a program in the first of these folders that has it.
+pub fn find_program(search_path: &[PathBuf], name: &str) -> Option<PathBuf> {
+    let executable = |file: &PathBuf| {
+        file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    search_path.iter().map(|folder| folder.join(name)).find(executable)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod action_modes;
 mod contract;
 mod create;
 mod egress;
+mod gauges;
 mod git;
 mod health;
 mod keys;

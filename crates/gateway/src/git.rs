@@ -87,38 +87,3 @@ impl GitService {
         url.to_file_path().ok().and_then(allowed)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
-    fn sources(path: &Path) -> Vec<PathBuf> {
-        if path.is_file() {
-            return vec![path.to_owned()];
-        }
-        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-        entries.flat_map(|entry| sources(&entry)).collect()
-    }
-
-    /// Fails if a file below one of `users` imports one of `modules`.
-    fn assert_unused(users: &[&str], modules: &[&str]) {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        for user in users {
-            for file in sources(&root.join(user)) {
-                let text = fs::read_to_string(&file).unwrap();
-                for module in modules {
-                    let import = ["crate::", module].concat();
-                    assert!(!text.contains(&import), "{} imports {import}", file.display());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn dependencies_of_git_point_down_only() {
-        let above = ["app::", "boot", "edge", "hub", "sources"];
-        assert_unused(&["git", "git.rs"], &above);
-        assert_unused(&["gate", "gate.rs", "runtime", "runtime.rs", "llm", "vault.rs"], &["git"]);
-    }
-}

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clock::Rng;
 use secrecy::{ExposeSecret as _, SecretString};
+use sha2::{Digest as _, Sha256};
 
 use crate::config::{Config, ConfigErrors, Database};
-use crate::vault::key_id;
 use files::secret_file;
 
 /// The signing secrets and the keys of the vault.
@@ -24,6 +24,14 @@ pub struct Keyring {
     pub old_vault: Vec<SecretString>,
     /// Where made keys are kept; the vault looks there again when it meets a key it does not know.
     pub file: Option<PathBuf>,
+}
+
+/// The name of a key of the vault, for telling which one is missing; `None`: it is not 32 bytes in hexadecimal.
+pub(crate) fn key_id(secret: &SecretString) -> Option<String> {
+    let bytes = hex::decode(secret.expose_secret()).ok().filter(|bytes| bytes.len() == 32)?;
+    // A fingerprint under a label of its own, so that it reveals nothing about any other use of the bytes.
+    let digest = Sha256::new().chain_update(b"proliferate vault key id").chain_update(&bytes).finalize();
+    Some(hex::encode(&digest[..6]))
 }
 
 const JWT: &str = "GATEWAY_JWT_SECRET";

@@ -3,7 +3,6 @@
 mod asked;
 mod bound;
 mod meter;
-mod prices;
 mod spending;
 mod work;
 
@@ -20,12 +19,10 @@ use proto::http::AgentConfig;
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
-use crate::config::Config;
+use crate::config::{Config, Price, Prices};
 
 pub(crate) use asked::{Asked, Fit};
 pub(crate) use meter::Meter;
-pub(crate) use prices::Price;
-pub use prices::{Prices, dollars, micros};
 pub use spending::Spending;
 pub(crate) use spending::{Hold, Left, org_budget_spent, session_budget_spent};
 pub use work::ModelWork;

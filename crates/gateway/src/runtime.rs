@@ -11,6 +11,7 @@ mod prepare;
 mod repositories;
 mod room;
 mod sandboxes;
+mod service;
 mod snapshot;
 
 pub use agent::{Agent, Door};
@@ -24,4 +25,7 @@ pub(crate) use repositories::{Checkout, Repositories};
 pub(crate) use room::{GIT_CONFIG, GIT_IDENTITY, OURS};
 pub use room::{Held, Inside, Room, Wanted};
 pub use sandboxes::{Insecure, Sandboxes, SandboxesError};
-pub use snapshot::{Saved, SnapshotError, snapshot};
+pub(crate) use service::Inward;
+pub use service::{Runtime, RuntimeSettings};
+pub(crate) use snapshot::keep_files;
+pub use snapshot::{Saved, SnapshotError};

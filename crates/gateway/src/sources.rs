@@ -21,7 +21,7 @@ use proto::OrgId;
 pub(crate) use export::ExportSource;
 pub(crate) use git::GitSource;
 pub(crate) use http_tool::{HttpNeeds, HttpTools};
-pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, offered};
+pub(crate) use platform::{PLATFORM_TOOLS, PlatformSource, agent_tools, offered};
 pub(crate) use save_snapshot::SnapshotSaver;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;

@@ -22,7 +22,7 @@ const FORGOTTEN: u32 = 1000;
 
 /// Does it until the gateway closes.
 pub(crate) async fn keep_sweeping(app: AppState) {
-    if let Err(error) = end_left_behind(&app).await {
+    if let Err(error) = end_left_behind(&app.runtime).await {
         tracing::warn!(%error, "sandboxes that their sessions have left may be there; the next start looks again");
     }
     let mut ticks = tokio::time::interval(TICK);
@@ -66,7 +66,7 @@ async fn wake_waiting(app: &AppState) -> Result<(), StoreError> {
         if app.hubs.is_alive(id) {
             continue;
         }
-        let woken = async { app.hubs.open(app, id).await?.wake().await };
+        let woken = async { app.hubs.open(id).await?.wake().await };
         if let Err(error) = woken.await {
             tracing::warn!(session = %id, %error, "a session whose prompts wait cannot be woken");
         }
@@ -81,7 +81,7 @@ async fn wake_expired(app: &AppState) -> Result<(), StoreError> {
         if app.closing.is_cancelled() {
             return Ok(());
         }
-        if let Err(error) = app.hubs.open(app, id).await {
+        if let Err(error) = app.hubs.open(id).await {
             tracing::warn!(session = %id, %error, "a session whose sandbox's time is over cannot be woken");
         }
     }

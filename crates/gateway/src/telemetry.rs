@@ -1,7 +1,5 @@
 //! Logs and metrics: what an operator can see of a running gateway. Tokens and values of secrets are in neither.
 
-mod gauges;
-
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,8 +8,6 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, LogFormat};
-
-pub(crate) use gauges::refresh;
 
 /// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
 pub fn start_logging(config: &Config) {

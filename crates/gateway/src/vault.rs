@@ -12,10 +12,9 @@ use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
 use proto::{OrgId, SecretId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::{Digest as _, Sha256};
 use store::{NewEvent, NewSecret, Scope, Sealed, Store, StoreError};
 
-use crate::keyring::{Keyring, KeyringError};
+use crate::keyring::{Keyring, KeyringError, key_id};
 
 /// Longest name and value of a secret.
 pub const MAX_NAME: usize = 200;
@@ -237,15 +236,8 @@ impl VaultKey {
     fn new(secret: &SecretString) -> Result<Self, VaultError> {
         let bytes = hex::decode(secret.expose_secret()).map_err(|_| VaultError::BadKey)?;
         let cipher = Aes256Gcm::new_from_slice(&bytes).map_err(|_| VaultError::BadKey)?;
-        // A fingerprint under a label of its own, so that it says nothing about any other use of the bytes.
-        let digest = Sha256::new().chain_update(b"proliferate vault key id").chain_update(&bytes).finalize();
-        Ok(Self { id: hex::encode(&digest[..6]), cipher })
+        Ok(Self { id: key_id(secret).ok_or(VaultError::BadKey)?, cipher })
     }
-}
-
-/// The name of a key, for telling which one is missing; `None`: it is no key.
-pub(crate) fn key_id(secret: &SecretString) -> Option<String> {
-    VaultKey::new(secret).ok().map(|key| key.id)
 }
 
 fn checked(name: &str, value: &SecretString) -> Result<(), VaultError> {

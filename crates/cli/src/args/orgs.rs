@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use gateway::llm::micros;
+use gateway::config::micros;
 
 use crate::complete;
 

@@ -140,7 +140,7 @@ pub(super) fn pool_size(text: &str) -> Result<usize, String> {
 
 /// As micro-dollars.
 pub(super) fn dollars(text: &str) -> Result<i64, String> {
-    crate::llm::micros(text).ok_or_else(|| "must be dollars, e.g. 2.50".to_owned())
+    super::micros(text).ok_or_else(|| "must be dollars, e.g. 2.50".to_owned())
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {

@@ -141,7 +141,7 @@ async fn make(
             automation_id: request.automation_id,
             local_path_hash: cli,
             snapshot_id,
-            ..NewSession::new(id, org, request.session_type, app.sandboxes.engine(), app.clock.now())
+            ..NewSession::new(id, org, request.session_type, app.runtime.sandboxes.engine(), app.clock.now())
         })
         .await?;
     if let Some(found) = found.filter(|_| wants_setup) {
@@ -197,7 +197,7 @@ async fn configuration(
     request: &CreateSession,
 ) -> Result<Option<FoundConfiguration>, ApiError> {
     let choice = request.configuration_choice().map_err(|error| ApiError::bad_request(error.to_string()))?;
-    let (now, provider) = (app.clock.now(), app.sandboxes.engine().to_owned());
+    let (now, provider) = (app.clock.now(), app.runtime.sandboxes.engine().to_owned());
     let found = match choice {
         ConfigurationChoice::Scratch => return Ok(None),
         ConfigurationChoice::Existing(id) => {
@@ -252,7 +252,7 @@ fn made_by(app: &AppState, org: OrgId, user: Option<UserId>) -> Store {
 /// Waits for the sandbox of a new session; one that cannot be had leaves no session behind.
 async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
     let unavailable = |error: HubError| ApiError::unavailable("The sandbox", error.to_string());
-    let hub = app.hubs.open(app, id).await.map_err(unavailable)?;
+    let hub = app.hubs.open(id).await.map_err(unavailable)?;
     let refusal = match booted(&hub).await {
         Ok(Ok(())) => {
             let record = app.store.session_any(id).await?.ok_or_else(ApiError::session_not_found)?;

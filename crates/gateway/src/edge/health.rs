@@ -7,9 +7,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use proto::http::{Check, ErrorBody, Health, Readiness};
 
-use super::ApiError;
+use super::{ApiError, gauges};
 use crate::app::AppState;
-use crate::telemetry;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -24,12 +23,12 @@ pub(super) async fn health() -> Json<Health> {
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub(super) async fn ready(app: AppState) -> Response {
     let database = async { app.store.ping().await.map_err(|error| error.to_string()) };
-    let sandboxes = async { app.sandboxes.check().await.map_err(|error| error.to_string()) };
+    let sandboxes = async { app.runtime.sandboxes.check().await.map_err(|error| error.to_string()) };
     let (database, sandboxes, disk) =
         tokio::join!(in_time(database), in_time(sandboxes), in_time(app.space.check()));
     let mut checks = vec![
         check("database", app.store.backend(), &database),
-        check("sandboxes", app.sandboxes.name(), &sandboxes),
+        check("sandboxes", app.runtime.sandboxes.name(), &sandboxes),
         check(
             "disk",
             if disk.is_ok() { "the data dir" } else { "the data dir cannot be written: is it full?" },
@@ -47,7 +46,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
     let handle = app.metrics.as_ref().ok_or_else(|| ApiError::not_found("Metrics are counted elsewhere"))?;
-    telemetry::refresh(&app).await;
+    gauges::refresh(&app).await;
     let text = handle.render();
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

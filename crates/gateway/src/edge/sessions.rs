@@ -52,8 +52,8 @@ pub(super) async fn status(
 /// Whether the sandbox of a session runs. Nothing where there is none, or where nobody here can know.
 async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     let name = session.sandbox_id.as_deref()?;
-    let provider = &app.sandboxes.provider;
-    if !provider.capabilities().owns_processes || session.sandbox_provider != app.sandboxes.engine() {
+    let provider = &app.runtime.sandboxes.provider;
+    if !provider.capabilities().owns_processes || session.sandbox_provider != app.runtime.sandboxes.engine() {
         return None;
     }
     let Ok(Ok(all)) = timeout(LOOK, provider.list()).await else { return Some(Liveness::Unknown) };

@@ -52,7 +52,7 @@ pub(super) async fn message(
     let work = {
         let app = app.clone();
         async move {
-            let hub = app.hubs.open(&app, session).await?;
+            let hub = app.hubs.open(session).await?;
             match hub.prompt(asked).await? {
                 Prompted::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
                 Prompted::Full => {
@@ -171,7 +171,7 @@ pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<
 }
 
 async fn open(app: &AppState, access: &SessionAccess) -> Result<Hub, ApiError> {
-    Ok(app.hubs.open(app, access.session.id).await?)
+    Ok(app.hubs.open(access.session.id).await?)
 }
 
 fn refused(refusal: &Refusal) -> ApiError {

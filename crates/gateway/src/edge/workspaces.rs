@@ -106,7 +106,7 @@ pub(super) async fn create_configuration(
         id,
         org_id: user.org,
         name: request.name,
-        sandbox_provider: app.sandboxes.engine().to_owned(),
+        sandbox_provider: app.runtime.sandboxes.engine().to_owned(),
         repos: placements(request.repos)?,
         created_by: Some(user.id),
         at: app.clock.now(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
@@ -17,8 +17,8 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 use super::command::{Asked, Command, Joined, Prompted};
 use super::feed::Feed;
 use super::room::{Pulse, leaving};
+use super::services::HubServices;
 use super::session::{DELETED, Left, Session};
-use crate::app::AppState;
 use crate::runtime::{Held, Inside};
 
 /// Commands that may wait for a session; whoever has more to say waits with them.
@@ -38,7 +38,11 @@ pub enum HubError {
 }
 
 /// The live sessions of this instance.
-pub struct Hubs {
+#[derive(Clone)]
+pub struct Hubs(Arc<Registry>);
+
+struct Registry {
+    services: Arc<HubServices>,
     live: Mutex<HashMap<SessionId, Arc<OnceCell<Hub>>>>,
     /// How many may be alive before those that nobody needs are let go.
     most: usize,
@@ -49,7 +53,9 @@ pub struct Hubs {
 /// A live session.
 #[derive(Clone)]
 pub struct Hub {
-    app: AppState,
+    /// Weak: the registry holds the hubs.
+    registry: Weak<Registry>,
+    services: Arc<HubServices>,
     id: SessionId,
     commands: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed>,
@@ -57,15 +63,16 @@ pub struct Hub {
 }
 
 impl Hubs {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { live: Mutex::default(), most, uses: AtomicU64::new(0) }
+    pub(crate) fn new(most: usize, services: HubServices) -> Self {
+        let (services, live, uses) = (Arc::new(services), Mutex::default(), AtomicU64::new(0));
+        Self(Arc::new(Registry { services, live, most, uses }))
     }
 
     /// The live session, brought to life if it is not. The caller has checked that somebody may have it.
-    pub(crate) async fn open(&self, app: &AppState, id: SessionId) -> Result<Hub, HubError> {
+    pub(crate) async fn open(&self, id: SessionId) -> Result<Hub, HubError> {
         loop {
             let cell = self.live().entry(id).or_default().clone();
-            let hub = cell.get_or_try_init(|| async { start(app, id).await }).await;
+            let hub = cell.get_or_try_init(|| async { start(&self.0, id).await }).await;
             let hub = match hub {
                 Ok(hub) => hub.clone(),
                 Err(error) => {
@@ -86,12 +93,11 @@ impl Hubs {
     /// Begins to watch a session. One that goes to rest at this moment is woken again.
     pub(crate) async fn join(
         &self,
-        app: &AppState,
         id: SessionId,
         (user, passive): (Option<UserId>, bool),
     ) -> Result<(Hub, Joined), HubError> {
         for _ in 0..ATTEMPTS {
-            let hub = self.open(app, id).await?;
+            let hub = self.open(id).await?;
             let (reply, answer) = oneshot::channel();
             if hub.commands.send(Command::Join { passive, user, reply }).await.is_err() {
                 continue;
@@ -134,26 +140,30 @@ impl Hubs {
         join_all(flushes).await;
     }
 
+    pub(super) fn services(&self) -> &HubServices {
+        &self.0.services
+    }
+
     /// How many are alive.
     pub fn count(&self) -> usize {
         self.live().len()
     }
 
     fn use_of(&self, hub: &Hub) {
-        hub.pulse.used(self.uses.fetch_add(1, Ordering::Relaxed));
+        hub.pulse.used(self.0.uses.fetch_add(1, Ordering::Relaxed));
     }
 
     /// Asks those to rest that nobody needs and that were not asked for the longest, where there are too many.
     fn make_room(&self) {
         let (felt, inboxes): (Vec<_>, Vec<_>) = {
             let live = self.live();
-            if live.len() <= self.most {
+            if live.len() <= self.0.most {
                 return;
             }
             let hubs = live.values().filter_map(|cell| cell.get());
             hubs.map(|hub| (Pulse::felt(&hub.pulse), hub.commands.clone())).unzip()
         };
-        for at in leaving(&felt, self.most) {
+        for at in leaving(&felt, self.0.most) {
             // One whose inbox is full is needed.
             let _ = inboxes[at].try_send(Command::Rest);
         }
@@ -167,24 +177,26 @@ impl Hubs {
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OnceCell<Hub>>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn start(app: &AppState, id: SessionId) -> Result<Hub, StoreError> {
-    let mut session = Session::load(app.clone(), id).await?;
+async fn start(registry: &Arc<Registry>, id: SessionId) -> Result<Hub, StoreError> {
+    let services = registry.services.clone();
+    let mut session = Session::load(services.clone(), id).await?;
     session.tidy().await?;
     let (commands, inbox) = mpsc::channel(INBOX);
     let (feed, pulse) = (session.feed().clone(), session.pulse().clone());
-    let hub = Hub { app: app.clone(), id, commands, feed, pulse };
+    let registry = Arc::downgrade(registry);
+    let hub = Hub { registry: registry.clone(), services, id, commands, feed, pulse };
     let last = LastWord(Some(hub.feed.clone()));
-    tokio::spawn(live(app.clone(), session, inbox, last));
+    tokio::spawn(live(registry, session, inbox, last));
     Ok(hub)
 }
 
 /// Boxed, because what is left behind may bring the same session to life again.
 fn live(
-    app: AppState,
+    registry: Weak<Registry>,
     session: Session,
     inbox: mpsc::Receiver<Command>,
     last: LastWord,
@@ -192,17 +204,19 @@ fn live(
     async move {
         let id = session.id();
         let left = session.run(inbox).await;
-        let cell = app.hubs.live().get(&id).cloned();
+        // A gateway that is gone has nobody who could miss the session.
+        let Some(hubs) = registry.upgrade().map(Hubs) else { return };
+        let cell = hubs.live().get(&id).cloned();
         if let Some(cell) = cell
             && cell.get().is_some_and(|hub| hub.commands.is_closed())
         {
-            app.hubs.forget(id, &cell);
+            hubs.forget(id, &cell);
         }
         if let Left::ToRest(commands) = left {
             // Nobody watches; those who are about to are told by this that they must ask again.
             last.unsaid();
             for command in commands {
-                if let Err(error) = Box::pin(hand_on(&app, id, command)).await {
+                if let Err(error) = Box::pin(hand_on(&hubs, id, command)).await {
                     tracing::error!(session = %id, %error, "a command to a session at rest was lost");
                 }
             }
@@ -212,11 +226,11 @@ fn live(
 }
 
 /// Brings a command to the session after the one that rests.
-async fn hand_on(app: &AppState, id: SessionId, command: Command) -> Result<(), HubError> {
+async fn hand_on(hubs: &Hubs, id: SessionId, command: Command) -> Result<(), HubError> {
     match command {
         // Who joins asks again, who left is not counted there, and rest is what it has.
         Command::Join { .. } | Command::Leave { .. } | Command::Rest => Ok(()),
-        other => app.hubs.open(app, id).await?.tell(other).await,
+        other => hubs.open(id).await?.tell(other).await,
     }
 }
 
@@ -270,7 +284,7 @@ impl Hub {
     /// to serve while it waits for a supervisor.
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
         Ok(match self.held().await? {
-            Ok(held) => held.enter(&self.app.sandboxes).await.map_err(|error| error.to_string()),
+            Ok(held) => held.enter(&self.services.runtime.sandboxes).await.map_err(|error| error.to_string()),
             Err(reason) => Err(reason),
         })
     }
@@ -322,7 +336,8 @@ impl Hub {
                 Err(mpsc::error::SendError(back)) if hub.rests() => command = back,
                 Err(_) => return Err(hub.ended()),
             }
-            hub = self.app.hubs.open(&self.app, self.id).await?;
+            let hubs = self.registry.upgrade().map(Hubs).ok_or(HubError::Gone)?;
+            hub = hubs.open(self.id).await?;
         }
         Err(HubError::Gone)
     }

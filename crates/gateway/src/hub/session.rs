@@ -28,6 +28,7 @@ use self::expiry::{EXTENDING, Moving};
 pub(super) use self::load::{about, spoken};
 use self::memory::Memory;
 pub(super) use self::speak::WHOLE;
+use super::HubServices;
 use super::command::{Command, Joined};
 use super::feed::Feed;
 use super::frame;
@@ -35,7 +36,6 @@ use super::presence::Watchers;
 use super::room::Pulse;
 use super::telemetry::Telemetry;
 use super::transcript::Transcript;
-use crate::app::AppState;
 use crate::runtime::{Agent, Held, LaunchError};
 use shares::Party;
 
@@ -69,7 +69,7 @@ impl From<StoreError> for Over {
 
 /// The state of the actor.
 pub(super) struct Session {
-    app: AppState,
+    services: Arc<HubServices>,
     owner: Owner,
     record: SessionRecord,
     feed: Arc<Feed>,
@@ -212,7 +212,7 @@ impl Session {
             }
             Command::Leave { user } => {
                 self.watchers.leave(user);
-                self.idle_since = self.app.clock.elapsed();
+                self.idle_since = self.services.clock.elapsed();
             }
             Command::Presence { reply } => {
                 let _ = reply.send(self.watchers.told());
@@ -235,8 +235,8 @@ impl Session {
                 let _ = reply.send(self.state());
             }
             Command::Touch { reply } => {
-                self.idle_since = self.app.clock.elapsed();
-                self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+                self.idle_since = self.services.clock.elapsed();
+                self.services.store.touch(&self.owner, self.services.clock.now()).await?;
                 let _ = reply.send(());
             }
             Command::Flush { reply } => {
@@ -257,7 +257,7 @@ impl Session {
             Command::Delete { by, reply } => {
                 self.discard().await?;
                 let (org, id) = (self.record.org_id, self.record.id);
-                self.app.store.delete_session(org, id, &by, self.app.clock.now()).await?;
+                self.services.store.delete_session(org, id, &by, self.services.clock.now()).await?;
                 let _ = reply.send(());
                 return Err(Over::Deleted);
             }
@@ -273,7 +273,7 @@ impl Session {
     async fn tick(&mut self) -> Result<(), Over> {
         self.flush().await?;
         self.watch_expiry();
-        let now = self.app.clock.elapsed();
+        let now = self.services.clock.elapsed();
         if self.is_busy() {
             self.idle_since = now;
         }
@@ -281,8 +281,8 @@ impl Session {
     }
 
     async fn flush(&mut self) -> Result<(), Over> {
-        if let Some(flush) = self.telemetry.flush(self.app.clock.elapsed()) {
-            self.app.store.flush_telemetry(&self.owner, flush.clone()).await?;
+        if let Some(flush) = self.telemetry.flush(self.services.clock.elapsed()) {
+            self.services.store.flush_telemetry(&self.owner, flush.clone()).await?;
             self.telemetry.written(&flush);
         }
         Ok(())
@@ -347,6 +347,6 @@ async fn settled(settling: &mut Option<Pin<Box<Sleep>>>) {
 }
 
 /// Milliseconds since 1970.
-fn millis(app: &AppState) -> i64 {
-    app.clock.now().timestamp_millis()
+fn millis(services: &HubServices) -> i64 {
+    services.clock.now().timestamp_millis()
 }

@@ -2,27 +2,31 @@
 //! can be read.
 
 use axum::extract::ws::Utf8Bytes;
+use clock::Clock;
 use proto::SessionId;
 use proto::socket::{Message, ServerMessage};
-use store::{Reach, StoreError, TranscriptWrite};
+use store::{Reach, Store, StoreError, TranscriptWrite};
 
 use super::frame;
 use super::session::{WHOLE, about, spoken};
 use super::transcript::{Held, Transcript};
-use crate::app::AppState;
 
 /// What is read of the log at once.
 const PAGE: usize = 1024 * 1024;
 
 /// An `init`, and the number of the last frame that it contains.
-pub(crate) async fn stored_init(app: &AppState, id: SessionId) -> Result<(Utf8Bytes, i64), StoreError> {
-    let stored = app.store.transcript(id, WHOLE).await?;
-    let Reach { seq: reached, complete } = app.store.transcript_reach(id).await?;
-    let now = app.clock.now().timestamp_millis();
+pub(crate) async fn stored_init(
+    store: &Store,
+    clock: &Clock,
+    id: SessionId,
+) -> Result<(Utf8Bytes, i64), StoreError> {
+    let stored = store.transcript(id, WHOLE).await?;
+    let Reach { seq: reached, complete } = store.transcript_reach(id).await?;
+    let now = clock.now().timestamp_millis();
     let (mut transcript, mut seq) = (Transcript::default(), reached);
     let mut messages: Vec<Message> = stored.messages.into_iter().map(Message::from).collect();
     loop {
-        let page = app.store.events_after(id, seq, PAGE).await?;
+        let page = store.events_after(id, seq, PAGE).await?;
         let Some(last) = page.last() else { break };
         seq = last.last_seq;
         for (number, message) in page.iter().flat_map(spoken) {

@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::AT_ONCE;
 use super::bound::Fields;
-use super::prices::{MILLION, Price, whole};
 use super::spending::Left;
-use super::{AT_ONCE, Prices};
+use crate::config::{MILLION, Price, Prices, whole};
 
 /// The most that is held for one request: sums of it stay exact.
 const MOST_MICROS: i64 = 1 << 40;

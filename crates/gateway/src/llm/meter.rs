@@ -4,8 +4,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use store::Usage;
 
+use super::LONGEST_NAME;
 use super::asked::Asked;
-use super::{LONGEST_NAME, Prices};
+use crate::config::Prices;
 
 /// A line that is longer holds no usage; a whole answer that is not streamed may.
 const LONGEST_LINE: usize = 64 * 1024;

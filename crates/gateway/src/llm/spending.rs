@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto::{OrgId, SessionId};
 
-use super::dollars;
+use crate::config::dollars;
 
 /// What is held in this process, in micro-dollars, by who pays.
 #[derive(Clone, Debug, Default)]

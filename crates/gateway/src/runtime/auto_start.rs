@@ -6,7 +6,7 @@ use sandboxd::{ClientError, Sandboxd};
 use serde_json::Value;
 use store::{PlacedRepo, SessionRecord, StoreError};
 
-use crate::app::AppState;
+use super::Runtime;
 
 /// How long a command is watched. A service does not end by itself, and 124 then says that it was still there.
 const TRIAL_MS: u64 = 10_000;
@@ -32,7 +32,7 @@ pub(crate) enum CommandsError {
 
 /// The commands of a session: those that were sent, else those of its configuration, else those of its repositories.
 pub(crate) async fn commands(
-    app: &AppState,
+    runtime: &Runtime,
     record: &SessionRecord,
     sent: Vec<AutoStartCommand>,
 ) -> Result<Vec<AutoStartCommand>, CommandsError> {
@@ -41,14 +41,14 @@ pub(crate) async fn commands(
         return if fine { Ok(sent) } else { Err(CommandsError::Limits) };
     }
     if let Some(id) = record.configuration_id
-        && let Some(found) = app.store.configuration(record.org_id, id).await?
+        && let Some(found) = runtime.store.configuration(record.org_id, id).await?
     {
         let own = parse(found.service_commands);
         if !own.is_empty() {
             return Ok(own);
         }
     }
-    let repos = app.store.session_repos(record.id).await?;
+    let repos = runtime.store.session_repos(record.id).await?;
     Ok(repos.into_iter().flat_map(of_repo).take(MAX_COMMANDS).collect())
 }
 

@@ -2,7 +2,7 @@
 //! told to whoever waits and counted.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,25 +10,23 @@ use axum::http::HeaderName;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
-use opencode::files::{Instructions, Tool};
-use proto::{ModelId, SessionType};
+use opencode::files::Instructions;
+use proto::ModelId;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHash};
 use tokio::sync::mpsc;
 
+use super::Runtime;
 use super::agent::{Agent, Door};
 use super::network::Network;
 use super::pool::Warm;
 use super::prepare::{self, Occupant, Places};
 use super::repositories::{Checkout, Repositories};
 use super::room::{Room, Wanted};
-use crate::app::AppState;
 use crate::config::Engine;
-use crate::edge;
 use crate::identity::{Credential, CredentialKind};
-use crate::sources;
 use crate::telemetry::millis;
 
 /// From a started agent to one that answers.
@@ -64,7 +62,7 @@ pub enum LaunchError {
 
 /// What to launch.
 pub struct Launch {
-    app: AppState,
+    runtime: Arc<Runtime>,
     repositories: Arc<dyn Repositories>,
     owner: Owner,
     record: SessionRecord,
@@ -76,17 +74,17 @@ pub struct Launch {
 
 impl Launch {
     pub(crate) fn new(
-        app: AppState,
+        runtime: Arc<Runtime>,
         repositories: Arc<dyn Repositories>,
         owner: Owner,
         record: SessionRecord,
         stages: mpsc::Sender<&'static str>,
     ) -> Self {
-        Self { app, repositories, owner, record, stages, running: Mutex::default() }
+        Self { runtime, repositories, owner, record, stages, running: Mutex::default() }
     }
 
     pub async fn run(self) -> Result<Agent, LaunchError> {
-        let agent = match &self.app.config.sandboxes.engine {
+        let agent = match &self.runtime.settings.sandboxes.engine {
             Engine::Attach(url) => {
                 let url = url.replace("{sessionId}", &self.record.id.to_string());
                 self.attach(&url).await
@@ -102,9 +100,9 @@ impl Launch {
             url::Url::parse(url).map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))?;
         let id = SandboxId::new(self.record.id.to_string())?;
         let spec = sandbox::Spec::new(id.clone(), Vec::new());
-        self.app.sandboxes.provider.ensure(&spec).await?;
+        self.runtime.sandboxes.provider.ensure(&spec).await?;
         if self.record.sandbox_id.is_none() {
-            self.app.store.new_sandbox_generation(&self.owner, None).await?;
+            self.runtime.store.new_sandbox_generation(&self.owner, None).await?;
         }
         let token = self.token().await?;
         let place = AgentPlace::remote(url.authority(), url.path())?
@@ -112,20 +110,20 @@ impl Launch {
         let client = Client::new(self.door(&id, 0), place);
         self.stage("Waiting for the agent").await;
         // Who comes too early may wait; who is not trusted now will not be later.
-        if let Err(error @ SandboxError::Tls(_)) = self.app.sandboxes.provider.dial(&id, 0).await {
+        if let Err(error @ SandboxError::Tls(_)) = self.runtime.sandboxes.provider.dial(&id, 0).await {
             return Err(error.into());
         }
         client.wait_until_listening(READY).await?;
         // Where it is over, this connection is the new one.
-        let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.app.clock.now());
+        let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.runtime.clock.now());
         let expires_at = self.expires_at(goes_on);
         self.converse(client, id, None, expires_at).await
     }
 
     async fn local(&self) -> Result<Agent, LaunchError> {
-        let program = agent_program(&self.app)?;
+        let program = self.runtime.agent_program()?;
         let id = sandbox_of(&self.record)?;
-        let found = self.app.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
+        let found = self.runtime.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
         // Whoever has files of its own goes on with them. A start that was cut off has made none.
         let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Incomplete);
         let snapshot = if has_files { None } else { self.snapshot().await? };
@@ -156,7 +154,7 @@ impl Launch {
 
     /// An agent that waited for somebody. One that proves dead costs its taker nothing but a start from cold.
     async fn warm(&self) -> Result<Option<Agent>, LaunchError> {
-        let Some(warm) = self.app.pool.take() else { return Ok(None) };
+        let Some(warm) = self.runtime.pool.take() else { return Ok(None) };
         let sandbox = warm.room.id.clone();
         let (outcome, agent) = match self.adopt(warm).await {
             Ok(agent) => ("used", Ok(Some(agent))),
@@ -177,9 +175,9 @@ impl Launch {
         let there = tokio::time::timeout(STILL_THERE, client.health()).await;
         there.map_err(|_| ApiError::TimedOut("say that it is there"))??;
         self.stage("Taking a sandbox from the pool").await;
-        self.app.store.new_sandbox_generation(&self.owner, None).await?;
+        self.runtime.store.new_sandbox_generation(&self.owner, None).await?;
         self.bind(token_hash).await?;
-        room.lead_out(self.app.networks.proxy(self.network(&room.id)).await?);
+        room.lead_out(self.runtime.networks.proxy(self.network(&room.id)).await?);
         let occupant = self.occupant(&room, token, false).await?;
         places.write(&room.inside, &occupant).await?;
         self.stage("Waiting for the agent").await;
@@ -203,14 +201,14 @@ impl Launch {
         snapshot: Option<SnapshotId>,
         runs: bool,
     ) -> Result<(Room, Option<SecretString>), LaunchError> {
-        let app = &self.app;
+        let runtime = &self.runtime;
         let token = if runs {
             None
         } else {
             // One that came from the pool keeps its name, or a crash would leave its files nobody's.
             let own = self.record.id.to_string();
             let name = self.record.sandbox_id.as_deref().filter(|name| *name != own);
-            app.store.new_sandbox_generation(&self.owner, name).await?;
+            runtime.store.new_sandbox_generation(&self.owner, name).await?;
             Some(self.token().await?)
         };
         let mut env = BTreeMap::from([("PROLIFERATE_SESSION_ID".to_owned(), self.record.id.to_string())]);
@@ -221,35 +219,35 @@ impl Launch {
             id: id.clone(),
             env,
             snapshot,
-            proxy: app.networks.proxy(self.network(id)).await?,
-            gateway: Some(edge::router_inside(app.clone())),
+            proxy: runtime.networks.proxy(self.network(id)).await?,
+            gateway: Some(runtime.router()?),
             agent: Some(program.to_owned()),
         };
-        Ok((app.sandboxes.start(wanted).await?, token))
+        Ok((runtime.sandboxes.start(wanted).await?, token))
     }
 
     /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
     /// of this organisation and of this engine.
     async fn snapshot(&self) -> Result<Option<Snapshot>, LaunchError> {
-        let (store, org) = (&self.app.store, self.record.org_id);
+        let (store, org) = (&self.runtime.store, self.record.org_id);
         // One may have been made since the record was read.
         let record = store.session(org, self.record.id).await?.ok_or(StoreError::Missing("this session"))?;
         let Some(id) = record.snapshot_id else { return Ok(None) };
         let known = store.snapshot(org, &id).await?;
-        let known = known.filter(|known| known.sandbox_provider == self.app.sandboxes.engine());
+        let known = known.filter(|known| known.sandbox_provider == self.runtime.sandboxes.engine());
         known.map(Some).ok_or(LaunchError::NoSnapshot)
     }
 
     async fn token(&self) -> Result<SecretString, LaunchError> {
-        let token = Credential::new(CredentialKind::Sandbox, &self.app.rng);
+        let token = Credential::new(CredentialKind::Sandbox, &self.runtime.rng);
         self.bind(token.hash).await?;
         Ok(token.text)
     }
 
     /// From here on a token is this session's, as long as its present sandbox is.
     async fn bind(&self, token_hash: TokenHash) -> Result<(), LaunchError> {
-        let new = NewSandboxToken { token_hash, session_id: self.record.id, at: self.app.clock.now() };
-        Ok(self.app.store.create_sandbox_token(new).await?)
+        let new = NewSandboxToken { token_hash, session_id: self.record.id, at: self.runtime.clock.now() };
+        Ok(self.runtime.store.create_sandbox_token(new).await?)
     }
 
     /// Everything that a new sandbox needs before its agent can work.
@@ -266,7 +264,7 @@ impl Launch {
         };
         let occupant = self.occupant(room, token, elses).await?;
         self.stage("Starting the agent").await;
-        let places = Places::of(&self.app.sandboxes, room, program);
+        let places = Places::of(&self.runtime.sandboxes, room, program);
         places.write(&room.inside, &occupant).await?;
         places.start(&room.inside, &occupant).await
     }
@@ -276,7 +274,7 @@ impl Launch {
     async fn occupant(&self, room: &Room, token: SecretString, elses: bool) -> Result<Occupant, LaunchError> {
         let stage = |name| self.stage(name).boxed();
         let checkout = Checkout {
-            sandbox: room.held_by(self.owner).enter(&self.app.sandboxes).await?,
+            sandbox: room.held_by(self.owner).enter(&self.runtime.sandboxes).await?,
             session: &self.record,
             token: &token,
             is_copy: elses,
@@ -289,14 +287,14 @@ impl Launch {
             session: Some(self.record.id.to_string()),
             model: ModelId::parse_or_default(config.and_then(|config| config.model_id.as_deref())),
             instructions: if has_repos { Instructions::Coding } else { Instructions::Scratch },
-            tools: tools_of(self.record.session_type),
+            tools: (self.runtime.inward.tools)(self.record.session_type),
         })
     }
 
     /// When the time of the sandbox is over. One that ran before keeps the time it had.
     fn expires_at(&self, ran: bool) -> Option<DateTime<Utc>> {
         let had = self.record.sandbox_expires_at.filter(|_| ran);
-        had.or_else(|| Some(self.app.clock.now() + self.app.config.sandboxes.lifetime?))
+        had.or_else(|| Some(self.runtime.clock.now() + self.runtime.settings.sandboxes.lifetime?))
     }
 
     /// The sandbox is up: the agent's own session, and everything that happens in it from now on.
@@ -307,7 +305,7 @@ impl Launch {
         room: Option<Room>,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Agent, LaunchError> {
-        self.app.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
+        self.runtime.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
         // Listened to first, so that nothing that follows is missed.
         let events = client.events().await?;
         let known = match &self.record.agent_session_id {
@@ -320,14 +318,14 @@ impl Launch {
         } else {
             let title = self.record.title.as_deref().unwrap_or("Session");
             let session = client.create_session(title).await?;
-            self.app.store.set_agent_session(&self.owner, Some(&session)).await?;
+            self.runtime.store.set_agent_session(&self.owner, Some(&session)).await?;
             session
         };
         Ok(Agent { client, session, events, remembers, sandbox, room, expires_at })
     }
 
     fn door(&self, id: &SandboxId, port: u16) -> Door {
-        Door { provider: self.app.sandboxes.provider.clone(), id: id.clone(), port }
+        Door { provider: self.runtime.sandboxes.provider.clone(), id: id.clone(), port }
     }
 
     /// Begins a stage, which ends the one before. Nobody has to listen.
@@ -338,7 +336,7 @@ impl Launch {
 
     /// Notes how long the stage took that is over.
     fn stage_over(&self, next: Option<&'static str>) {
-        let now = self.app.clock.elapsed();
+        let now = self.runtime.clock.elapsed();
         let mut stage = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((name, since)) = std::mem::replace(&mut *stage, next.map(|next| (next, now))) {
             let took = now.saturating_sub(since);
@@ -348,23 +346,10 @@ impl Launch {
     }
 }
 
-/// The platform's tools for an agent of this kind of session.
-fn tools_of(kind: SessionType) -> Vec<Tool> {
-    sources::offered(kind)
-        .map(|tool| Tool::gateway_tool(tool.name, tool.description, &(tool.schema)()))
-        .collect()
-}
-
 /// The sandbox of a session: one that it took from the pool, or one that is called as the session is.
 pub(crate) fn sandbox_of(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
     match &record.sandbox_id {
         Some(name) => SandboxId::new(name.as_str()),
         None => SandboxId::new(record.id.to_string()),
     }
-}
-
-/// The agent's program on this machine.
-pub(super) fn agent_program(app: &AppState) -> Result<PathBuf, LaunchError> {
-    let found = app.config.program("opencode").and_then(|path| path.canonicalize().ok());
-    found.ok_or(LaunchError::NoAgent(opencode::files::VERSION))
 }

@@ -4,6 +4,7 @@
 //! old one, and nothing is lost wherever this is cut: before the name changes the session has its sandbox, and after
 //! it the copy.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::SessionId;
@@ -12,36 +13,37 @@ use sandbox::{SandboxError, SandboxId, SandboxInfo, SandboxState};
 use store::{Owner, SessionRecord, StoreError};
 use tokio::time::timeout;
 
+use super::Runtime;
 use super::launch::sandbox_of;
 use super::prepare::SERVICE;
 use super::snapshot::{SnapshotError, drop_orphans, keep_files};
-use crate::app::AppState;
 use clock::crash_point;
 
 /// How long the agent may take to end. Who answers is hostile.
 const ENDING: Duration = Duration::from_secs(30);
 
 /// Leaves the sandbox of a session in which nothing is to be done any more. The name of the one to start next.
-pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, SnapshotError> {
+pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
     let session = owner.session();
-    let record = app.store.session(owner.org(), session).await?.ok_or(StoreError::Missing("this session"))?;
+    let record =
+        runtime.store.session(owner.org(), session).await?.ok_or(StoreError::Missing("this session"))?;
     let (old, next) = (sandbox_of(&record)?, successor(&record)?);
     let has_files = |listed: &SandboxInfo| listed.id == old && listed.state != SandboxState::Incomplete;
-    if !app.sandboxes.provider.list().await?.iter().any(has_files) {
+    if !runtime.sandboxes.provider.list().await?.iter().any(has_files) {
         tracing::warn!(%session, sandbox = %old, "a sandbox was gone before its time was over");
-        app.store.set_sandbox_expiry(&owner, None).await?;
+        runtime.store.set_sandbox_expiry(&owner, None).await?;
         return Ok(old);
     }
     // Many may be left at once, after a start above all, and a disk is not faster for that.
-    let _turn = app.sandboxes.leaving.acquire().await;
-    if timeout(ENDING, end_agent(&app, &old)).await.is_err() {
+    let _turn = runtime.sandboxes.leaving.acquire().await;
+    if timeout(ENDING, end_agent(&runtime, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
     }
-    keep_files(&app, &owner, &record, &old, SnapshotTarget::Session).await?;
+    keep_files(&runtime, &owner, &record, &old, SnapshotTarget::Session).await?;
     crash_point("sandbox-saved");
-    app.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
+    runtime.store.new_sandbox_generation(&owner, Some(next.as_str())).await?;
     crash_point("sandbox-left");
-    if let Err(error) = app.sandboxes.provider.terminate(&old).await {
+    if let Err(error) = runtime.sandboxes.provider.terminate(&old).await {
         tracing::error!(%session, sandbox = %old, %error, "a sandbox is left behind; the next start ends it");
     }
     Ok(next)
@@ -49,8 +51,8 @@ pub(crate) async fn leave(app: AppState, owner: Owner) -> Result<SandboxId, Snap
 
 /// An agent that writes while its files are copied would find them half written. One that cannot be asked is dead, or
 /// its files are copied as they are.
-async fn end_agent(app: &AppState, sandbox: &SandboxId) {
-    match app.sandboxes.reach(sandbox).await {
+async fn end_agent(runtime: &Runtime, sandbox: &SandboxId) {
+    match runtime.sandboxes.reach(sandbox).await {
         Ok(inside) => {
             if let Err(error) = inside.service_stop(SERVICE).await {
                 tracing::warn!(%sandbox, %error, "the agent could not be ended before its files are copied");
@@ -66,18 +68,18 @@ fn successor(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
 }
 
 /// Ends the sandboxes that sessions have left and that did not end then, and removes what deleted ones have left.
-pub(crate) async fn end_left_behind(app: &AppState) -> Result<(), SnapshotError> {
-    drop_orphans(app).await?;
-    for listed in app.sandboxes.provider.list().await? {
-        if app.closing.is_cancelled() {
+pub(crate) async fn end_left_behind(runtime: &Runtime) -> Result<(), SnapshotError> {
+    drop_orphans(runtime).await?;
+    for listed in runtime.sandboxes.provider.list().await? {
+        if runtime.closing.is_cancelled() {
             return Ok(());
         }
         let Some((session, number)) = numbered(listed.id.as_str()) else { continue };
-        let record = app.store.session_any(session).await?;
+        let record = runtime.store.session_any(session).await?;
         let now = record.and_then(|record| numbered(record.sandbox_id?.as_str()));
         // Not what is newer: the database may be an older one, put back.
         if now.is_some_and(|(_, now)| number < now) {
-            app.sandboxes.provider.terminate(&listed.id).await?;
+            runtime.sandboxes.provider.terminate(&listed.id).await?;
             tracing::info!(%session, sandbox = %listed.id, "a sandbox that its session had left was ended");
         }
     }

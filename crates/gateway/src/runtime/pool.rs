@@ -16,14 +16,13 @@ use secrecy::{ExposeSecret as _, SecretString};
 use store::TokenHash;
 use tokio::sync::Notify;
 
+use super::Runtime;
 use super::agent::Door;
-use super::launch::{LaunchError, READY, agent_program};
+use super::launch::{LaunchError, READY};
 use super::network::{Counted, proxy_of};
 use super::prepare::{Occupant, Places};
 use super::room::{Room, Wanted};
-use crate::app::AppState;
 use crate::config::{Engine, Sandboxes as Settings};
-use crate::edge;
 use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
 
@@ -119,12 +118,12 @@ impl Pool {
 }
 
 /// Ends what an earlier gateway left of its pool: sandboxes that no session took.
-pub(crate) async fn sweep(app: &AppState) -> Result<usize, LaunchError> {
+pub(crate) async fn sweep(runtime: &Runtime) -> Result<usize, LaunchError> {
     let mut swept = 0;
-    for listed in app.sandboxes.provider.list().await? {
+    for listed in runtime.sandboxes.provider.list().await? {
         let pooled = listed.id.as_str().starts_with(PREFIX);
-        if pooled && !app.store.is_sandbox_of_session(listed.id.as_str()).await? {
-            end(&app.sandboxes.provider, &listed.id).await;
+        if pooled && !runtime.store.is_sandbox_of_session(listed.id.as_str()).await? {
+            end(&runtime.sandboxes.provider, &listed.id).await;
             swept += 1;
         }
     }
@@ -132,30 +131,30 @@ pub(crate) async fn sweep(app: &AppState) -> Result<usize, LaunchError> {
 }
 
 /// Keeps the pool full until the gateway stops, and then ends what waits in it. One boot at a time.
-pub(crate) async fn keep(app: AppState) {
-    let pool = &app.pool;
-    match sweep(&app).await {
+pub(crate) async fn keep(runtime: Arc<Runtime>) {
+    let pool = &runtime.pool;
+    match sweep(&runtime).await {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "pooled sandboxes of an earlier run were ended"),
         Err(error) => tracing::warn!(%error, "pooled sandboxes of an earlier run may be left"),
     }
     let mut pause = FIRST_PAUSE;
-    while !app.closing.is_cancelled() && pool.size > 0 {
+    while !runtime.closing.is_cancelled() && pool.size > 0 {
         if pool.waiting() >= pool.size {
             tokio::select! {
                 () = pool.taken.notified() => {}
-                () = app.closing.cancelled() => {}
+                () = runtime.closing.cancelled() => {}
             }
             continue;
         }
-        match fill(&app).await {
+        match fill(&runtime).await {
             Ok(()) => pause = FIRST_PAUSE,
             Err(error) => {
                 metrics::counter!("proliferate_pool_failures_total").increment(1);
                 tracing::warn!(%error, seconds = pause.as_secs(), "no pooled sandbox; trying again");
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    () = app.closing.cancelled() => {}
+                    () = runtime.closing.cancelled() => {}
                 }
                 pause = LONGEST_PAUSE.min(pause * 2);
             }
@@ -168,24 +167,24 @@ pub(crate) async fn keep(app: AppState) {
 }
 
 /// Boots one more, unless it is time to stop.
-async fn fill(app: &AppState) -> Result<(), LaunchError> {
-    let id = SandboxId::new(format!("{PREFIX}{}", app.rng.uuid(app.clock.now()).simple()))?;
-    let fate = Fate(Some((app.sandboxes.provider.clone(), id.clone())));
-    let since = app.clock.elapsed();
+async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
+    let id = SandboxId::new(format!("{PREFIX}{}", runtime.rng.uuid(runtime.clock.now()).simple()))?;
+    let fate = Fate(Some((runtime.sandboxes.provider.clone(), id.clone())));
+    let since = runtime.clock.elapsed();
     let booted = tokio::select! {
-        booted = boot(app, id) => booted,
-        () = app.closing.cancelled() => {
+        booted = boot(runtime, id) => booted,
+        () = runtime.closing.cancelled() => {
             fate.fulfil().await;
             return Ok(());
         }
     };
     match booted {
         Ok((room, client, token, places)) => {
-            let took = app.clock.elapsed().saturating_sub(since);
+            let took = runtime.clock.elapsed().saturating_sub(since);
             metrics::histogram!("proliferate_pool_boot_seconds").record(took.as_secs_f64());
             tracing::info!(sandbox = %room.id, millis = millis(took), "a sandbox waits in the pool");
             let (token, token_hash) = (token.text, token.hash);
-            app.pool.put(Warm { room, client, token, token_hash, places, fate });
+            runtime.pool.put(Warm { room, client, token, token_hash, places, fate });
             Ok(())
         }
         Err(error) => {
@@ -196,22 +195,22 @@ async fn fill(app: &AppState) -> Result<(), LaunchError> {
 }
 
 async fn boot(
-    app: &AppState,
+    runtime: &Runtime,
     id: SandboxId,
 ) -> Result<(Room, Client<Door>, Credential, Places), LaunchError> {
-    let program = agent_program(app)?;
-    let token = Credential::new(CredentialKind::Sandbox, &app.rng);
+    let program = runtime.agent_program()?;
+    let token = Credential::new(CredentialKind::Sandbox, &runtime.rng);
     let secret = token.text.expose_secret().to_owned();
     let wanted = Wanted {
         id: id.clone(),
         env: BTreeMap::from([("SANDBOX_MCP_AUTH_TOKEN".to_owned(), secret)]),
         snapshot: None,
-        proxy: proxy_of(Rules::new(Mode::Offline), Counted, &app.clock),
-        gateway: Some(edge::router_inside(app.clone())),
+        proxy: proxy_of(Rules::new(Mode::Offline), Counted, &runtime.clock),
+        gateway: Some(runtime.router()?),
         agent: Some(program.clone()),
     };
-    let room = app.sandboxes.start(wanted).await?;
-    let places = Places::of(&app.sandboxes, &room, &program);
+    let room = runtime.sandboxes.start(wanted).await?;
+    let places = Places::of(&runtime.sandboxes, &room, &program);
     let occupant = Occupant {
         token: token.text.clone(),
         session: None,
@@ -221,7 +220,7 @@ async fn boot(
     };
     places.write(&room.inside, &occupant).await?;
     places.start(&room.inside, &occupant).await?;
-    let door = Door { provider: app.sandboxes.provider.clone(), id, port: room.agent_port };
+    let door = Door { provider: runtime.sandboxes.provider.clone(), id, port: room.agent_port };
     let client = Client::new(door, AgentPlace::local());
     client.wait_until_ready(READY).await?;
     Ok((room, client, token, places))

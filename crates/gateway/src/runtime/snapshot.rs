@@ -2,15 +2,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use proto::SessionId;
 use proto::socket::SnapshotTarget;
-use sandbox::{Capability, SandboxError, SandboxId, SnapshotId};
+use sandbox::{SandboxError, SandboxId, SnapshotId};
 use sandboxd::protocol::{EnvFile, EnvMode};
 use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 
+use super::Runtime;
 use super::room::OURS;
-use crate::app::AppState;
-use crate::hub::HubError;
 
 /// Where the user's files are in the home.
 const WORKSPACE: &str = "workspace";
@@ -26,8 +24,6 @@ pub enum SnapshotError {
     #[error("the list of environment files cannot be read: save it again")]
     EnvFiles,
     #[error(transparent)]
-    Hub(#[from] HubError),
-    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
@@ -39,46 +35,28 @@ pub struct Saved {
     pub target: SnapshotTarget,
 }
 
-/// Copies the files of a running session, and lets the next sandbox of the session start from the copy; that of a setup
-/// session becomes its configuration's. Who asks has been checked by the caller.
-pub async fn snapshot(app: &AppState, session: SessionId) -> Result<Saved, SnapshotError> {
-    if !app.sandboxes.provider.capabilities().durable_snapshot {
-        return Err(SandboxError::Unsupported(Capability::DurableSnapshot).into());
-    }
-    let hub = app.hubs.open(app, session).await?;
-    let held = hub.held().await?.map_err(SnapshotError::NotRunning)?;
-    let record = app.store.session(held.owner.org(), session).await?;
-    let record = record.ok_or(StoreError::Missing("this session"))?;
-    let target = match record.session_type {
-        proto::SessionType::Setup => SnapshotTarget::Configuration,
-        proto::SessionType::Coding | proto::SessionType::Cli => SnapshotTarget::Session,
-    };
-    let id = keep_files(app, &held.owner, &record, &held.sandbox, target).await?;
-    Ok(Saved { id, target })
-}
-
 /// Copies the files of a session's sandbox, and lets the target start from the copy.
-pub(super) async fn keep_files(
-    app: &AppState,
+pub(crate) async fn keep_files(
+    runtime: &Runtime,
     owner: &Owner,
     record: &SessionRecord,
     sandbox: &SandboxId,
     target: SnapshotTarget,
 ) -> Result<SnapshotId, SnapshotError> {
-    let without = left_out(app, record).await?;
-    let id = app.sandboxes.provider.snapshot(sandbox, &without).await?;
-    let sandbox_provider = app.sandboxes.engine().to_owned();
-    let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, at: app.clock.now() };
-    let unnamed = match app.store.record_snapshot(owner, new).await {
+    let without = left_out(runtime, record).await?;
+    let id = runtime.sandboxes.provider.snapshot(sandbox, &without).await?;
+    let sandbox_provider = runtime.sandboxes.engine().to_owned();
+    let new = NewSnapshot { id: id.to_string(), target, sandbox_provider, at: runtime.clock.now() };
+    let unnamed = match runtime.store.record_snapshot(owner, new).await {
         Ok(unnamed) => unnamed,
         Err(error) => {
-            drop_copy(app, id.as_str()).await;
+            drop_copy(runtime, id.as_str()).await;
             return Err(error.into());
         }
     };
     tracing::info!(session = %record.id, snapshot = %id, target = target.as_str(), "snapshot made");
     for old in unnamed {
-        drop_copy(app, &old).await;
+        drop_copy(runtime, &old).await;
     }
     Ok(id)
 }
@@ -86,10 +64,10 @@ pub(super) async fn keep_files(
 /// What is not copied: our own files, which hold the credential of this session's sandbox and are written anew for every
 /// other, and the files that hold submitted values. They are left out and not taken away meanwhile, so no program inside
 /// misses them, none can put them back too early, and a crash loses none.
-async fn left_out(app: &AppState, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
+async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
     let mut out = vec![PathBuf::from(OURS)];
     let Some(configuration) = record.configuration_id else { return Ok(out) };
-    let configuration = app.store.configuration(record.org_id, configuration).await?;
+    let configuration = runtime.store.configuration(record.org_id, configuration).await?;
     let Some(files) = configuration.and_then(|found| found.env_files) else { return Ok(out) };
     let files: Vec<EnvFile> = serde_json::from_value(files).map_err(|_| SnapshotError::EnvFiles)?;
     for file in files.iter().filter(|file| file.mode == EnvMode::Secret) {
@@ -110,16 +88,16 @@ fn plain(path: &Path) -> Option<PathBuf> {
 }
 
 /// Removes the copies of sessions that were deleted, from which nothing starts.
-pub(super) async fn drop_orphans(app: &AppState) -> Result<(), StoreError> {
-    for id in app.store.forget_orphaned_snapshots(app.sandboxes.engine()).await? {
-        drop_copy(app, &id).await;
+pub(super) async fn drop_orphans(runtime: &Runtime) -> Result<(), StoreError> {
+    for id in runtime.store.forget_orphaned_snapshots(runtime.sandboxes.engine()).await? {
+        drop_copy(runtime, &id).await;
     }
     Ok(())
 }
 
-async fn drop_copy(app: &AppState, id: &str) {
+async fn drop_copy(runtime: &Runtime, id: &str) {
     let removed = match SnapshotId::new(id) {
-        Ok(id) => app.sandboxes.provider.remove_snapshot(&id).await,
+        Ok(id) => runtime.sandboxes.provider.remove_snapshot(&id).await,
         Err(error) => Err(error),
     };
     if let Err(error) = removed {

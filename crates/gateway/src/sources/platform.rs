@@ -6,6 +6,7 @@ use std::time::Duration;
 use clock::Clock;
 use futures_util::FutureExt as _;
 use gate::{CallRequest, Failure, Outside, Tool, Within, Work};
+use opencode::files::Tool as AgentTool;
 use policy::{Policy, Risk};
 use proto::{OrgId, SessionType};
 use serde_json::Value;
@@ -46,6 +47,12 @@ pub(super) fn find(name: &str) -> Option<&'static PlatformTool> {
 /// Those that a session of this kind has.
 pub(crate) fn offered(kind: SessionType) -> impl Iterator<Item = &'static PlatformTool> {
     PLATFORM_TOOLS.iter().filter(move |tool| !tool.only_setup || kind == SessionType::Setup)
+}
+
+/// The modules of those tools, for the agent's files.
+pub(crate) fn agent_tools(kind: SessionType) -> Vec<AgentTool> {
+    let module = |tool: &PlatformTool| AgentTool::gateway_tool(tool.name, tool.description, &(tool.schema)());
+    offered(kind).map(module).collect()
 }
 
 /// What the platform's tools need.

@@ -60,7 +60,7 @@ async fn a_changed_rule_counts_for_running_sandboxes_and_every_attempt_is_on_rec
     let team = OrgOf3::new(&gateway.app).await;
     let sandbox = SandboxId::new("one").unwrap();
     let network = Network { org: team.org, session: None, sandbox };
-    let proxy = gateway.app.networks.proxy(network).await.unwrap();
+    let proxy = gateway.app.runtime.networks.proxy(network).await.unwrap();
     assert!(ask(&proxy, &host).await.ends_with("hello"));
     let offline = json!({"mode": "offline"});
     gateway.call("PUT", "/v1/egress").bearer(team.token(Role::Owner)).json(&offline).send().await;
@@ -97,7 +97,7 @@ async fn each_of_a_flood_of_attempts_has_its_row() {
     for gateway in TestGateway::both().await {
         let team = OrgOf3::new(&gateway.app).await;
         let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };
-        let proxy = gateway.app.networks.proxy(network).await.unwrap();
+        let proxy = gateway.app.runtime.networks.proxy(network).await.unwrap();
         let (mut ours, theirs) = tokio::io::duplex(1 << 20);
         let asking = async {
             let request = |number| format!("GET http://127.0.0.1:{number}/ HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -129,7 +129,7 @@ async fn what_is_not_written_yet_is_written_before_a_gateway_stops() {
         let team = OrgOf3::new(&gateway.app).await;
         let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };
         // It is held beyond the end, as a session holds that of its sandbox.
-        let proxy = gateway.app.networks.proxy(network).await.unwrap();
+        let proxy = gateway.app.runtime.networks.proxy(network).await.unwrap();
         let (mut ours, theirs) = tokio::io::duplex(1 << 20);
         let request = |number| format!("GET http://127.0.0.1:{number}/ HTTP/1.1\r\nHost: x\r\n\r\n");
         ours.write_all((1..=500).map(request).collect::<String>().as_bytes()).await.unwrap();

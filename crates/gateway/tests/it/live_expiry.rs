@@ -87,7 +87,7 @@ async fn one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt(on: On) {
 
     clock.advance(LIFETIME);
     until_it_sleeps(&live, &session).await;
-    let kept = live.app.sandboxes.provider.list().await.unwrap();
+    let kept = live.app.runtime.sandboxes.provider.list().await.unwrap();
     assert!(kept.iter().any(|listed| listed.id.as_str() == session), "it was ended: {kept:?}");
 
     live.prompt(&session, "wake").await;

@@ -19,6 +19,7 @@ mod attach;
 mod bearer;
 mod identity;
 mod junk;
+mod layers;
 mod left_behind;
 mod live_credentials;
 mod login;

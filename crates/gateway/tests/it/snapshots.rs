@@ -18,7 +18,7 @@ async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
     let new = NewSession::new(session, org, SessionType::Coding, "local", now);
     live.app.store.create_session(new).await.unwrap();
     let owner = live.app.store.own_session(session, "test").await.unwrap().owner;
-    let sandbox_provider = live.app.sandboxes.engine().to_owned();
+    let sandbox_provider = live.app.runtime.sandboxes.engine().to_owned();
     let new = NewSnapshot { id: id.to_owned(), target: SnapshotTarget::Session, sandbox_provider, at: now };
     live.app.store.record_snapshot(&owner, new).await.unwrap();
 }

@@ -47,12 +47,12 @@ async fn begin(
         title: Some("Set up the managed configuration".to_owned()),
         agent_config,
         starts: Starts::Now,
-        ..NewSession::new(id, org, SessionType::Setup, app.sandboxes.engine(), app.clock.now())
+        ..NewSession::new(id, org, SessionType::Setup, app.runtime.sandboxes.engine(), app.clock.now())
     };
     if !app.store.create_setup_session(new, configuration).await? {
         return Ok(None);
     }
-    let hub = app.hubs.open(app, id).await?;
+    let hub = app.hubs.open(id).await?;
     let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
     match hub.prompt(asked).await {
         Ok(Prompted::Queued { .. }) => Ok(Some(id)),

@@ -128,7 +128,7 @@ async fn enter(
     in_time(socket.send(Message::Text(hello))).await?;
     let mut told = false;
     loop {
-        match app.hubs.join(app, visitor.session, (visitor.user, visitor.passive)).await {
+        match app.hubs.join(visitor.session, (visitor.user, visitor.passive)).await {
             Ok(entered) => return Ok(entered),
             Err(HubError::Store(StoreError::DiskFull)) => {
                 if !std::mem::replace(&mut told, true) {

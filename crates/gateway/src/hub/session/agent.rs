@@ -32,7 +32,7 @@ impl Session {
             Err(error) => return Box::pin(self.lost(error)).await,
         };
         let Some(translator) = &mut self.translator else { return Ok(()) };
-        let now = millis(&self.app);
+        let now = millis(&self.services);
         let mut all = Output { messages: Vec::with_capacity(events.len()), effects: Vec::new() };
         for data in &events {
             // What is no event of ours is none: the agent may say anything.
@@ -91,7 +91,7 @@ impl Session {
     /// Why the session's sandbox was ended, where the gateway did it because it took too much.
     pub(super) async fn ended_for(&self) -> Option<String> {
         let id = crate::runtime::sandbox_of(&self.record).ok()?;
-        self.app.sandboxes.provider.stop_reason(&id).await
+        self.services.runtime.sandboxes.provider.stop_reason(&id).await
     }
 
     async fn lost(&mut self, error: Option<ApiError>) -> Result<(), Over> {
@@ -103,7 +103,7 @@ impl Session {
         if let Some(message) = overuse {
             self.say(vec![ServerMessage::Error { message }]).await?;
         }
-        let steady = self.app.clock.elapsed().saturating_sub(self.had_at) > STEADY;
+        let steady = self.services.clock.elapsed().saturating_sub(self.had_at) > STEADY;
         self.losses = if steady { 1 } else { self.losses + 1 };
         if self.losses > LOSSES {
             return self.fail(&format!("The agent was lost {LOSSES} times in a row: {reason}")).await;

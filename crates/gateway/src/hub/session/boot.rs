@@ -34,12 +34,12 @@ impl Session {
         }
         // One that was only on its way up may have lost its room meanwhile.
         if self.record.status == SessionStatus::Running {
-            self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+            self.services.store.touch(&self.owner, self.services.clock.now()).await?;
         } else {
             if let Err(refusal) = self.affordable().await? {
                 return Ok(Err(refusal));
             }
-            match self.app.store.start_session(&self.owner, self.app.clock.now()).await {
+            match self.services.store.start_session(&self.owner, self.services.clock.now()).await {
                 Err(StoreError::SessionLimit { limit }) => return Ok(Err(Refusal::Sessions { limit })),
                 started => started?,
             }
@@ -56,32 +56,37 @@ impl Session {
 
     /// Whether its organisation can pay for it.
     async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
-        let app = &self.app;
-        let org = app.store.org_budget(self.record.org_id).await?;
+        let services = &self.services;
+        let org = services.store.org_budget(self.record.org_id).await?;
         if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
             return Ok(Err(Refusal::Budget(org_budget_spent(budget))));
         }
-        let price = app.llm.price_of(&app.config.model_prices, self.record.agent_config.as_ref());
+        let price = services.llm.price_of(&services.budget.prices, self.record.agent_config.as_ref());
         Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
     }
 
     /// Why nothing can be asked of the session any more, though it may be awake: its budget or its organisation's is spent.
     pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, Over> {
-        let app = &self.app;
-        let org = app.store.org_budget(self.record.org_id).await?;
+        let services = &self.services;
+        let org = services.store.org_budget(self.record.org_id).await?;
         if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
             return Ok(Some(Refusal::Budget(org_budget_spent(budget))));
         }
-        let own = self.record.budget_micros.or(app.config.session_budget_micros);
+        let own = self.record.budget_micros.or(services.budget.session_micros);
         let Some(budget) = own else { return Ok(None) };
-        let spent = app.store.session_usage(self.record.org_id, self.record.id).await?.cost_micros;
+        let spent = services.store.session_usage(self.record.org_id, self.record.id).await?.cost_micros;
         Ok((spent >= budget).then(|| Refusal::Budget(session_budget_spent(budget))))
     }
 
     pub(super) fn launch(&mut self, pause: Duration) {
         let (tell, stages) = mpsc::channel(STAGES);
-        let launch =
-            Launch::new(self.app.clone(), self.app.git.clone(), self.owner, self.record.clone(), tell);
+        let launch = Launch::new(
+            self.services.runtime.clone(),
+            self.services.repositories.clone(),
+            self.owner,
+            self.record.clone(),
+            tell,
+        );
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             launch.run().await
@@ -109,8 +114,8 @@ impl Session {
     }
 
     async fn have(&mut self, agent: Agent) -> Result<(), Over> {
-        let now = self.app.clock.now();
-        (self.failures, self.had_at) = (0, self.app.clock.elapsed());
+        let now = self.services.clock.now();
+        (self.failures, self.had_at) = (0, self.services.clock.elapsed());
         self.record.status = SessionStatus::Running;
         self.record.sandbox_id = Some(agent.sandbox.to_string());
         self.record.agent_session_id = Some(agent.session.clone());
@@ -130,14 +135,14 @@ impl Session {
                 }
                 // It was said, and there was no agent that it could have been sent to.
                 (Some(turn), None) if lost => {
-                    unsent = self.app.store.unsettled_prompt(self.record.id, turn).await?;
+                    unsent = self.services.store.unsettled_prompt(self.record.id, turn).await?;
                 }
                 _ => {}
             }
         }
         self.agent = Some(agent);
         if self.turn.is_some() {
-            self.telemetry.start(self.app.clock.elapsed());
+            self.telemetry.start(self.services.clock.elapsed());
         }
         if let Some(prompt) = unsent {
             self.hand_over(prompt, None);

@@ -17,21 +17,21 @@ impl Session {
         (self.failures, self.losses, self.moving) = (0, 0, None);
         self.let_go();
         if let Some(translator) = &mut self.translator {
-            let out = translator.give_up(reason, millis(&self.app));
+            let out = translator.give_up(reason, millis(&self.services));
             self.take(out).await?;
         }
         self.settle_turn().await?;
         self.interrupt().await?;
-        self.telemetry.stop(self.app.clock.elapsed());
+        self.telemetry.stop(self.services.clock.elapsed());
         self.flush().await?;
         let ending = Ending {
             status: SessionStatus::Failed,
             stop_reason: Some(reason.to_owned()),
             pause_reason: None,
             outcome: Some(Outcome::Failed),
-            at: self.app.clock.now(),
+            at: self.services.clock.now(),
         };
-        self.app.store.end_session(&self.owner, ending).await?;
+        self.services.store.end_session(&self.owner, ending).await?;
         (self.record.status, self.record.stop_reason) = (SessionStatus::Failed, Some(reason.to_owned()));
         self.halt().await;
         self.say(vec![
@@ -45,7 +45,7 @@ impl Session {
     async fn halt(&mut self) {
         (self.agent, self.translator) = (None, None);
         let Ok(id) = crate::runtime::sandbox_of(&self.record) else { return };
-        if let Err(error) = self.app.sandboxes.provider.halt(&id).await {
+        if let Err(error) = self.services.runtime.sandboxes.provider.halt(&id).await {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a session that failed runs on");
         }
     }
@@ -63,8 +63,8 @@ impl Session {
 
     async fn settle_turn(&mut self) -> Result<(), Over> {
         if let Some(turn) = self.turn.take() {
-            self.app.gate.end_turn(&self.record, &turn, RunStatus::Failed).await?;
-            self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await?;
+            self.services.gate.end_turn(&self.record, &turn, RunStatus::Failed).await?;
+            self.services.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await?;
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Session {
         }
         self.dismiss(why).await?;
         let (paused, reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
-        self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
+        self.services.store.set_status(&self.owner, paused, Some(reason), self.services.clock.now()).await?;
         self.record.status = paused;
         self.say(vec![
             ServerMessage::Error { message: why.to_owned() },
@@ -98,7 +98,7 @@ impl Session {
         self.let_go();
         self.moving.take_if(|moving| matches!(moving, Moving::Waiting(_)));
         if let Some(translator) = &mut self.translator {
-            let out = translator.give_up(reason, millis(&self.app));
+            let out = translator.give_up(reason, millis(&self.services));
             self.take(out).await?;
         }
         // It may go on without us, so it is told to stop.
@@ -109,7 +109,7 @@ impl Session {
         (self.agent, self.translator) = (None, None);
         self.settle_turn().await?;
         self.interrupt().await?;
-        self.telemetry.stop(self.app.clock.elapsed());
+        self.telemetry.stop(self.services.clock.elapsed());
         self.flush().await
     }
 
@@ -124,17 +124,17 @@ impl Session {
         self.abandon_boot().await;
         // What is prompted from here on is for after the stop, and wakes the session again.
         self.dismiss("The session was stopped").await?;
-        if self.app.sandboxes.provider.capabilities().durable_snapshot {
+        if self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
             self.save();
             return Ok(());
         }
         // Without snapshots the files stay where they are.
         let sandbox = crate::runtime::sandbox_of(&self.record);
         let name = self.record.sandbox_id.clone().filter(|name| *name != self.record.id.to_string());
-        self.app.store.new_sandbox_generation(&self.owner, name.as_deref()).await?;
+        self.services.store.new_sandbox_generation(&self.owner, name.as_deref()).await?;
         self.record.sandbox_id = name;
         if let Ok(id) = sandbox
-            && let Err(error) = self.app.sandboxes.provider.halt(&id).await
+            && let Err(error) = self.services.runtime.sandboxes.provider.halt(&id).await
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session runs on");
         }
@@ -149,9 +149,9 @@ impl Session {
             stop_reason: Some("stopped".to_owned()),
             pause_reason: None,
             outcome: Some(Outcome::Completed),
-            at: self.app.clock.now(),
+            at: self.services.clock.now(),
         };
-        self.app.store.end_session(&self.owner, ending).await?;
+        self.services.store.end_session(&self.owner, ending).await?;
         self.record.status = SessionStatus::Stopped;
         self.record.sandbox_expires_at = None;
         for reply in self.stopping.drain(..) {
@@ -188,10 +188,10 @@ impl Session {
         }
         self.dismiss("The session was stopped").await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
-        self.app.store.new_sandbox_generation(&self.owner, None).await?;
+        self.services.store.new_sandbox_generation(&self.owner, None).await?;
         self.record.sandbox_id = None;
         if let Ok(id) = sandbox
-            && let Err(error) = self.app.sandboxes.provider.terminate(&id).await
+            && let Err(error) = self.services.runtime.sandboxes.provider.terminate(&id).await
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
         }

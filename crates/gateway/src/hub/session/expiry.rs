@@ -57,14 +57,14 @@ pub(super) async fn step(moving: &mut Option<Moving>) -> Step {
 impl Session {
     /// Looks at the wall clock anew, which may have been moved.
     pub(super) fn watch_expiry(&mut self) {
-        let left = self.record.sandbox_expires_at.map(|at| at - self.app.clock.now());
+        let left = self.record.sandbox_expires_at.map(|at| at - self.services.clock.now());
         self.expiry = left.map(|left| Box::pin(tokio::time::sleep(left.to_std().unwrap_or_default())));
     }
 
     pub(super) async fn expire(&mut self) -> Result<(), Over> {
         self.expiry = None;
         // A boot that failed may have left the old sandbox behind already.
-        let record = self.app.store.session(self.record.org_id, self.record.id).await?;
+        let record = self.services.store.session(self.record.org_id, self.record.id).await?;
         self.record.sandbox_expires_at = record.and_then(|record| record.sandbox_expires_at);
         if !self.is_overdue() {
             self.watch_expiry();
@@ -74,7 +74,7 @@ impl Session {
         if self.boot.is_some() || self.moving.is_some() {
             return Ok(());
         }
-        if !self.app.sandboxes.provider.capabilities().durable_snapshot {
+        if !self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
             return self.connect_anew().await;
         }
         if self.turn.is_some() && self.agent.is_none() {
@@ -95,7 +95,7 @@ impl Session {
 
     /// Somebody else runs the sandbox and ends it, or it cannot be kept: nothing of it is touched.
     async fn connect_anew(&mut self) -> Result<(), Over> {
-        self.app.store.set_sandbox_expiry(&self.owner, None).await?;
+        self.services.store.set_sandbox_expiry(&self.owner, None).await?;
         self.record.sandbox_expires_at = None;
         self.disconnect();
         count("disconnected");
@@ -111,7 +111,7 @@ impl Session {
     /// No turn runs: keeps the files, and ends the sandbox.
     pub(super) fn save(&mut self) {
         self.disconnect();
-        self.moving = Some(Moving::Saving(tokio::spawn(leave(self.app.clone(), self.owner))));
+        self.moving = Some(Moving::Saving(tokio::spawn(leave(self.services.runtime.clone(), self.owner))));
     }
 
     pub(super) async fn stepped(&mut self, step: Step) -> Result<(), Over> {
@@ -153,13 +153,13 @@ impl Session {
     async fn not_saved(&mut self, error: &SnapshotError) -> Result<(), Over> {
         count("failed");
         self.unsaved += 1;
-        let again = (self.unsaved < SAVES).then(|| self.app.clock.now() + AGAIN);
+        let again = (self.unsaved < SAVES).then(|| self.services.clock.now() + AGAIN);
         let then = match again {
             Some(_) => format!("saving is tried again in {} minutes", AGAIN.num_minutes()),
             None => format!("{SAVES} attempts failed, so it is not ended any more"),
         };
         tracing::error!(session = %self.record.id, %error, then, "a sandbox whose time is over could not be saved");
-        self.app.store.set_sandbox_expiry(&self.owner, again).await?;
+        self.services.store.set_sandbox_expiry(&self.owner, again).await?;
         self.record.sandbox_expires_at = again;
         self.watch_expiry();
         let message = format!("The session could not be saved: {error}. It keeps its sandbox; {then}.");
@@ -184,7 +184,7 @@ impl Session {
             return Ok(());
         }
         let (paused, reason) = (SessionStatus::Paused, PauseReason::Inactivity);
-        self.app.store.set_status(&self.owner, paused, Some(reason), self.app.clock.now()).await?;
+        self.services.store.set_status(&self.owner, paused, Some(reason), self.services.clock.now()).await?;
         self.record.status = paused;
         self.say_status(WireStatus::Paused, "The time of the sandbox is over; a prompt wakes the session")
             .await
@@ -192,7 +192,7 @@ impl Session {
 
     /// Whether there is something to do about its sandbox. Who rests before that is done may never do it.
     pub(super) fn is_overdue(&self) -> bool {
-        self.record.sandbox_expires_at.is_some_and(|at| at <= self.app.clock.now())
+        self.record.sandbox_expires_at.is_some_and(|at| at <= self.services.clock.now())
     }
 
     /// Whether it has a sandbox, or is about to.

@@ -14,18 +14,18 @@ use super::super::telemetry::Telemetry;
 use super::super::transcript::Transcript;
 use super::turns::run_status;
 use super::{Over, Session, millis};
-use crate::app::AppState;
+use crate::hub::HubServices;
 
 /// What is read of the log at once.
 const PAGE: usize = 1024 * 1024;
 
 impl Session {
     /// Becomes the owner. From now on nobody else's writes to this session count.
-    pub(in crate::hub) async fn load(app: AppState, id: SessionId) -> Result<Self, StoreError> {
-        let Owned { owner, record, head } = app.store.own_session(id, &app.instance).await?;
-        let prompts = app.store.queued_prompts(id).await?;
+    pub(in crate::hub) async fn load(services: Arc<HubServices>, id: SessionId) -> Result<Self, StoreError> {
+        let Owned { owner, record, head } = services.store.own_session(id, &services.instance).await?;
+        let prompts = services.store.queued_prompts(id).await?;
         let mut session = Self {
-            feed: Arc::new(Feed::new(head, app.clock.clone())),
+            feed: Arc::new(Feed::new(head, services.clock.clone())),
             pulse: Arc::default(),
             // The next words reserve anew.
             reserved: head,
@@ -37,7 +37,7 @@ impl Session {
             boot: None,
             failures: 0,
             losses: 0,
-            had_at: app.clock.elapsed(),
+            had_at: services.clock.elapsed(),
             queue: prompts.into(),
             turn: None,
             dispatch: None,
@@ -51,10 +51,10 @@ impl Session {
             moving: None,
             stopping: Vec::new(),
             unsaved: 0,
-            idle_since: app.clock.elapsed(),
+            idle_since: services.clock.elapsed(),
             rested: head,
             told_waiting: 0,
-            app,
+            services,
             owner,
             record,
         };
@@ -80,16 +80,16 @@ impl Session {
     /// Takes over what the log has and the database does not have yet: open messages go back into memory, messages
     /// that are finished in the log are saved, and a turn that is over in the log is settled. A turn that ran goes on.
     async fn replay(&mut self) -> Result<(), StoreError> {
-        let Reach { seq: reached, complete } = self.app.store.transcript_reach(self.record.id).await?;
+        let Reach { seq: reached, complete } = self.services.store.transcript_reach(self.record.id).await?;
         let sent = |prompt: &&QueuedPrompt| prompt.state == PromptState::Dispatched;
         let sent: Vec<String> = self.queue.iter().filter(sent).map(|prompt| prompt.id.clone()).collect();
         // One that was marked and never said was never sent: it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
-        let (mut place, mut outcome, now) = (0, None, millis(&self.app));
+        let (mut place, mut outcome, now) = (0, None, millis(&self.services));
         let mut finished = Vec::new();
         let agent = self.record.agent_session_id.clone().unwrap_or_default();
         loop {
-            let page = self.app.store.events_after(self.record.id, place, PAGE).await?;
+            let page = self.services.store.events_after(self.record.id, place, PAGE).await?;
             let Some(last) = page.last() else { break };
             place = last.last_seq;
             for (seq, message) in page.iter().flat_map(spoken) {
@@ -109,7 +109,7 @@ impl Session {
         }
         if !finished.is_empty() {
             let settled = self.transcript.settled(self.feed.head());
-            self.app.store.save_transcript(&self.owner, None, settled, finished).await?;
+            self.services.store.save_transcript(&self.owner, None, settled, finished).await?;
         }
         self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
         self.translator = match (&turn, &self.record.agent_session_id, self.translator.take()) {
@@ -129,15 +129,15 @@ impl Session {
     /// Goes on with a turn, or does what its end asks for where the last owner died after the end was logged.
     async fn resume_turn(&mut self, turn: String, outcome: Option<TurnOutcome>) -> Result<(), StoreError> {
         let Some(outcome) = outcome else {
-            let prompt = self.app.store.unsettled_prompt(self.record.id, &turn).await?;
+            let prompt = self.services.store.unsettled_prompt(self.record.id, &turn).await?;
             let sender = prompt.as_ref().and_then(|prompt| prompt.sender_id.as_deref());
-            self.app.gate.begin_turn(&self.record, &turn, sender).await?;
+            self.services.gate.begin_turn(&self.record, &turn, sender).await?;
             self.transcript.prompted(&turn);
             self.turn = Some(turn);
             return Ok(());
         };
-        self.app.gate.end_turn(&self.record, &turn, run_status(outcome)).await?;
-        self.app.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await
+        self.services.gate.end_turn(&self.record, &turn, run_status(outcome)).await?;
+        self.services.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await
     }
 
     /// Nobody will say more of what is open when there is no turn to go on with.

@@ -32,7 +32,7 @@ impl Session {
         };
         if translator.is_busy() {
             let (client, session, turn) = (agent.client.clone(), agent.session.clone(), turn.clone());
-            let (memory, party) = (Arc::clone(&self.app.shares.memory), self.party());
+            let (memory, party) = (Arc::clone(&self.services.memory), self.party());
             self.reading = Some(tokio::spawn(async move {
                 let mut memory = memory.take(party, 0).map_err(|_| ApiError::NoMemory(READ))?;
                 let mut allow = |bytes: usize| memory.grow(bytes as u64).is_ok();
@@ -58,7 +58,7 @@ impl Session {
 
     /// Says what was missed, and hands a prompt over again that never arrived.
     async fn reconcile(&mut self, Memory { history, memory: _held }: Memory) -> Result<(), Over> {
-        let now = millis(&self.app);
+        let now = millis(&self.services);
         // It was told some time ago: if it had not begun by then, it does not begin now.
         let stopped = self.cancelled && self.aborts > 0 && self.aborting.is_none() && !history.busy;
         let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
@@ -76,7 +76,7 @@ impl Session {
             translator.cancel(now)
         } else if translator.has_refused() {
             translator.close(now)
-        } else if let Some(prompt) = self.app.store.unsettled_prompt(self.record.id, &turn).await? {
+        } else if let Some(prompt) = self.services.store.unsettled_prompt(self.record.id, &turn).await? {
             self.hand_over(prompt, None);
             return Ok(());
         } else {

@@ -27,19 +27,20 @@ impl Session {
         let first = self.feed.head() + 1;
         let last = self.feed.head() + i64::try_from(messages.len()).unwrap_or(i64::MAX);
         if last > self.reserved {
-            Box::pin(self.app.store.reserve_numbers(&self.owner, last + BLOCK)).await?;
+            Box::pin(self.services.store.reserve_numbers(&self.owner, last + BLOCK)).await?;
             self.reserved = last + BLOCK;
         }
         let (text, frames) = frame::numbered(&messages, first);
         let finished = self.observe(first, &messages);
-        let now = self.app.clock.now();
+        let now = self.services.clock.now();
         if finished.is_empty() {
-            self.app.store.append_events(&self.owner, first, last, &text, now).await?;
+            self.services.store.append_events(&self.owner, first, last, &text, now).await?;
         } else {
             let batch =
                 NewBatch { first_seq: first, last_seq: last, frames: text.as_str().to_owned(), at: now };
             let settled = self.transcript.settled(last);
-            Box::pin(self.app.store.save_transcript(&self.owner, Some(batch), settled, finished)).await?;
+            Box::pin(self.services.store.save_transcript(&self.owner, Some(batch), settled, finished))
+                .await?;
         }
         self.feed.publish(first, frames);
         Ok(())
@@ -47,7 +48,7 @@ impl Session {
 
     /// Takes messages into the transcript and the counters; returns what is to be saved because of them.
     fn observe(&mut self, first: i64, messages: &[ServerMessage]) -> Vec<TranscriptWrite> {
-        let now = millis(&self.app);
+        let now = millis(&self.services);
         let mut finished = Vec::new();
         for (seq, said) in (first..).zip(messages) {
             self.telemetry.observe(said);
@@ -69,14 +70,14 @@ impl Session {
         if cut.is_empty() {
             return Ok(());
         }
-        Ok(self.app.store.save_messages(&self.owner, self.feed.head(), cut).await?)
+        Ok(self.services.store.save_messages(&self.owner, self.feed.head(), cut).await?)
     }
 
     /// What a long turn has left in memory and in the log is let go of.
     pub(super) async fn rest(&mut self) -> Result<(), Over> {
         self.feed.rest();
         self.rested = self.feed.head();
-        Ok(self.app.store.prune_events(&self.owner, self.feed.head() - KEPT).await?)
+        Ok(self.services.store.prune_events(&self.owner, self.feed.head() - KEPT).await?)
     }
 
     /// The same where that was not done for long.
@@ -86,7 +87,7 @@ impl Session {
 
     /// The conversation up to now; nothing when the store does not answer.
     pub(super) async fn history(&self) -> Option<(Utf8Bytes, i64)> {
-        let stored = match self.app.store.transcript(self.record.id, WHOLE).await {
+        let stored = match self.services.store.transcript(self.record.id, WHOLE).await {
             Ok(transcript) => transcript,
             Err(error) => {
                 tracing::error!(session = %self.record.id, %error, "the transcript cannot be read");

@@ -53,8 +53,8 @@ impl Session {
         }
         // What was to be said first comes first, also where its time has not come yet.
         self.initial_prompt().await?;
-        let rng = asked.once.map_or_else(|| self.app.rng.clone(), Rng::seeded);
-        let id = PromptIds::new(millis(&self.app), 0, &rng).message;
+        let rng = asked.once.map_or_else(|| self.services.rng.clone(), Rng::seeded);
+        let id = PromptIds::new(millis(&self.services), 0, &rng).message;
         if asked.once.is_some()
             && let Some(id) = self.same_prompt(&id).await?
         {
@@ -68,14 +68,14 @@ impl Session {
 
     /// A prompt that came lately with the same key: its answer may have been lost on the way to the client.
     async fn same_prompt(&self, id: &str) -> Result<Option<String>, Over> {
-        let since = self.app.clock.now() - ONCE;
-        let known = self.app.store.prompts_since(self.record.id, since).await?;
+        let since = self.services.clock.now() - ONCE;
+        let known = self.services.store.prompts_since(self.record.id, since).await?;
         Ok(known.into_iter().find(|known| random_part(known) == random_part(id)))
     }
 
     /// Puts a prompt at the end of the queue, unless one of this id was ever there, or waits to be sent again.
     async fn queue_up(&mut self, id: String, asked: Asked) -> Result<(), Over> {
-        let now = self.app.clock.now();
+        let now = self.services.clock.now();
         let new = NewPrompt {
             id: id.clone(),
             content: asked.content,
@@ -85,8 +85,8 @@ impl Session {
             at: now,
         };
         let bytes = new.bytes();
-        if !self.app.store.queue_prompt(&self.owner, new).await? {
-            let waiting = self.app.store.queued_prompts(self.record.id).await?;
+        if !self.services.store.queue_prompt(&self.owner, new).await? {
+            let waiting = self.services.store.queued_prompts(self.record.id).await?;
             if !waiting.iter().any(|prompt| prompt.id == id && prompt.state == PromptState::Queued) {
                 return Ok(());
             }
@@ -118,8 +118,8 @@ impl Session {
             once: None,
         };
         self.queue_up(self.initial_id(), asked).await?;
-        let now = self.app.clock.now();
-        self.app.store.mark_initial_prompt(&self.owner, now).await?;
+        let now = self.services.clock.now();
+        self.services.store.mark_initial_prompt(&self.owner, now).await?;
         self.record.initial_prompt_sent_at = Some(now);
         Ok(())
     }
@@ -136,20 +136,20 @@ impl Session {
             return Ok(());
         }
         let Some(next) = self.queue.front() else { return Ok(()) };
-        let Ok(memory) = self.app.shares.memory.take(self.party(), next.bytes) else {
+        let Ok(memory) = self.services.memory.take(self.party(), next.bytes) else {
             // Others hold it for the moment.
             self.settling.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
             return Ok(());
         };
-        let prompt = self.app.store.unsettled_prompt(self.record.id, &next.id).await?;
+        let prompt = self.services.store.unsettled_prompt(self.record.id, &next.id).await?;
         self.queue.pop_front();
         let Some(prompt) = prompt else { return Ok(()) };
         self.turn = Some(prompt.id.clone());
-        self.app.gate.begin_turn(&self.record, &prompt.id, prompt.sender_id.as_deref()).await?;
-        self.telemetry.start(self.app.clock.elapsed());
+        self.services.gate.begin_turn(&self.record, &prompt.id, prompt.sender_id.as_deref()).await?;
+        self.telemetry.start(self.services.clock.elapsed());
         // Marked and said before it is sent: whoever comes after a crash finds it marked, and sends it again only if
         // it was not said.
-        self.app.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
+        self.services.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
         self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
         self.hand_over(prompt, Some(memory));
         self.tell_queue().await
@@ -161,7 +161,7 @@ impl Session {
         let party = self.party();
         let (Some(agent), Some(translator)) = (&self.agent, &mut self.translator) else { return };
         translator.begin(&prompt.id);
-        let taken = || self.app.shares.memory.take(party, prompt.bytes()).ok();
+        let taken = || self.services.memory.take(party, prompt.bytes()).ok();
         let Some(memory) = memory.or_else(taken) else {
             self.settling = Some(Box::pin(tokio::time::sleep(AGAIN)));
             return;
@@ -187,7 +187,7 @@ impl Session {
             if self.agent.is_some()
                 && let Some(translator) = &mut self.translator
             {
-                let out = translator.give_up("Failed to send prompt", millis(&self.app));
+                let out = translator.give_up("Failed to send prompt", millis(&self.services));
                 self.take(out).await?;
             }
         }
@@ -195,7 +195,7 @@ impl Session {
         self.after_turn().await?;
         // The first prompt is due again, with the next agent or before the next prompt.
         if let Some(first) = lost.filter(|first| self.turn.as_ref() != Some(first)) {
-            self.app.store.roll_back_initial_prompt(&self.owner, &first).await?;
+            self.services.store.roll_back_initial_prompt(&self.owner, &first).await?;
             self.record.initial_prompt_sent_at = None;
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Session {
         if self.aborts < ABORTS {
             self.settling.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
         } else if let Some(translator) = &mut self.translator {
-            let out = translator.give_up("The agent did not react to the cancel", millis(&self.app));
+            let out = translator.give_up("The agent did not react to the cancel", millis(&self.services));
             self.take(out).await?;
         }
         self.after_turn().await
@@ -242,14 +242,14 @@ impl Session {
     pub(super) async fn drop_prompts(&mut self) -> Result<(), Over> {
         let waiting = std::mem::take(&mut self.queue).into_iter().map(|prompt| prompt.id);
         if let Some(turn) = &self.turn {
-            self.app.gate.end_turn(&self.record, turn, RunStatus::Cancelled).await?;
+            self.services.gate.end_turn(&self.record, turn, RunStatus::Cancelled).await?;
         }
         for id in self.turn.take().into_iter().chain(waiting) {
-            self.app.store.set_prompt_state(&self.owner, &id, PromptState::Cancelled).await?;
+            self.services.store.set_prompt_state(&self.owner, &id, PromptState::Cancelled).await?;
         }
         if self.record.initial_prompt.is_some() && self.record.initial_prompt_sent_at.is_none() {
-            let now = self.app.clock.now();
-            self.app.store.mark_initial_prompt(&self.owner, now).await?;
+            let now = self.services.clock.now();
+            self.services.store.mark_initial_prompt(&self.owner, now).await?;
             self.record.initial_prompt_sent_at = Some(now);
         }
         self.tell_queue().await
@@ -270,12 +270,12 @@ impl Session {
         if let Some(prompt) = self.turn.take() {
             let outcome = self.outcome.take().unwrap_or(TurnOutcome::Ok);
             let status = if self.cancelled { RunStatus::Cancelled } else { run_status(outcome) };
-            self.app.gate.end_turn(&self.record, &prompt, status).await?;
+            self.services.gate.end_turn(&self.record, &prompt, status).await?;
             (self.cancelled, self.aborts, self.settling) = (false, 0, None);
-            self.telemetry.stop(self.app.clock.elapsed());
-            self.idle_since = self.app.clock.elapsed();
-            self.app.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;
-            self.app.store.touch(&self.owner, self.app.clock.now()).await?;
+            self.telemetry.stop(self.services.clock.elapsed());
+            self.idle_since = self.services.clock.elapsed();
+            self.services.store.set_prompt_state(&self.owner, &prompt, PromptState::Answered).await?;
+            self.services.store.touch(&self.owner, self.services.clock.now()).await?;
             self.flush().await?;
             self.rest().await?;
         }

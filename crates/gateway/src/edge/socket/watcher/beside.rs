@@ -4,7 +4,7 @@ use proto::socket::{AutoStartCommand, AutoStartMode, ServerMessage, SnapshotTarg
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{End, Watcher};
-use crate::runtime::{auto_start, snapshot};
+use crate::runtime::auto_start;
 
 const MAX_RUN_ID: usize = 200;
 
@@ -15,7 +15,7 @@ impl Watcher {
         };
         let (app, session) = (self.app.clone(), self.visitor.session);
         self.beside(place, async move {
-            match snapshot(&app, session).await {
+            match app.hubs.save_snapshot(session).await {
                 Ok(saved) => ServerMessage::SnapshotResult {
                     success: true,
                     snapshot_id: Some(saved.id.to_string()),
@@ -53,7 +53,7 @@ impl Watcher {
                 let inside = hub.inside().await.map_err(|error| error.to_string())??;
                 let record = app.store.session(inside.owner.org(), session).await;
                 let record = record.map_err(|error| error.to_string())?.ok_or("the session is gone")?;
-                let commands = auto_start::commands(&app, &record, sent).await;
+                let commands = auto_start::commands(&app.runtime, &record, sent).await;
                 let commands = commands.map_err(|error| error.to_string())?;
                 Ok::<_, String>(auto_start::run(&inside.supervisor, commands, mode).await)
             };

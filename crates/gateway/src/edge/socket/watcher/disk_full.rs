@@ -25,7 +25,7 @@ pub(super) async fn tell(
     socket: &mut WebSocket,
 ) -> Result<(), End> {
     if since.is_none() {
-        let stored = stored_init(app, visitor.session).await;
+        let stored = stored_init(&app.store, &app.clock, visitor.session).await;
         let (init, seq) = stored.map_err(|_| End::Away(CloseCode::DISK_FULL))?;
         in_time(socket.send(Message::Text(init))).await?;
         *since = Some(seq);

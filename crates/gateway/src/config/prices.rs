@@ -9,11 +9,11 @@ pub struct Prices(Vec<(String, Price)>);
 /// Micro-dollars for a million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Price {
-    pub(super) input: i64,
-    pub(super) output: i64,
+    pub(crate) input: i64,
+    pub(crate) output: i64,
 }
 
-pub(super) const MILLION: i64 = 1_000_000;
+pub(crate) const MILLION: i64 = 1_000_000;
 /// The entry for all models that have none of their own.
 const OTHERS: &str = "*";
 
@@ -56,7 +56,7 @@ impl Prices {
 
     /// What this usage costs, in micro-dollars, rounded up. Reading a cache counts a tenth of input, writing one five
     /// quarters, and twice as much as input for those of the written tokens that are kept for an hour (`kept_long`).
-    pub(super) fn cost(&self, model: &str, used: &Usage, kept_long: i64) -> i64 {
+    pub(crate) fn cost(&self, model: &str, used: &Usage, kept_long: i64) -> i64 {
         let Some(price) = self.named(model).or_else(|| self.others()) else { return 0 };
         let twentieths = [
             (used.input_tokens, 20),
@@ -72,7 +72,7 @@ impl Prices {
 }
 
 /// Millionths of micro-dollars as micro-dollars, rounded up.
-pub(super) fn whole(millionths: i128) -> i64 {
+pub(crate) fn whole(millionths: i128) -> i64 {
     i64::try_from((millionths + i128::from(MILLION) - 1) / i128::from(MILLION)).unwrap_or(i64::MAX)
 }
 

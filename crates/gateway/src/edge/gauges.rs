@@ -8,10 +8,10 @@ use crate::app::AppState;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Sets every gauge to its present value. What cannot be known now keeps its last value.
-pub(crate) async fn refresh(app: &AppState) {
+pub(super) async fn refresh(app: &AppState) {
     set("proliferate_live_sessions", app.hubs.count());
     set("proliferate_writes_waiting", app.store.waiting_writes());
-    if let Some(used) = app.sandboxes.usage() {
+    if let Some(used) = app.runtime.sandboxes.usage() {
         set("proliferate_sandboxes", used.sandboxes);
         set("proliferate_sandbox_memory_bytes", used.memory_bytes);
         set("proliferate_sandbox_disk_bytes", used.disk_bytes);

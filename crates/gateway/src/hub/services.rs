@@ -1,0 +1,34 @@
+//! What live sessions need of the rest of the gateway.
+
+use std::sync::Arc;
+
+use clock::{Clock, Rng};
+use gate::Gate;
+use shares::Pool;
+use store::Store;
+
+use crate::config::Prices;
+use crate::llm::Llm;
+use crate::runtime::{Repositories, Runtime};
+
+pub(crate) struct HubServices {
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) rng: Rng,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) repositories: Arc<dyn Repositories>,
+    pub(crate) llm: Arc<Llm>,
+    pub(crate) budget: BudgetSettings,
+    /// The memory that prompts on their way to an agent count against.
+    pub(crate) memory: Arc<Pool>,
+    /// What this gateway calls itself in the database.
+    pub(crate) instance: String,
+}
+
+/// What sessions may cost.
+pub(crate) struct BudgetSettings {
+    pub(crate) prices: Prices,
+    /// The budget of a session that has none of its own.
+    pub(crate) session_micros: Option<i64>,
+}

@@ -1,0 +1,110 @@
+//! Dependencies inside the gateway point one way: a module names only modules below its own.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The layers, from the top. Modules of one layer do not name each other.
+const LAYERS: [&[&str]; 10] = [
+    &["boot"],
+    &["sweep"],
+    &["edge", "app"],
+    &["hub"],
+    &["sources"],
+    &["git"],
+    &["runtime"],
+    &["identity", "server", "llm", "vault", "outbound", "access", "shares", "telemetry"],
+    &["keyring", "data_dir", "lifecycle"],
+    &["config"],
+];
+
+/// What still points upward or sideways. The list only gets shorter: an entry that is not needed any more fails too.
+const EXCEPTIONS: [(&str, &str); 2] = [
+    // Handlers get all parts at once, and sockets rest on credentials that `edge` looks up.
+    ("edge", "app"),
+    ("app", "edge"),
+];
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The top-level modules that a text names: `crate::name` and `crate::{name, …}`.
+fn named(text: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+    let mut names = BTreeSet::new();
+    for after in text.split("crate::").skip(1) {
+        let group = after.strip_prefix('{').map_or(after, |rest| rest.split('}').next().unwrap_or_default());
+        let parts: Vec<&str> =
+            if group.len() < after.len() { group.split(',').collect() } else { vec![after] };
+        for part in parts {
+            let name: String = part.trim_start().chars().take_while(|c| is_name(*c)).collect();
+            names.insert(name);
+        }
+    }
+    names
+}
+
+/// Each pair of modules where the first names the second.
+fn edges() -> BTreeSet<(String, String)> {
+    let mut files = Vec::new();
+    rust_files(&sources(), &mut files);
+    let mut edges = BTreeSet::new();
+    for file in files {
+        let place = file.strip_prefix(sources()).unwrap();
+        let module = place.components().next().unwrap().as_os_str().to_str().unwrap();
+        let module = module.trim_end_matches(".rs").to_owned();
+        if module == "lib" {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        edges.extend(named(&text).into_iter().map(|name| (module.clone(), name)));
+    }
+    edges.into_iter().filter(|(from, to)| from != to && layer(to).is_some()).collect()
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+#[test]
+fn every_module_has_a_layer() {
+    for entry in std::fs::read_dir(sources()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(module) = name.strip_suffix(".rs").filter(|module| *module != "lib") else { continue };
+        assert!(
+            layer(module).is_some(),
+            "{module} is in no layer: add it to this test and to ARCHITECTURE.md"
+        );
+    }
+}
+
+#[test]
+fn dependencies_point_down() {
+    let upward: BTreeSet<(String, String)> =
+        edges().into_iter().filter(|(from, to)| layer(from) >= layer(to)).collect();
+    let known: BTreeSet<(String, String)> =
+        EXCEPTIONS.iter().map(|(from, to)| ((*from).to_owned(), (*to).to_owned())).collect();
+    let new: Vec<_> = upward.difference(&known).collect();
+    assert!(new.is_empty(), "these modules name one of their own layer or above it: {new:?}");
+    let gone: Vec<_> = known.difference(&upward).collect();
+    assert!(gone.is_empty(), "these exceptions are not needed any more: {gone:?}");
+}
+
+#[test]
+fn an_upward_dependency_is_found_however_it_is_written() {
+    for text in ["use crate::hub::Hub;", "crate::hub::Hub::new()", "use crate::{config, hub::Hub};"] {
+        assert!(named(text).contains("hub"), "{text}");
+    }
+    assert!(!named("use crate::config;").contains("hub"));
+}
