@@ -1,10 +1,11 @@
 //! Reads and writes a channel's bytes: whoever creates a channel runs its [`Driver`] in a task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
@@ -61,7 +62,7 @@ impl Shared {
 
     /// No code panics while it holds the lock, so the state behind a poisoned lock is still consistent.
     pub(crate) fn mux(&self) -> MutexGuard<'_, Mux> {
-        self.mux.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mux.lock()
     }
 
     fn close(&self, reason: ChannelError) {

@@ -1,10 +1,10 @@
 //! The rate limit of one sandbox. Every request writes a record, so a sandbox that sends requests faster than
 //! records can be stored waits; nobody else is affected.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clock::Clock;
+use parking_lot::Mutex;
 
 use crate::limits::Limits;
 
@@ -34,7 +34,7 @@ impl RateLimiter {
 
     fn reserve(&self) -> Duration {
         let now = self.clock.elapsed();
-        let mut through = self.through.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut through = self.through.lock();
         *through = now.max(*through) + self.each;
         through.saturating_sub(now).saturating_sub(self.ahead)
     }

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 /// The addresses of a name, or why there are none.
@@ -80,7 +81,7 @@ impl ScriptedResolver {
     }
 
     fn with<T>(&self, name: &str, act: impl FnOnce(&mut Script) -> T) -> T {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         act(names.entry(name.to_owned()).or_default())
     }
 }

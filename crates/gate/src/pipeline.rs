@@ -135,6 +135,7 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
 fn count(judgement: &Judgement) {
     let name = match judgement.verdict.outcome {
         policy::Outcome::Allow => "allow",
+        policy::Outcome::Ask => "ask",
         policy::Outcome::Deny => "deny",
     };
     metrics::counter!("proliferate_gate_verdicts_total", "verdict" => name).increment(1);
@@ -252,7 +253,7 @@ async fn follow(gate: &Gate, request: &Arc<CallRequest>, mut run: Run) -> CallRe
     CallResult::unrecorded(request, &Refusal::unknown())
 }
 
-/// Why a call is not executed, if it is not.
+/// Why a call is not executed, if it is not. Nothing answers an ask yet, so it is refused.
 fn refusal(judgement: &Judgement) -> Option<Refusal> {
     if judgement.verdict.outcome != policy::Outcome::Allow {
         return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));

@@ -7,7 +7,7 @@ mod patience;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +15,7 @@ use axum::extract::ConnectInfo;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt as _;
@@ -151,7 +152,7 @@ struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 impl Addresses {
     /// Counts one more connection, unless the address has its share.
     fn admit(&self, address: IpAddr, most: usize) -> Option<Guard> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let count = open.entry(address).or_default();
         if *count >= most {
             return None;
@@ -170,7 +171,7 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut open = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.addresses.0.lock();
         if let Some(count) = open.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {

@@ -4,12 +4,13 @@
 //! does not open. A value is never returned by any read; only code that acts with it calls [`Vault::open`].
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use chrono::{DateTime, Utc};
 use clock::{Clock, Rng};
+use parking_lot::RwLock;
 use proto::{OrgId, SecretId, UserId};
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewEvent, NewSecret, Scope, Sealed, Store, StoreError};
@@ -205,7 +206,7 @@ impl Vault {
     }
 
     fn key(&self, wanted: impl Fn(&VaultKey) -> bool) -> Option<VaultKey> {
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         keys.iter().find(|key| wanted(key)).cloned()
     }
 
@@ -221,7 +222,7 @@ impl Vault {
         let Some(file) = self.file.as_deref() else { return Ok(()) };
         let mut fresh: Vec<VaultKey> =
             Keyring::vault_keys_in(file)?.iter().map(VaultKey::new).collect::<Result<_, _>>()?;
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         for known in keys.drain(..) {
             if fresh.iter().all(|key| key.id != known.id) {
                 fresh.push(known);

@@ -1,7 +1,8 @@
 //! Counts how often a fault was produced per conversation, so that a retry can succeed.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// How many conversation steps are remembered; the oldest is forgotten first and would then fail again.
 const MAX_REMEMBERED: usize = 10_000;
@@ -21,7 +22,7 @@ impl Faults {
     /// Whether the fault `key` should happen now. `None` for `times` means always.
     pub(crate) fn should_fail(&self, key: String, times: Option<u32>) -> bool {
         let Some(times) = times else { return true };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(count) = state.counts.get_mut(&key) {
             *count = count.saturating_add(1);
             return *count <= times;
@@ -57,7 +58,7 @@ mod tests {
         for key in 0..=MAX_REMEMBERED {
             faults.should_fail(key.to_string(), Some(1));
         }
-        assert_eq!(faults.state.lock().unwrap().counts.len(), MAX_REMEMBERED);
+        assert_eq!(faults.state.lock().counts.len(), MAX_REMEMBERED);
         assert!(!faults.should_fail(MAX_REMEMBERED.to_string(), Some(1)), "the newest must be remembered");
         assert!(faults.should_fail("0".to_owned(), Some(1)), "the oldest must be forgotten");
     }

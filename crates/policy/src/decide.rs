@@ -16,6 +16,8 @@ const NO_LANE: &str = "no such lane";
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Allow,
+    /// Lanes allow the call, and its mode requires that a person approves it.
+    Ask,
     Deny,
 }
 
@@ -283,7 +285,7 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
     let lane = policy.lane(&request.lane);
     match (failed, lane) {
         (Some((check, denial)), lane) => Verdict {
-            outcome: Outcome::Deny,
+            outcome: if asks(check, request) { Outcome::Ask } else { Outcome::Deny },
             rule_id: rule_id(check, lane, request.mode.as_ref(), Some(&denial)),
             reason: denial.reason.into_owned(),
         },
@@ -296,6 +298,12 @@ fn verdict(policy: &Policy, request: &Request, failed: Option<(Check, Denial<'_>
             Verdict { outcome: Outcome::Deny, rule_id: "lane".to_owned(), reason: NO_LANE.to_owned() }
         }
     }
+}
+
+/// Mode is the last check, so whatever fails there has passed all others.
+fn asks(check: Check, request: &Request) -> bool {
+    let mode = request.mode.as_ref().map(|decision| decision.mode);
+    check == Check::Mode && mode == Some(Mode::RequireApproval)
 }
 
 /// Why a call is allowed: its lane, and its mode if it has one.

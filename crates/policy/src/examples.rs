@@ -59,7 +59,7 @@ impl Example {
         }
         let verdict = decide(policy, &self.request(policy, &lane.id, lane.override_minutes));
         match (self.should_match, verdict.outcome) {
-            (true, Outcome::Deny) => Err(Mistake::new(
+            (true, Outcome::Ask | Outcome::Deny) => Err(Mistake::new(
                 self.line,
                 format!("this example should be allowed, but {}", verdict.reason),
             )),

@@ -5,10 +5,10 @@ mod tls;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -77,8 +77,8 @@ impl AttachProvider {
             .map_err(|_| SandboxError::BadSpec("the attach URL is not a valid URL"))
     }
 
-    fn connected_ids(&self) -> std::sync::MutexGuard<'_, BTreeSet<SandboxId>> {
-        self.connected_ids.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connected_ids(&self) -> parking_lot::MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.connected_ids.lock()
     }
 }
 

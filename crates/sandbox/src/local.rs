@@ -29,10 +29,11 @@ mod watch;
 mod wire;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -93,7 +94,7 @@ impl LocalProvider {
 
     /// The resources that all running sandboxes use together, as of the last check.
     pub fn usage(&self) -> Usage {
-        let watches = self.0.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let watches = self.0.watches.lock();
         let running = watches.values().filter(|watch| !watch.has_exited()).map(watch::Watch::last_usage);
         running.fold(Usage::default(), |sum, (memory, disk)| Usage {
             sandboxes: sum.sandboxes + 1,

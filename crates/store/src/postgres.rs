@@ -5,11 +5,12 @@ mod instance_lock;
 pub(crate) mod lookup_batcher;
 mod open;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection as _, raw_sql};
 use tokio::time::timeout;
@@ -101,13 +102,13 @@ impl Postgres {
 impl LastBroken {
     fn note(&self, error: &sqlx::Error) {
         if is_unavailable(error) {
-            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clock.elapsed());
+            *self.last.lock() = Some(self.clock.elapsed());
         }
     }
 
     /// Whether a connection was found broken within this time.
     fn within(&self, time: Duration) -> bool {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *self.last.lock();
         last.is_some_and(|at| self.clock.elapsed().saturating_sub(at) <= time)
     }
 }

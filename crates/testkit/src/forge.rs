@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path as UrlPath, Request, State};
@@ -13,6 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
 use axum::{Json, Router};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -65,14 +66,13 @@ impl Forge {
 
     /// The paths of all POST requests that would change something, including rejected ones.
     pub fn posted(&self) -> Vec<String> {
-        self.state.posted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.posted.lock().clone()
     }
 
     /// From now on, pull requests are created but answered with this error, as if a gateway had lost the
     /// response.
     pub fn answer_pulls(&self, status: StatusCode, message: &str) {
-        *self.state.answer.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((status, message.to_owned()));
+        *self.state.answer.lock() = Some((status, message.to_owned()));
     }
 
     /// The created pull requests.
@@ -83,14 +83,14 @@ impl Forge {
 
 impl Shared {
     fn pulls(&self) -> MutexGuard<'_, Vec<Value>> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulls.lock()
     }
 }
 
 async fn record_post(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
     let path = request.uri().path().to_owned();
     if request.method() == Method::POST && !path.ends_with("/git-upload-pack") {
-        state.posted.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+        state.posted.lock().push(path);
     }
     next.run(request).await
 }
@@ -180,7 +180,7 @@ async fn pull(
     if run(find, b"").await.is_ok_and(|found| found.is_empty()) {
         return invalid("head does not exist");
     }
-    let answer = state.answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let answer = state.answer.lock().clone();
     let mut pulls = state.pulls();
     if pulls.iter().any(|made| made["head"] == head) {
         return invalid(&format!("A pull request already exists for {owner}:{head}."));

@@ -1,7 +1,7 @@
 //! Serves the scripted model on a port and records every request.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -12,6 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use model::{CONVERSATION_HEADER, Call, Frame, MAX_BODY, Model, Reply, Script};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -65,7 +66,7 @@ impl ScriptedModel {
 
     /// All requests so far, oldest first.
     pub fn requests(&self) -> Vec<ModelRequest> {
-        self.state.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.requests.lock().clone()
     }
 
     /// Waits until at least `count` requests were received. Use it with a timeout.
@@ -98,7 +99,7 @@ fn record(state: &Shared, parts: &Parts, body: &Bytes) {
         headers: parts.headers.clone(),
         body: body.clone(),
     };
-    let mut requests = state.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut requests = state.requests.lock();
     requests.push(recorded);
     state.count.send_replace(requests.len());
 }

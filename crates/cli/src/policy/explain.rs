@@ -13,7 +13,7 @@ use super::load;
 use crate::args::{ExplainArgs, RiskArg, WriteArg};
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{GREEN, RED, json_line, line};
+use crate::output::{GREEN, RED, YELLOW, json_line, line};
 
 pub(super) async fn run(context: &Context, args: &ExplainArgs) -> Result<(), Failure> {
     let dir = args.dir.as_ref().or(context.config.policy_dir.as_ref());
@@ -45,6 +45,7 @@ fn print(context: &Context, explained: &Explanation) {
     let verdict = &explained.verdict;
     let (colour, word) = match verdict.outcome {
         Outcome::Allow => (GREEN, "allowed"),
+        Outcome::Ask => (YELLOW, "needs approval"),
         Outcome::Deny => (RED, "denied"),
     };
     line(&format!("{colour}{word}{colour:#} by {}: {}", verdict.rule_id, verdict.reason));

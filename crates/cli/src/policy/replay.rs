@@ -94,6 +94,7 @@ fn read(RecordedDecision { run_id, mut decision }: RecordedDecision) -> Option<P
 fn print(context: &Context, done: &Replayed) {
     let word = |outcome: Outcome| match outcome {
         Outcome::Allow => "allow",
+        Outcome::Ask => "ask",
         Outcome::Deny => "deny",
     };
     if context.out.is_json() {

@@ -181,6 +181,7 @@ fn the_mode_of_a_tool_is_set_listed_explained_and_recorded() {
     let agent = [&agent[..], &["forecast.set", "--dir", &dir]].concat();
     let of_org = [&agent[..], &["--org", &org]].concat();
     for described in [machine.json(&agent), machine.json(&of_org)] {
+        assert_eq!(described["verdict"]["outcome"], "ask", "{described}");
         assert_eq!(described["verdict"]["rule_id"], "mode:require_approval:inferred_default", "{described}");
         assert_eq!(described["mode"], json!({"mode": "require_approval", "source": "inferred_default"}));
     }

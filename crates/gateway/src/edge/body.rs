@@ -1,7 +1,7 @@
 //! The one way in which a handler gets JSON: bounded, in time, and meaning one thing only.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, FromRequest, MatchedPath, Request};
@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use bytes::BytesMut;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use super::ApiError;
@@ -51,7 +52,7 @@ pub(super) struct RequestShares(Arc<Mutex<Vec<Held>>>);
 
 impl RequestShares {
     fn add(&self, held: Held) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+        self.0.lock().push(held);
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use clock::Clock;
+use parking_lot::{Mutex, MutexGuard};
 use proto::socket::CloseCode;
 use tokio::sync::watch;
 
@@ -100,7 +101,7 @@ impl Feed {
     pub(crate) fn listener(&self) -> Arc<Listener> {
         let taken = AtomicU64::new(self.ring().total);
         let listener = Arc::new(Listener { taken, moved: AtomicU64::new(self.now()) });
-        let mut all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.listeners.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&listener));
         listener
@@ -126,7 +127,7 @@ impl Feed {
     fn behind(&self) -> u64 {
         let (total, now) = (self.ring().total, self.now());
         let still = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
-        let all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.listeners.lock();
         let moving = all
             .iter()
             .filter_map(Weak::upgrade)
@@ -211,7 +212,7 @@ impl Feed {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::extract::ws::Utf8Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::{Mutex, MutexGuard};
 use proto::http::Presence;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
@@ -177,7 +178,7 @@ impl Hubs {
     }
 
     fn live(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OnceCell<Hub>>>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock()
     }
 }
 

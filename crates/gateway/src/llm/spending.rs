@@ -2,8 +2,9 @@
 //! only at their end: without it, many at once would all pass a budget that has room for one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::{OrgId, SessionId};
 
 use crate::config::dollars;
@@ -115,7 +116,7 @@ impl Spending {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Payer, i64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

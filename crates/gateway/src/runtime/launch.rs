@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 use opencode::api::{ApiError, Client, Endpoint as AgentPlace};
 use opencode::files::Instructions;
+use parking_lot::Mutex;
 use proto::ModelId;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
@@ -337,7 +338,7 @@ impl Launch {
     /// Notes how long the stage took that is over.
     fn stage_over(&self, next: Option<&'static str>) {
         let now = self.runtime.clock.elapsed();
-        let mut stage = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = self.running.lock();
         if let Some((name, since)) = std::mem::replace(&mut *stage, next.map(|next| (next, now))) {
             let took = now.saturating_sub(since);
             metrics::histogram!("proliferate_boot_stage_seconds", "stage" => name).record(took.as_secs_f64());

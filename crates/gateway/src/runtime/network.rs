@@ -1,7 +1,7 @@
 //! The network of sandboxes: the rules of their organisation, kept fresh, and a record of every attempt.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -11,6 +11,7 @@ use egress::{
     RequestEnd, RuleError, Rules, SystemResolver, Target, Verdict, record_queue,
 };
 use futures_util::FutureExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use proto::http::EgressRules;
 use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId};
 use sandbox::SandboxId;
@@ -126,7 +127,7 @@ impl Networks {
     }
 
     fn rules(&self) -> MutexGuard<'_, HashMap<OrgId, watch::Sender<Arc<Rules>>>> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rules.lock()
     }
 }
 

@@ -4,12 +4,13 @@
 //! is never found again: what a crash leaves of a pool is ended at the next start.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{Mode, Rules};
 use opencode::api::{Client, Endpoint as AgentPlace};
 use opencode::files::Instructions;
+use parking_lot::{Mutex, MutexGuard};
 use proto::ModelId;
 use sandbox::{Provider, SandboxId};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -113,7 +114,7 @@ impl Pool {
     }
 
     fn ready(&self) -> MutexGuard<'_, Vec<Warm>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.lock()
     }
 }
 

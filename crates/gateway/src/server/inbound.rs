@@ -3,8 +3,9 @@
 //! The library that reads frames holds an unfinished one in a buffer that nobody else sees, so bytes are counted where
 //! they leave the connection.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::{Mutex, MutexGuard};
 use shares::Held;
 
 /// What every connection may hold without being asked: more than all messages but prompts with images.
@@ -65,7 +66,7 @@ impl Inbound {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Counted>> {
-        Some(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.0.get()?.lock())
     }
 }
 

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 type Work = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
@@ -20,7 +21,7 @@ impl Connection {
     /// Drives the connection until `wanted` completes.
     pub(super) async fn drive_until<T>(&mut self, wanted: impl Future<Output = T>) -> T {
         let mut wanted = pin!(wanted);
-        let work = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let work = self.0.get_mut();
         poll_fn(|cx| {
             // The reader of the response sees how the connection ended.
             if work.as_mut().is_some_and(|work| work.as_mut().poll(cx).is_ready()) {

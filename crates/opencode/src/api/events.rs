@@ -3,11 +3,11 @@
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -114,7 +114,7 @@ fn poll_read(
 ) -> Poll<Result<bool, ApiError>> {
     let mut buffer = [const { MaybeUninit::uninit() }; READ_SIZE];
     let mut piece = ReadBuf::uninit(&mut buffer);
-    let stream = stream.get_mut().unwrap_or_else(PoisonError::into_inner);
+    let stream = stream.get_mut();
     let read = stream.as_mut().poll_read(cx, &mut piece);
     if read.is_pending() {
         decoder.release_buffer();

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -49,7 +50,7 @@ pub(super) struct Inner {
 impl Inner {
     pub(super) async fn lock(&self, id: &SandboxId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.locks.lock();
             // Drop locks that nobody holds or waits for.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             locks.entry(id.clone()).or_default().clone()
@@ -58,12 +59,12 @@ impl Inner {
     }
 
     pub(super) fn cached(&self, id: &SandboxId) -> Option<Arc<AttachedSandbox>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.live.lock().get(id).cloned()
     }
 
     pub(super) fn forget(&self, id: &SandboxId) {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.live.lock().remove(id);
+        self.watches.lock().remove(id);
     }
 
     /// Watches the sandboxes that a previous gateway left running. A record that cannot be read now is read again
@@ -80,7 +81,7 @@ impl Inner {
     fn watch(&self, id: &SandboxId, record: &Record, handle: OwnedFd) {
         let watched = WatchedSandbox::new(self.folders.sandbox(id), record.clone(), Arc::new(handle));
         let watch = watch(watched.with_helper(&self.config.helper), self.scan_permits.clone());
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), watch);
+        self.watches.lock().insert(id.clone(), watch);
     }
 
     /// The recorded process, verified to be the same one.
@@ -123,7 +124,7 @@ impl Inner {
         }
         let broker = tokio::sync::Mutex::new(broker);
         let live = Arc::new(AttachedSandbox { identity, broker, listeners });
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), live.clone());
+        self.live.lock().insert(id.clone(), live.clone());
         Ok(live)
     }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use tokio::sync::watch;
 
@@ -47,7 +47,7 @@ impl Log {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 
     pub(super) fn append(&self, bytes: &[u8]) {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use channel::{Lane, Stream, StreamError};
 use clock::Clock;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::dispatch::answer;
 use super::launch::Launcher;
@@ -32,7 +33,7 @@ impl Services {
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Service>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     fn find(&self, name: &str) -> Result<Arc<Service>, Refusal> {

@@ -1,10 +1,11 @@
 //! Supervises one service: starts it, keeps its output, and restarts it after a failure with exponential backoff.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -72,7 +73,7 @@ impl Service {
     }
 
     fn run_state(&self) -> MutexGuard<'_, RunState> {
-        self.run_state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.run_state.lock()
     }
 
     pub(super) fn info(&self) -> ServiceInfo {

@@ -2,8 +2,9 @@
 //! need not be written again: the same tool call in the same case often returns the same content.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::OrgId;
 
 use super::{PreparedWrite, Written};
@@ -34,6 +35,6 @@ impl RecentArtifacts {
     }
 
     fn all(&self) -> MutexGuard<'_, HashSet<(OrgId, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -8,9 +8,10 @@
 //! A checkpoint moves pages from the WAL into the database file and waits for the disk, so a background thread does it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OpenFlags, ToSql};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -142,7 +143,7 @@ impl EventAppender {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

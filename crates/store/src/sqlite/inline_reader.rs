@@ -6,10 +6,11 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
 use serde::de::DeserializeOwned;
@@ -46,7 +47,7 @@ impl InlineReader {
     }
 
     fn take(&self) -> Option<Connection> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.closed {
             return None;
         }
@@ -58,7 +59,7 @@ impl InlineReader {
     }
 
     fn give_back(&self, connection: Connection) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if !state.closed {
             state.idle.push(connection);
         }
@@ -66,7 +67,7 @@ impl InlineReader {
 
     /// Closes the connections; later reads use the pool.
     pub(crate) fn close(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.closed = true;
         state.idle.clear();
     }
@@ -281,10 +282,10 @@ mod tests {
         let found = read().await;
         assert!(found.0.is_some() && found.1.is_some() && found.2.is_none());
         assert_eq!(found.3.map(|session| session.id), found.0.as_ref().map(|session| session.id));
-        assert_eq!(inline.0.lock().unwrap().idle.len(), 1, "it was read inline");
+        assert_eq!(inline.0.lock().idle.len(), 1, "it was read inline");
         inline.close();
         assert_eq!(read().await, found);
-        assert!(inline.0.lock().unwrap().idle.is_empty(), "a closed reader opens no connection");
+        assert!(inline.0.lock().idle.is_empty(), "a closed reader opens no connection");
     }
 
     #[test]

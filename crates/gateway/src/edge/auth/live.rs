@@ -2,9 +2,10 @@
 //! after that, so it holds a [`LiveCredential`], which says when the credential has ended and what the caller is now.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use store::{Standing, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -72,7 +73,7 @@ impl LiveCredentials {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Standing, Weak<CancellationToken>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -3,9 +3,9 @@
 //! this ref of this repository, from this commit to this commit. Any other push that carries it is the agent's.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clock::Rng;
+use parking_lot::{Mutex, MutexGuard};
 use proto::{RepoId, SessionId, UserId};
 use tokio::sync::oneshot;
 
@@ -113,7 +113,7 @@ impl PushGrants {
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<String, Grant>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

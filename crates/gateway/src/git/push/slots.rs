@@ -1,8 +1,8 @@
 //! How many pushes one session may have in flight. Each is held in memory until its commits are known.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use proto::SessionId;
 
 const MAX_PER_SESSION: usize = 4;
@@ -32,7 +32,7 @@ impl PushSlots {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, usize>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock()
     }
 }
 
