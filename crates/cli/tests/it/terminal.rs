@@ -108,7 +108,7 @@ fn a_missing_right_is_not_called_damage() {
     } else {
         machine.run(&["orgs", "ls"]).err
     };
-    assert!(said.contains("no right to it") && !said.contains("backup"), "{said}");
+    assert!(said.contains("no permission") && !said.contains("backup"), "{said}");
 }
 
 #[test]
