@@ -29,13 +29,13 @@ pub(crate) use session::{NewArgs, Reach, SessionArgs, SessionCommand, web_url};
 #[derive(Parser)]
 #[command(name = "proliferate", version, propagate_version = true, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Where the database, made keys and sandboxes are kept [setting PROLIFERATE_DATA_DIR]
+    /// The folder of the database, generated keys and sandboxes [setting PROLIFERATE_DATA_DIR]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Override any other setting that is no secret; may be repeated
+    /// Override any other setting that is not a secret; may be repeated
     #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
-    /// Let SANDBOX_PROVIDER=process run agents without any isolation
+    /// Allow SANDBOX_PROVIDER=process to run agents without any isolation
     #[arg(long, global = true)]
     pub(crate) insecure_sandbox: bool,
     /// Print one JSON value instead of text for people
@@ -52,53 +52,53 @@ const EXIT_CODES: &str = "Exit codes: 0 done · 1 it failed, and said why · 2 w
 pub(crate) enum Command {
     /// Run everything on this machine and print a link that logs you in
     Up(Up),
-    /// Run the gateway as a service: logs are JSON where standard error is no terminal
+    /// Run the gateway as a service; logs are JSON unless standard error is a terminal
     Serve(Listen),
-    /// Sessions: make one, watch it, talk to it, end it
+    /// Create, watch, prompt, stop and delete sessions
     Session(SessionArgs),
-    /// Check this machine for all that `serve` needs, change nothing, and say how to fix what is missing
+    /// Check everything that `serve` needs and say how to fix what is missing; changes nothing
     Doctor,
-    /// Make a link that logs a member in, once, within 15 minutes
+    /// Create a link that logs a member in once, within 15 minutes
     LoginLink {
         #[command(flatten)]
         member: WhichMember,
     },
-    /// Make tokens for users, services and sandboxes
+    /// Create tokens for users, services and sandboxes
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Organisations
+    /// Create and list organizations, and set their limits
     #[command(subcommand)]
     Orgs(OrgsCommand),
-    /// Users and their roles
+    /// Manage users and their roles
     #[command(subcommand)]
     Users(UsersCommand),
-    /// API keys
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(KeysCommand),
-    /// The vault: credentials that agents use and never see
+    /// Manage the vault: credentials that agents use and never see
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// What sandboxes of an organisation may reach, and what they reached
+    /// Manage what sandboxes of an organization may reach, and list what they reached
     #[command(subcommand)]
     Egress(EgressCommand),
-    /// Sandboxes by hand: try one, look into one, measure them
+    /// Run, inspect and measure sandboxes by hand
     #[command(subcommand)]
     Sandbox(SandboxCommand),
-    /// What may be done through the gate: check, explain, compare, lock
+    /// Check, explain, compare and lock the policy of the gate
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Which actions agents of an organisation may use
+    /// Manage which actions agents of an organization may use
     #[command(subcommand)]
     Actions(ActionsCommand),
-    /// The ledger of what was done: verify, export, look, prove
+    /// Verify, export, show and prove the audit ledger
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// The database: bring it up to date, back it up, restore it
+    /// Migrate, back up and restore the database
     #[command(subcommand)]
     Db(DbCommand),
     /// Print a completion script for a shell
     ///
-    /// It completes commands, options, and what is in the database of this machine. In ~/.bashrc:
+    /// It completes commands, options, and names from the database of this machine. In ~/.bashrc:
     /// source <(proliferate completions bash)
     Completions {
         /// The shell
@@ -118,47 +118,47 @@ pub(crate) struct Listen {
 pub(crate) struct Up {
     #[command(flatten)]
     pub(crate) listen: Listen,
-    /// End the agents too when this stops; their files are kept, and a prompt starts them again
+    /// Stop the agents too when this stops; their files are kept, and a prompt starts them again
     #[arg(long)]
     pub(crate) stop_agents: bool,
 }
 
-/// Which member a command acts for.
+/// The member that a command acts for.
 #[derive(Args)]
 pub(crate) struct WhichMember {
     /// The user, by e-mail address, name or id [default: the first owner]
     #[arg(long, value_name = "USER", add = ArgValueCandidates::new(complete::users))]
     pub(crate) user: Option<String>,
-    /// The organisation, by name or id [default: the first one]
+    /// The organization, by name or id [default: the first one]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
 }
 
-/// Which organisation a command acts on.
+/// Which organization a command acts on.
 #[derive(Args)]
 pub(crate) struct WhichOrg {
-    /// The organisation, by name or id [default: the first one]
+    /// The organization, by name or id [default: the first one]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum TokenCommand {
-    /// A user's token, valid for an hour; prints only the token
+    /// Print a user's token, valid for an hour
     User {
         #[command(flatten)]
         member: WhichMember,
     },
-    /// A service's token, valid for an hour; prints only the token
+    /// Print a service's token, valid for an hour
     Service {
-        /// What the service is called in logs and records
+        /// The name of the service in logs and records
         #[arg(long)]
         name: String,
-        /// Bind it to one organisation, by name or id
+        /// Bind the token to one organization, by name or id
         #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
         org: Option<String>,
     },
-    /// A token of a session's present sandbox; prints only the token
+    /// Print a token of a session's current sandbox
     Sandbox {
         /// The session, by id, the beginning of its id, or title
         #[arg(long, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
@@ -171,10 +171,10 @@ pub(crate) struct NewUser {
     /// The e-mail address, by which people and commands know the user
     #[arg(long)]
     pub(crate) email: String,
-    /// What people call them [default: the address]
+    /// The name of the user [default: the address]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// What the user may do
+    /// The role of the user
     #[arg(long, value_parser = words(Role::ALL, Role::as_str))]
     pub(crate) role: Role,
     #[command(flatten)]
@@ -183,25 +183,25 @@ pub(crate) struct NewUser {
 
 #[derive(Subcommand)]
 pub(crate) enum UsersCommand {
-    /// Make a user a member of an organisation; the user is made when the address is new
+    /// Add a member to an organization; the user is created if the address is new
     Create(NewUser),
-    /// List the members of an organisation
+    /// List the members of an organization
     Ls {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// Give a member another role
+    /// Change the role of a member
     Role {
         /// The member, by e-mail address, name or id
         #[arg(add = ArgValueCandidates::new(complete::users))]
         user: String,
-        /// What the member may do from now on
+        /// The new role
         #[arg(value_parser = words(Role::ALL, Role::as_str))]
         role: Role,
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// End a membership, and every key and ticket with it
+    /// Remove a member, and every key and ticket of theirs
     Rm {
         /// The member, by e-mail address, name or id
         #[arg(add = ArgValueCandidates::new(complete::users))]
@@ -213,20 +213,20 @@ pub(crate) enum UsersCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a key that acts as a member; it is shown now and never again
+    /// Create a key that acts as a member; it is shown only once
     Create {
-        /// What the key is for, as lists show it
+        /// The name of the key in lists
         #[arg(long)]
         name: String,
         #[command(flatten)]
         member: WhichMember,
     },
-    /// List keys, without the keys
+    /// List keys, without their secrets
     Ls {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// End a key
+    /// Revoke a key
     Revoke {
         /// The key, by name or id
         #[arg(add = ArgValueCandidates::new(complete::keys))]
@@ -239,13 +239,13 @@ pub(crate) enum KeysCommand {
 /// Whose secret it is.
 #[derive(Args)]
 pub(crate) struct SecretOwner {
-    /// The organisation, by name or id [default: the first one]
+    /// The organization, by name or id [default: the first one]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
-    /// Only for sessions on this repository, by name, URL or id
+    /// Restrict it to sessions on this repository, by name, URL or id
     #[arg(long, value_name = "REPO", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
     pub(crate) repo: Option<String>,
-    /// Only for sessions of this configuration, by name or id
+    /// Restrict it to sessions of this configuration, by name or id
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
 }
@@ -261,7 +261,7 @@ pub(crate) enum SecretsCommand {
         #[command(flatten)]
         owner: SecretOwner,
     },
-    /// List names; values never come back
+    /// List names; values are never shown
     Ls {
         #[command(flatten)]
         org: WhichOrg,
@@ -280,7 +280,7 @@ pub(crate) enum SecretsCommand {
         #[command(flatten)]
         owner: SecretOwner,
     },
-    /// Seal everything with a new key (or, when keys are settings, with the present one)
+    /// Re-encrypt all values with a new key (or, if keys are settings, with the current one)
     Rotate,
 }
 
@@ -291,9 +291,9 @@ pub(crate) enum EgressCommand {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// Set what is reached where no rule says otherwise
+    /// Set the default for hosts that no rule names
     Mode {
-        /// Everything public, only what is allowed, or nothing
+        /// Allow all public hosts, only allowed ones, or none
         #[arg(value_parser = words(EgressMode::ALL, EgressMode::as_str))]
         mode: EgressMode,
         #[command(flatten)]
@@ -307,15 +307,15 @@ pub(crate) enum EgressCommand {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// Add hosts to the deny list, which wins
+    /// Add hosts to the deny list, which overrides the allow list
     Deny {
-        /// Hosts, each with a port if only that is meant
+        /// Hosts, with a port to deny only that port
         #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// Take hosts off both lists
+    /// Remove hosts from both lists
     Rm {
         /// Hosts, as `egress show` prints them
         #[arg(required = true, value_name = "HOST")]
@@ -323,7 +323,7 @@ pub(crate) enum EgressCommand {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// List attempts to reach something, newest first
+    /// List connection attempts, newest first
     Log {
         /// Show only attempts of this session, by id, the beginning of its id, or title
         #[arg(long, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
@@ -338,31 +338,31 @@ pub(crate) enum EgressCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum SandboxCommand {
-    /// Run a command in a fresh sandbox and remove it afterwards; needs no gateway
+    /// Run a command in a new sandbox and remove it afterwards; needs no gateway
     Run {
-        /// Reach nothing
+        /// Run without network access
         #[arg(long)]
         offline: bool,
-        /// The command and its arguments; its exit code becomes ours
+        /// The command and its arguments; its exit code is passed on
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<String>,
     },
-    /// Run a command in a sandbox that runs
+    /// Run a command in a running sandbox
     Exec {
         /// The sandbox, by its name in `sandbox ls` or the beginning of it
         id: String,
-        /// The command and its arguments; its exit code becomes ours
+        /// The command and its arguments; its exit code is passed on
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<String>,
     },
-    /// List sandboxes and how they are
+    /// List sandboxes and their states
     Ls,
-    /// End the processes of sandboxes and keep their files; a prompt starts them again
+    /// Stop the processes of sandboxes and keep their files; a prompt starts them again
     Halt {
-        /// As `sandbox ls` shows them
+        /// Sandboxes, by their names in `sandbox ls`
         #[arg(required_unless_present = "all", value_name = "ID")]
         ids: Vec<String>,
-        /// End those of all sandboxes of this data directory
+        /// Stop all sandboxes of this data directory
         #[arg(long, conflicts_with = "ids")]
         all: bool,
     },
@@ -372,7 +372,7 @@ pub(crate) enum SandboxCommand {
         #[arg(long)]
         end: bool,
     },
-    /// End sandboxes and remove their files
+    /// Stop sandboxes and remove their files
     Rm {
         /// Sandboxes, by their names in `sandbox ls` or the beginnings of them
         #[arg(required = true, value_name = "ID")]
@@ -388,24 +388,24 @@ pub(crate) enum SandboxCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum DbCommand {
-    /// Bring the schema up to date; starting the gateway does it too
+    /// Migrate the schema; starting the gateway does this too
     Migrate,
-    /// Write a consistent copy, also beside a running gateway
+    /// Write a consistent copy, also while a gateway runs
     Backup {
         /// The file to write; must not exist
         file: PathBuf,
     },
-    /// Put a backup in the place of the database; with SQLite the old one is kept beside it
+    /// Replace the database with a backup; with SQLite the old file is kept
     Restore {
         /// A file that `db backup` wrote
         file: PathBuf,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Put in rows that a measurement needs
+    /// Insert rows for a benchmark
     Seed {
-        /// Which rows
+        /// The set of rows
         #[arg(value_enum)]
         what: Seed,
     },
@@ -414,7 +414,7 @@ pub(crate) enum DbCommand {
 /// What can be put in.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Seed {
-    /// What the load generator of `make bench` expects
+    /// The rows that the load generator of `make bench` expects
     Bench,
 }
 

@@ -8,7 +8,7 @@ use super::WhichOrg;
 
 #[derive(Subcommand)]
 pub(crate) enum ActionsCommand {
-    /// Which actions agents may use, must ask about, or may not use
+    /// Set which actions agents may use, need approval for, or may not use
     #[command(subcommand)]
     Modes(ModesCommand),
 }
@@ -16,7 +16,7 @@ pub(crate) enum ActionsCommand {
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Subcommand)]
 pub(crate) enum ModesCommand {
-    /// Set the mode of one action; it counts for the next call and stands in the ledger
+    /// Set the mode of an action from the next call on; the ledger records it
     Set {
         /// The action: sourceId:actionId, such as linear:create_issue; tools:NAME for a tool from tools.yaml
         key: ModeKey,

@@ -9,11 +9,11 @@ use crate::complete;
 
 #[derive(Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Verify the ledger of this database, or an export without any database
+    /// Verify the ledger of this database, or of an export, which needs no database
     Verify(VerifyArgs),
     /// Write the ledger, its checkpoints and the public key to a new folder
     Export {
-        /// The folder; it must not hold an export already
+        /// The folder; it must not contain an export already
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -22,10 +22,10 @@ pub(crate) enum AuditCommand {
         /// Follow new events
         #[arg(long)]
         follow: bool,
-        /// Begin with this many
+        /// Show this many events first
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
         limit: u32,
-        /// Show only events of this organisation, by name or id [default: all, and the system's own]
+        /// Show only events of this organization, by name or id [default: all, and the system's own]
         #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
         org: Option<String>,
     },
@@ -34,15 +34,15 @@ pub(crate) enum AuditCommand {
         /// The event or run, by id or the beginning of its id
         id: String,
     },
-    /// Prove that an event is in the ledger, or that the ledger only grew; a proof is checked offline
+    /// Prove that an event is in the ledger, or that the ledger only grew; check a proof offline
     Prove(ProveArgs),
-    /// Print the public key of the checkpoints, for auditors to keep
+    /// Print the public key that signs checkpoints, for auditors
     Key,
-    /// Sign with a new key from here on; the ledger tells of the change, signed by both
+    /// Rotate the signing key; the ledger records the change, signed by both keys
     RotateKey,
-    /// Make a new key where the old one is lost for good; the ledger tells of it, and auditors cannot connect the two
+    /// Create a new signing key because the old one is lost; the ledger records it, and nothing links the two keys
     ReplaceLostKey {
-        /// Why; it stands in the ledger
+        /// The reason, recorded in the ledger
         #[arg(long)]
         reason: String,
     },
@@ -53,7 +53,7 @@ pub(crate) struct VerifyArgs {
     /// The folder of an export [default: the database]
     #[arg(long, value_name = "DIR")]
     pub(crate) export: Option<PathBuf>,
-    /// Checkpoints that were kept elsewhere [default: those of the export or of this machine]
+    /// A file of checkpoints from elsewhere [default: those of the export or of this machine]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// The public key that must have signed them [default: for the database, our own]
@@ -63,10 +63,10 @@ pub(crate) struct VerifyArgs {
 
 #[derive(Args)]
 pub(crate) struct ProveArgs {
-    /// The event that is in the ledger, by id or the beginning of its id
+    /// The event to prove, by id or the beginning of its id
     #[arg(required_unless_present_any = ["from", "check"], conflicts_with_all = ["from", "check"])]
     pub(crate) event: Option<String>,
-    /// The size of the checkpoint to prove against [default: the first that has the event]
+    /// The size of the checkpoint to prove against [default: the first that covers the event]
     #[arg(long, value_name = "N", requires = "event")]
     pub(crate) size: Option<u64>,
     /// Prove that the ledger of this size, of which there is a checkpoint…

@@ -8,28 +8,28 @@ use crate::complete;
 
 #[derive(Subcommand)]
 pub(crate) enum OrgsCommand {
-    /// Make an organisation
+    /// Create an organization
     Create {
-        /// What people call it
+        /// The name of the organization
         #[arg(long)]
         name: String,
     },
-    /// List organisations
+    /// List organizations
     Ls,
-    /// Show what an organisation may spend and how many live sessions it may have, or change it
+    /// Show or change the budget and the session limit of an organization
     Limits(LimitsArgs),
 }
 
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct LimitsArgs {
-    /// The organisation, by name or id
+    /// The organization, by name or id
     #[arg(value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: String,
-    /// What its sessions may spend together, ever, by MODEL_PRICES; none: no limit
+    /// The total budget of its sessions in dollars, by MODEL_PRICES; none: no limit
     #[arg(long, value_name = "DOLLARS", value_parser = budget)]
     pub(crate) budget: Option<Limit>,
-    /// How many live sessions it may have at a time; none: no limit
+    /// The maximum number of live sessions; none: no limit
     #[arg(long, value_name = "N", value_parser = sessions)]
     pub(crate) sessions: Option<Limit>,
 }

@@ -15,58 +15,58 @@ pub(crate) enum PolicyCommand {
         /// The folder [default: setting PROLIFERATE_POLICY_DIR, or the built-in policy]
         dir: Option<PathBuf>,
     },
-    /// Describe a call and see every check that it passes or fails; nothing is executed
+    /// Explain which checks a call would pass or fail; nothing is executed
     Explain(ExplainArgs),
-    /// What differs between two policies, what loosens first
+    /// Compare two policies, loosened rules first
     Diff {
         /// The old and the new folder; one alone is compared with the built-in policy
         #[arg(value_name = "DIR", required = true, num_args = 1..=2)]
         dirs: Vec<PathBuf>,
     },
-    /// Make recorded decisions again under another policy; exit code 1 if a verdict would flip
+    /// Replay recorded decisions under another policy; exit code 1 if a verdict changes
     Replay {
-        /// The folder of the candidate
+        /// The folder of the other policy
         dir: PathBuf,
-        /// Only decisions of this organisation, by name or id [default: all]
+        /// Replay only decisions of this organization, by name or id [default: all]
         #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
         org: Option<String>,
     },
-    /// Stop every call in every lane, within a second
+    /// Engage the safety lock: refuse every call in every lane within a second
     Lock {
-        /// Why; it stands in the ledger
+        /// The reason, recorded in the ledger
         #[arg(long)]
         reason: String,
     },
-    /// Let calls through again
+    /// Release the safety lock
     Unlock {
-        /// Why; it stands in the ledger
+        /// The reason, recorded in the ledger
         #[arg(long)]
         reason: String,
     },
-    /// Show the safety lock, the grants that count now, and the policy that is in force
+    /// Show the safety lock, the active grants and the policy in force
     Status,
-    /// List and revoke grants to break the glass
+    /// List and revoke break-glass grants
     #[command(subcommand)]
     Grants(GrantsCommand),
-    /// Break the glass: let a member do in an emergency what no other lane allows
+    /// Break the glass: allow a member in an emergency what no other lane allows
     #[command(subcommand)]
     Override(OverrideCommand),
 }
 
 #[derive(Subcommand)]
 pub(crate) enum GrantsCommand {
-    /// List the grants that count now
+    /// List active grants
     Ls {
-        /// Show also those that have ended or were revoked
+        /// Include ended and revoked grants
         #[arg(long)]
         all: bool,
     },
-    /// End a grant before its time
+    /// Revoke a grant before it expires
     Revoke {
         /// The grant, by id, the beginning of its id, its ticket or its member's e-mail address
         #[arg(value_name = "GRANT", add = ArgValueCandidates::new(complete::grants))]
         grant: String,
-        /// Why; it stands in the ledger
+        /// The reason, recorded in the ledger
         #[arg(long)]
         reason: String,
     },
@@ -74,25 +74,25 @@ pub(crate) enum GrantsCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum OverrideCommand {
-    /// Let a member use the override lane for a while, under a ticket
+    /// Allow a member to use the override lane for a while, under a ticket
     Grant(GrantArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct GrantArgs {
-    /// The member who gets it, by e-mail address, name or id
+    /// The member who gets the grant, by e-mail address, name or id
     #[arg(long, value_name = "USER", add = ArgValueCandidates::new(complete::users))]
     pub(crate) user: String,
-    /// The organisation, by name or id
+    /// The organization, by name or id
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: String,
     /// The ticket that calls must name
     #[arg(long)]
     pub(crate) ticket: String,
-    /// Why; it stands in the ledger
+    /// The reason, recorded in the ledger
     #[arg(long)]
     pub(crate) reason: String,
-    /// For how long; the lane says how long at most
+    /// How long the grant lasts, in minutes; the lane sets a maximum
     #[arg(long)]
     pub(crate) minutes: u64,
 }
@@ -112,34 +112,34 @@ pub(crate) struct ExplainArgs {
     /// The tool that is called
     #[arg(long, required_unless_present = "table")]
     pub(crate) tool: Option<String>,
-    /// What the tool is to do [default: the tool's name]
+    /// The operation of the tool [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The risk of a tool, also of one that is not there [default: its own]
+    /// The risk of the tool, also of one that does not exist [default: its own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
-    /// Instead of a tool: the table that is written
+    /// Instead of a tool: the table to write to
     #[arg(long, conflicts_with_all = ["tool", "operation", "risk"])]
     pub(crate) table: Option<String>,
-    /// How the table is written
+    /// The write mode of the table
     #[arg(long, value_enum, default_value = "append", requires = "table")]
     pub(crate) mode: WriteArg,
-    /// A scope field that is given; run_id always is; may be repeated
+    /// A scope field that the call has, besides run_id; may be repeated
     #[arg(long)]
     pub(crate) scope: Vec<String>,
-    /// The case that the call names; gives the scope field case_id
+    /// The case that the call names; it adds the scope field case_id
     #[arg(long, value_name = "ID")]
     pub(crate) case: Option<String>,
-    /// What the call would do beyond its case, such as cross_case_lookup; may be repeated
+    /// A flag of the call, such as cross_case_lookup; may be repeated
     #[arg(long)]
     pub(crate) flag: Vec<String>,
-    /// The caller holds a grant to break the glass
+    /// Assume that the caller holds a break-glass grant
     #[arg(long)]
     pub(crate) granted: bool,
-    /// Use the modes that this organisation has set [default: none is set, and the mode follows from the risk]
+    /// Use the modes of this organization [default: the mode follows from the risk]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
-    /// The safety lock is engaged
+    /// Assume that the safety lock is engaged
     #[arg(long)]
     pub(crate) locked: bool,
 }

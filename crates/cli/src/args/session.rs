@@ -9,7 +9,7 @@ use url::Url;
 use super::words;
 use crate::complete;
 
-/// Sessions, and the gateway that has them.
+/// Sessions, and the gateway that serves them.
 #[derive(Args)]
 pub(crate) struct SessionArgs {
     #[command(flatten)]
@@ -18,7 +18,7 @@ pub(crate) struct SessionArgs {
     pub(crate) command: SessionCommand,
 }
 
-/// Which gateway is spoken to, and as whom.
+/// The gateway that a command talks to, and the credential.
 #[expect(clippy::doc_markdown, reason = "help is read in a terminal, where backticks are noise")]
 #[derive(Args)]
 pub(crate) struct Reach {
@@ -32,18 +32,18 @@ pub(crate) struct Reach {
 
 #[derive(Subcommand)]
 pub(crate) enum SessionCommand {
-    /// Make a session and print its id; with --prompt the agent begins at once
+    /// Create a session and print its id; with --prompt the agent starts at once
     New(NewArgs),
     /// Watch a session and talk to it: each line you type is a prompt
     ///
-    /// Ctrl-C cancels the turn that runs, a second one leaves; Ctrl-D leaves. What is not typed but piped in is sent
-    /// line by line, each after the turn before it, and the command ends with the last turn: exit code 0 if all went
-    /// well, else 1. With --json every message of the stream is one line.
+    /// Ctrl-C cancels the running turn, a second one detaches; Ctrl-D detaches. Piped input is sent
+    /// line by line, each after the turn before it, and the command ends with the last turn: exit code 0 if all turns
+    /// succeeded, else 1. With --json every message of the stream is one line.
     Attach {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
-        /// Show arguments and results of tools whole
+        /// Show tool arguments and results in full
         #[arg(long)]
         full: bool,
     },
@@ -52,22 +52,22 @@ pub(crate) enum SessionCommand {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
-        /// What to say; `-` reads it from standard input
+        /// The prompt; `-` reads it from standard input
         text: String,
-        /// Show the answer as it comes, and end with the turn: exit code 0 if it went well, else 1
+        /// Stream the answer until the turn ends: exit code 0 if it succeeded, else 1
         #[arg(long)]
         wait: bool,
-        /// Show arguments and results of tools whole
+        /// Show tool arguments and results in full
         #[arg(long)]
         full: bool,
     },
-    /// Cancel the turn that runs
+    /// Cancel the running turn
     Cancel {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
     },
-    /// List sessions: live ones first, then the latest used
+    /// List sessions: live ones first, then the most recently used
     Ls {
         /// Show only sessions with this status
         #[arg(long, value_parser = words(SessionStatus::ALL, SessionStatus::as_str))]
@@ -76,27 +76,27 @@ pub(crate) enum SessionCommand {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
     },
-    /// Print the conversation so far; wakes nothing
+    /// Print the conversation so far, without starting the agent
     Show {
         /// The session, by id, the beginning of its id, or title
         #[arg(value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         id: String,
-        /// Show arguments and results of tools whole
+        /// Show tool arguments and results in full
         #[arg(long)]
         full: bool,
     },
-    /// Save sessions' files and end their sandboxes; a later prompt goes on from there
+    /// Save the files of sessions and stop their sandboxes; a later prompt continues from there
     ///
-    /// A session whose files cannot be saved goes on running, and the command says why.
+    /// A session whose files cannot be saved keeps running, and the command prints why.
     Stop {
-        /// End them although files that no snapshot has are lost
+        /// Stop them even if unsaved files are lost
         #[arg(long)]
         discard: bool,
         /// Sessions, by id, the beginning of an id, or title
         #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
         ids: Vec<String>,
     },
-    /// Remove sessions with their sandboxes and conversations
+    /// Delete sessions with their sandboxes and conversations
     Rm {
         /// Sessions, by id, the beginning of an id, or title
         #[arg(required = true, value_name = "SESSION", add = ArgValueCandidates::new(complete::sessions))]
@@ -106,19 +106,19 @@ pub(crate) enum SessionCommand {
 
 #[derive(Args)]
 pub(crate) struct NewArgs {
-    /// What the agent is to do first
+    /// The first prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// The configuration it starts from, by name or id [default: an empty workspace]
+    /// The configuration to start from, by name or id [default: an empty workspace]
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
-    /// What it is called
+    /// The title of the session
     #[arg(long)]
     pub(crate) title: Option<String>,
-    /// Which model the agent uses
+    /// The model of the agent
     #[arg(long, value_parser = models())]
     pub(crate) model: Option<ModelId>,
-    /// Watch it and talk to it, as `session attach` does
+    /// Attach to the new session, as `session attach` does
     #[arg(long)]
     pub(crate) attach: bool,
 }
