@@ -47,7 +47,7 @@ async function showWho() {
     return;
   }
   element("me").replaceChildren(
-    ...pair("User", me.body.userId), ...pair("Organisation", me.body.orgId), ...pair("Role", me.body.role),
+    ...pair("User", me.body.userId), ...pair("Organization", me.body.orgId), ...pair("Role", me.body.role),
   );
   element("who").hidden = false;
   element("logout").hidden = false;

@@ -1,4 +1,4 @@
-//! Completion of what is in the database: organisations, members, keys and sessions. A shell asks for it with every key,
+//! Completion of what is in the database: organizations, members, keys and sessions. A shell asks for it with every key,
 //! so what cannot be had is left out without a word.
 
 use std::path::PathBuf;

@@ -55,7 +55,7 @@ impl<T: Display> Candidate<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 
-const ORG: Kind = Kind("organisation", "proliferate orgs ls");
+const ORG: Kind = Kind("organization", "proliferate orgs ls");
 const USER: Kind = Kind("member", "proliferate users ls");
 const KEY: Kind = Kind("key", "proliferate keys ls");
 const GRANT: Kind = Kind("grant", "proliferate policy grants ls --all");
@@ -93,7 +93,7 @@ pub(crate) async fn orgs(store: &Store) -> Result<Vec<Candidate<OrgId>>, Failure
     Ok(store.orgs().await?.into_iter().map(|org| Candidate::new(org.id, [org.name])).collect())
 }
 
-/// Everybody who is a member anywhere, or of one organisation.
+/// Everybody who is a member anywhere, or of one organization.
 pub(crate) async fn users(store: &Store, org: Option<OrgId>) -> Result<Vec<Candidate<UserId>>, Failure> {
     let orgs = match org {
         Some(org) => vec![org],
@@ -166,19 +166,19 @@ pub(crate) async fn sessions(store: &Store) -> Result<Vec<Candidate<SessionId>>,
 }
 
 impl Context {
-    /// The organisation that was named, or the first one.
+    /// The organization that was named, or the first one.
     pub(crate) async fn org(&self, store: &Store, named: Option<&str>) -> Result<OrgId, Failure> {
         let all = orgs(store).await?;
         match named {
             Some(wanted) => pick(ORG, wanted, &all),
             None => all.first().map(|org| org.id).ok_or_else(|| {
                 let way = "run `proliferate up` once, or `proliferate orgs create --name NAME`";
-                Failure::failed(format!("there is no organisation yet: {way}"))
+                Failure::failed(format!("there is no organization yet: {way}"))
             }),
         }
     }
 
-    /// The member of an organisation that was named.
+    /// The member of an organization that was named.
     pub(crate) async fn user(&self, store: &Store, org: OrgId, named: &str) -> Result<UserId, Failure> {
         pick(USER, named, &users(store, Some(org)).await?)
     }

@@ -25,10 +25,10 @@ async fn create(context: &Context, name: String) -> Result<(), Failure> {
     }
     let at = context.clock.now();
     let id = OrgId::from(context.rng.uuid(at));
-    let change = AdminChange::new(Subject::Organization, "create", format!("organisation {id}"));
+    let change = AdminChange::new(Subject::Organization, "create", format!("organization {id}"));
     let store = context.administer(&context.store_or_new().await?, id, &change).await?;
     store.create_org(NewOrg { id, name: name.clone(), at }).await?;
-    context.out.result(&json!({ "id": id }), &format!("organisation {id} ({name}) made"));
+    context.out.result(&json!({ "id": id }), &format!("organization {id} ({name}) made"));
     Ok(())
 }
 

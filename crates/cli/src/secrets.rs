@@ -58,7 +58,7 @@ async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     let store = context.store().await?;
     let secrets = store.secrets(context.org(&store, org).await?).await?;
     let owner = |entry: &SecretEntry| match entry.scope() {
-        Scope::Org => "organisation".to_owned(),
+        Scope::Org => "organization".to_owned(),
         Scope::Repo(id) => format!("repo {id}"),
         Scope::Configuration(id) => format!("configuration {id}"),
     };

@@ -59,7 +59,7 @@ impl Client {
         read(self.post(&["proliferate", "sessions"], key).json(new)).await
     }
 
-    /// One page of the organisation's sessions; pass `next` of the answer as `after` to get the next page.
+    /// One page of the organization's sessions; pass `next` of the answer as `after` to get the next page.
     pub async fn list(&self, query: &SessionQuery) -> Result<SessionList, Error> {
         let mut url = self.url(&["proliferate", "sessions"]);
         append_query(&mut url, query);

@@ -70,7 +70,7 @@ impl From<Failure> for ErrorResponse {
             Failure::RefusedSince => (
                 "403 Forbidden",
                 "refused_since",
-                "the organisation's egress rules changed and no longer allow this request",
+                "the organization's egress rules changed and no longer allow this request",
             ),
             Failure::BodyStalled => {
                 ("408 Request Timeout", "body_timeout", "the request body did not arrive in time")

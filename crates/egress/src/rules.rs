@@ -1,4 +1,4 @@
-//! Decides what an organisation's sandboxes may reach. The decisions are pure, and each names the rule that made
+//! Decides what an organization's sandboxes may reach. The decisions are pure, and each names the rule that made
 //! it.
 //!
 //! - Ports 80 and 443 are open by default. Other ports need an allow rule that names them. Port 25 (SMTP between
@@ -69,9 +69,9 @@ pub enum Grounds {
 pub enum Denial {
     #[error("this sandbox is offline: no network access is allowed")]
     Offline,
-    #[error("{0} is blocked by the organisation's deny rule `{1}`: ask an administrator to change it")]
+    #[error("{0} is blocked by the organization's deny rule `{1}`: ask an administrator to change it")]
     Denied(Target, HostRule),
-    #[error("{0} is not on the organisation's allow list: ask an administrator to add it")]
+    #[error("{0} is not on the organization's allow list: ask an administrator to add it")]
     NotListed(Target),
     #[error("port {port} of {host} is closed: 80 and 443 are open, other ports need an allow rule such as `{host}:{port}`", host = .0.host, port = .0.port)]
     PortClosed(Target),

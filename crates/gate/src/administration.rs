@@ -79,7 +79,7 @@ impl AdminChange {
         names: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         let owner = match scope {
-            Scope::Org => "the organisation".to_owned(),
+            Scope::Org => "the organization".to_owned(),
             Scope::Repo(id) => format!("repository {id}"),
             Scope::Configuration(id) => format!("configuration {id}"),
         };

@@ -57,7 +57,7 @@ pub enum GovernanceError {
     TimeBox { longest: u64 },
     #[error("the policy has no break-glass lane: nothing can be granted")]
     NoLane,
-    #[error("{user} is no member of the organisation {org}")]
+    #[error("{user} is no member of the organization {org}")]
     NoMember { user: UserId, org: OrgId },
     #[error("there is no active grant {id}: `proliferate policy grants ls --all` shows the state of each")]
     NoGrant { id: Uuid },
@@ -138,7 +138,7 @@ impl Governance<'_> {
         Ok(grant)
     }
 
-    /// Sets the mode of an action in an organisation, for a member or, without one, for the operator.
+    /// Sets the mode of an action in an organization, for a member or, without one, for the operator.
     pub async fn set_mode(
         &self,
         org: OrgId,
@@ -170,7 +170,7 @@ impl Governance<'_> {
         Ok(self.store.recorded(self.admin_event(Some(org), change).await?))
     }
 
-    /// Records a change that is made elsewhere than in the database, or that all organisations share.
+    /// Records a change that is made elsewhere than in the database, or that all organizations share.
     pub async fn record(&self, change: &AdminChange) -> Result<(), GovernanceError> {
         let NewEvent { org, event } = self.admin_event(None, change).await?;
         self.write(Change::Nothing, org, event).await
@@ -322,7 +322,7 @@ fn grant_notes(grant: &OverrideGrant) -> String {
     format!("{GRANT}{id}: user {user_id}, ticket {ticket}, until {}", until.as_str())
 }
 
-/// The event of an organisation that a gateway makes at its first start.
+/// The event of an organization that a gateway makes at its first start.
 pub fn first_start_event(clock: &Clock, rng: &Rng, org: OrgId) -> NewEvent {
     let actor = Actor {
         actor_id: Text::fit("gateway"),

@@ -150,7 +150,7 @@ pub fn document(routes: &[(String, Act)]) -> String {
         "# Who may do what\n\n\
          Generated from `crates/gateway/src/access.rs`; a test fails when this page differs, and says how to write it anew.\n\n\
          A session without a creator (made by a service) counts every member as its creator. \"own\" means: made by this \
-         caller, or of the sandbox's own session. Services are bound to one organisation, or name it. Commands over a \
+         caller, or of the sandbox's own session. Services are bound to one organization, or name it. Commands over a \
          WebSocket obey the same rows; there a service listens only, because its connection names no user.\n\n\
          | act | creator | other member | admin, owner | service | sandbox |\n|---|---|---|---|---|---|\n",
     );

@@ -55,7 +55,7 @@ const PREDECESSOR_CHECK: Duration = Duration::from_millis(100);
 /// A gateway that is ready to serve.
 pub struct Gateway {
     pub app: AppState,
-    /// Set when this start made the first organisation and its owner.
+    /// Set when this start made the first organization and its owner.
     pub first_owner: Option<Member>,
     listener: TcpListener,
     _data_dir: DataDir,

@@ -3,7 +3,7 @@
 // The table of contents.
 mod document;
 mod router;
-// Who is asking, and for which organisation and session.
+// Who is asking, and for which organization and session.
 mod administer;
 pub mod auth;
 // What a URL and a body may be, and what a refusal looks like.

@@ -1,5 +1,5 @@
 //! Git between a session's sandbox and its forge: clones, the proxy, pushes, pull requests, and what git is configured
-//! with. The organisation's credential stays in the gateway; whatever changes something at the forge needs a
+//! with. The organization's credential stays in the gateway; whatever changes something at the forge needs a
 //! [`Permit`](gate::Permit).
 
 mod call;

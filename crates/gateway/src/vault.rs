@@ -1,6 +1,6 @@
 //! The vault: secrets sealed with AES-256-GCM before they reach the database, opened only where they are used.
 //!
-//! The owner of a value (organisation, scope, name) is associated data: a ciphertext that is copied to another row
+//! The owner of a value (organization, scope, name) is associated data: a ciphertext that is copied to another row
 //! does not open. A value is never returned by any read; only code that acts with it calls [`Vault::open`].
 
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub enum VaultError {
     #[error("a vault key is not 64 hexadecimal digits")]
     BadKey,
     #[error(
-        "the secret {name} of organisation {org} stops the rotation: {source}. Set it anew or remove it, then rotate again."
+        "the secret {name} of organization {org} stops the rotation: {source}. Set it anew or remove it, then rotate again."
     )]
     Rotation { org: OrgId, name: String, source: Box<VaultError> },
     #[error(transparent)]

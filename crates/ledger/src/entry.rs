@@ -16,7 +16,7 @@ const LINE_OVERHEAD: usize = 512;
 const EVENT: &[u8] = b"proliferate/ledger/event/v1\n";
 const GENESIS: &[u8] = b"proliferate/ledger/genesis/v1\n";
 
-/// The name of a chain: an organisation's id, or `system`. 1 to 64 of `a-z`, `0-9` and `-`.
+/// The name of a chain: an organization's id, or `system`. 1 to 64 of `a-z`, `0-9` and `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Chain(String);

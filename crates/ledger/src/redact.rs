@@ -22,7 +22,7 @@ pub const REDACTED: &str = "[REDACTED]";
 /// How many levels of JSON inside JSON strings are parsed.
 const MAX_NESTED_JSON: usize = 4;
 
-/// Knows the secrets of one session or organisation, and removes them.
+/// Knows the secrets of one session or organization, and removes them.
 #[derive(Clone)]
 pub struct Redactor {
     secrets: AhoCorasick,

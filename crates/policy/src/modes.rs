@@ -137,8 +137,8 @@ impl std::str::FromStr for ModeKey {
     }
 }
 
-/// Resolves the mode: the automation's, else the organisation's, else the default for the risk. An automation
-/// cannot loosen what the organisation denies, and an unknown value denies.
+/// Resolves the mode: the automation's, else the organization's, else the default for the risk. An automation
+/// cannot loosen what the organization denies, and an unknown value denies.
 pub fn resolve_mode(
     key: &ModeKey,
     automation: Option<&Map<String, Value>>,

@@ -38,7 +38,7 @@ impl HttpTool {
     }
 }
 
-/// The tool's credential; `key` names a secret of the organisation.
+/// The tool's credential; `key` names a secret of the organization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Auth {
     None,

@@ -27,7 +27,7 @@ string_enums! {
     ModeSource as "mode source" {
         /// A setting of the automation that started the session.
         AutomationOverride = "automation_override",
-        /// A setting of the organisation.
+        /// A setting of the organization.
         OrgDefault = "org_default",
         /// The default for the action's risk, because nobody set a mode.
         InferredDefault = "inferred_default",

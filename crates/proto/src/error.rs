@@ -28,7 +28,7 @@ string_enums! {
         IdempotencyMismatch = "idempotency_mismatch",
         /// The resource existed but has expired, like an approval that nobody gave in time.
         Expired = "expired",
-        /// The organisation has no repository to work on.
+        /// The organization has no repository to work on.
         NoRepos = "no_repos",
         /// Too many requests in too short a time.
         RateLimited = "rate_limited",
@@ -63,11 +63,11 @@ string_enums! {
 
     /// Why billing does not allow a request.
     BillingCode as "billing code" {
-        /// The organisation has no credits left.
+        /// The organization has no credits left.
         NoCredits = "NO_CREDITS",
         /// The plan's limit of concurrent sessions is reached.
         ConcurrentLimit = "CONCURRENT_LIMIT",
-        /// Billing is not set up for the organisation.
+        /// Billing is not set up for the organization.
         BillingNotConfigured = "BILLING_NOT_CONFIGURED",
         /// The billing account is blocked.
         StateBlocked = "STATE_BLOCKED",

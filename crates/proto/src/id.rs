@@ -81,7 +81,7 @@ macro_rules! ids {
 }
 
 ids! {
-    /// An organisation, the tenant that owns everything else.
+    /// An organization, the tenant that owns everything else.
     OrgId = "organization";
     /// A person with an account.
     UserId = "user";
@@ -89,15 +89,15 @@ ids! {
     SessionId = "session";
     /// What a session starts from: repositories, commands and a snapshot.
     ConfigurationId = "configuration";
-    /// A repository of an organisation.
+    /// A repository of an organization.
     RepoId = "repo";
     /// A key with which a program acts for a user.
     ApiKeyId = "API key";
     /// A secret in the vault.
     SecretId = "secret";
-    /// A remote MCP server that an organisation has connected.
+    /// A remote MCP server that an organization has connected.
     ConnectorId = "connector";
-    /// A provider account, such as one Linear workspace, connected to an organisation.
+    /// A provider account, such as one Linear workspace, connected to an organization.
     IntegrationId = "integration";
     /// One attempt to run an action.
     InvocationId = "invocation";

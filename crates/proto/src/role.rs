@@ -1,4 +1,4 @@
-//! Roles of members of an organisation. The gateway's access table defines what each role may do.
+//! Roles of members of an organization. The gateway's access table defines what each role may do.
 
 use crate::string_enums::string_enums;
 
@@ -9,7 +9,7 @@ string_enums! {
         Member = "member",
         /// Admins also decide what sessions may access.
         Admin = "admin",
-        /// Owners also manage the organisation itself.
+        /// Owners also manage the organization itself.
         Owner = "owner",
     }
 }

@@ -67,7 +67,7 @@ string_enums! {
         Manual = "manual",
         /// Saving the session's state failed repeatedly.
         SnapshotFailed = "snapshot_failed",
-        /// The organisation has no credits left.
+        /// The organization has no credits left.
         CreditLimit = "credit_limit",
         /// A payment failed.
         PaymentFailed = "payment_failed",

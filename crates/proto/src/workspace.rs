@@ -17,7 +17,7 @@ string_enums! {
     ConfigurationKind as "configuration kind" {
         /// Users maintain it.
         Manual = "manual",
-        /// The gateway maintains it; it created it from the organisation's repositories.
+        /// The gateway maintains it; it created it from the organization's repositories.
         Managed = "managed",
         /// The command line maintains it; it created it for one directory of one user.
         Cli = "cli",

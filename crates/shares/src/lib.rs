@@ -1,9 +1,9 @@
 //! Fair shares: no caller may take so much of something scarce that its neighbours get none.
 //!
 //! Two kinds of scarcity. A [`Pool`] bounds what is held at one time (slots, bytes of memory) and a [`Rate`] what is
-//! asked for over time. Both count by [`Holder`], so that a request counts for its session and for its organisation.
+//! asked for over time. Both count by [`Holder`], so that a request counts for its session and for its organization.
 //!
-//! A pool gives a session a fixed share. An organisation (and an address that has not authenticated) may hold as much as
+//! A pool gives a session a fixed share. An organization (and an address that has not authenticated) may hold as much as
 //! is free: one of them alone gets half of the total, `n` greedy ones get `1/(n+1)` each, and something is left for the
 //! next one however many are greedy. In networking this is known as dynamic thresholds.
 
@@ -25,7 +25,7 @@ enum Holder {
     Session(SessionId),
     User(UserId),
     Org(OrgId),
-    /// Services that are bound to no organisation: programs of the operator's, counted together.
+    /// Services that are bound to no organization: programs of the operator's, counted together.
     Services,
     /// Callers without a valid credential.
     Address(IpAddr),
@@ -53,7 +53,7 @@ impl Party {
         Self { first: Holder::Org(org), second: None }
     }
 
-    /// A service token that is bound to no organisation.
+    /// A service token that is bound to no organization.
     pub fn services() -> Self {
         Self { first: Holder::Services, second: None }
     }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_gets_its_share_and_its_organisation_half() {
+    fn a_session_gets_its_share_and_its_organization_half() {
         let pool = pool(64, 8);
         let (one, whose) = take_all(&pool, &[session(1, 1)]);
         assert_eq!((one.len(), whose), (8, ShareOwner::Session));
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn however_many_are_greedy_the_next_organisation_gets_something() {
+    fn however_many_are_greedy_the_next_organization_gets_something() {
         let pool = pool(64, 64);
         let mut greedy = Vec::new();
         for org in 1..=6 {
             let (held, _) = take_all(&pool, &[session(org, org)]);
-            assert!(!held.is_empty(), "organisation {org}");
+            assert!(!held.is_empty(), "organization {org}");
             greedy.push(held);
         }
         assert!(pool.take(session(99, 99), 1).is_ok());

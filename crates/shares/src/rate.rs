@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_share_what_their_organisation_may_and_another_is_not_touched() {
+    fn sessions_share_what_their_organization_may_and_another_is_not_touched() {
         let (rate, _) = rate();
         assert!(rate.take(session(1, 1), 5).is_ok());
         assert_eq!(rate.take(session(2, 1), 4).unwrap_err().whose, ShareOwner::Org);

@@ -1,6 +1,6 @@
 -- The schema, for both databases: PostgreSQL's type names, which `dialect.rs` maps for SQLite.
 
--- Identity: organisations, users, memberships and credentials.
+-- Identity: organizations, users, memberships and credentials.
 -- A credential is 32 random bytes, stored as their SHA-256; the credential itself is shown once and never stored.
 
 CREATE TABLE organizations (
@@ -20,7 +20,7 @@ CREATE TABLE users (
 CREATE TABLE members (
     org_id UUID NOT NULL REFERENCES organizations (id) ON DELETE CASCADE,
     user_id UUID NOT NULL REFERENCES users (id) ON DELETE CASCADE,
-    -- The user's name in this organisation, which other organisations neither see nor change.
+    -- The user's name in this organization, which other organizations neither see nor change.
     name TEXT NOT NULL,
     role TEXT NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
     created_at TIMESTAMPTZ NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE configurations (
 );
 CREATE INDEX configurations_by_org ON configurations (org_id, created_at);
 
--- The organisation is part of both foreign keys, so that a configuration cannot have another organisation's repository.
+-- The organization is part of both foreign keys, so that a configuration cannot have another organization's repository.
 CREATE TABLE configuration_repos (
     configuration_id UUID NOT NULL,
     repo_id UUID NOT NULL,
@@ -162,8 +162,8 @@ CREATE TABLE action_modes (
 );
 
 -- An automation that starts sessions. So far only its name and its modes are used.
--- A foreign key to an organisation's row always includes the organisation, so that no row can reference another
--- organisation's. An optional one has no ON DELETE: SET NULL would also set the organisation to NULL, so the code that
+-- A foreign key to an organization's row always includes the organization, so that no row can reference another
+-- organization's. An optional one has no ON DELETE: SET NULL would also set the organization to NULL, so the code that
 -- deletes a row sets the reference to NULL first.
 CREATE TABLE automations (
     id UUID PRIMARY KEY,
@@ -422,7 +422,7 @@ CREATE TABLE egress_records (
 CREATE INDEX egress_records_by_org ON egress_records (org_id, started_at);
 CREATE INDEX egress_records_by_session ON egress_records (session_id, started_at);
 
--- Runs and the ledger. No foreign keys and no cascades from here on: the records of a deleted session or organisation
+-- Runs and the ledger. No foreign keys and no cascades from here on: the records of a deleted session or organization
 -- stay.
 
 CREATE TABLE runs (
@@ -502,7 +502,7 @@ CREATE TABLE artifact_contents (
     PRIMARY KEY (org_id, artifact_id)
 );
 
--- `chain` is an organisation's id, or 'system'. `position` counts over all chains: the leaf of the tree.
+-- `chain` is an organization's id, or 'system'. `position` counts over all chains: the leaf of the tree.
 CREATE TABLE ledger_events (
     position BIGINT PRIMARY KEY CHECK (position >= 0),
     chain TEXT NOT NULL,
@@ -523,7 +523,7 @@ CREATE TABLE ledger_events (
     UNIQUE (chain, sequence)
 );
 -- A run references its own events, so only unattached events need an index by run or case. Both are looked up without the
--- organisation, and the chain is compared afterwards.
+-- organization, and the chain is compared afterwards.
 CREATE INDEX ledger_events_by_run ON ledger_events (run_id) WHERE unattached;
 CREATE INDEX ledger_events_by_case ON ledger_events (case_id) WHERE unattached;
 

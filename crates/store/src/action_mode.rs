@@ -1,4 +1,4 @@
-//! Action modes: whether an organisation, or one of its automations, allows an action, denies it or requires approval.
+//! Action modes: whether an organization, or one of its automations, allows an action, denies it or requires approval.
 
 use chrono::{DateTime, Utc};
 use proto::{ActionMode, JsonObject, OrgId, SessionId};
@@ -9,7 +9,7 @@ use crate::db::{find, read};
 use crate::row::{from_row, word};
 use crate::{Store, StoreError};
 
-/// An organisation's mode of one action.
+/// An organization's mode of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrgActionMode {
     pub org_id: OrgId,
@@ -23,7 +23,7 @@ pub struct OrgActionMode {
 /// The modes that decide one action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ActionModes {
-    /// The organisation's mode of this action; empty if it has none.
+    /// The organization's mode of this action; empty if it has none.
     pub org: JsonObject,
     /// All modes of the automation that started the session, if one did.
     pub automation: Option<JsonObject>,
@@ -68,7 +68,7 @@ impl Store {
         }))
     }
 
-    /// All modes of an organisation, by key.
+    /// All modes of an organization, by key.
     pub async fn org_action_modes(&self, org: OrgId) -> Result<Vec<OrgActionMode>, StoreError> {
         const SQL: &str = "SELECT org_id, action_key, mode, changed_by, changed_at FROM action_modes
             WHERE org_id = $1 ORDER BY action_key";

@@ -60,7 +60,7 @@ macro_rules! artifacts {
 }
 
 impl Store {
-    /// An artifact of an organisation, whatever its case: the caller must check the case.
+    /// An artifact of an organization, whatever its case: the caller must check the case.
     pub async fn artifact(&self, org: OrgId, id: &str) -> Result<Option<Artifact>, StoreError> {
         const SQL: &str = artifacts!("WHERE org_id = $1 AND artifact_id = $2");
         let org = org.uuid();

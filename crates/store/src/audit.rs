@@ -215,7 +215,7 @@ impl AuditReader {
         Ok(ask!(self, c => sqlx::query_as(SQL).fetch_optional(c).await)?)
     }
 
-    /// The first of these artifacts that an organisation does not have.
+    /// The first of these artifacts that an organization does not have.
     pub async fn missing_artifact(&mut self, org: OrgId, ids: &[&str]) -> Result<Option<String>, StoreError> {
         const SQLITE: &str = "SELECT value FROM json_each($2) WHERE NOT EXISTS
             (SELECT 1 FROM artifacts WHERE org_id = $1 AND artifact_id = value) LIMIT 1";

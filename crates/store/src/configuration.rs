@@ -133,7 +133,7 @@ impl Store {
         .map_err(refusal)
     }
 
-    /// The configurations of an organisation, latest first.
+    /// The configurations of an organization, latest first.
     pub async fn configurations(&self, org: OrgId) -> Result<Vec<Configuration>, StoreError> {
         const SQL: &str = configurations!("WHERE c.org_id = $1 ORDER BY c.created_at DESC, c.id");
         let org = org.uuid();
@@ -214,6 +214,6 @@ impl Store {
 fn refusal(error: StoreError) -> StoreError {
     error.on_constraint(
         "this configuration, repository or workspace path",
-        "this repository, user or organisation",
+        "this repository, user or organization",
     )
 }

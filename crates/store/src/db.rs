@@ -152,7 +152,7 @@ impl Store {
     }
 }
 
-/// Credentials that expired before this are deleted when the next one of their organisation is made, so that their tables
+/// Credentials that expired before this are deleted when the next one of their organization is made, so that their tables
 /// do not grow for ever. A day, so that one which has just expired can still be investigated.
 pub(crate) fn long_before(now: DateTime<Utc>) -> DateTime<Utc> {
     now - TimeDelta::days(1)

@@ -1,4 +1,4 @@
-//! Egress: which hosts the sandboxes of an organisation may reach, and which they tried to reach.
+//! Egress: which hosts the sandboxes of an organization may reach, and which they tried to reach.
 
 use chrono::{DateTime, Utc};
 use proto::{EgressKind, EgressMode, EgressOutcome, OrgId, SessionId, UserId};
@@ -10,7 +10,7 @@ use crate::db::{read, write};
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// The egress rules of one organisation.
+/// The egress rules of one organization.
 #[derive(Clone, Debug, FromRow)]
 pub struct EgressPolicy {
     #[sqlx(try_from = "Uuid")]
@@ -59,7 +59,7 @@ pub struct EgressRecord {
 }
 
 impl Store {
-    /// The rules of an organisation. Without rules its sandboxes may reach all public hosts.
+    /// The rules of an organization. Without rules its sandboxes may reach all public hosts.
     pub async fn egress_policy(&self, org: OrgId) -> Result<EgressPolicy, StoreError> {
         const SQL: &str = "SELECT org_id, mode, allow, deny FROM egress_policies WHERE org_id = $1";
         let id = org.uuid();
@@ -79,7 +79,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(since).fetch_all(pool).await)?)
     }
 
-    /// Replaces all rules of an organisation.
+    /// Replaces all rules of an organization.
     pub async fn put_egress_policy(
         &self,
         policy: EgressPolicy,
@@ -96,7 +96,7 @@ impl Store {
                 .bind(by.map(UserId::uuid)).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
-        .map_err(|error: StoreError| error.on_constraint("these rules", "this organisation"))
+        .map_err(|error: StoreError| error.on_constraint("these rules", "this organization"))
     }
 
     /// Records attempts in one transaction. It can be retried: attempts that are recorded already stay as they are.
@@ -130,7 +130,7 @@ impl Store {
         })
     }
 
-    /// Attempts of an organisation, or of one of its sessions, newest first.
+    /// Attempts of an organization, or of one of its sessions, newest first.
     pub async fn egress_records(
         &self,
         org: OrgId,

@@ -6,7 +6,7 @@ pub enum StoreError {
     /// A row with this name exists already.
     #[error("{0} is taken")]
     Taken(&'static str),
-    /// The named row does not exist, or belongs to another organisation: callers must not be able to tell.
+    /// The named row does not exist, or belongs to another organization: callers must not be able to tell.
     #[error("{0} does not exist")]
     Missing(&'static str),
     /// A rule of the data forbids it.
@@ -15,8 +15,8 @@ pub enum StoreError {
     /// The session has another owner now, or does not exist any more. Nothing was changed.
     #[error("another instance owns this session now")]
     Fenced,
-    /// The organisation has reached its limit of live sessions.
-    #[error("this organisation has reached its limit of {limit} live sessions: end one, or raise the limit")]
+    /// The organization has reached its limit of live sessions.
+    #[error("this organization has reached its limit of {limit} live sessions: end one, or raise the limit")]
     SessionLimit { limit: i64 },
     /// The database cannot be opened or reached.
     #[error("cannot open the database {target}: {reason}. {remedy}")]

@@ -41,7 +41,7 @@ macro_rules! insert {
     };
 }
 
-/// If the fence does not hold, the organisation is NULL and the row is ignored. An INSERT … SELECT, as on PostgreSQL, would
+/// If the fence does not hold, the organization is NULL and the row is ignored. An INSERT … SELECT, as on PostgreSQL, would
 /// make SQLite copy the row to a temporary table first, because it reads the table that it writes.
 const SQLITE: &str =
     insert!("INSERT OR IGNORE", concat!("VALUES ($1, $3, $4, (SELECT org_id", fence!(), "), $2, $5, $6)"));

@@ -1,4 +1,4 @@
-//! Configurations that the gateway finds or creates: for the organisation's repositories, and for a user's directory.
+//! Configurations that the gateway finds or creates: for the organization's repositories, and for a user's directory.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ const MAKE_MANAGED: &str =
 
 impl Store {
     /// Finds or creates a managed configuration. Of several concurrent callers, one creates it.
-    /// `None`: the organisation has no repositories at all.
+    /// `None`: the organization has no repositories at all.
     pub async fn find_or_create_managed(
         &self,
         wanted: WantedManaged,
@@ -96,7 +96,7 @@ impl Store {
             let configuration = sqlx::query_as(ONE).bind(org).bind(id).fetch_one(&mut *tx).await?;
             Ok(Some(FoundConfiguration { configuration, is_new: true }))
         })
-        .map_err(|error: StoreError| error.on_constraint("this configuration", "this organisation or user"))
+        .map_err(|error: StoreError| error.on_constraint("this configuration", "this organization or user"))
     }
 
     /// Finds or creates the configuration of a user's directory. Of several concurrent callers, one creates it.
@@ -129,12 +129,12 @@ impl Store {
             Ok(FoundConfiguration { configuration, is_new })
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this configuration or repository", "this organisation or user")
+            error.on_constraint("this configuration or repository", "this organization or user")
         })
     }
 }
 
-/// Selects the wanted repositories. One of another organisation does not exist here.
+/// Selects the wanted repositories. One of another organization does not exist here.
 fn chosen(all: Vec<(Uuid, String)>, wanted: Option<&[RepoId]>) -> Result<Vec<(Uuid, String)>, StoreError> {
     let Some(wanted) = wanted else { return Ok(all) };
     let wanted: BTreeSet<Uuid> = wanted.iter().map(|id| id.uuid()).collect();

@@ -54,7 +54,7 @@ impl GateWrite {
     }
 }
 
-/// An event, for the chain of an organisation or of the system.
+/// An event, for the chain of an organization or of the system.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
     pub org: Option<OrgId>,

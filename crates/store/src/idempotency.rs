@@ -95,7 +95,7 @@ impl Store {
                 Some(_) | None => Begin::InFlight,
             })
         })
-        .map_err(|error: StoreError| error.on_constraint("this key", "this organisation"))
+        .map_err(|error: StoreError| error.on_constraint("this key", "this organization"))
     }
 
     /// Stores the response of an executed request, unless its reservation has expired.

@@ -57,7 +57,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(hash).fetch_optional(pool).await)?)
     }
 
-    /// All keys of an organisation, newest first.
+    /// All keys of an organization, newest first.
     pub async fn keys(&self, org: OrgId) -> Result<Vec<ApiKey>, StoreError> {
         const SQL: &str = "SELECT k.id, k.user_id, u.email, k.name, k.hint, k.created_at, k.revoked_at
             FROM api_keys k JOIN users u ON u.id = k.user_id WHERE k.org_id = $1 ORDER BY k.created_at DESC, k.id";

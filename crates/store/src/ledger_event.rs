@@ -16,7 +16,7 @@ pub struct ListedEvent {
     pub record: String,
 }
 
-/// Selects events of an organisation's chain.
+/// Selects events of an organization's chain.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     pub run_id: Option<String>,
@@ -75,7 +75,7 @@ pub(crate) fn whole(number: i64) -> sqlx::Result<u64> {
 }
 
 impl Store {
-    /// Events of an organisation's chain, oldest first.
+    /// Events of an organization's chain, oldest first.
     pub async fn ledger_events(
         &self,
         org: OrgId,
@@ -133,7 +133,7 @@ impl Store {
 
     /// The event with this id, or the events of the runs with this id, ordered by position.
     pub async fn ledger_entries_about(&self, id: &str, limit: i64) -> Result<Vec<Entry>, StoreError> {
-        // The chain of a deleted organisation still exists.
+        // The chain of a deleted organization still exists.
         const SQL: &str = "SELECT chain, sequence, position, prev_hash, hash, record FROM ledger_events
             WHERE position IN (SELECT position FROM ledger_events WHERE event_id = $1
             UNION ALL SELECT position FROM ledger_events WHERE run_id = $1 AND unattached

@@ -1,4 +1,4 @@
-//! Users and their memberships: who may act for which organisation, in which role.
+//! Users and their memberships: who may act for which organization, in which role.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, Role, UserId};
@@ -9,7 +9,7 @@ use crate::db::read;
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// A user as a member of one organisation.
+/// A user as a member of one organization.
 #[derive(Clone, Debug, FromRow)]
 pub struct Member {
     #[sqlx(try_from = "Uuid")]
@@ -17,7 +17,7 @@ pub struct Member {
     #[sqlx(try_from = "Uuid")]
     pub org_id: OrgId,
     pub email: String,
-    /// The user's name in this organisation, which other organisations neither see nor change.
+    /// The user's name in this organization, which other organizations neither see nor change.
     pub name: String,
     #[sqlx(try_from = "String")]
     pub role: Role,
@@ -45,7 +45,7 @@ macro_rules! members {
     };
 }
 
-/// Locks the organisation until the end of the transaction, so that two owners cannot remove each other at once.
+/// Locks the organization until the end of the transaction, so that two owners cannot remove each other at once.
 pub(crate) const HOLD_ORG: &str = "UPDATE organizations SET name = name WHERE id = $1";
 const ROLE: &str = "SELECT role FROM members WHERE org_id = $1 AND user_id = $2";
 const OTHER_OWNERS: &str =
@@ -68,10 +68,10 @@ impl Store {
                 .execute(&mut *tx).await?;
             Ok(UserId::from(user))
         })
-        .map_err(|error: StoreError| error.on_constraint("this membership", "this organisation"))
+        .map_err(|error: StoreError| error.on_constraint("this membership", "this organization"))
     }
 
-    /// The current membership of a user in an organisation.
+    /// The current membership of a user in an organization.
     pub async fn member(&self, org: OrgId, user: UserId) -> Result<Option<Member>, StoreError> {
         const SQL: &str = members!("WHERE m.org_id = $1 AND m.user_id = $2");
         let (org, user) = (org.uuid(), user.uuid());
@@ -85,14 +85,14 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(user).fetch_all(pool).await)?)
     }
 
-    /// The members of an organisation, oldest first.
+    /// The members of an organization, oldest first.
     pub async fn members(&self, org: OrgId) -> Result<Vec<Member>, StoreError> {
         const SQL: &str = members!("WHERE m.org_id = $1 ORDER BY m.created_at, m.user_id");
         let org = org.uuid();
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_all(pool).await)?)
     }
 
-    /// The first owner of the first organisation, for whom operator commands act by default.
+    /// The first owner of the first organization, for whom operator commands act by default.
     pub async fn first_owner(&self) -> Result<Option<Member>, StoreError> {
         const SQL: &str =
             members!("WHERE m.role = 'owner' ORDER BY o.created_at, o.id, m.created_at, m.user_id LIMIT 1");
@@ -115,7 +115,7 @@ impl Store {
             let now = now.ok_or(StoreError::Missing("this member"))?;
             let others: i64 = sqlx::query_scalar(OTHER_OWNERS).bind(org).bind(user).fetch_one(&mut *tx).await?;
             if now == Role::Owner.as_str() && others == 0 && role != Some(Role::Owner) {
-                return Err(StoreError::Refused("the last owner of an organisation cannot be removed or demoted"));
+                return Err(StoreError::Refused("the last owner of an organization cannot be removed or demoted"));
             }
             match role {
                 Some(role) => sqlx::query(SET).bind(org).bind(user).bind(role.as_str()).execute(&mut *tx).await?,

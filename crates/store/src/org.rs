@@ -1,4 +1,4 @@
-//! Organisations, including the first one, which the first start creates.
+//! Organizations, including the first one, which the first start creates.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, UserId};
@@ -8,7 +8,7 @@ use crate::db::{Db, read};
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// An organisation as operators see it.
+/// An organization as operators see it.
 #[derive(Clone, Debug, FromRow)]
 pub struct Org {
     #[sqlx(try_from = "uuid::Uuid")]
@@ -17,14 +17,14 @@ pub struct Org {
     pub created_at: DateTime<Utc>,
 }
 
-/// A new organisation.
+/// A new organization.
 pub struct NewOrg {
     pub id: OrgId,
     pub name: String,
     pub at: DateTime<Utc>,
 }
 
-/// The first organisation and its owner, for an empty database.
+/// The first organization and its owner, for an empty database.
 pub struct FirstOwner {
     pub org: NewOrg,
     pub user: UserId,
@@ -41,13 +41,13 @@ impl Store {
         })
     }
 
-    /// All organisations, oldest first.
+    /// All organizations, oldest first.
     pub async fn orgs(&self) -> Result<Vec<Org>, StoreError> {
         const SQL: &str = "SELECT id, name, created_at FROM organizations ORDER BY created_at, id";
         Ok(read!(self, pool => sqlx::query_as(SQL).fetch_all(pool).await)?)
     }
 
-    /// Creates the first organisation with its owner, unless there is one already. Of several concurrent callers,
+    /// Creates the first organization with its owner, unless there is one already. Of several concurrent callers,
     /// one gets `true`.
     pub async fn create_first_owner(&self, first: FirstOwner) -> Result<bool, StoreError> {
         const CLAIM: &str = "INSERT INTO organizations (id, name, created_at)

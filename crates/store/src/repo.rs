@@ -1,4 +1,4 @@
-//! Repositories of an organisation.
+//! Repositories of an organization.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, RepoId, RepoSource, SessionId, UserId};
@@ -115,10 +115,10 @@ impl Store {
                 .execute(&mut *tx).await?;
             Ok(())
         })
-        .map_err(|error: StoreError| error.on_constraint("this repository", "this organisation or user"))
+        .map_err(|error: StoreError| error.on_constraint("this repository", "this organization or user"))
     }
 
-    /// The repositories of an organisation, oldest first.
+    /// The repositories of an organization, oldest first.
     pub async fn repos(&self, org: OrgId) -> Result<Vec<Repo>, StoreError> {
         const SQL: &str = repos!("", "WHERE r.org_id = $1 ORDER BY r.created_at, r.id");
         let org = org.uuid();

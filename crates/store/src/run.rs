@@ -96,7 +96,7 @@ pub struct Run {
     pub completed_at: Option<DateTime<Utc>>,
 }
 
-/// Selects runs of an organisation, newest first.
+/// Selects runs of an organization, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     pub case_id: Option<String>,
@@ -203,7 +203,7 @@ from_row!(RecordedDecision, row => RecordedDecision {
 });
 
 impl Store {
-    /// A run of an organisation. Another organisation's run does not exist here.
+    /// A run of an organization. Another organization's run does not exist here.
     pub async fn run(&self, org: OrgId, run_id: &str) -> Result<Option<Run>, StoreError> {
         let org = org.uuid();
         Ok(find!(self, batched runs (org, run_id.to_owned()), RUN, org, run_id)?)
@@ -244,7 +244,7 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(before).bind(limit).fetch_all(pool).await)?)
     }
 
-    /// Recorded decisions after this run id, ordered by run id, of one organisation or of all.
+    /// Recorded decisions after this run id, ordered by run id, of one organization or of all.
     pub async fn recorded_decisions(
         &self,
         org: Option<OrgId>,

@@ -9,7 +9,7 @@ use crate::db::{read, write};
 use crate::gate::administer;
 use crate::{Store, StoreError};
 
-/// Who may use a secret: every session of the organisation, or those of one repository or configuration.
+/// Who may use a secret: every session of the organization, or those of one repository or configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Org,
@@ -143,11 +143,11 @@ impl Store {
             Ok(made)
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this secret", "this organisation, repo or configuration")
+            error.on_constraint("this secret", "this organization, repo or configuration")
         })
     }
 
-    /// All secrets of an organisation, without their values.
+    /// All secrets of an organization, without their values.
     pub async fn secrets(&self, org: OrgId) -> Result<Vec<SecretEntry>, StoreError> {
         const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
             FROM secrets WHERE org_id = $1 ORDER BY scope, key, id";
@@ -182,7 +182,7 @@ impl Store {
         })
     }
 
-    /// Secrets of all organisations that are not encrypted with the key `current`: what a rotation has left to do.
+    /// Secrets of all organizations that are not encrypted with the key `current`: what a rotation has left to do.
     pub async fn secrets_not_under(&self, current: &str, limit: i64) -> Result<Vec<SecretEntry>, StoreError> {
         const SQL: &str = "SELECT id, org_id, repo_id, configuration_id, key, key_id, created_at, updated_at
             FROM secrets WHERE key_id <> $1 ORDER BY id LIMIT $2";

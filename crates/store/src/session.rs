@@ -1,4 +1,4 @@
-//! Creates, renames and deletes sessions: changes by their organisation, which need no ownership.
+//! Creates, renames and deletes sessions: changes by their organization, which need no ownership.
 
 use chrono::{DateTime, Utc};
 use proto::http::AgentConfig;
@@ -79,7 +79,7 @@ impl NewSession {
     }
 }
 
-/// Locks the organisation until the end of the transaction, so that two sessions cannot both be admitted as the last one.
+/// Locks the organization until the end of the transaction, so that two sessions cannot both be admitted as the last one.
 /// A `None` limit admits all.
 pub(crate) const HOLD_LIMIT: &str =
     "UPDATE organizations SET name = name WHERE id = $1 RETURNING session_limit";
@@ -99,7 +99,7 @@ pub(crate) fn counts_since(now: DateTime<Utc>) -> DateTime<Utc> {
     now - ABOUT_TO
 }
 
-/// Refuses a session beyond the limit of its organisation.
+/// Refuses a session beyond the limit of its organization.
 macro_rules! admit {
     ($connection:expr, $org:expr, $session:expr, $at:expr) => {{
         let limit: Option<Option<i64>> =
@@ -121,7 +121,7 @@ macro_rules! admit {
 pub(crate) use admit;
 
 impl Store {
-    /// Creates a session, unless its organisation has reached its limit.
+    /// Creates a session, unless its organization has reached its limit.
     pub async fn create_session(&self, new: NewSession) -> Result<(), StoreError> {
         self.create(new, None).await.map(drop)
     }
@@ -136,7 +136,7 @@ impl Store {
         self.create(NewSession { configuration_id: Some(configuration), ..new }, Some(configuration)).await
     }
 
-    /// The number of live sessions of an organisation, as its limit counts them.
+    /// The number of live sessions of an organization, as its limit counts them.
     pub async fn live_sessions(&self, org: OrgId, at: DateTime<Utc>) -> Result<i64, StoreError> {
         let (org, since) = (org.uuid(), counts_since(at));
         Ok(read!(self, pool =>
@@ -179,7 +179,7 @@ impl Store {
             Ok(true)
         })
         .map_err(|error: StoreError| {
-            error.on_constraint("this session", "this organisation, user, configuration, parent or automation")
+            error.on_constraint("this session", "this organization, user, configuration, parent or automation")
         })
     }
 

@@ -66,7 +66,7 @@ impl FromStr for SessionCursor {
 }
 
 impl Store {
-    /// Sessions of an organisation: starting, running and paused ones first, then by last activity,
+    /// Sessions of an organization: starting, running and paused ones first, then by last activity,
     /// latest first.
     pub async fn sessions(
         &self,

@@ -149,13 +149,13 @@ pub(crate) fn many(pool: &PgPool, ids: Vec<Uuid>) -> Rows<'_, Uuid, SessionRecor
 }
 
 impl Store {
-    /// A session of an organisation. Another organisation's session does not exist here.
+    /// A session of an organization. Another organization's session does not exist here.
     pub async fn session(&self, org: OrgId, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         Ok(self.session_any(id).await?.filter(|session| session.org_id == org))
     }
 
     /// A session by its id alone, for services and for access checks. The caller must check the
-    /// organisation.
+    /// organization.
     pub async fn session_any(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         const SQL: &str = records!("WHERE s.id = $1");
         let id = id.uuid();

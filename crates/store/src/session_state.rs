@@ -33,7 +33,7 @@ macro_rules! set {
 }
 
 impl Store {
-    /// Makes a paused or ended session live again, unless its organisation has reached its limit.
+    /// Makes a paused or ended session live again, unless its organization has reached its limit.
     pub async fn start_session(&self, owner: &Owner, at: DateTime<Utc>) -> Result<(), StoreError> {
         const SQL: &str = "UPDATE sessions SET status = 'starting', pause_reason = NULL, paused_at = NULL,
             ended_at = NULL, stop_reason = NULL, outcome = NULL, last_activity_at = $3

@@ -112,7 +112,7 @@ impl Store {
                 .bind(former.flatten()).fetch_all(&mut *tx).await?;
             Ok(forgotten)
         })
-        .map_err(|error: StoreError| error.on_constraint("this snapshot", "this organisation"))
+        .map_err(|error: StoreError| error.on_constraint("this snapshot", "this organization"))
     }
 
     /// Deletes the snapshots of deleted sessions from which nothing starts; returns their ids, to remove the files.
@@ -131,7 +131,7 @@ impl Store {
         })
     }
 
-    /// A snapshot of an organisation. Another organisation's snapshot does not exist here.
+    /// A snapshot of an organization. Another organization's snapshot does not exist here.
     pub async fn snapshot(&self, org: OrgId, id: &str) -> Result<Option<Snapshot>, StoreError> {
         const SQL: &str = "SELECT id, org_id, session_id, target, sandbox_provider, created_at FROM snapshots
             WHERE org_id = $1 AND id = $2";

@@ -1,4 +1,4 @@
-//! Model usage and cost: counted by session and model, limited by session and organisation.
+//! Model usage and cost: counted by session and model, limited by session and organization.
 
 use chrono::{DateTime, Utc};
 use proto::{OrgId, SessionId};
@@ -20,7 +20,7 @@ pub struct Usage {
     pub cost_micros: i64,
 }
 
-/// The limits of an organisation, and what it has spent.
+/// The limits of an organization, and what it has spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromRow)]
 pub struct OrgBudget {
     /// `None` has no limit.
@@ -80,7 +80,7 @@ impl Store {
                 .bind(used.cost_micros).bind(at).execute(&mut *tx).await?;
             Ok(())
         })
-        .map_err(|error: StoreError| error.on_constraint("this usage", "this organisation"))
+        .map_err(|error: StoreError| error.on_constraint("this usage", "this organization"))
     }
 
     /// The usage of a session, for all models together.
@@ -90,16 +90,16 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(org).bind(session).fetch_one(pool).await)?)
     }
 
-    /// The budget of an organisation.
+    /// The budget of an organization.
     pub async fn org_budget(&self, org: OrgId) -> Result<OrgBudget, StoreError> {
         const SQL: &str = "SELECT budget_micros, session_limit, CAST(COALESCE((SELECT sum(cost_micros)
             FROM model_usage WHERE org_id = $1), 0) AS BIGINT) AS spent_micros FROM organizations WHERE id = $1";
         let org = org.uuid();
         let found = read!(self, pool => sqlx::query_as(SQL).bind(org).fetch_optional(pool).await)?;
-        found.ok_or(StoreError::Missing("this organisation"))
+        found.ok_or(StoreError::Missing("this organization"))
     }
 
-    /// Sets the limits of an organisation; `None` removes one.
+    /// Sets the limits of an organization; `None` removes one.
     pub async fn set_org_limits(
         &self,
         org: OrgId,
@@ -110,7 +110,7 @@ impl Store {
         let org = org.uuid();
         administer!(self, tx => {
             let done = sqlx::query(SQL).bind(org).bind(budget_micros).bind(session_limit).execute(&mut *tx).await?;
-            if done.rows_affected() == 0 { Err(StoreError::Missing("this organisation")) } else { Ok(()) }
+            if done.rows_affected() == 0 { Err(StoreError::Missing("this organization")) } else { Ok(()) }
         })
     }
 }

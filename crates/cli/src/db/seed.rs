@@ -18,7 +18,7 @@ const ENGINE: &str = "attach";
 const ROWS: u16 = 0x8000;
 const REPOS: u16 = 0x9000;
 
-/// Makes an organisation with everything that a measurement needs; does nothing where it is already.
+/// Makes an organization with everything that a measurement needs; does nothing where it is already.
 pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     let (org, user): (OrgId, UserId) = (id(ROWS, 0xaa)?, id(ROWS, 0xbb)?);
     let store = context.store_or_new().await?;

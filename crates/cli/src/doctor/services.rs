@@ -90,7 +90,7 @@ pub(super) fn prices(config: &Config) -> Finding {
     }
     Finding::weak(
         NAME,
-        "models without one are refused to an organisation that has a budget",
+        "models without one are refused to an organization that has a budget",
         "say in MODEL_PRICES what models cost; *=3/15 is for all others",
     )
 }

@@ -120,5 +120,5 @@ fn print(context: &Context, done: &Replayed) {
         vec![clean(&flip.id), org.to_string(), change, verdict.rule_id.clone(), verdict.reason.clone()]
     };
     let rows: Vec<_> = done.flips.iter().map(row).collect();
-    context.out.list(Vec::new(), &["RUN", "ORGANISATION", "VERDICT", "RULE", "WHY"], &rows);
+    context.out.list(Vec::new(), &["RUN", "ORGANIZATION", "VERDICT", "RULE", "WHY"], &rows);
 }

@@ -67,7 +67,7 @@ impl Machine {
         ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 
-    /// A service's token for the first organisation.
+    /// A service's token for the first organization.
     pub(crate) fn service(&self) -> String {
         let org = self.first_org();
         self.run(&["token", "service", "--name", "worker", "--org", &org]).out.trim().to_owned()

@@ -1,4 +1,4 @@
-//! Organisations, users, keys and tokens from the command line, beside a running gateway.
+//! Organizations, users, keys and tokens from the command line, beside a running gateway.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
@@ -42,7 +42,7 @@ fn a_user_token_is_that_of_the_first_owner_and_nothing_else_is_printed() {
 }
 
 #[test]
-fn organisations_and_users_made_here_count_in_a_running_gateway() {
+fn organizations_and_users_made_here_count_in_a_running_gateway() {
     let machine = Machine::new();
     let server = machine.serve();
     let org = machine.json(&["orgs", "create", "--name", "Acme"])["id"].as_str().unwrap().to_owned();
@@ -128,7 +128,7 @@ fn words_that_are_no_address_or_no_name_are_refused() {
 }
 
 #[test]
-fn what_an_organisation_may_spend_and_run_is_set_shown_and_taken_back() {
+fn what_an_organization_may_spend_and_run_is_set_shown_and_taken_back() {
     let machine = Machine::new().with("MODEL_PRICES", "*=3/15");
     let server = machine.serve();
     let (org, token) = (machine.first_org(), machine.run(&["token", "user"]).out.trim().to_owned());
@@ -164,7 +164,7 @@ fn wrong_limits_are_refused_and_a_budget_without_prices_is_warned_of() {
     }
     let nobody = machine.run(&["orgs", "limits", "00000000-0000-4000-8000-000000000001", "--sessions", "1"]);
     assert_eq!((nobody.code, nobody.out.as_str()), (1, ""));
-    assert!(nobody.err.contains("there is no organisation"), "{}", nobody.err);
+    assert!(nobody.err.contains("there is no organization"), "{}", nobody.err);
     let warned = machine.run(&["orgs", "limits", &org, "--budget", "1"]);
     let expected = "models without a price in MODEL_PRICES are refused";
     assert!(warned.code == 0 && warned.err.contains(expected), "{}", warned.err);

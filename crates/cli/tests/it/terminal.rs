@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
-/// A machine with two organisations, of which one has a member.
+/// A machine with two organizations, of which one has a member.
 fn acme() -> Machine {
     let machine = Machine::new();
     machine.json(&["orgs", "create", "--name", "First"]);

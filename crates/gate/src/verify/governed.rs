@@ -18,7 +18,7 @@ use crate::governance::GRANT;
 pub(super) struct Governed {
     lock: Option<(u64, SafetyLock)>,
     grants: BTreeMap<Uuid, (u64, OverrideGrant)>,
-    /// By organisation and the key of the action.
+    /// By organization and the key of the action.
     modes: BTreeMap<(OrgId, String), (u64, Mode)>,
 }
 

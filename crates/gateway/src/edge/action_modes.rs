@@ -1,4 +1,4 @@
-//! `/v1/action-modes`: which actions an organisation allows its agents, asks about, or denies.
+//! `/v1/action-modes`: which actions an organization allows its agents, asks about, or denies.
 
 use axum::Json;
 use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, OkReply, SetActionMode};

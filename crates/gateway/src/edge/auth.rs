@@ -1,4 +1,4 @@
-//! Who is asking, for which organisation, for which session: decided in extractors, so that a route cannot forget it.
+//! Who is asking, for which organization, for which session: decided in extractors, so that a route cannot forget it.
 //!
 //! A handler that wants a caller, a member or a session names the type; without a valid credential of that kind, and
 //! without the right to the act that the router names for its route, it is never called. A credential is looked up on every request: what an operator revokes is dead at

@@ -30,7 +30,7 @@ const MOST_EVENTS: u32 = 1000;
 pub(super) struct Identity {
     pub(super) actor: Claim,
     pub(super) role: &'static str,
-    /// `None`: a service that is bound to no organisation.
+    /// `None`: a service that is bound to no organization.
     pub(super) org: Option<OrgId>,
     /// The session of a sandbox.
     pub(super) session: Option<SessionId>,
@@ -93,8 +93,8 @@ pub(super) fn identity(caller: &Caller) -> Identity {
     }
 }
 
-/// The organisation a request is about: the caller's own, or the one that a service of none names.
-pub(super) async fn organisation(
+/// The organization a request is about: the caller's own, or the one that a service of none names.
+pub(super) async fn organization(
     app: &AppState,
     identity: &Identity,
     named: Option<&str>,
@@ -115,9 +115,9 @@ pub(super) async fn whose(
     let identity = identity(caller);
     let unknown = || match named {
         None => ApiError::organization_required(),
-        Some(_) => ApiError::not_found("This organisation does not exist"),
+        Some(_) => ApiError::not_found("This organization does not exist"),
     };
-    let org = organisation(app, &identity, named).await?.ok_or_else(unknown)?;
+    let org = organization(app, &identity, named).await?.ok_or_else(unknown)?;
     Ok((identity, org))
 }
 
@@ -218,14 +218,14 @@ pub(super) async fn run(
     Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
 }
 
-/// A run of the organisation; a sandbox sees those of its own session only.
+/// A run of the organization; a sandbox sees those of its own session only.
 async fn visible_run(app: &AppState, identity: &Identity, org: OrgId, id: &str) -> Result<Run, ApiError> {
     let found = if is_name(id) { app.store.run(org, id).await? } else { None };
     let own = |run: &Run| identity.session.is_none() || run.session_id == identity.session;
     found.filter(own).ok_or_else(|| ApiError::not_found("This run does not exist"))
 }
 
-/// Runs of the organisation, newest first.
+/// Runs of the organization, newest first.
 #[utoipa::path(get, path = "/v1/runs", tag = "contract", params(RunQuery),
     responses((status = 200, body = RunList), (status = 400, body = ErrorBody)))]
 pub(super) async fn runs(
@@ -264,7 +264,7 @@ fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
     Some((at, id.to_owned()))
 }
 
-/// Events of the organisation's chain, oldest first.
+/// Events of the organization's chain, oldest first.
 #[utoipa::path(get, path = "/v1/audit/events", tag = "contract", params(AuditQuery),
     responses((status = 200, body = AuditEvents), (status = 400, body = ErrorBody)))]
 pub(super) async fn audit_events(

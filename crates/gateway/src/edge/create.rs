@@ -52,7 +52,7 @@ pub(super) async fn create(
     idempotent::once(&app, keyed, &headers, &body, StatusCode::CREATED, work).await
 }
 
-/// The organisation that a session will belong to, and its member who made it.
+/// The organization that a session will belong to, and its member who made it.
 async fn whose(
     app: &AppState,
     caller: &Caller,
@@ -66,7 +66,7 @@ async fn whose(
             let named = request.organization_id.as_deref().ok_or_else(ApiError::organization_required)?;
             let org = named.parse().ok();
             let known = app.store.orgs().await?.into_iter().find(|known| Some(known.id) == org);
-            Ok((known.ok_or_else(|| ApiError::not_found("This organisation does not exist"))?.id, None))
+            Ok((known.ok_or_else(|| ApiError::not_found("This organization does not exist"))?.id, None))
         }
     }
 }
@@ -161,7 +161,7 @@ async fn make(
     })
 }
 
-/// Whether the organisation may have another session now, and has the snapshot that it is to start from.
+/// Whether the organization may have another session now, and has the snapshot that it is to start from.
 async fn check_limits(app: &AppState, org: OrgId, request: &CreateSession) -> Result<(), ApiError> {
     let budget = app.store.org_budget(org).await?;
     if let Some(budget) = budget.budget_micros.filter(|_| budget.is_exhausted()) {

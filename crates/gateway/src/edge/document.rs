@@ -32,7 +32,7 @@ const OF_CREDENTIALS: [(&str, &str); 2] =
 const OF_PATHS: [(&str, &str); 1] = [("404", "There is no such thing, or the caller may not know of it")];
 const OF_QUERIES: [(&str, &str); 1] = [("400", "The query is not of the expected shape")];
 const OF_ORGANIZATIONS: [(&str, &str); 1] =
-    [("404", "The caller's token is not for the organisation that it names")];
+    [("404", "The caller's token is not for the organization that it names")];
 const OF_BODIES: [(&str, &str); 3] = [
     ("400", "The body is malformed or not of the expected shape"),
     ("408", "The body did not arrive in time"),

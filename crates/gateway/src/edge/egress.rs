@@ -1,4 +1,4 @@
-//! What an organisation lets its sandboxes reach, and what they reached.
+//! What an organization lets its sandboxes reach, and what they reached.
 
 use axum::Json;
 use proto::SessionId;
@@ -44,7 +44,7 @@ pub(super) async fn set_rules(
     Ok(Json(OkReply::OK))
 }
 
-/// Attempts of the organisation's sandboxes, newest first.
+/// Attempts of the organization's sandboxes, newest first.
 #[utoipa::path(get, path = "/v1/egress/records", tag = "sandboxes", params(EgressQuery),
     responses((status = 200, body = EgressList), (status = 400, body = ErrorBody)))]
 pub(super) async fn records(

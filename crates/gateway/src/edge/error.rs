@@ -101,7 +101,7 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::IdempotencyMismatch, message)
     }
 
-    /// The caller's token is bound to no organisation, and the request names none.
+    /// The caller's token is bound to no organization, and the request names none.
     pub fn organization_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Organization required")
             .because("name it as organizationId, or use a token that is bound to one organization")
@@ -113,7 +113,7 @@ impl ApiError {
             .because("use the token or API key of a member; this one belongs to nobody")
     }
 
-    /// The organisation has no credit or no room for it.
+    /// The organization has no credit or no room for it.
     pub fn billing(code: BillingCode, message: &str) -> Self {
         let error = Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::PaymentRequired, message);
         Self { body: ErrorBody::billing(code, message), ..error }
@@ -225,7 +225,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::SessionLimit { limit } => Self::billing(
                 BillingCode::ConcurrentLimit,
-                &format!("{limit} sessions run already, which is the organisation's limit"),
+                &format!("{limit} sessions run already, which is the organization's limit"),
             ),
             StoreError::Fenced => {
                 Self::no_session("another instance has it now: try again", error.to_string())

@@ -41,7 +41,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     (status, Json(readiness)).into_response()
 }
 
-/// Counters and latencies in the text format of Prometheus; no label names an organisation, user or session.
+/// Counters and latencies in the text format of Prometheus; no label names an organization, user or session.
 #[utoipa::path(get, path = "/metrics", tag = "operations", security(()),
     responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {

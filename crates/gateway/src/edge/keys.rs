@@ -1,4 +1,4 @@
-//! API keys of the caller's organisation: a key is shown when it is made and never again.
+//! API keys of the caller's organization: a key is shown when it is made and never again.
 
 use axum::Json;
 use axum::http::StatusCode;

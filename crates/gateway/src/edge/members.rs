@@ -1,4 +1,4 @@
-//! The members of the caller's organisation.
+//! The members of the caller's organization.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -73,7 +73,7 @@ pub(super) async fn messages(
     Ok(counted.pass_on(asking, uri).await)
 }
 
-/// What the session and its organisation may still spend; `None` is all they like. What was spent is asked for after the
+/// What the session and its organization may still spend; `None` is all they like. What was spent is asked for after the
 /// request was held, so that each other one is either held or spent, and never neither.
 async fn left(app: &AppState, session: &SandboxSession, hold: &Hold) -> Result<Option<Left>, ApiError> {
     let org = app.store.org_budget(session.org_id).await?;

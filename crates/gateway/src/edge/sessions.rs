@@ -64,7 +64,7 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     }
 }
 
-/// The sessions of the organisation, page by page.
+/// The sessions of the organization, page by page.
 #[utoipa::path(get, path = "/proliferate/sessions", tag = "sessions", params(SessionQuery),
     responses((status = 200, body = SessionList), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
 pub(super) async fn list(
@@ -96,7 +96,7 @@ pub(super) async fn list(
     Ok(Json(SessionList { sessions: found.into_iter().map(shown).collect(), next }))
 }
 
-/// A user's own organisation counts whatever the query says, as old clients expect it.
+/// A user's own organization counts whatever the query says, as old clients expect it.
 async fn org(app: &AppState, caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
     match caller {
         Caller::User(user) => Ok(user.org),

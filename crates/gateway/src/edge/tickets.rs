@@ -19,7 +19,7 @@ use crate::identity::{Credential, CredentialKind};
 const SOCKET: Duration = Duration::from_mins(1);
 const PROXY: Duration = Duration::from_hours(1);
 
-/// Makes a ticket for one session of the caller's organisation: for its socket once, or for its proxied ports.
+/// Makes a ticket for one session of the caller's organization: for its socket once, or for its proxied ports.
 #[utoipa::path(post, path = "/v1/tickets", tag = "identity", request_body = CreateTicket,
     responses((status = 201, body = NewTicketReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn create(

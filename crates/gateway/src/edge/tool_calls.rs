@@ -131,8 +131,8 @@ async fn read(
         return Ok(Err(problem));
     }
     let identity = identity(caller);
-    let Some(org) = organisation(app, &identity, &request).await? else {
-        return Ok(Err("scope.organization_id must name the organisation".to_owned()));
+    let Some(org) = organization(app, &identity, &request).await? else {
+        return Ok(Err("scope.organization_id must name the organization".to_owned()));
     };
     Ok(to_call(identity, org, request, hash))
 }
@@ -208,13 +208,13 @@ fn check(request: &ToolCall, hash: &Hash) -> Result<(), String> {
     }
 }
 
-async fn organisation(
+async fn organization(
     app: &AppState,
     identity: &Identity,
     request: &ToolCall,
 ) -> Result<Option<OrgId>, ApiError> {
     let named = request.scope.get("organization_id").and_then(Value::as_str);
-    super::contract::organisation(app, identity, named).await
+    super::contract::organization(app, identity, named).await
 }
 
 /// An artifact as its caller names it. What else is said of it is not ours to repeat: that is looked up.

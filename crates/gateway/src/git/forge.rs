@@ -1,5 +1,5 @@
-//! A repository at its forge, as the gateway itself reaches it: with the organisation's credential, which no sandbox ever
-//! sees, and only where the egress rules would let the organisation's sandboxes connect.
+//! A repository at its forge, as the gateway itself reaches it: with the organization's credential, which no sandbox ever
+//! sees, and only where the egress rules would let the organization's sandboxes connect.
 
 mod github;
 mod history;
@@ -19,7 +19,7 @@ pub(super) use history::RefsError;
 
 /// The secret of one repository, for any forge.
 const REPO_SECRET: &str = "GIT_TOKEN";
-/// The secret of the organisation, for GitHub.
+/// The secret of the organization, for GitHub.
 const GITHUB_SECRET: &str = "GITHUB_TOKEN";
 /// The user name that GitHub expects beside a token.
 const TOKEN_USER: &str = "x-access-token";
@@ -61,7 +61,7 @@ impl ForgeRepo<'_> {
 }
 
 impl GitService {
-    /// Finds out how to reach a repository at its forge, if its organisation's rules allow it.
+    /// Finds out how to reach a repository at its forge, if its organization's rules allow it.
     pub(super) async fn forge_repo(&self, repo: &Repo) -> Result<ForgeRepo<'_>, ForgeError> {
         let url = canonical_url(repo).filter(Url::has_host).ok_or(ForgeError::NoUrl)?;
         let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
@@ -73,7 +73,7 @@ impl GitService {
         Ok(ForgeRepo { client, url, token })
     }
 
-    /// Applies the organisation's egress rules to the gateway itself. An unusual port is fine where the operator named it.
+    /// Applies the organization's egress rules to the gateway itself. An unusual port is fine where the operator named it.
     async fn client_for(&self, org: OrgId, name: &str, named: bool) -> Result<&reqwest::Client, ForgeError> {
         let target = Target::parse(name, None).map_err(|_| ForgeError::NoUrl)?;
         match self.networks.decide(org, &target).await? {
@@ -89,7 +89,7 @@ impl GitService {
         }
     }
 
-    /// The credential for a repository. Any member may add a repository at any host, so the organisation's own token is
+    /// The credential for a repository. Any member may add a repository at any host, so the organization's own token is
     /// sent to GitHub only.
     async fn token(&self, repo: &Repo, url: &Url) -> Result<Option<SecretString>, VaultError> {
         let own = self.vault.open(repo.org_id, Scope::Repo(repo.id), REPO_SECRET).await?;

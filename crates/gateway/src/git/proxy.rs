@@ -1,5 +1,5 @@
 //! Git's smart HTTP protocol for programs inside a sandbox. The gateway forwards requests to the forge, adds the
-//! organisation's credential, and serves the session's own repositories only.
+//! organization's credential, and serves the session's own repositories only.
 
 use std::io;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(crate) enum ProxyError {
     LocalPush,
     #[error("This folder is not available")]
     NoFolder,
-    #[error("The forge refused the organisation's credential")]
+    #[error("The forge refused the organization's credential")]
     CredentialRefused,
     #[error("The forge has no such repository")]
     NoRepository,

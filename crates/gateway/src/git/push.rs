@@ -109,7 +109,7 @@ impl PushBody {
     }
 }
 
-/// Forwards a push to its forge, with the organisation's credential.
+/// Forwards a push to its forge, with the organization's credential.
 pub(crate) async fn forward(git: &GitService, permit: &Permit, push: Push) -> PushOutcome {
     if push.repo.org_id != permit.org() {
         return PushOutcome::NotForwarded;

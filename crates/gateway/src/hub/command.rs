@@ -136,7 +136,7 @@ pub(crate) enum Prompted {
 /// Why a session that sleeps cannot be woken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("{limit} sessions run already, which is the organisation's limit")]
+    #[error("{limit} sessions run already, which is the organization's limit")]
     Sessions { limit: i64 },
     #[error("{0}")]
     Budget(String),

@@ -14,14 +14,14 @@ use gate::first_start_event;
 /// Long enough to find the terminal again, short enough that a forgotten scroll-back is harmless.
 pub const LOGIN_LINK_LIFETIME: Duration = Duration::from_mins(15);
 
-/// Makes the first organisation with its owner when the database is empty. `Some`: this call made them.
+/// Makes the first organization with its owner when the database is empty. `Some`: this call made them.
 pub async fn create_first_owner(
     store: &Store,
     clock: &Clock,
     rng: &Rng,
 ) -> Result<Option<Member>, StoreError> {
     let at = clock.now();
-    let org = NewOrg { id: OrgId::from(rng.uuid(at)), name: "My organisation".to_owned(), at };
+    let org = NewOrg { id: OrgId::from(rng.uuid(at)), name: "My organization".to_owned(), at };
     let store = store.recorded(first_start_event(clock, rng, org.id));
     let first = FirstOwner { org, user: UserId::from(rng.uuid(at)), email: "owner@localhost".to_owned() };
     if store.create_first_owner(first).await? { store.first_owner().await } else { Ok(None) }

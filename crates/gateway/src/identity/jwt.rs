@@ -64,7 +64,7 @@ impl Issuer {
         Self { user: Pair::new(user), service: Pair::new(service) }
     }
 
-    /// A token for a user in one organisation.
+    /// A token for a user in one organization.
     pub fn user(
         &self,
         user: UserId,
@@ -78,7 +78,7 @@ impl Issuer {
         self.user.sign(&claims)
     }
 
-    /// A token for a service, bound to one organisation or to none.
+    /// A token for a service, bound to one organization or to none.
     pub fn service(
         &self,
         name: &str,

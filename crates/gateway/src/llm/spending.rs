@@ -25,7 +25,7 @@ pub(crate) struct Hold {
     spending: Spending,
     payers: [Payer; 2],
     micros: i64,
-    /// What was held for others before, by session and by organisation.
+    /// What was held for others before, by session and by organization.
     beside: [i64; 2],
 }
 
@@ -79,7 +79,7 @@ impl Left {
     }
 }
 
-/// Why nothing more is begun for an organisation that has spent its budget.
+/// Why nothing more is begun for an organization that has spent its budget.
 pub(crate) fn org_budget_spent(budget_micros: i64) -> String {
     Left::of(Whose::Org, budget_micros, budget_micros, 0).refusal(0)
 }

@@ -228,7 +228,7 @@ impl Launch {
     }
 
     /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
-    /// of this organisation and of this engine.
+    /// of this organization and of this engine.
     async fn snapshot(&self) -> Result<Option<Snapshot>, LaunchError> {
         let (store, org) = (&self.runtime.store, self.record.org_id);
         // One may have been made since the record was read.

@@ -1,4 +1,4 @@
-//! The network of sandboxes: the rules of their organisation, kept fresh, and a record of every attempt.
+//! The network of sandboxes: the rules of their organization, kept fresh, and a record of every attempt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -48,7 +48,7 @@ pub struct Networks {
     private: Vec<String>,
     clock: Clock,
     rng: Rng,
-    /// The rules of each organisation that has a sandbox.
+    /// The rules of each organization that has a sandbox.
     rules: Mutex<HashMap<OrgId, watch::Sender<Arc<Rules>>>>,
     /// Whoever writes records, and that no more will come.
     writing: TaskTracker,
@@ -80,13 +80,13 @@ impl Networks {
         self.writing.wait().await;
     }
 
-    /// Whether sandboxes of an organisation might go there, by its rules alone.
+    /// Whether sandboxes of an organization might go there, by its rules alone.
     pub(crate) async fn decide(&self, org: OrgId, target: &Target) -> Result<Result<(), Denial>, StoreError> {
         let rules = self.follow(org).await?.borrow().clone();
         Ok(rules.decide(target).map(drop))
     }
 
-    /// The rules of an organisation, now and after each change.
+    /// The rules of an organization, now and after each change.
     async fn follow(&self, org: OrgId) -> Result<watch::Receiver<Arc<Rules>>, StoreError> {
         if let Some(known) = self.rules().get(&org) {
             return Ok(known.subscribe());
@@ -95,7 +95,7 @@ impl Networks {
         Ok(self.rules().entry(org).or_insert_with(|| watch::Sender::new(rules)).subscribe())
     }
 
-    /// Reads all that changed lately, and forgets organisations that have no sandbox any more.
+    /// Reads all that changed lately, and forgets organizations that have no sandbox any more.
     async fn refresh(&self) {
         self.rules().retain(|_, rules| rules.receiver_count() > 0);
         if self.rules().is_empty() {
@@ -131,7 +131,7 @@ impl Networks {
     }
 }
 
-/// A way out by fixed rules, for a sandbox that is no organisation's.
+/// A way out by fixed rules, for a sandbox that is no organization's.
 pub fn proxy_of(rules: Rules, recorder: impl Recorder, clock: &Clock) -> Proxy {
     let (_, rules) = watch::channel(Arc::new(rules));
     proxy(rules, recorder, clock)

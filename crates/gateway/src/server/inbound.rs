@@ -94,7 +94,7 @@ mod tests {
         inbound.completed();
         assert_eq!(pool.used(), 0);
         assert!(inbound.arrived(400_000) && !inbound.is_over());
-        assert!(!inbound.arrived(400_000) && inbound.is_over(), "an organisation gets half of the total");
+        assert!(!inbound.arrived(400_000) && inbound.is_over(), "an organization gets half of the total");
         drop(inbound);
         assert_eq!(pool.used(), 0);
     }

@@ -1,4 +1,4 @@
-//! Whoever administers an organisation over HTTP is in the ledger: each change with who made it, in its transaction.
+//! Whoever administers an organization over HTTP is in the ledger: each change with who made it, in its transaction.
 
 use std::collections::BTreeSet;
 

@@ -16,7 +16,7 @@ async fn worlds() -> [World; 2] {
     [World::on(limited(Setup::sqlite())).await, World::on(limited(Setup::postgres().await)).await]
 }
 
-/// All events of the organisation, in order.
+/// All events of the organization, in order.
 async fn told(world: &World) -> Vec<Value> {
     let path = "/v1/audit/events?limit=1000";
     let answer = world.gateway.get(path).bearer(world.team.token(Role::Owner)).send().await;
@@ -152,7 +152,7 @@ fn of_lane(call: Value, lane: &str) -> Value {
     with(with(call, "lane_id", json!(lane)), "operation", json!("effect.note"))
 }
 
-/// A role of ours that the organisation's files do not know.
+/// A role of ours that the organization's files do not know.
 #[tokio::test]
 async fn a_role_that_is_in_no_file_may_do_nothing() {
     for world in worlds().await {
@@ -304,7 +304,7 @@ async fn the_id_of_a_call_belongs_to_its_session() {
     }
 }
 
-/// The same answer, byte by byte, for what is in another case or organisation and for what is nowhere.
+/// The same answer, byte by byte, for what is in another case or organization and for what is nowhere.
 #[tokio::test]
 async fn what_is_elsewhere_and_what_is_nowhere_are_refused_alike() {
     for world in worlds().await {

@@ -64,7 +64,7 @@ checks! {
     rules::the_first_check_that_fails_is_the_one_that_is_told: "L.7";
     rules::a_write_needs_a_lane_that_lists_it: "8.2";
     gate::an_artifact_of_another_case_and_one_that_is_not_there_are_the_same: "8.3";
-    gate::a_service_of_no_organisation_names_one_and_an_export_needs_its_lane: "8.4";
+    gate::a_service_of_no_organization_names_one_and_an_export_needs_its_lane: "8.4";
     gate::a_call_under_other_pins_is_denied: "9.8": "L.2": "L.9";
     rules::the_safety_lock_stops_everything: "L.10";
     rules::files_that_disagree_are_refused: "Y.1": "Y.2";

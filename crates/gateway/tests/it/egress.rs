@@ -46,7 +46,7 @@ async fn only_admins_set_rules_and_wrong_ones_are_named() {
         assert_eq!(
             read.json(),
             json!({"mode": "open", "allow": [], "deny": []}),
-            "another organisation's rules"
+            "another organization's rules"
         );
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn the_same_id_is_the_same_call_and_other_content_is_refused(wo
         assert_eq!((answer.status, world.effects()), (409, 1), "{}", answer.text());
         assert_eq!(answer.json()["output_artifacts"], json!([]));
     }
-    // The same id in another organisation is another run.
+    // The same id in another organization is another run.
     let elsewhere = OrgOf3::new(&world.gateway.app).await;
     let token = service_token(&world.gateway.app, Some(elsewhere.org));
     let answer =
@@ -343,7 +343,7 @@ pub(crate) async fn an_artifact_of_another_case_and_one_that_is_not_there_are_th
     assert_eq!(world.effects(), 2);
 }
 
-pub(crate) async fn a_service_of_no_organisation_names_one_and_an_export_needs_its_lane(world: World) {
+pub(crate) async fn a_service_of_no_organization_names_one_and_an_export_needs_its_lane(world: World) {
     let token = service_token(&world.gateway.app, None);
     let ask = |body: Value| world.gateway.post("/v1/tool-calls", &body).bearer(&token).send();
     assert_eq!(ask(write_call("run-00000001")).await.status, 400);

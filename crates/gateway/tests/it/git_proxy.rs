@@ -91,7 +91,7 @@ async fn only_the_sandbox_of_a_session_reaches_its_repositories() {
 }
 
 #[tokio::test]
-async fn the_gateway_connects_only_where_the_organisations_sandboxes_may() {
+async fn the_gateway_connects_only_where_the_organizations_sandboxes_may() {
     let live = Live::start(On::Sqlite).await;
     let urls = ["http://127.0.0.1/ada/app", "http://localhost/ada/app", "https://example.com:8443/app"];
     let token = session_on(&live, &urls).await;

@@ -44,7 +44,7 @@ async fn each_credential_is_taken_for_its_owner() {
 }
 
 #[tokio::test]
-async fn a_user_token_without_organisation_counts_for_the_oldest_membership() {
+async fn a_user_token_without_organization_counts_for_the_oldest_membership() {
     let clock = Clock::manual(Clock::system().now());
     for setup in [Setup::sqlite(), Setup::postgres().await] {
         oldest_membership(setup.clock(&clock).start().await, &clock).await;
@@ -96,11 +96,11 @@ async fn a_right_signature_alone_opens_nothing() {
     assert_eq!(me(&gateway, &user(json!({}))).await["userId"], json!(person.id));
     for (why, claims) in [
         ("an unknown user", json!({"sub": some_uuid()})),
-        ("an organisation of others", json!({"orgId": b})),
-        ("an unknown organisation", json!({"orgId": some_uuid()})),
-        ("an organisation that is no id", json!({"orgId": "org_1"})),
-        ("an empty organisation", json!({"orgId": ""})),
-        ("an organisation that is a number", json!({"orgId": 7})),
+        ("an organization of others", json!({"orgId": b})),
+        ("an unknown organization", json!({"orgId": some_uuid()})),
+        ("an organization that is no id", json!({"orgId": "org_1"})),
+        ("an empty organization", json!({"orgId": ""})),
+        ("an organization that is a number", json!({"orgId": 7})),
         ("a user that is no id", json!({"sub": "' OR 1=1 --"})),
         ("a user id in braces", json!({"sub": format!("{{{}}}", person.id)})),
         ("a user that is a list", json!({"sub": [person.id]})),

@@ -218,7 +218,7 @@ async fn requests_at_once_cannot_spend_a_budget_twice() {
 }
 
 #[tokio::test]
-async fn sessions_share_their_organisations_budget_and_whoever_must_wait_is_told_for_how_long() {
+async fn sessions_share_their_organizations_budget_and_whoever_must_wait_is_told_for_how_long() {
     let held = Held::start().await;
     held.live.app.store.set_org_limits(held.live.ada.org, Some(150_000), None).await.unwrap();
     let (one, two) = (held.live.session().await, held.live.session().await);
@@ -346,7 +346,7 @@ async fn what_a_request_costs_must_be_known_before_where_a_budget_holds() {
 }
 
 #[tokio::test]
-async fn where_an_organisation_has_a_budget_a_model_without_a_price_is_refused_by_name() {
+async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_by_name() {
     let held = Held::behind(Setup::sqlite().set("MODEL_PRICES", "claude-opus=5/25")).await;
     held.permits.add_permits(60);
     let (session, token) = held.agent().await;

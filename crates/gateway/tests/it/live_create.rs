@@ -7,7 +7,7 @@ use crate::live::{Live, Midway, On, id, is_status, on_both};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
 on_both! {
-    a_session_starts_from_nothing_or_one_thing_of_its_own_organisation
+    a_session_starts_from_nothing_or_one_thing_of_its_own_organization
     sessions_are_listed_by_what_they_are_page_by_page
     repositories_and_configurations_are_made_changed_and_removed
     what_a_session_did_is_counted_and_its_outcome_is_set_at_its_end
@@ -24,7 +24,7 @@ async fn create(live: &Live, token: &str, more: &Value) -> (u16, Value) {
     live.ask("POST", "/proliferate/sessions", Some(token), &new(more), None).await
 }
 
-async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organisation(on: On) {
+async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organization(on: On) {
     let live = Live::start(on).await;
     let ada = live.ada.token.clone();
     let (status, scratch) = create(&live, &ada, &json!({})).await;
@@ -80,7 +80,7 @@ async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organisation(on: 
     let bound = service_token(&live.app, Some(live.ada.org));
     assert_eq!(create(&live, &bound, &folder).await.0, 400);
 
-    // What is not there and what is another organisation's answer alike.
+    // What is not there and what is another organization's answer alike.
     let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;
     let theirs = create(&live, &stranger, &json!({"configurationId": place})).await;
     let absent = create(&live, &stranger, &json!({"configurationId": some_uuid()})).await;

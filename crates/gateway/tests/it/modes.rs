@@ -11,7 +11,7 @@ async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
 }
 
-/// An agent of the world's organisation, and its token.
+/// An agent of the world's organization, and its token.
 async fn agent(world: &World) -> (SessionId, String) {
     let session = session(&world.gateway.app, world.team.org).await;
     (session, sandbox_token(&world.gateway.app, session).await)
@@ -86,7 +86,7 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
             let rule = format!("mode:{mode}:org_default");
             assert_eq!(world.events(&run).await[0]["authz"]["rule_id"], json!(rule));
         }
-        // Another organisation's modes are its own.
+        // Another organization's modes are its own.
         let elsewhere = crate::people::OrgOf3::new(&world.gateway.app).await;
         let other = session_of(&world, elsewhere.org).await;
         let actor = json!({"actor_type": "agent", "actor_id": other.0.to_string()});

@@ -1,4 +1,4 @@
-//! Who lives in a test: organisations, members of each role, sessions, and every kind of credential.
+//! Who lives in a test: organizations, members of each role, sessions, and every kind of credential.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as B64;
@@ -104,7 +104,7 @@ pub(crate) fn signed(secret: &str, claims: &Value) -> String {
     format!("{body}.{}", B64.encode(mac.finalize().into_bytes()))
 }
 
-/// An organisation with one member of each role.
+/// An organization with one member of each role.
 pub(crate) struct OrgOf3 {
     pub(crate) org: OrgId,
     people: Vec<(Role, Person)>,

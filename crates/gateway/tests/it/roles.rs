@@ -1,4 +1,4 @@
-//! Who may change what in an organisation: the whole matrix, and nobody above themselves.
+//! Who may change what in an organization: the whole matrix, and nobody above themselves.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -101,7 +101,7 @@ async fn the_last_owner_stays() {
 }
 
 #[tokio::test]
-async fn other_organisations_are_out_of_reach() {
+async fn other_organizations_are_out_of_reach() {
     for gateway in TestGateway::both().await {
         let (ours, theirs) = (OrgOf3::new(&gateway.app).await, OrgOf3::new(&gateway.app).await);
         let owner = ours.token(Role::Owner);
@@ -173,7 +173,7 @@ async fn a_new_key_is_shown_once_and_acts_as_its_maker() {
 }
 
 #[tokio::test]
-async fn a_name_is_what_the_organisation_gave_and_nobody_elses_business() {
+async fn a_name_is_what_the_organization_gave_and_nobody_elses_business() {
     for gateway in TestGateway::both().await {
         let (ours, theirs) = (OrgOf3::new(&gateway.app).await, OrgOf3::new(&gateway.app).await);
         let email = format!("{}@test.example", some_uuid());

@@ -6,7 +6,7 @@ use crate::call::Answer;
 use crate::harness::TestGateway;
 use crate::people::{Person, org, person, sandbox_token, service_token, session, signed, some_uuid};
 
-/// Two organisations with a session each, and a member of the first.
+/// Two organizations with a session each, and a member of the first.
 struct World {
     gateway: TestGateway,
     ada: Person,
@@ -125,7 +125,7 @@ async fn an_ended_session_says_so() {
 }
 
 #[tokio::test]
-async fn a_service_that_names_a_foreign_organisation_finds_nothing() {
+async fn a_service_that_names_a_foreign_organization_finds_nothing() {
     for world in worlds().await {
         let app = &world.gateway.app;
         let (own, unknown, elsewhere) = (world.ada.org, some_uuid(), org(app).await);
@@ -139,7 +139,7 @@ async fn a_service_that_names_a_foreign_organisation_finds_nothing() {
             assert_eq!(ask(&bound, path, &format!("organizationId={own}")).await, 200, "{path}");
             assert_eq!(ask(&unbound, path, &format!("organizationId={own}")).await, 200, "{path}");
             assert_eq!(ask(&bound, path, "").await, 200, "{path}");
-            assert_eq!(ask(&unbound, path, "").await, 401, "{path} needs an organisation");
+            assert_eq!(ask(&unbound, path, "").await, 401, "{path} needs an organization");
             for (token, foreign) in [
                 (&bound, elsewhere.to_string()),
                 (&bound, unknown.to_string()),
@@ -160,7 +160,7 @@ async fn a_service_that_names_a_foreign_organisation_finds_nothing() {
         assert_eq!(
             ask(&world.ada.token, &status, &format!("organizationId={elsewhere}")).await,
             200,
-            "a user's own organisation counts"
+            "a user's own organization counts"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Neighbours: whatever one session, organisation or address holds, the next one is answered.
+//! Neighbours: whatever one session, organization or address holds, the next one is answered.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::raw::Raw;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The token of a sandbox in an organisation of its own.
+/// The token of a sandbox in an organization of its own.
 async fn sandbox(app: &AppState) -> String {
     sandbox_token(app, session(app, org(app).await).await).await
 }
@@ -127,7 +127,7 @@ async fn beyond_its_share_of_model_requests_a_caller_gets_429_and_others_are_ans
 }
 
 #[tokio::test]
-async fn a_session_with_its_share_of_slots_gets_429_while_its_organisation_has_some() {
+async fn a_session_with_its_share_of_slots_gets_429_while_its_organization_has_some() {
     let (provider, told) = slow_provider().await;
     let setup = Setup::sqlite().set("ANTHROPIC_API_KEY", "k").set("ANTHROPIC_BASE_URL", &provider);
     let gateway = patient(setup).await;
@@ -217,7 +217,7 @@ fn frame_of(length: u64) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn unfinished_frames_are_held_within_the_share_of_their_session_and_organisation() {
+async fn unfinished_frames_are_held_within_the_share_of_their_session_and_organization() {
     let gateway = patient(Setup::sqlite().set("PROLIFERATE_SHARED_MEMORY_MIB", "256")).await;
     let app = gateway.app.clone();
     let (greedy, neighbour) = (

@@ -1,4 +1,4 @@
-//! Nobody starts from a snapshot that is not their organisation's, whatever they write into a request.
+//! Nobody starts from a snapshot that is not their organization's, whatever they write into a request.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -11,7 +11,7 @@ use crate::harness::Setup;
 use crate::live::{Live, On, is_status};
 use crate::people::{org, person};
 
-/// A session of an organisation with a snapshot of it.
+/// A session of an organization with a snapshot of it.
 async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
     let now = live.app.clock.now();
     let session = live.app.rng.uuid(now).into();
@@ -28,7 +28,7 @@ fn from(snapshot: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_another_organisation_and_one_that_is_not_there_answer_alike() {
+async fn a_snapshot_of_another_organization_and_one_that_is_not_there_answer_alike() {
     let live = Live::start(On::Sqlite).await;
     let other = org(&live.app).await;
     with_snapshot(&live, other, "theirs").await;

@@ -126,7 +126,7 @@ async fn only_tickets_for_sockets_and_tokens_of_people_and_services_work_in_a_ur
         ("a made-up ticket", "plt_00".to_owned(), 401),
         ("nothing", String::new(), 401),
         ("a stranger's token", stranger.token, 404),
-        ("a token for an organisation of others", user_token(app, world.ada.id, stranger.org), 401),
+        ("a token for an organization of others", user_token(app, world.ada.id, stranger.org), 401),
     ];
     for (what, token, expected) in cases {
         assert_eq!(world.open(&world.session, &token).status().await, expected, "{what}");

@@ -96,7 +96,7 @@ async fn a_row_that_was_moved_or_changed_does_not_open() {
             copy
         };
         let cases = [
-            ("another organisation", theirs, "A", value.clone()),
+            ("another organization", theirs, "A", value.clone()),
             ("another name", ours, "B", value.clone()),
             ("a changed byte", ours, "A", changed(|copy| copy.ciphertext[0] ^= 1)),
             ("a cut tag", ours, "A", changed(|copy| copy.ciphertext.truncate(8))),

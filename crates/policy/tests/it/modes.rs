@@ -37,7 +37,7 @@ fn the_most_specific_map_wins() {
 }
 
 #[test]
-fn an_automation_cannot_loosen_what_the_organisation_denies() {
+fn an_automation_cannot_loosen_what_the_organization_denies() {
     let key = "linear:create_issue";
     let denied = (Mode::Deny, ModeSource::OrgDefault, None);
     assert_eq!(resolve(Some(json!({key: "allow"})), json!({key: "deny"}), Risk::Read), denied);

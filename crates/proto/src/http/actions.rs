@@ -10,7 +10,7 @@ use crate::{
     Risk, SessionId, UserId, iso,
 };
 
-/// The modes that an organisation has set for its actions. Every other action has the default mode for its
+/// The modes that an organization has set for its actions. Every other action has the default mode for its
 /// risk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ActionModeList {

@@ -51,7 +51,7 @@ string_enums! {
     }
 }
 
-/// The answer to `GET /v1/me`. A service has no user, and an organisation only if its token is bound to one.
+/// The answer to `GET /v1/me`. A service has no user, and an organization only if its token is bound to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Me {

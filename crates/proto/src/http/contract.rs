@@ -23,7 +23,7 @@ pub struct ToolCall {
     #[serde(default)]
     #[schema(min_length = 4, max_length = 120)]
     pub case_id: Option<String>,
-    /// Identifies this call within the organisation: a call with the same id is a duplicate of it.
+    /// Identifies this call within the organization: a call with the same id is a duplicate of it.
     #[schema(min_length = 8, max_length = 120)]
     pub run_id: String,
     /// The id of an active run. Absent if the call starts a new tree of runs.
@@ -124,7 +124,7 @@ pub struct StartRun {
     #[serde(default)]
     #[schema(min_length = 8, max_length = 120)]
     pub parent_run_id: Option<String>,
-    /// Required if the service token is not bound to an organisation.
+    /// Required if the service token is not bound to an organization.
     #[serde(default)]
     pub organization_id: Option<String>,
 }

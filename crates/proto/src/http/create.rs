@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateSession {
-    /// Required only if the token is not bound to an organisation; otherwise the token's organisation is
+    /// Required only if the token is not bound to an organization; otherwise the token's organization is
     /// used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub organization_id: Option<String>,
@@ -60,11 +60,11 @@ pub struct CreateSession {
     pub ssh_options: Option<SshOptions>,
 }
 
-/// A configuration that the gateway finds or creates from the organisation's repositories.
+/// A configuration that the gateway finds or creates from the organization's repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedConfiguration {
-    /// The repositories to include; absent means all of the organisation's.
+    /// The repositories to include; absent means all of the organization's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repo_ids: Option<Vec<RepoId>>,
 }

@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{EgressKind, EgressMode, EgressOutcome, SessionId, iso};
 
-/// The egress rules of an organisation; a PUT replaces all of them. Entries are `example.com`,
+/// The egress rules of an organization; a PUT replaces all of them. Entries are `example.com`,
 /// `*.example.com`, `example.com:22` or `example.com:8000-8080`. A deny rule always wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressRules {

@@ -36,7 +36,7 @@ pub struct LoginRequest {
     pub code: String,
 }
 
-/// A member of the caller's organisation.
+/// A member of the caller's organization.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberEntry {
@@ -112,7 +112,7 @@ string_enums! {
 
     /// Which sessions may use a secret.
     SecretScope as "secret scope" {
-        /// Every session of the organisation may use it.
+        /// Every session of the organization may use it.
         Org = "org",
         /// Sessions on one repository may use it.
         Repo = "repo",
@@ -138,7 +138,7 @@ pub struct NewTicketReply {
     pub expires_at: DateTime<Utc>,
 }
 
-/// The owner of a secret: a repository, a configuration or, if both are absent, the organisation.
+/// The owner of a secret: a repository, a configuration or, if both are absent, the organization.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]

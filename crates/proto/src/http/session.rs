@@ -19,7 +19,7 @@ pub struct StopQuery {
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {
-    /// Required if the service token is not bound to an organisation.
+    /// Required if the service token is not bound to an organization.
     pub organization_id: Option<String>,
     pub repo_id: Option<RepoId>,
     pub status: Option<SessionStatus>,

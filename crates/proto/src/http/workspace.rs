@@ -6,7 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{ConfigurationId, ConfigurationKind, ConfigurationStatus, RepoId, RepoSource, iso};
 
-/// Names the organisation if the service token is not bound to one.
+/// Names the organization if the service token is not bound to one.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase")]
 #[into_params(parameter_in = Query)]
@@ -14,7 +14,7 @@ pub struct OrgQuery {
     pub organization_id: Option<String>,
 }
 
-/// A repository of the organisation.
+/// A repository of the organization.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RepoEntry {

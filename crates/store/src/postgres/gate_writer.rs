@@ -49,7 +49,7 @@ pub(crate) async fn work(server: Postgres, mut inbox: Inbox) {
 }
 
 /// Makes the server replan. A prepared plan lives as long as its connection, and for an empty table any index that starts with
-/// the organisation looks as good as the key: calls would then read that whole index. Autovacuum analyzes only once a minute.
+/// the organization looks as good as the key: calls would then read that whole index. Autovacuum analyzes only once a minute.
 async fn analyze_tables(server: Postgres) {
     // Only the columns that are searched: sampling all our JSON takes the server a second.
     const ANALYZE: &str =

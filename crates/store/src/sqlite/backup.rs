@@ -197,7 +197,7 @@ mod tests {
         }
         let alone = folder.path().join("alone.db");
         fs::copy(&crashed, &alone).unwrap();
-        assert!(orgs(&alone).await.is_err(), "the organisation is only in the WAL");
+        assert!(orgs(&alone).await.is_err(), "the organization is only in the WAL");
 
         checkpoint(&crashed).await;
         assert!(!with(&crashed, "-wal").exists() && !with(&crashed, "-shm").exists());

@@ -1,4 +1,4 @@
-//! Action modes: of organisations and automations.
+//! Action modes: of organizations and automations.
 
 use ledger::{ActionType, Actor, ActorType, Event, Outcome, PolicyVersions, Text, Timestamp};
 use proto::{ActionMode, OrgId};
@@ -9,8 +9,8 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, org, session};
 
 on_both! {
-    a_mode_belongs_to_one_organisation_and_the_last_change_wins
-    modes_of_an_automation_are_returned_beside_those_of_its_organisation
+    a_mode_belongs_to_one_organization_and_the_last_change_wins
+    modes_of_an_automation_are_returned_beside_those_of_its_organization
 }
 
 const KEY: &str = "tools:weather.set";
@@ -35,7 +35,7 @@ async fn set(store: &Store, org: OrgId, key: &str, mode: ActionMode) {
     assert!(matches!(store.gate_write(write).await.unwrap(), Written::Done));
 }
 
-async fn a_mode_belongs_to_one_organisation_and_the_last_change_wins(b: &Backend) {
+async fn a_mode_belongs_to_one_organization_and_the_last_change_wins(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     set(&b.store, one, KEY, ActionMode::Deny).await;
     // Concurrently, so that they may share a statement, which must not set a row twice.
@@ -53,7 +53,7 @@ async fn a_mode_belongs_to_one_organisation_and_the_last_change_wins(b: &Backend
     assert!(b.store.org_action_modes(two).await.unwrap().is_empty());
 }
 
-async fn modes_of_an_automation_are_returned_beside_those_of_its_organisation(b: &Backend) {
+async fn modes_of_an_automation_are_returned_beside_those_of_its_organization(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let (started, alone) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
     let mut raw = b.raw().await;
@@ -65,5 +65,5 @@ async fn modes_of_an_automation_are_returned_beside_those_of_its_organisation(b:
     assert_eq!(found.automation.unwrap().get(KEY), Some(&json!("deny")));
     assert_eq!(b.store.action_modes_for(one, Some(alone), KEY).await.unwrap().automation, None);
     let foreign = b.store.action_modes_for(two, Some(started), KEY).await.unwrap();
-    assert_eq!(foreign.automation, None, "a session of another organisation");
+    assert_eq!(foreign.automation, None, "a session of another organization");
 }

@@ -94,7 +94,7 @@ async fn a_backup_of_a_missing_database_creates_no_file() {
     assert!(!file.exists() && !out.exists());
 }
 
-/// A database as a crash leaves it, whose last organisation is only in the WAL, and an older backup of it.
+/// A database as a crash leaves it, whose last organization is only in the WAL, and an older backup of it.
 async fn crashed(folder: &Path) -> (PathBuf, PathBuf) {
     let backend = Backend::sqlite().await;
     let (database, backup) = (folder.join("data.db"), folder.join("backup.db"));

@@ -23,10 +23,10 @@ async fn both_databases_have_the_same_schema() {
 
 /// Tables without the column, and why.
 const WITHOUT_ORG: [(&str, &str); 7] = [
-    ("instances", "a process serves all organisations"),
-    ("ledger_checkpoints", "one tree covers the chains of all organisations"),
-    ("ledger_tree", "one tree covers the chains of all organisations"),
-    ("organizations", "it is the organisation"),
+    ("instances", "a process serves all organizations"),
+    ("ledger_checkpoints", "one tree covers the chains of all organizations"),
+    ("ledger_tree", "one tree covers the chains of all organizations"),
+    ("organizations", "it is the organization"),
     ("safety_lock", "it stops everything"),
     ("schema_migrations", "it belongs to the program"),
     ("users", "a user may belong to several"),
@@ -39,7 +39,7 @@ const ORG_MAY_BE_NULL: [(&str, &str); 3] = [
 ];
 
 #[tokio::test]
-async fn every_row_belongs_to_an_organisation() {
+async fn every_row_belongs_to_an_organization() {
     let backend = Backend::sqlite().await;
     let Raw::Sqlite(mut connection) = backend.raw().await else { unreachable!() };
     let (mut without, mut nullable) = (Vec::new(), Vec::new());
@@ -64,7 +64,7 @@ fn parse_foreign_key(line: &str) -> Option<(&str, Vec<&str>, &str, Vec<&str>)> {
 }
 
 #[tokio::test]
-async fn foreign_keys_cannot_cross_organisations() {
+async fn foreign_keys_cannot_cross_organizations() {
     let catalog = sqlite_catalog().await;
     let owned: BTreeSet<_> =
         catalog.iter().filter_map(|line| line.strip_suffix(": unique constraint (id, org_id)")).collect();
@@ -78,7 +78,7 @@ async fn foreign_keys_cannot_cross_organisations() {
             owned.contains(target) && place.is_none_or(|place| from[place] != "org_id")
         })
         .collect();
-    assert!(loose.is_empty(), "without the organisation: {loose:?}");
+    assert!(loose.is_empty(), "without the organization: {loose:?}");
 }
 
 /// Deleting one row must not scan whole tables for rows that reference it.

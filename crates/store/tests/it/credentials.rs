@@ -21,7 +21,7 @@ on_both! {
     a_proxy_ticket_works_until_it_expires
     a_credential_ends_with_the_membership_the_key_or_the_login
     a_ticket_can_be_revoked_by_its_user_alone
-    a_ticket_needs_a_session_and_a_member_of_its_organisation
+    a_ticket_needs_a_session_and_a_member_of_its_organization
 }
 
 fn key(org_id: OrgId, user_id: UserId, number: u8) -> NewApiKey {
@@ -229,7 +229,7 @@ async fn a_ticket_can_be_revoked_by_its_user_alone(b: &Backend) {
     assert!(b.store.revoke_ticket(one, ada, id(50), at(3)).await.is_err(), "it is revoked already");
 }
 
-async fn a_ticket_needs_a_session_and_a_member_of_its_organisation(b: &Backend) {
+async fn a_ticket_needs_a_session_and_a_member_of_its_organization(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let (ada, bob) =
         (member(&b.store, one, 10, Role::Owner).await, member(&b.store, two, 11, Role::Owner).await);

@@ -9,7 +9,7 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, session};
 
 on_both! {
-    rules_are_replaced_completely_and_belong_to_one_organisation
+    rules_are_replaced_completely_and_belong_to_one_organization
     records_are_listed_newest_first_and_outlive_their_session
     old_records_are_deleted_and_none_is_written_twice
 }
@@ -19,7 +19,7 @@ fn policy(org_id: OrgId, mode: EgressMode, allow: &[&str]) -> EgressPolicy {
     EgressPolicy { org_id, mode, allow: Json(allow), deny: Json(vec!["bad.example".to_owned()]) }
 }
 
-async fn rules_are_replaced_completely_and_belong_to_one_organisation(backend: &Backend) {
+async fn rules_are_replaced_completely_and_belong_to_one_organization(backend: &Backend) {
     let store = &backend.store;
     let (one, two) = (org(store, 1).await, org(store, 2).await);
     assert_eq!(store.egress_policy(one).await.unwrap().mode, EgressMode::Open);

@@ -14,7 +14,7 @@ on_both! {
     a_released_key_can_be_used_again
     an_expired_key_is_replaced
     an_expired_reservation_stores_no_response
-    keys_belong_to_one_caller_of_one_organisation_and_one_route
+    keys_belong_to_one_caller_of_one_organization_and_one_route
     a_key_that_a_dead_instance_holds_is_free
 }
 
@@ -59,7 +59,7 @@ async fn a_repeated_request_is_executed_once_and_gets_the_same_response(b: &Back
         assert!(matches!(begin(&b.store, request(one, 'b'), at(later)).await, Begin::Mismatch));
     }
     let nowhere = b.store.begin_idempotent(request(id(9), 'a'), at(0), at(0)).await;
-    assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
+    assert!(matches!(nowhere, Err(StoreError::Missing("this organization"))), "{nowhere:?}");
 }
 
 async fn of_many_concurrent_requests_one_is_executed(b: &Backend) {
@@ -111,7 +111,7 @@ async fn an_expired_reservation_stores_no_response(b: &Backend) {
     assert!(matches!(begin(&b.store, request(one, 'a'), at(604)).await, Begin::InFlight));
 }
 
-async fn keys_belong_to_one_caller_of_one_organisation_and_one_route(b: &Backend) {
+async fn keys_belong_to_one_caller_of_one_organization_and_one_route(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     fresh(&b.store, request(one, 'a'), at(0)).await;
     fresh(&b.store, request(two, 'b'), at(0)).await;

@@ -1,4 +1,4 @@
-//! Organisations and members: the first owner is created once, and no organisation loses its last owner.
+//! Organizations and members: the first owner is created once, and no organization loses its last owner.
 
 use proto::{OrgId, Role, UserId};
 use store::{FirstOwner, NewMember, NewOrg, StoreError};
@@ -8,10 +8,10 @@ use crate::world::{at, id, member, membership, org, together};
 
 on_both! {
     the_first_owner_is_made_once
-    organisations_are_listed_oldest_first
-    one_address_is_one_user_in_every_organisation
-    a_name_is_private_to_its_organisation
-    adding_a_member_twice_or_to_no_organisation_is_refused
+    organizations_are_listed_oldest_first
+    one_address_is_one_user_in_every_organization
+    a_name_is_private_to_its_organization
+    adding_a_member_twice_or_to_no_organization_is_refused
     the_last_owner_cannot_be_removed
     two_owners_cannot_remove_each_other_at_once
 }
@@ -38,7 +38,7 @@ async fn the_first_owner_is_made_once(b: &Backend) {
     assert!(!b.store.create_first_owner(first(50)).await.unwrap());
 }
 
-async fn organisations_are_listed_oldest_first(b: &Backend) {
+async fn organizations_are_listed_oldest_first(b: &Backend) {
     for number in [3, 1, 2] {
         org(&b.store, number).await;
     }
@@ -47,7 +47,7 @@ async fn organisations_are_listed_oldest_first(b: &Backend) {
     assert_eq!(names, [1, 2, 3].map(|number| (format!("org {number}"), at(number))));
 }
 
-async fn one_address_is_one_user_in_every_organisation(b: &Backend) {
+async fn one_address_is_one_user_in_every_organization(b: &Backend) {
     let (first, second) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let ada = b.store.add_member(membership(first, 10, "Ada@Example.com", Role::Owner)).await.unwrap();
     let again = b.store.add_member(membership(second, 11, "aDA@example.COM", Role::Member)).await.unwrap();
@@ -61,7 +61,7 @@ async fn one_address_is_one_user_in_every_organisation(b: &Backend) {
     assert_eq!(b.store.members(second).await.unwrap().len(), 1);
 }
 
-async fn a_name_is_private_to_its_organisation(b: &Backend) {
+async fn a_name_is_private_to_its_organization(b: &Backend) {
     let (first, second) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let called = |org, name: &str| NewMember {
         name: name.to_owned(),
@@ -75,7 +75,7 @@ async fn a_name_is_private_to_its_organisation(b: &Backend) {
     assert_eq!(b.store.members(second).await.unwrap()[0].name, "Ada");
 }
 
-async fn adding_a_member_twice_or_to_no_organisation_is_refused(b: &Backend) {
+async fn adding_a_member_twice_or_to_no_organization_is_refused(b: &Backend) {
     let one = org(&b.store, 1).await;
     member(&b.store, one, 10, Role::Owner).await;
     let twice = b.store.add_member(membership(one, 11, "USER10@example.com", Role::Admin)).await;
@@ -83,7 +83,7 @@ async fn adding_a_member_twice_or_to_no_organisation_is_refused(b: &Backend) {
     assert_eq!(b.store.member(one, id(10)).await.unwrap().unwrap().role, Role::Owner, "the first one stands");
 
     let nowhere = b.store.add_member(membership(id(9), 12, "new@example.com", Role::Member)).await;
-    assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
+    assert!(matches!(nowhere, Err(StoreError::Missing("this organization"))), "{nowhere:?}");
     let users = b.raw().await.number("SELECT count(*) FROM users").await;
     assert_eq!(users, 1, "a membership that failed leaves no user");
 }

@@ -84,7 +84,7 @@ async fn a_login_needs_a_member_and_its_own_hash(b: &Backend) {
     }
 }
 
-/// One of each credential of organisation `org_number`, created and expired at these seconds.
+/// One of each credential of organization `org_number`, created and expired at these seconds.
 async fn credentials(b: &Backend, org_number: u8, number: u8, made: i64, expires: i64) {
     let (org_id, user_id) = (id(org_number), id(10));
     let (at, expires_at) = (at(made), at(expires));
@@ -119,7 +119,7 @@ async fn long_expired_credentials_are_deleted_when_the_next_is_created(b: &Backe
             left.push((table, b.raw().await.number(&sql).await));
         }
     }
-    // More than a day ago, less, another organisation's, and the new one.
+    // More than a day ago, less, another organization's, and the new one.
     let expected = tables.map(|(table, _)| [0, 1, 1, 1].map(|count| (table, count))).concat();
     assert_eq!(left, expected);
 }

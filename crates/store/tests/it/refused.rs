@@ -6,10 +6,10 @@ use crate::backend::{Backend, Raw, on_both};
 
 on_both! {
     bad_rows_are_refused
-    deleting_an_organisation_deletes_its_rows_but_not_its_runs
+    deleting_an_organization_deletes_its_rows_but_not_its_runs
 }
 
-/// Rows that the valid rows reference. Organisation 2 has one of each that organisation 1 must not reference.
+/// Rows that the valid rows reference. Organization 2 has one of each that organization 1 must not reference.
 const WORLD: &str = "
     INSERT INTO organizations (id, name, created_at) VALUES (#1, 'one', '2025-06-15T00:00:00Z'),
         (#2, 'two', '2025-06-15T00:00:00Z');
@@ -150,8 +150,8 @@ fn same(a: &ErrorKind, b: &ErrorKind) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-/// A deleted organisation leaves its runs and nothing else.
-async fn deleting_an_organisation_deletes_its_rows_but_not_its_runs(b: &Backend) {
+/// A deleted organization leaves its runs and nothing else.
+async fn deleting_an_organization_deletes_its_rows_but_not_its_runs(b: &Backend) {
     let mut raw = b.raw().await;
     raw.execute(WORLD).await.unwrap();
     let dependent =
@@ -165,6 +165,6 @@ async fn deleting_an_organisation_deletes_its_rows_but_not_its_runs(b: &Backend)
         let left = raw.number(&format!("SELECT count(*) FROM {table} WHERE org_id = #1")).await;
         assert_eq!(left, i64::from(table == "runs"), "{table}");
     }
-    assert_eq!(raw.number("SELECT count(*) FROM repos").await, 1, "the other organisation keeps its own");
-    assert_eq!(raw.number("SELECT count(*) FROM users").await, 1, "a user outlives an organisation");
+    assert_eq!(raw.number("SELECT count(*) FROM repos").await, 1, "the other organization keeps its own");
+    assert_eq!(raw.number("SELECT count(*) FROM users").await, 1, "a user outlives an organization");
 }

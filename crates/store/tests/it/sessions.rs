@@ -10,12 +10,12 @@ use crate::world::{at, configuration, id, member, new_session, org, own, repo, s
 
 on_both! {
     a_session_is_read_as_it_was_created
-    a_session_needs_an_organisation_and_its_own_id
-    another_organisation_sees_and_changes_nothing
+    a_session_needs_an_organization_and_its_own_id
+    another_organization_sees_and_changes_nothing
     a_list_has_live_sessions_first_and_then_the_latest_used
     a_list_is_filtered
     pages_follow_each_other_without_loss_or_repetition
-    an_organisation_cannot_exceed_its_session_limit
+    an_organization_cannot_exceed_its_session_limit
     a_session_without_a_sandbox_counts_for_ten_minutes
     a_configuration_has_one_setup_session_at_a_time
     a_deleted_session_leaves_a_tombstone_and_its_children
@@ -71,7 +71,7 @@ async fn a_session_is_read_as_it_was_created(b: &Backend) {
     assert!(b.store.session_any(id(99)).await.unwrap().is_none());
 }
 
-async fn a_session_needs_an_organisation_and_its_own_id(b: &Backend) {
+async fn a_session_needs_an_organization_and_its_own_id(b: &Backend) {
     let (one, _) = (org(&b.store, 1).await, org(&b.store, 2).await);
     session(&b.store, one, 40).await;
     let foreign = configuration(b, 2, 31).await;
@@ -89,7 +89,7 @@ async fn a_session_needs_an_organisation_and_its_own_id(b: &Backend) {
     }
 }
 
-async fn another_organisation_sees_and_changes_nothing(b: &Backend) {
+async fn another_organization_sees_and_changes_nothing(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let work = session(&b.store, one, 40).await;
     assert!(b.store.session(two, work).await.unwrap().is_none());
@@ -187,7 +187,7 @@ async fn pages_follow_each_other_without_loss_or_repetition(b: &Backend) {
     }
 }
 
-async fn an_organisation_cannot_exceed_its_session_limit(b: &Backend) {
+async fn an_organization_cannot_exceed_its_session_limit(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     b.raw().await.execute("UPDATE organizations SET session_limit = 3 WHERE id = #1").await.unwrap();
     let made = together(10, |caller| {

@@ -8,12 +8,12 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, configuration, id, new_session, org, own, session, snapshot};
 
 on_both! {
-    a_snapshot_belongs_to_one_organisation_and_outlives_its_session
+    a_snapshot_belongs_to_one_organization_and_outlives_its_session
     a_configuration_starts_from_the_snapshot_of_its_setup_session
     unused_snapshots_are_deleted
 }
 
-async fn a_snapshot_belongs_to_one_organisation_and_outlives_its_session(b: &Backend) {
+async fn a_snapshot_belongs_to_one_organization_and_outlives_its_session(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let work = session(&b.store, one, 40).await;
     let owner = own(&b.store, work).await;

@@ -6,7 +6,7 @@ use crate::backend::{Backend, on_both};
 use crate::world::{at, id, org, session, together};
 
 on_both! {
-    usage_adds_up_by_session_and_by_organisation
+    usage_adds_up_by_session_and_by_organization
     usage_outlives_a_deleted_session
     a_budget_is_exhausted_when_it_is_spent
 }
@@ -20,7 +20,7 @@ const CALL: Usage = Usage {
     cost_micros: 50,
 };
 
-async fn usage_adds_up_by_session_and_by_organisation(b: &Backend) {
+async fn usage_adds_up_by_session_and_by_organization(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let (work, other) = (session(&b.store, one, 40).await, session(&b.store, one, 41).await);
     assert_eq!(b.store.session_usage(one, work).await.unwrap(), Usage::default());
@@ -31,7 +31,7 @@ async fn usage_adds_up_by_session_and_by_organisation(b: &Backend) {
     })
     .await;
     b.store.add_usage(one, other, "opus", Usage { cost_micros: 1_000, ..CALL }, at(2)).await.unwrap();
-    // The same ids in another organisation are another row.
+    // The same ids in another organization are another row.
     b.store.add_usage(two, work, "opus", CALL, at(2)).await.unwrap();
 
     let used = b.store.session_usage(one, work).await.unwrap();
@@ -48,7 +48,7 @@ async fn usage_adds_up_by_session_and_by_organisation(b: &Backend) {
     assert_eq!(b.store.session_usage(two, other).await.unwrap(), Usage::default());
     assert_eq!(b.store.org_budget(one).await.unwrap().spent_micros, 1_400);
     let nowhere = b.store.add_usage(id(9), work, "opus", CALL, at(2)).await;
-    assert!(matches!(nowhere, Err(StoreError::Missing("this organisation"))), "{nowhere:?}");
+    assert!(matches!(nowhere, Err(StoreError::Missing("this organization"))), "{nowhere:?}");
 }
 
 async fn usage_outlives_a_deleted_session(b: &Backend) {
@@ -78,6 +78,6 @@ async fn a_budget_is_exhausted_when_it_is_spent(b: &Backend) {
     for missing in
         [b.store.org_budget(id(9)).await.map(drop), b.store.set_org_limits(id(9), None, None).await]
     {
-        assert!(matches!(missing, Err(StoreError::Missing("this organisation"))), "{missing:?}");
+        assert!(matches!(missing, Err(StoreError::Missing("this organization"))), "{missing:?}");
     }
 }

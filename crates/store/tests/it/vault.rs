@@ -11,7 +11,7 @@ on_both! {
     a_secret_is_new_and_then_replaced
     each_scope_has_its_own_secret_of_a_name
     a_secret_can_be_deleted_by_its_owner_and_name
-    a_secret_cannot_belong_to_another_organisations_repository
+    a_secret_cannot_belong_to_another_organizations_repository
     several_secrets_are_stored_in_one_transaction
     the_same_secrets_can_be_stored_concurrently
     the_ids_of_keys_in_use_are_listed
@@ -96,7 +96,7 @@ async fn a_secret_can_be_deleted_by_its_owner_and_name(b: &Backend) {
     assert!(b.store.delete_secret(one, repo, "TOKEN").await.is_err());
 }
 
-async fn a_secret_cannot_belong_to_another_organisations_repository(b: &Backend) {
+async fn a_secret_cannot_belong_to_another_organizations_repository(b: &Backend) {
     let (one, _) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let foreign = [
         Scope::Repo(repo(b, 2, 20).await),

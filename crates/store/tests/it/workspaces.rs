@@ -1,4 +1,4 @@
-//! Repositories and configurations: made by people, found or created by the gateway, and private to an organisation.
+//! Repositories and configurations: made by people, found or created by the gateway, and private to an organization.
 
 use proto::{ConfigurationKind, ConfigurationStatus, OrgId, RepoId, RepoSource, Role};
 use sqlx::types::JsonValue;
@@ -15,7 +15,7 @@ on_both! {
     the_default_branch_is_the_chosen_or_the_forges_one
     a_configuration_has_repositories_at_their_places
     a_change_affects_only_the_fields_it_names
-    another_organisation_finds_and_changes_nothing
+    another_organization_finds_and_changes_nothing
     a_deleted_configuration_leaves_its_sessions
     concurrent_callers_get_the_same_managed_configuration
     a_managed_configuration_of_named_repositories_is_its_own
@@ -151,7 +151,7 @@ async fn a_change_affects_only_the_fields_it_names(b: &Backend) {
     assert_eq!(b.store.configuration_repos(one, id(30)).await.unwrap()[0].repo.id, lib);
 }
 
-async fn another_organisation_finds_and_changes_nothing(b: &Backend) {
+async fn another_organization_finds_and_changes_nothing(b: &Backend) {
     let (one, two) = (org(&b.store, 1).await, org(&b.store, 2).await);
     let app = repo(b, one, 20).await;
     b.store.create_configuration(new_configuration(one, 30, vec![place(app, ".")])).await.unwrap();

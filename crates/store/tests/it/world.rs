@@ -73,7 +73,7 @@ pub(crate) fn snapshot(id: &str, target: SnapshotTarget) -> NewSnapshot {
     NewSnapshot { id: id.to_owned(), target, sandbox_provider: "local".to_owned(), at: at(8) }
 }
 
-/// A repository `number` of the organisation `org`.
+/// A repository `number` of the organization `org`.
 pub(crate) async fn repo(backend: &Backend, org: u8, number: u8) -> RepoId {
     let sql = format!(
         "INSERT INTO repos (id, org_id, name, source, url, default_branch, branch_given, is_private, created_at)
@@ -83,7 +83,7 @@ pub(crate) async fn repo(backend: &Backend, org: u8, number: u8) -> RepoId {
     id(number)
 }
 
-/// A configuration `number` of the organisation `org`.
+/// A configuration `number` of the organization `org`.
 pub(crate) async fn configuration(backend: &Backend, org: u8, number: u8) -> ConfigurationId {
     let sql = format!(
         "INSERT INTO configurations (id, org_id, name, kind, status, sandbox_provider, created_at, updated_at)

@@ -21,7 +21,7 @@ use shares::Party;
 #[derive(Clone, Debug)]
 pub enum Caller {
     User(User),
-    /// Another program of the operator's; bound to one organisation, or to none.
+    /// Another program of the operator's; bound to one organization, or to none.
     Service {
         name: String,
         org: Option<OrgId>,
@@ -30,7 +30,7 @@ pub enum Caller {
     Sandbox(SandboxSession),
 }
 
-/// A member of an organisation, now; also the extractor of routes that need a person.
+/// A member of an organization, now; also the extractor of routes that need a person.
 #[derive(Clone, Debug)]
 pub struct User {
     pub id: UserId,
@@ -282,7 +282,7 @@ async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiErro
                     Ok(org) => app.store.member(org, user).await?,
                     Err(_) => None,
                 },
-                // Old tokens name no organisation. The first one counts: whoever adds the user to another one later
+                // Old tokens name no organization. The first one counts: whoever adds the user to another one later
                 // neither locks nor leads them out of it.
                 None => app.store.memberships(user).await?.into_iter().next(),
             };

@@ -14,7 +14,7 @@ use crate::app::AppState;
 
 /// A caller and a session of the path with which this caller may do what the route does.
 ///
-/// A session that does not exist and one of another organisation answer alike. A sandbox gets its own session; for
+/// A session that does not exist and one of another organization answer alike. A sandbox gets its own session; for
 /// any other path it gets one and the same refusal, whether there is a session or not.
 pub struct SessionAccess {
     pub caller: Caller,

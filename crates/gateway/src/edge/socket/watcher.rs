@@ -46,7 +46,7 @@ const PAGE: usize = 128 * 1024;
 
 /// Larger messages are parsed off the async workers.
 const PARSED_AT_ONCE: usize = 256 * 1024;
-/// The client sends a message for which its session or organisation has no memory left.
+/// The client sends a message for which its session or organization has no memory left.
 const OVER_SHARE: CloseCode = CloseCode { code: 1013, reason: "out of memory share, try again later" };
 
 /// Who comes to watch what.

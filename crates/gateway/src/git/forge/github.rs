@@ -31,11 +31,11 @@ pub(in crate::git) struct PullRequestContent<'a> {
 pub(crate) enum PullError {
     #[error("pull requests are supported on GitHub only")]
     NotGithub,
-    #[error("the organisation has no GITHUB_TOKEN: an administrator can set it")]
+    #[error("the organization has no GITHUB_TOKEN: an administrator can set it")]
     NoCredential,
-    #[error("the call was permitted for another organisation")]
+    #[error("the call was permitted for another organization")]
     OtherOrganization,
-    #[error("GitHub refused the organisation's token")]
+    #[error("GitHub refused the organization's token")]
     CredentialRefused,
     #[error("GitHub refused the pull request: {0}")]
     Refused(String),

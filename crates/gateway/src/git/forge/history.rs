@@ -1,5 +1,5 @@
 //! What a forge already has: where a branch points, and whether one commit descends from another. The gateway asks the
-//! forge itself, with the organisation's credential, because a sandbox's claims about history cannot be trusted.
+//! forge itself, with the organization's credential, because a sandbox's claims about history cannot be trusted.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const PROGRESS: u8 = 2;
 /// Why a forge did not say where a branch points.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::git) enum RefsError {
-    #[error("the forge refused the organisation's credential")]
+    #[error("the forge refused the organization's credential")]
     CredentialRefused,
     #[error("the forge has no such repository")]
     NoRepository,

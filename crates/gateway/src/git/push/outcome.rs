@@ -113,7 +113,7 @@ impl PushOutcome {
             Self::UnexpectedStatus { status } => return format!("the forge answered with status {status}"),
             Self::UnpackFailed => "the forge could not unpack the push",
             Self::Denied => "policy denied the push",
-            Self::CredentialRefused => "the forge refused the organisation's credential",
+            Self::CredentialRefused => "the forge refused the organization's credential",
             Self::NoRepository => "the forge has no such repository",
             Self::Unreachable => "the forge cannot be reached: nothing was pushed",
             Self::Unavailable => "the gateway cannot connect to the forge now: nothing was pushed",

@@ -54,7 +54,7 @@ impl Session {
         Ok(Ok(()))
     }
 
-    /// Whether its organisation can pay for it.
+    /// Whether its organization can pay for it.
     async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;
@@ -65,7 +65,7 @@ impl Session {
         Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
     }
 
-    /// Why nothing can be asked of the session any more, though it may be awake: its budget or its organisation's is spent.
+    /// Why nothing can be asked of the session any more, though it may be awake: its budget or its organization's is spent.
     pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, Over> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;

@@ -105,7 +105,7 @@ pub(super) async fn prohibitions_hold(world: World) {
     assert_eq!(denied_by(&world, &world.token, &export).await, "lane:actions.danger:flags");
     let answer = world.call(&export).await.json();
     assert_eq!(answer["error"]["message"], "lane prohibits external_export");
-    // A rule of the organisation that stands above all lanes.
+    // A rule of the organization that stands above all lanes.
     let world = world
         .with_prohibition("{rule_id: no-effects, reason: nothing is written, tools: [effect.write]}")
         .await;
