@@ -9,7 +9,7 @@ use proto::ToolErrorCode;
 use serde_json::json;
 use store::{Change, GateWrite, Run, StoreError, Written};
 
-use crate::judgement::{JudgedCall, Undecidable};
+use crate::judgement::{JudgedCall, Undecidable, with_case};
 use crate::request::CallRequest;
 use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
@@ -47,6 +47,9 @@ impl Gate {
         {
             return Ok(ExistingRun::Conflict);
         }
+        if run.status.is_terminal() {
+            return Ok(ExistingRun::Answered(Box::new(self.ended_result(request, &run))));
+        }
         let tool = self.find_tool(request).await?;
         let patience = tool.map_or(MARGIN, |tool| tool.timeout() + MARGIN);
         let ended = tokio::time::timeout(patience, self.wait_for_end(request, run)).await;
@@ -59,9 +62,7 @@ impl Gate {
     async fn wait_for_end(&self, request: &CallRequest, mut run: Run) -> Result<ExistingRun, Undecidable> {
         loop {
             if run.status.is_terminal() {
-                let result = stored_result(request, &run);
-                self.recent_results.insert(request.key(), request.fingerprint(), &result);
-                return Ok(ExistingRun::Answered(Box::new(result)));
+                return Ok(ExistingRun::Answered(Box::new(self.ended_result(request, &run))));
             }
             if self.is_orphaned(&run).await? {
                 return Ok(ExistingRun::Orphaned(Box::new(run)));
@@ -72,6 +73,12 @@ impl Gate {
                 None => return Ok(ExistingRun::Unresolved(Refusal::unknown())),
             }
         }
+    }
+
+    fn ended_result(&self, request: &CallRequest, run: &Run) -> CallResult {
+        let result = stored_result(request, run);
+        self.recent_results.insert(request.key(), request.fingerprint(), &result);
+        result
     }
 
     /// Whether nobody executes a call that has not ended.
@@ -114,7 +121,8 @@ impl Gate {
             Written::Done => {
                 // The run was made by the first judgement: its end must agree with it.
                 let (case, parent_run_id) = (run.case_id, run.parent_run_id);
-                let call = Box::new(JudgedCall { case, parent_run_id, ..judgement.call });
+                let request = with_case(request, case.as_ref());
+                let call = Box::new(JudgedCall { request, case, parent_run_id, ..judgement.call });
                 let versions = Versions { lanes: run.lanes_version, roles: run.roles_version };
                 Ok(TakeOver::Execute { call, tool, versions })
             }

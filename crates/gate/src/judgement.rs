@@ -157,7 +157,7 @@ impl Gate {
             root_run_id: above.map_or_else(|| request.run.id.clone(), |run| run.root_run_id.clone()),
             retry_count: above.filter(|_| ancestors.retried).map_or(0, |run| run.retry_count + 1),
             call: JudgedCall {
-                request: request.clone(),
+                request: with_case(request, case.as_ref()),
                 parent_run_id: above.map(|run| run.run_id.clone()),
                 case,
                 input_artifacts,
@@ -283,6 +283,14 @@ fn action(request: &CallRequest, tool: Option<&dyn Tool>) -> Action {
         registered: tool.is_some(),
         writes: tool.and_then(Tool::writes).cloned(),
     }
+}
+
+/// The request as it is executed: in the case that it was judged in.
+pub(crate) fn with_case(request: &Arc<CallRequest>, case: Option<&String>) -> Arc<CallRequest> {
+    if request.case.as_ref() == case {
+        return request.clone();
+    }
+    Arc::new(CallRequest { case: case.cloned(), ..request.as_ref().clone() })
 }
 
 /// A call below a run with a case has that case, whether it names it or not.

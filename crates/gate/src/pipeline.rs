@@ -69,7 +69,7 @@ impl Gate {
         let execution =
             async move { perform(&inside.0, &inside.1, effect.as_deref()).await }.boxed().shared();
         let Some(execution) = gate.join(&key, fingerprint, execution) else {
-            return gate.conflict(&request).await;
+            return gate.conflict(&JudgedCall::unjudged(&request)).await;
         };
         // A task of its own from the start: a caller that hangs up must not leave a claimed call that nobody executes.
         let done = tokio::spawn(async move {
@@ -120,6 +120,7 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
     for _ in 0..MAX_JUDGEMENTS {
         let judgement = match gate.judge(request).await {
             Ok(judgement) => judgement,
+            Err(error @ Undecidable::Source(_)) => return retried(gate, request, &error).await,
             Err(error) => return unavailable(request, &error),
         };
         count(&judgement);
@@ -130,6 +131,14 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
     }
     let changing = "the run that the call belongs to changes all the time";
     CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, changing))
+}
+
+/// A source cannot be asked for its tools: a call that has ended has its result all the same.
+async fn retried(gate: &Gate, request: &Arc<CallRequest>, error: &Undecidable) -> CallResult {
+    match gate.store.run(request.caller.org, &request.run.id).await {
+        Ok(Some(run)) if run.status.is_terminal() => follow(gate, &JudgedCall::unjudged(request), run).await,
+        _ => unavailable(request, error),
+    }
 }
 
 fn count(judgement: &Judgement) {
@@ -149,7 +158,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
     if let Err(over) = share {
         // A retry is not refused for its share: it has a result.
         return Some(match gate.store.run(request.caller.org, &request.run.id).await {
-            Ok(Some(run)) => follow(gate, request, run).await,
+            Ok(Some(run)) => follow(gate, &judgement.call, run).await,
             _ => gate.refuse_unrecorded(request, &over),
         });
     }
@@ -157,6 +166,11 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
         (Some(refusal), _) => record_ended(gate, judgement, Err(refusal)).await,
         (None, None) => Some(CallResult::unrecorded(request, &Refusal::unknown())),
         (None, Some(tool)) => match tool.work() {
+            Work::Within(_) if effect.is_some() => {
+                let problem = "this tool brings its own effect; nothing was done";
+                let refusal = Refusal::new(ToolErrorCode::InvalidRequest, problem);
+                record_ended(gate, judgement, Err(refusal)).await
+            }
             Work::Within(within) => {
                 record_ended(gate, judgement, prepare(&judgement.call, tool, within).await).await
             }
@@ -168,7 +182,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
                         let Judgement { call, versions, .. } = judgement;
                         Some(execute(gate, call, Execute { tool, outside, versions }).await)
                     }
-                    other => unclaimed(gate, request, other).await,
+                    other => unclaimed(gate, &judgement.call, other).await,
                 }
             }
         },
@@ -201,7 +215,7 @@ async fn record_ended(gate: &Gate, judgement: &Judgement, prepared: Prepared) ->
             gate.recent_results.insert(request.key(), request.fingerprint(), &result);
             Some(result)
         }
-        other => unclaimed(gate, request, other).await,
+        other => unclaimed(gate, &judgement.call, other).await,
     }
 }
 
@@ -214,20 +228,21 @@ fn claimed(written: Result<Written, StoreError>) -> Claimed {
     }
 }
 
-async fn unclaimed(gate: &Gate, request: &Arc<CallRequest>, claimed: Claimed) -> Option<CallResult> {
+async fn unclaimed(gate: &Gate, call: &JudgedCall, claimed: Claimed) -> Option<CallResult> {
     match claimed {
         Claimed::Ours | Claimed::Stale => None,
-        Claimed::Exists(run) => Some(follow(gate, request, *run).await),
+        Claimed::Exists(run) => Some(follow(gate, call, *run).await),
         // No audit, no effect.
-        Claimed::Failed(error) => Some(unavailable(request, &error.into())),
+        Claimed::Failed(error) => Some(unavailable(&call.request, &error.into())),
     }
 }
 
 /// The result of a call whose run exists.
-async fn follow(gate: &Gate, request: &Arc<CallRequest>, mut run: Run) -> CallResult {
+async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
+    let request = &call.request;
     for _ in 0..MAX_TAKE_OVERS {
         let orphan = match gate.resolve(request, run).await {
-            Ok(ExistingRun::Conflict) => return gate.conflict(request).await,
+            Ok(ExistingRun::Conflict) => return gate.conflict(call).await,
             Ok(ExistingRun::Answered(result)) => return *result,
             Ok(ExistingRun::Unresolved(refusal)) => return CallResult::unrecorded(request, &refusal),
             Ok(ExistingRun::Orphaned(run)) => run,

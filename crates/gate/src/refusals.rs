@@ -3,7 +3,6 @@
 //! such calls. Services are programs of the operator: their allowed calls are not limited.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Clock;
@@ -150,7 +149,8 @@ impl Gate {
 
     /// Refuses a request whose id was used for another call. The refusal is recorded in the caller's chain; the run that
     /// has the id is not touched.
-    pub(crate) async fn conflict(&self, request: &Arc<CallRequest>) -> CallResult {
+    pub(crate) async fn conflict(&self, call: &JudgedCall) -> CallResult {
+        let request = &call.request;
         if let Err(over) = self.take_refusal(request) {
             return self.refuse_unrecorded(request, &over);
         }
@@ -161,10 +161,9 @@ impl Gate {
             reason: "the id was used before with other content".to_owned(),
         };
         let refusal = Refusal::new(ToolErrorCode::InvalidRequest, verdict.reason.clone());
-        let call = JudgedCall::unjudged(request);
         let events = vec![
-            self.audit.decision(&call, &verdict, &versions),
-            self.audit.outcome(&call, ActionType::ToolCall, Some(&refusal), &versions),
+            self.audit.decision(call, &verdict, &versions),
+            self.audit.outcome(call, ActionType::ToolCall, Some(&refusal), &versions),
         ];
         match self.store.gate_write(GateWrite::new(Change::Nothing, events)).await {
             Ok(_) => CallResult::conflict(request),

@@ -106,6 +106,12 @@ impl CallResult {
         }
     }
 
+    /// What the caller reads: the tool's text, or why there is none.
+    pub fn text(&self) -> &str {
+        let error = self.reply.error.as_ref().map_or("", |error| error.message.as_str());
+        self.output.as_ref().map_or(error, |output| output.text.as_str())
+    }
+
     /// Puts the hash of a tool's response into the reply, and returns it.
     pub(crate) fn seal(&mut self) -> Option<Hash> {
         let hash = self.response_hash()?;

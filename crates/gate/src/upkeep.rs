@@ -157,9 +157,8 @@ impl Gate {
                 run.operation.as_deref().unwrap_or_default(),
             );
             let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await;
-            // A source that cannot be asked now may be asked at the next tick.
-            let Ok(tool) = tool else { continue };
-            let may_come_back = tool.is_some_and(|tool| tool.work().replay_safe());
+            // A source that cannot be asked now may know the tool later.
+            let may_come_back = tool.map_or(true, |tool| tool.is_some_and(|tool| tool.work().replay_safe()));
             if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
             {
                 self.give_up(&run).await?;

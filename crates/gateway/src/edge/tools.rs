@@ -62,8 +62,8 @@ pub(super) async fn callback(
 /// The reply for the tool inside. `denial` replaces policy's words about a tool that the mode does not have.
 fn reply(result: CallResult, denial: Option<String>) -> ToolCallbackReply {
     let denied = result.outcome == CallOutcome::Failed(ToolErrorCode::PolicyDenied);
-    let (text, data) = result.output.map(|output| (output.text, output.data)).unwrap_or_default();
-    let text = denial.filter(|_| denied).unwrap_or(text);
+    let text = denial.filter(|_| denied).unwrap_or_else(|| result.text().to_owned());
+    let data = result.output.and_then(|output| output.data);
     ToolCallbackReply { success: result.outcome == CallOutcome::Success, result: text, data }
 }
 

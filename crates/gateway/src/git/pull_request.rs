@@ -104,7 +104,7 @@ pub(crate) async fn create_pull_request(
 }
 
 async fn record(git: &GitService, workspace: &WorkspaceRepo, answered: &CallResult) -> GitResult {
-    let text = answered.output.as_ref().map_or("", |output| output.text.as_str());
+    let text = answered.text();
     if answered.outcome == CallOutcome::Failed(ToolErrorCode::PolicyDenied) {
         return failed(ACTION, GitCode::AuthFailed, &format!("Denied by policy: {text}"));
     }

@@ -38,6 +38,22 @@ async fn export(world: &World, run: &str) -> Answer {
 }
 
 #[tokio::test]
+async fn an_export_below_a_run_is_of_the_case_of_that_run() {
+    let world = World::on(Setup::sqlite()).await;
+    keep(&world, 0..3).await;
+    let parent = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await;
+    let body = json!({
+        "tool_name": "export.bundle", "operation": "export.bundle", "lane_id": "export.case",
+        "actor": {"actor_type": "human", "actor_id": world.team.id(Role::Owner).to_string()},
+        "parent_run_id": parent["run_id"], "run_id": "run-export-child",
+        "scope": {"export_reason": "the court asks"},
+    });
+    let done = world.gateway.post("/v1/tool-calls", &body).bearer(world.team.token(Role::Owner)).send().await;
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert_eq!(world.run("run-export-child").await["case_id"], "case-1");
+}
+
+#[tokio::test]
 async fn an_export_names_every_artifact_or_says_that_there_are_too_many() {
     let world = World::on(Setup::sqlite()).await;
     keep(&world, 0..1001).await;

@@ -39,17 +39,34 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The top-level modules that a text names: `crate::name` and `crate::{name, …}`.
+/// The top-level modules that a text names: `crate::name`, `crate::{name, …}`, and `app` for what `lib.rs` re-exports.
 fn named(text: &str) -> BTreeSet<String> {
-    let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
     let mut names = BTreeSet::new();
     for after in text.split("crate::").skip(1) {
-        let group = after.strip_prefix('{').map_or(after, |rest| rest.split('}').next().unwrap_or_default());
-        let parts: Vec<&str> =
-            if group.len() < after.len() { group.split(',').collect() } else { vec![after] };
-        for part in parts {
-            let name: String = part.trim_start().chars().take_while(|c| is_name(*c)).collect();
-            names.insert(name);
+        let mut depth = 0;
+        let mut starts = vec![0];
+        if after.starts_with('{') {
+            starts.clear();
+            for (at, char) in after.char_indices() {
+                match char {
+                    '{' if depth == 0 => starts.push(at + 1),
+                    ',' if depth == 1 => starts.push(at + 1),
+                    _ => {}
+                }
+                depth += i32::from(char == '{') - i32::from(char == '}');
+                if depth == 0 {
+                    break;
+                }
+            }
+        }
+        for start in starts {
+            let name: String = after[start..]
+                .trim_start()
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            let is_type = name.starts_with(char::is_uppercase);
+            names.insert(if is_type { "app".to_owned() } else { name });
         }
     }
     names
@@ -103,8 +120,9 @@ fn dependencies_point_down() {
 
 #[test]
 fn an_upward_dependency_is_found_however_it_is_written() {
-    for text in ["use crate::hub::Hub;", "crate::hub::Hub::new()", "use crate::{config, hub::Hub};"] {
+    for text in ["use crate::hub::Hub;", "crate::hub::Hub::new()", "use crate::{git::{A, B}, hub::Hub};"] {
         assert!(named(text).contains("hub"), "{text}");
     }
+    assert!(named("use crate::AppState;").contains("app"));
     assert!(!named("use crate::config;").contains("hub"));
 }

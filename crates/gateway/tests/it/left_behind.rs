@@ -157,6 +157,35 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
     }
 }
 
+/// An empty failure would invite the agent to do it again.
+#[tokio::test]
+async fn a_callback_whose_gateway_died_is_told_that_its_outcome_is_unknown() {
+    for world in worlds().await {
+        let app = &world.gateway.app;
+        let own = session(app, world.team.org).await;
+        let token = sandbox_token(app, own).await;
+        let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
+        let place = json!([own.to_string(), "save_snapshot", "toolu_1"]).to_string();
+        let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
+        let call = with(
+            with(write_call(&id), "tool_name", json!("save_snapshot")),
+            "operation",
+            json!("save_snapshot"),
+        );
+        let mut run = claimed(&world, &call, DEAD).await;
+        run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": own.to_string()}));
+        run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();
+        write(&world, run).await;
+        let path = format!("/proliferate/{own}/tools/save_snapshot");
+        let asked = json!({"tool_call_id": "toolu_1", "args": {}});
+        for _ in 0..2 {
+            let answer = world.gateway.post(&path, &asked).bearer(&token).send().await;
+            assert_eq!((answer.status, &answer.json()["success"]), (200, &json!(false)), "{}", answer.text());
+            assert!(answer.json()["result"].as_str().unwrap().contains("is unknown"), "{}", answer.text());
+        }
+    }
+}
+
 /// An instance of this machine whose process is gone is dead, however lately it was seen.
 #[tokio::test]
 async fn what_a_process_left_that_died_on_this_machine_is_not_waited_for() {

@@ -33,7 +33,8 @@ use crate::server::Inbound;
 const STALLED: Duration = Duration::from_secs(30);
 /// How often a client is asked whether it is there, and how long it may be silent.
 const PING: Duration = Duration::from_secs(30);
-const SILENT: Duration = Duration::from_secs(100);
+/// A client that answers none of these has gone without closing its connection.
+const MAX_UNANSWERED_PINGS: u32 = 3;
 /// How long a client may take to close after it was told to.
 const CLOSING: Duration = Duration::from_secs(2);
 /// Answers that may wait for a client.
@@ -228,7 +229,7 @@ impl Watcher {
     async fn watch(&mut self) -> Result<std::convert::Infallible, End> {
         let (mut said, mut ping) = (self.hub.feed.listen(), interval(PING));
         let mut closing = pin!(self.app.closing.clone().cancelled_owned());
-        let mut heard = self.app.clock.elapsed();
+        let mut unanswered = 0;
         loop {
             self.catch_up().await?;
             if let Some(code) = self.hub.feed.closed() {
@@ -237,7 +238,7 @@ impl Watcher {
             tokio::select! {
                 changed = said.changed() => changed.map_err(|_| End::Away(CloseCode::OWNERSHIP_TRANSFERRED))?,
                 message = self.socket.next() => {
-                    heard = self.app.clock.elapsed();
+                    unanswered = 0;
                     match message {
                         Some(Ok(Message::Text(text))) => {
                             Box::pin(self.heard(text)).await?;
@@ -254,9 +255,10 @@ impl Watcher {
                 }
                 Some(answer) = self.answers.1.recv() => self.send(answer).await?,
                 _ = ping.tick() => {
-                    if self.app.clock.elapsed().saturating_sub(heard) > SILENT {
+                    if unanswered > MAX_UNANSWERED_PINGS {
                         return Err(End::Gone);
                     }
+                    unanswered += 1;
                     self.feed_message(Message::Ping(axum::body::Bytes::new())).await?;
                     self.flush().await?;
                 }

@@ -118,7 +118,7 @@ fn forwarded(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn refusal_message(outcome: &PushOutcome, answered: &CallResult) -> String {
-    let text = answered.output.as_ref().map_or("", |output| output.text.as_str());
+    let text = answered.text();
     match outcome {
         PushOutcome::Denied => format!("Denied by policy: {text}"),
         PushOutcome::Unknown => format!("Outcome unknown: {text}"),
