@@ -1,8 +1,9 @@
-//! Who is asking, for which organization, for which session: decided in extractors, so that a route cannot forget it.
+//! Authentication and authorization: who calls, for which organization, and for which session. Extractors decide it, so
+//! that no route can forget the check.
 //!
-//! A handler that wants a caller, a member or a session names the type; without a valid credential of that kind, and
-//! without the right to the act that the router names for its route, it is never called. A credential is looked up on every request: what an operator revokes is dead at
-//! once.
+//! A handler names the type that it needs: a caller, a member or a session. It is not called unless the request has a
+//! valid credential of that kind, and the caller may do the act that the router assigns to the route. Every request
+//! looks up its credential, so revoking one takes effect at once.
 
 mod caller;
 mod live;
@@ -24,7 +25,7 @@ pub(super) use session::admit;
 pub use session::{SessionAccess, SessionAttempt};
 pub use ticket::UrlCaller;
 
-/// The session id of a route with `{id}` in its path, as the client wrote it.
+/// The `{id}` of the route's path, exactly as the client sent it.
 async fn session_in_path(parts: &mut Parts, app: &AppState) -> Option<String> {
     let params = RawPathParams::from_request_parts(parts, app).await.ok()?;
     params.iter().find(|(name, _)| *name == "id").map(|(_, value)| value.to_owned())

@@ -1,4 +1,5 @@
-//! The one way in which a handler gets JSON: bounded, in time, and meaning one thing only.
+//! Request bodies. Handlers get JSON only through [`Body`], which limits its size, its time and its memory, and refuses
+//! JSON that two parsers could read differently.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,8 +19,9 @@ use super::ApiError;
 use crate::app::AppState;
 use shares::{Held, Party};
 
-/// A JSON body of type `T`. Too large is 413; malformed, of another shape, with a key twice or with an integer that
-/// readers round is 400; beyond the caller's share of memory 429; never 500.
+/// A JSON body of type `T`. A body that is too large gets 413. One that is malformed, has the wrong shape, repeats a
+/// key, or contains an integer that some parsers round gets 400. One that exceeds the caller's share of memory gets
+/// 429.
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {
@@ -37,7 +39,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {
     }
 }
 
-/// Larger bodies are parsed off the async workers, which would stand still for that long.
+/// The size in bytes above which a body is parsed on a blocking thread, so that it does not block an async worker.
 const PARSED_AT_ONCE: usize = 256 * 1024;
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
@@ -46,7 +48,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(&mut reader).map_err(|error| misshapen(&error))
 }
 
-/// What a request holds until it is answered: a slot, and the memory of its body, which handlers keep.
+/// The shares that a request holds until it is answered: a slot, and the memory of its body.
 #[derive(Clone, Default)]
 pub(super) struct RequestShares(Arc<Mutex<Vec<Held>>>);
 
@@ -56,7 +58,7 @@ impl RequestShares {
     }
 }
 
-/// Gives each request a place for its [`RequestShares`].
+/// Middleware that attaches [`RequestShares`] to each request, and releases them after the response.
 pub(super) async fn count_shares(mut request: Request, next: Next) -> Response {
     let shares = RequestShares::default();
     request.extensions_mut().insert(shares.clone());
@@ -65,7 +67,7 @@ pub(super) async fn count_shares(mut request: Request, next: Next) -> Response {
     response
 }
 
-/// Takes a slot for a request that is complete: one whose body still comes holds up nobody else.
+/// Takes a slot for a request that has arrived completely. A request whose body is still arriving does not occupy one.
 pub(super) fn take_slot(app: &AppState, parts: &Parts, sharer: Party) -> Result<(), ApiError> {
     if let Some(shares) = parts.extensions.get::<RequestShares>() {
         shares.add(app.shares.requests.take(sharer, 1)?);
@@ -73,30 +75,30 @@ pub(super) fn take_slot(app: &AppState, parts: &Parts, sharer: Party) -> Result<
     Ok(())
 }
 
-/// A prompt may have images in it: as large as it may be in a frame of the socket.
+/// The route of prompts. They may contain images, so the limit is the same as for a message over the socket.
 const PROMPT_ROUTE: &str = "/proliferate/{id}/message";
 const MAX_PROMPT: usize = 32 * 1024 * 1024;
 
-/// The most bytes of a body on this route.
+/// The most bytes of a request body on this route.
 fn limit(app: &AppState, route: Option<&MatchedPath>) -> usize {
     let usual = app.config.max_body_bytes;
     if route.is_some_and(|route| route.as_str() == PROMPT_ROUTE) { usual.max(MAX_PROMPT) } else { usual }
 }
 
-/// Names the field of a body that is not what it should be, and what it must be.
+/// The error for a body of the wrong shape: names the field and what is expected there.
 fn misshapen(error: &serde_path_to_error::Error<serde_json::Error>) -> ApiError {
     ApiError::misshapen(explain(&error.path().to_string(), &error.inner().to_string(), "The body"))
 }
 
-/// What is wrong with a field. The reader's own words repeat the value, which may be a secret; the name of a field that
-/// is missing and what is expected instead are ours. Old clients know the words for a missing field.
+/// Explains a deserialization error without repeating the value, which may be a secret. The explanation contains only
+/// the names of fields and what is expected. Old clients look for the text about a missing field.
 pub(super) fn explain(path: &str, problem: &str, whole: &str) -> String {
     let parent = if path == "." { "" } else { path };
     if let Some(name) = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
         let dot = if parent.is_empty() { "" } else { "." };
         return format!("{parent}{dot}{name} is required");
     }
-    // The value comes first and may hold any text; what is expected comes last.
+    // In serde's messages the value comes first and may contain any text; what is expected comes last.
     let expected = problem.rsplit_once("expected ").filter(|(given, _)| given.ends_with([',', ' ', ':']));
     let expected = expected.map(|(_, expected)| expected);
     let expected = expected.map(|text| text.split(" at line ").next().unwrap_or(text).replace('`', ""));
@@ -115,25 +117,27 @@ pub(super) fn explain(path: &str, problem: &str, whole: &str) -> String {
     }
 }
 
-/// Whether a path that the caller wrote looks like one of field names. Anything else may be a value in the wrong place,
-/// and is not repeated.
+/// Whether a path consists of plain field names. Anything else may be a value in the wrong place, and must not be
+/// repeated.
 fn is_plain_path(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= 80
         && path.chars().all(|c| c.is_ascii_alphanumeric() || "_-.[]".contains(c))
 }
 
-/// The client's timeout is for each piece of a body; all pieces together may take this many of it, so that a client
-/// that sends one byte at a time does not hold a connection for days.
+/// How many times the client timeout a whole body may take. The timeout itself applies to each chunk, so a client that
+/// sends one byte at a time could otherwise hold a connection for days.
 const TIMEOUTS_PER_BODY: u32 = 6;
 
-/// The most bytes of a body whose sender has not authenticated: a login code, a device code.
+/// The most bytes of a body from a client that is not authenticated. Such bodies contain a login code or a device code.
 const MAX_ANONYMOUS: usize = 4 * 1024;
-/// Steps in which the memory of a body is taken: one lock for each, and not for each packet.
+/// The step, in bytes, by which the memory share of a body grows: the pool is locked once per step, not once per
+/// packet.
 const STEP: usize = 16 * 1024;
 
-/// The whole body, if it comes within `limit` bytes, the client's time and the caller's share of memory. One that says
-/// it is larger is not awaited. Whoever has not authenticated when this is called gets a few KiB.
+/// Reads a whole body within `limit` bytes, the time limit and the caller's share of memory. A body whose
+/// `Content-Length` exceeds the limit is refused at once. If the caller is not authenticated yet, the limit is a few
+/// KiB.
 pub(super) async fn read(
     app: &AppState,
     parts: &Parts,
@@ -160,7 +164,8 @@ pub(super) async fn read(
     Ok(bytes)
 }
 
-/// Memory is taken as bytes arrive: what a client announces costs nothing.
+/// Collects a body. The memory share grows as bytes arrive, so that a client cannot reserve memory by announcing a
+/// length.
 async fn collect(body: axum::body::Body, limit: usize, memory: &mut Held) -> Result<Bytes, ApiError> {
     let (mut body, mut bytes) = (Limited::new(body, limit), BytesMut::new());
     while let Some(frame) = body.frame().await {

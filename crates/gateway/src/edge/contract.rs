@@ -1,4 +1,4 @@
-//! Who a caller is in the words of the contract, and runs, events and artifacts as they are told.
+//! Runs, audit events and artifacts of the Tool Gateway Contract, and the identity under which a caller uses it.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -25,7 +25,7 @@ const MOST_RUNS: u32 = 200;
 const EVENTS: u32 = 100;
 const MOST_EVENTS: u32 = 1000;
 
-/// A caller as policy and ledger know it.
+/// A caller as policy judges it and the ledger records it.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) actor: Claim,
@@ -37,14 +37,14 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The one case that a sandbox has.
+    /// The only case that a sandbox may use: its session. `None` for other callers.
     fn case(&self) -> Option<String> {
         self.session.map(|session| session.to_string())
     }
 }
 
 impl Identity {
-    /// What is known of an attempt before anything was read.
+    /// An attempt to call a tool, as far as it is known before the request is parsed.
     pub(super) fn attempt(&self) -> Attempt {
         Attempt {
             org: self.org,
@@ -93,14 +93,15 @@ pub(super) fn identity(caller: &Caller) -> Identity {
     }
 }
 
-/// The organization a request is about: the caller's own, or the one that a service of none names.
+/// The organization that a request is about: the caller's own, or for a service that is bound to none, the one that it
+/// names. `None` if the request names none, an unknown one, or another one than the caller's.
 pub(super) async fn organization(
     app: &AppState,
     identity: &Identity,
     named: Option<&str>,
 ) -> Result<Option<OrgId>, ApiError> {
     if let Some(org) = identity.org {
-        // Naming another one is not a way into it, and not a way to learn of it.
+        // A caller that names another organization gets no access to it, and does not learn whether it exists.
         return Ok(named.is_none_or(|named| named.parse() == Ok(org)).then_some(org));
     }
     let Some(named) = named.and_then(|named| named.parse::<OrgId>().ok()) else { return Ok(None) };
@@ -121,7 +122,7 @@ pub(super) async fn whose(
     Ok((identity, org))
 }
 
-/// Starts a run, active at once, for calls to belong to.
+/// Starts a run that tool calls can name as their parent. It is active at once.
 #[utoipa::path(post, path = "/v1/runs", tag = "contract", request_body = StartRun,
     responses((status = 201, body = RunRecord), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn start_run(
@@ -166,7 +167,7 @@ pub(super) async fn start_run(
     Ok((StatusCode::CREATED, Json(record(run))))
 }
 
-/// What it is to start a run of this kind.
+/// The act that a caller must be allowed to do in order to start a run of this kind.
 fn act_of(kind: RunKind) -> Act {
     match kind {
         RunKind::Agent | RunKind::Orchestrator => Act::StartAgentRun,
@@ -179,7 +180,7 @@ fn act_of(kind: RunKind) -> Act {
     }
 }
 
-/// Ends a run. What has ended stays as it ended.
+/// Ends a run. A run that has already ended stays unchanged, and the answer is 409.
 #[utoipa::path(post, path = "/v1/runs/{runId}/finish", tag = "contract", request_body = FinishRun,
     params(("runId" = String, Path)),
     responses((status = 200, body = RunRecord), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -193,7 +194,7 @@ pub(super) async fn finish_run(
 ) -> Result<Json<RunRecord>, ApiError> {
     let (identity, org) = whose(&app, &caller, query.organization_id.as_deref()).await?;
     let found = visible_run(&app, &identity, org, &id).await?;
-    // The gateway makes the run of a turn in the agent's name; it ends it too.
+    // The gateway itself starts and ends the run of a turn, in the agent's name, so the agent does not own that run.
     let owns = found.actor == json!(identity.actor) && !found.run_id.starts_with(TURN_RUN);
     caller.must(Act::FinishRun, owns)?;
     let outcome = request.outcome.unwrap_or_else(|| request.status.as_str().to_owned());
@@ -218,14 +219,14 @@ pub(super) async fn run(
     Ok(Json(record(visible_run(&app, &identity, org, &id).await?)))
 }
 
-/// A run of the organization; a sandbox sees those of its own session only.
+/// Finds a run of the organization. A sandbox sees only the runs of its own session.
 async fn visible_run(app: &AppState, identity: &Identity, org: OrgId, id: &str) -> Result<Run, ApiError> {
     let found = if is_name(id) { app.store.run(org, id).await? } else { None };
     let own = |run: &Run| identity.session.is_none() || run.session_id == identity.session;
     found.filter(own).ok_or_else(|| ApiError::not_found("This run does not exist"))
 }
 
-/// Runs of the organization, newest first.
+/// Lists runs of the organization, newest first.
 #[utoipa::path(get, path = "/v1/runs", tag = "contract", params(RunQuery),
     responses((status = 200, body = RunList), (status = 400, body = ErrorBody)))]
 pub(super) async fn runs(
@@ -258,13 +259,13 @@ pub(super) async fn runs(
 
 fn cursor(text: &str) -> Option<(DateTime<Utc>, String)> {
     let (micros, id) = text.split_once('_')?;
-    // Nothing was made before there was a clock, and PostgreSQL knows no moment long before that.
+    // No run is older than 1970, and PostgreSQL cannot represent times long before that.
     let micros: i64 = micros.parse().ok().filter(|micros| *micros >= 0)?;
     let at = DateTime::from_timestamp_micros(micros).filter(|at| at.year() < 10_000)?;
     Some((at, id.to_owned()))
 }
 
-/// Events of the organization's chain, oldest first.
+/// Lists events of the organization's ledger, oldest first.
 #[utoipa::path(get, path = "/v1/audit/events", tag = "contract", params(AuditQuery),
     responses((status = 200, body = AuditEvents), (status = 400, body = ErrorBody)))]
 pub(super) async fn audit_events(
@@ -294,7 +295,7 @@ fn told(event: &ListedEvent) -> Value {
     told
 }
 
-/// What is known of an artifact, to those who know its case.
+/// Returns the metadata of an artifact. If the artifact belongs to a case, the caller must name that case.
 #[utoipa::path(get, path = "/v1/artifacts/{artifactId}", tag = "contract",
     params(("artifactId" = String, Path), ArtifactQuery),
     responses((status = 200, body = Object), (status = 404, body = ErrorBody)))]
@@ -309,7 +310,7 @@ pub(super) async fn artifact(
     Ok(Json(json!(gate::reference(&found))))
 }
 
-/// What an artifact holds. Every reading is recorded before it is given.
+/// Returns the content of an artifact. Every read is recorded in the ledger before the content is sent.
 #[utoipa::path(get, path = "/v1/artifacts/{artifactId}/content", tag = "contract",
     params(("artifactId" = String, Path), ArtifactQuery),
     responses((status = 200, description = "The bytes"), (status = 404, body = ErrorBody)))]
@@ -336,7 +337,7 @@ pub(super) async fn artifact_content(
     if !gate::is_content_of(&found, &content) {
         return Err(ApiError::changed_artifact(&id));
     }
-    // Content is somebody else's: a browser must not take it for a page of ours.
+    // The content is untrusted, so a browser must not render it as a page of ours.
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
@@ -345,7 +346,8 @@ pub(super) async fn artifact_content(
     Ok((headers, content).into_response())
 }
 
-/// An artifact that does not exist and one of another case answer alike.
+/// Finds an artifact that the caller may see. An artifact of another case gives the same answer as one that does not
+/// exist.
 async fn visible_artifact(
     app: &AppState,
     identity: &Identity,
@@ -362,12 +364,13 @@ async fn visible_artifact(
     if gate::is_named_right(org, &found) { Ok(found) } else { Err(ApiError::changed_artifact(id)) }
 }
 
-/// What can be a name of something at all; nothing else is asked for.
+/// Whether a text can be a name or an id: at most 200 characters, none of them a control character. The database is not
+/// asked for any other text.
 pub(super) fn is_name(text: &str) -> bool {
     text.chars().count() <= 200 && !text.chars().any(char::is_control)
 }
 
-/// Names in a query that can be none are refused.
+/// Refuses a query with a name that cannot exist; see [`is_name`].
 fn check_names<const N: usize>(names: [&Option<String>; N]) -> Result<(), ApiError> {
     if names.into_iter().flatten().all(|name| is_name(name)) {
         Ok(())

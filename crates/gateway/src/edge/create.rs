@@ -1,4 +1,5 @@
-//! Making a session: what it starts from, whose it is, and whether there is room for it.
+//! `POST /proliferate/sessions`: creates a session, after checking its owner, its configuration and the organization's
+//! limits.
 
 mod setup;
 
@@ -25,12 +26,14 @@ use crate::llm::org_budget_spent;
 use gate::{AdminChange, Subject};
 
 const ROUTE: &str = "POST /proliferate/sessions";
-/// The longest prompt of a new session, name of a directory, and hash of its path.
+/// The most bytes of the initial prompt.
 const MAX_PROMPT: usize = 512 * 1024;
+/// The most characters of a CLI configuration's display name.
 const MAX_NAME: usize = 100;
+/// The most characters of the hash of a local path.
 const MAX_HASH: usize = 200;
 
-/// Makes a session. It gets its sandbox when somebody wants it, or at once with `sandboxMode: immediate`.
+/// Creates a session. Its sandbox starts when somebody uses the session, or at once with `sandboxMode: immediate`.
 #[utoipa::path(post, path = "/proliferate/sessions", tag = "sessions", request_body = CreateSession,
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255)),
     responses((status = 201, body = CreatedSession), (status = 400, body = ErrorBody), (status = 402, body = ErrorBody),
@@ -52,7 +55,7 @@ pub(super) async fn create(
     idempotent::once(&app, keyed, &headers, &body, StatusCode::CREATED, work).await
 }
 
-/// The organization that a session will belong to, and its member who made it.
+/// The organization of the new session, and the member who creates it; `None` if a service does.
 async fn whose(
     app: &AppState,
     caller: &Caller,
@@ -71,7 +74,7 @@ async fn whose(
     }
 }
 
-/// What can be refused before anything is made.
+/// Refuses invalid requests before anything is created.
 fn check(request: &CreateSession) -> Result<(), ApiError> {
     let choice = request.configuration_choice().map_err(|error| ApiError::bad_request(error.to_string()))?;
     if request.ssh().map_err(|error| ApiError::bad_request(error.to_string()))?.is_some() {
@@ -107,7 +110,8 @@ async fn make(
     check_limits(app, org, &request).await?;
     let found = configuration(app, org, user, &request).await?;
     if let Some(found) = found.as_ref().filter(|_| request.session_type == SessionType::Setup) {
-        // What a setup session saves is what all later sessions of the configuration start from.
+        // All later sessions of the configuration start from the snapshot of a setup session, so creating one is a
+        // change of the configuration.
         let owns = found.is_new || user.is_some_and(|user| found.configuration.created_by == Some(user));
         caller.must(Act::ChangeConfiguration, owns)?;
     }
@@ -118,7 +122,7 @@ async fn make(
     let has_snapshot = snapshot_id.is_some();
     let configuration_id = found.as_ref().map(|found| found.configuration.id);
     let is_new = found.as_ref().is_some_and(|found| found.is_new);
-    // Whoever makes a setup session does it alone.
+    // A request for a setup session does not start a second one.
     let unfinished = found.as_ref().is_some_and(|found| is_unfinished(&found.configuration));
     let wants_setup = unfinished && request.session_type != SessionType::Setup;
     let agent_config = request.agent_config.clone();
@@ -145,7 +149,8 @@ async fn make(
         })
         .await?;
     if let Some(found) = found.filter(|_| wants_setup) {
-        // It belongs to whoever made the configuration: another member may use the configuration, not change it.
+        // The setup session belongs to the configuration's creator: other members may use the configuration but not
+        // change it.
         let whose = (org, found.configuration.created_by);
         setup::start(app, whose, found.configuration.id, agent_config).await;
     }
@@ -161,7 +166,7 @@ async fn make(
     })
 }
 
-/// Whether the organization may have another session now, and has the snapshot that it is to start from.
+/// Checks the organization's budget and session limit, and that it owns the requested snapshot.
 async fn check_limits(app: &AppState, org: OrgId, request: &CreateSession) -> Result<(), ApiError> {
     let budget = app.store.org_budget(org).await?;
     if let Some(budget) = budget.budget_micros.filter(|_| budget.is_exhausted()) {
@@ -171,7 +176,8 @@ async fn check_limits(app: &AppState, org: OrgId, request: &CreateSession) -> Re
         let price = app.llm.price_of(&app.config.model_prices, request.agent_config.as_ref());
         price.map_err(|error| ApiError::billing(BillingCode::BillingNotConfigured, &error.to_string()))?;
     }
-    // What is refused must not leave a new configuration behind; who comes in between is refused at the end.
+    // Checked here so that a refused request leaves no new configuration behind. `create_session` checks it again,
+    // because another session may start in between.
     if let Some(limit) = budget.session_limit
         && app.store.live_sessions(org, app.clock.now()).await? >= limit
     {
@@ -184,12 +190,12 @@ async fn check_limits(app: &AppState, org: OrgId, request: &CreateSession) -> Re
     Ok(())
 }
 
-/// Whether an agent has yet to set it up.
+/// Whether a managed configuration still has to be set up by an agent.
 fn is_unfinished(configuration: &Configuration) -> bool {
     configuration.kind == ConfigurationKind::Managed && configuration.status == ConfigurationStatus::Building
 }
 
-/// What a session starts from; nothing for a scratch session.
+/// Finds or creates the configuration of a session; `None` for a scratch session.
 async fn configuration(
     app: &AppState,
     org: OrgId,
@@ -239,7 +245,8 @@ async fn configuration(
     Ok(Some(found))
 }
 
-/// The store through which a configuration is made for a session; a service makes it where there is no user.
+/// The store through which a configuration is created, so that the ledger records it under the user's name, or as a
+/// service's if there is no user.
 fn made_by(app: &AppState, org: OrgId, user: Option<UserId>) -> Store {
     let change = AdminChange::new(Subject::Configuration, "create", "for a session");
     let actor = match user {
@@ -249,7 +256,7 @@ fn made_by(app: &AppState, org: OrgId, user: Option<UserId>) -> Store {
     app.store.recorded(app.gate.admin_event(org, &actor, &change))
 }
 
-/// Waits for the sandbox of a new session; one that cannot be had leaves no session behind.
+/// Starts the sandbox of a new session and waits for it. If that fails, the session is deleted.
 async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError> {
     let unavailable = |error: HubError| ApiError::unavailable("The sandbox", error.to_string());
     let hub = app.hubs.open(id).await.map_err(unavailable)?;
@@ -266,7 +273,8 @@ async fn boot(app: &AppState, id: SessionId) -> Result<CreatedSandbox, ApiError>
     Err(refusal)
 }
 
-/// Waits until the agent is there; else why it will not be, as those who watch the session are told.
+/// Waits until the agent is running. The inner error is the reason why it does not start, which clients that watch the
+/// session also get.
 async fn booted(hub: &Hub) -> Result<Result<(), String>, HubError> {
     hub.wake().await?;
     let mut said = hub.feed.listen();
@@ -274,7 +282,8 @@ async fn booted(hub: &Hub) -> Result<Result<(), String>, HubError> {
         match hub.state().await? {
             (WireStatus::Running, _) => return Ok(Ok(())),
             (WireStatus::Stopped, reason) if !reason.is_empty() => return Ok(Err(reason)),
-            // Somebody was faster than the sandbox; nothing starts it again by itself.
+            // Somebody stopped or paused the session before its sandbox was running, and it does not start by itself
+            // again.
             (WireStatus::Stopped, _) => return Ok(Err("the session was stopped meanwhile".to_owned())),
             (WireStatus::Paused, _) => return Ok(Err("the session was paused meanwhile".to_owned())),
             _ => said.changed().await.map_err(|_| HubError::Gone)?,

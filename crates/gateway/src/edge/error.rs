@@ -1,7 +1,7 @@
-//! How a refusal or a failure looks on the wire. Texts for clients are made here and nowhere else.
+//! Error responses: the status, the body and the headers of every refusal and failure.
 //!
-//! An error speaks twice: the body tells the client what to do, the log tells the operator what happened. What went
-//! wrong inside is never in the body.
+//! An error is reported twice: the body tells the client what to do, and the log tells the operator what happened.
+//! Internal causes appear only in the log.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -17,15 +17,16 @@ use crate::vault::VaultError;
 use gate::AttemptError;
 use shares::{OverShare, ShareOwner};
 
-/// An answer that is not a success.
+/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
     body: ErrorBody,
-    /// For the log only.
+    /// What happened inside the gateway. It is logged and never sent.
     cause: Option<String>,
+    /// The body of the request was valid JSON of the wrong shape; see [`ApiError::shape_as`].
     misshapen: bool,
-    /// Seconds after which another attempt makes sense.
+    /// The number of seconds in the `Retry-After` header.
     retry_after: Option<u64>,
 }
 
@@ -34,17 +35,18 @@ impl ApiError {
         Self { status, body: ErrorBody::new(code, message), cause: None, misshapen: false, retry_after: None }
     }
 
-    /// No credential was given.
+    /// The request has no credential.
     pub fn missing_authorization() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Missing authorization")
     }
 
-    /// A credential was given and does not hold, for whatever reason: the caller need not know which.
+    /// The credential is not valid. The caller does not learn why.
     pub fn invalid_token() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Invalid token")
     }
 
-    /// The signature is right and the time is over. Old clients know one text for every token that does not hold.
+    /// The token is signed correctly but has expired. The error text is that of every invalid token, because old
+    /// clients look for it; the details name the expiry.
     pub fn expired_token(at: DateTime<Utc>) -> Self {
         let reason = format!("it expired at {}: log in again, or make a new token", iso::text(&at));
         Self::invalid_token().because(reason)
@@ -54,7 +56,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, message)
     }
 
-    /// The one answer for a session that does not exist and for one that is not the caller's.
+    /// The session does not exist or belongs to another organization: both give the same answer.
     pub fn session_not_found() -> Self {
         Self::not_found("Session not found")
     }
@@ -80,12 +82,12 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::PayloadTooLarge, message)
     }
 
-    /// The client stopped in the middle of its request.
+    /// The client stopped sending in the middle of its request.
     pub fn body_timeout() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::Timeout, "The body did not arrive in time")
     }
 
-    /// There is nothing to make a managed configuration of. Old clients look for the text.
+    /// The organization has no repositories for a managed configuration. Old clients look for this text.
     pub fn no_repos() -> Self {
         let message = "No repos found for organization";
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoRepos, message)
@@ -107,19 +109,19 @@ impl ApiError {
             .because("name it as organizationId, or use a token that is bound to one organization")
     }
 
-    /// Only somebody with a name of their own may do this.
+    /// The request needs a user, and the caller's token does not belong to one.
     pub fn user_required() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "User identity required")
             .because("use the token or API key of a member; this one belongs to nobody")
     }
 
-    /// The organization has no credit or no room for it.
+    /// The organization's budget is spent, its session limit is reached, or the price of the model is unknown.
     pub fn billing(code: BillingCode, message: &str) -> Self {
         let error = Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::PaymentRequired, message);
         Self { body: ErrorBody::billing(code, message), ..error }
     }
 
-    /// An artifact does not have the hash that the ledger knows: it was changed in the database, and is not served.
+    /// The artifact does not match its hash: somebody changed it in the database, so it is not served.
     pub fn changed_artifact(id: &str) -> Self {
         let message = "This artifact was changed in the database and is not served: its operator finds the difference \
             with `proliferate audit verify`";
@@ -131,7 +133,8 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, message)
     }
 
-    /// Nothing new is begun while the gateway stops; another one, or the next start, takes it.
+    /// The gateway is shutting down and starts no new work. The client can retry at another instance, or after the
+    /// restart.
     pub fn stopping() -> Self {
         let error = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -141,18 +144,19 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }
     }
 
-    /// The caller has to wait until something of its own has ended.
+    /// The caller must wait until some of its earlier requests have ended.
     pub fn too_many(message: &str) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, ErrorCode::RateLimited, message);
         Self { retry_after: Some(1), ..error }
     }
 
-    /// The body is JSON of another shape.
+    /// The body of the request is valid JSON of the wrong shape.
     pub fn misshapen(message: impl Into<String>) -> Self {
         Self { misshapen: true, ..Self::invalid_json(message) }
     }
 
-    /// Says in words that old clients know that a body has another shape; which one is in the details.
+    /// Replaces the text of a `misshapen` error with one that old clients know. The original text
+    /// moves to the details. Other errors stay as they are.
     #[must_use]
     pub fn shape_as(self, text: &str) -> Self {
         if !self.misshapen {
@@ -162,14 +166,14 @@ impl ApiError {
         Self { body: ErrorBody::new(ErrorCode::BadRequest, text), ..self }.because(reason)
     }
 
-    /// Says more than the text that old clients look for.
+    /// Adds a reason to the details. The error text stays as it is, because old clients look for it.
     #[must_use]
     pub fn because(mut self, reason: impl Into<String>) -> Self {
         self.body.details = Some(json!({ "reason": reason.into() }));
         self
     }
 
-    /// Nothing can be asked of a session. Old clients look for the reason in the details.
+    /// The session cannot be opened. Old clients look for the reason in the details.
     pub fn no_session(reason: &str, cause: String) -> Self {
         let error =
             Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, "Session not available");
@@ -185,7 +189,7 @@ impl ApiError {
         Self { cause: Some(cause.into()), ..error }
     }
 
-    /// There will be no sandbox. Whoever watches a session is told the same reason.
+    /// The sandbox of a session could not be started. Clients that watch the session get the same reason.
     pub fn no_sandbox(reason: &str) -> Self {
         let message = format!("The sandbox is not available: {reason}");
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, message);
@@ -199,7 +203,7 @@ impl ApiError {
     }
 }
 
-/// 429 tells a caller that it has its share; 503 that the others have left it nothing.
+/// 429 if the caller has used up its own share, 503 if all callers together have used up the pool.
 impl From<OverShare> for ApiError {
     fn from(over: OverShare) -> Self {
         let (status, code) = match over.whose {
@@ -267,17 +271,17 @@ impl From<VaultError> for ApiError {
 }
 
 impl ApiError {
-    /// What the client is told, while it can still become something else.
+    /// The status and text that the client would get.
     pub(super) fn told(&self) -> (StatusCode, &str) {
         (self.status, &self.body.error)
     }
 
-    /// The value of `Retry-After`, where there is one.
+    /// The value of the `Retry-After` header, if the response has one.
     pub(super) fn retry_after(&self) -> Option<HeaderValue> {
         self.retry_after.map(HeaderValue::from)
     }
 
-    /// Tells the log what happened, and gives what the client is told.
+    /// Logs the cause, and returns the status and body for the client.
     pub(super) fn tell(self) -> (StatusCode, ErrorBody) {
         if let Some(cause) = &self.cause {
             tracing::error!(status = self.status.as_u16(), cause, "{}", self.body.error);
@@ -286,7 +290,7 @@ impl ApiError {
     }
 }
 
-/// What the client was told, for the log of its request.
+/// The error text and its reason, which `observe` adds to the log line of the request.
 #[derive(Clone, Debug)]
 pub(super) struct Reason(pub(super) String);
 
@@ -309,7 +313,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A refusal for git, which shows a body to its user if it is plain text, and only the status otherwise.
+/// An error response for git, which prints a body only if it is plain text, and otherwise only the status.
 pub(super) struct PlainText(pub(super) ApiError);
 
 impl IntoResponse for PlainText {

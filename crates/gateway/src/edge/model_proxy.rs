@@ -1,5 +1,5 @@
-//! The model as agents reach it: the Messages API under `/llm`, with our own credentials instead of the provider's, and
-//! with an end to what a session may spend.
+//! The model proxy: agents use the Messages API under `/llm` with a credential of the gateway instead of the
+//! provider's. The proxy meters their requests and enforces the budgets of sessions and organizations.
 
 use std::time::Duration;
 
@@ -21,15 +21,16 @@ use crate::app::AppState;
 use crate::llm::{AnswerLost, Asked, Fit, Hold, Left, Meter, failure};
 use shares::Held;
 
-/// Pieces of an answer that may wait for the agent to read them.
+/// The number of chunks of a response that are buffered for the agent.
 const PIECES: usize = 8;
-/// How long the first word of an answer is awaited that nobody wants any more: it says what the request has cost.
+/// How long the gateway waits for the start of a response after the agent has disconnected. The start reports the
+/// number of input tokens, and without it the request is charged its worst-case cost.
 const LAST_PATIENCE: Duration = Duration::from_secs(30);
-/// As large as the provider itself takes.
+/// The largest request body that the provider accepts.
 const MAX_BODY: usize = model::MAX_BODY;
 
-/// Passes a request of the Messages API on and streams the answer back. Where it costs money only sandboxes may ask, for
-/// what they use is counted and has an end.
+/// Forwards a request of the Messages API to the provider, and streams the response back.
+/// If the provider charges for requests, only sandboxes may send them, because their usage is metered and limited.
 #[utoipa::path(post, path = "/llm/v1/messages", tag = "model", request_body = serde_json::Value,
     responses((status = 200, description = "As the Messages API answers", content_type = "text/event-stream"),
         (status = "default", description = "As the Messages API refuses, or 402 when a budget is used up")))]
@@ -47,12 +48,12 @@ pub(super) async fn messages(
         return pass(app, &caller, uri, request).await;
     };
     let mut asking = Asking::read(&app, request).await?;
-    // In this order: a stop either waits for this request or is seen here.
+    // The order matters: a shutdown either waits for this token or is noticed by the check below.
     let working = app.model_work.tasks.token();
     if app.closing.is_cancelled() {
         return Err(ApiError::stopping().into());
     }
-    // Only now: a body that comes slowly holds up nobody else.
+    // The slot is taken only after the body has arrived, so that a slow upload does not occupy one.
     let slot = app.shares.model_requests.take(party, 1).map_err(ApiError::from)?;
     let mut asked = Asked::read(&asking.body).await;
     let mut hold = app.spending.hold(session.id, session.org_id, asked.at_most(&app.config.model_prices));
@@ -73,8 +74,8 @@ pub(super) async fn messages(
     Ok(counted.pass_on(asking, uri).await)
 }
 
-/// What the session and its organization may still spend; `None` is all they like. What was spent is asked for after the
-/// request was held, so that each other one is either held or spent, and never neither.
+/// The remaining budget of the session and its organization; `None` if neither has one. The amounts spent are read
+/// after `hold` was taken, so that every concurrent request is counted as held or as spent.
 async fn left(app: &AppState, session: &SandboxSession, hold: &Hold) -> Result<Option<Left>, ApiError> {
     let org = app.store.org_budget(session.org_id).await?;
     let of_org = org.budget_micros.map(|budget| hold.left_of_org(budget, org.spent_micros));
@@ -84,7 +85,7 @@ async fn left(app: &AppState, session: &SandboxSession, hold: &Hold) -> Result<O
     Ok(Some(of_org.map_or(own, |of_org| own.and(of_org))))
 }
 
-/// Whether a request fits into what is left; one of which nobody knows what it costs does not.
+/// Whether a request fits into the remaining budget. A request whose cost cannot be computed is refused.
 fn fit(app: &AppState, asked: &Asked, left: &Left) -> Result<Fit, (StatusCode, String)> {
     let price = app.llm.price(&app.config.model_prices, asked.model());
     let price = price.map_err(|error| (StatusCode::PAYMENT_REQUIRED, error.to_string()))?;
@@ -94,7 +95,7 @@ fn fit(app: &AppState, asked: &Asked, left: &Left) -> Result<Fit, (StatusCode, S
     })
 }
 
-/// Pauses the session and says why.
+/// Pauses a session whose budget is used up, and refuses the request with the reason.
 async fn used_up(
     app: &AppState,
     session: &SandboxSession,
@@ -107,7 +108,7 @@ async fn used_up(
     Ok(answer)
 }
 
-/// Agents try again by themselves; nothing is over yet.
+/// The answer when requests in flight may use up the rest of the budget. Agents retry on their own.
 fn busy() -> Response<Body> {
     let message = "Other requests may need the rest of the budget: try again when they have ended";
     let mut answer = failure(StatusCode::TOO_MANY_REQUESTS, message);
@@ -115,8 +116,8 @@ fn busy() -> Response<Body> {
     answer
 }
 
-/// A request that is counted. It goes on without the agent that made it until it is known what it has cost, so that
-/// whoever hangs up does not get it for less; what is held for it is free when that is written down.
+/// A metered request. It continues after the agent disconnects until its cost is known, so that disconnecting does not
+/// make it cheaper. Its hold on the budget is released after the cost has been stored.
 struct Counted {
     app: AppState,
     session: SandboxSession,
@@ -136,7 +137,7 @@ impl Counted {
     async fn run(mut self, asking: Asking, uri: OriginalUri, mut answered: oneshot::Sender<Response<Body>>) {
         let app = self.app.clone();
         if app.model_work.cut.is_cancelled() {
-            // Nothing was sent, so nothing is charged.
+            // Nothing was sent to the provider, so nothing is charged.
             return drop(answered.send(ModelRefusal::from(ApiError::stopping()).into_response()));
         }
         let nobody_waits = async {
@@ -149,12 +150,12 @@ impl Counted {
             () = app.model_work.cut.cancelled() => None,
         };
         match answer {
-            // The provider may have answered, and bill it.
+            // The provider may have produced a response that was lost, and charge for it.
             Some(lost) if lost.extensions().get::<AnswerLost>().is_some() => {
                 drop(answered.send(lost));
                 self.count().await;
             }
-            // What the provider refuses costs nothing.
+            // The provider does not charge for requests that it refuses.
             Some(refusal) if !refusal.status().is_success() => drop(answered.send(refusal)),
             Some(answer) => {
                 self.along(answer, answered).await;
@@ -164,7 +165,7 @@ impl Counted {
         }
     }
 
-    /// Brings the answer to the agent, and looks at it on its way.
+    /// Streams the response to the agent, and meters it.
     async fn along(&mut self, answer: Response<Body>, answered: oneshot::Sender<Response<Body>>) {
         let (parts, body) = answer.into_parts();
         let kind = parts.headers.get(header::CONTENT_TYPE);
@@ -189,7 +190,7 @@ impl Counted {
             if let Ok(piece) = &piece {
                 self.meter.pass(piece);
             }
-            // Whether anybody is there to take it is looked at above.
+            // The result does not matter: the `select!` above notices that the agent has disconnected.
             tokio::select! {
                 _sent = pieces.send(piece) => {}
                 () = cut.cancelled() => return,
@@ -208,8 +209,8 @@ impl Counted {
     }
 }
 
-/// The pieces as a body. The server writes out what it has before an error only if the body has nothing more to give for
-/// the moment.
+/// Turns the chunks into a body stream. Yields before an error, because the server flushes the earlier chunks only when
+/// the body is pending.
 fn from<E>(rest: mpsc::Receiver<Result<Bytes, E>>) -> impl stream::Stream<Item = Result<Bytes, E>> {
     stream::unfold(rest, |mut rest| async {
         let piece = rest.recv().await?;
@@ -254,7 +255,7 @@ async fn pass(
     let asking = Asking::read(&app, request).await?;
     let slot = app.shares.model_requests.take(caller.party(), 1).map_err(ApiError::from)?;
     let answer = asking.pass_on(&app, &uri).await;
-    // The slot is free again when the last byte has gone.
+    // The stream owns the slot, and releases it when the response has been sent.
     Ok(answer.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |piece| {
             let _held = &slot;
@@ -263,7 +264,7 @@ async fn pass(
     }))
 }
 
-/// A request that is held in memory. Its memory is counted with its head, by [`read`].
+/// A request whose body is held in memory. [`read`] charges the memory to the caller's share.
 struct Asking {
     parts: Parts,
     body: Bytes,

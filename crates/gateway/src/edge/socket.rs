@@ -1,4 +1,5 @@
-//! Watching and steering a session over a `WebSocket`: first what there is, then everything as it happens.
+//! `GET /proliferate/{id}`: the state of a session, or with a `WebSocket` upgrade its stream. A stream first sends the
+//! conversation so far and then every event as it happens; the client can send commands.
 
 mod watcher;
 
@@ -17,22 +18,25 @@ use crate::server::ConnectionHeld;
 use shares::Party;
 use watcher::Visitor;
 
-/// The largest frame of a client: a prompt with images.
+/// The most bytes of a message from a client. Prompts with images are the largest.
 const MAX_MESSAGE: usize = 32 * 1024 * 1024;
-/// What is read of a client at once. Each connection holds as much, and each look for news clears it.
+/// The size of the read buffer. It is small because every connection has one, and the library zeroes it before every
+/// read.
 const READ_BUFFER: usize = 1024;
-/// What is collected before it is written, and the most that may wait in one connection.
+/// The number of bytes that are buffered before they are written to the connection.
 const WRITE_BUFFER: usize = 64 * 1024;
+/// The most bytes that may be buffered in one connection.
 const MAX_WRITE_BUFFER: usize = 64 * 1024 * 1024;
 
-/// Where a client wants to go on.
+/// The query of a connection: `since` is the last frame that the client has, and a `passive` client does not wake the
+/// session.
 #[derive(Deserialize)]
 struct Cursor {
     since: Option<i64>,
     passive: Option<String>,
 }
 
-/// A session's state, or with an upgrade its stream.
+/// Returns the state of a session, or its stream if the request is a WebSocket upgrade.
 #[utoipa::path(get, path = "/proliferate/{id}", tag = "sessions",
     params(("id" = proto::SessionId, Path), ("since" = Option<i64>, Query), ("passive" = Option<String>, Query)),
     responses((status = 200, body = proto::http::SessionInfo), (status = 101, description = "The stream"),
@@ -71,7 +75,7 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     }))
 }
 
-/// The same with a slash at the end, which old clients may send for their sockets. Nothing else is there.
+/// The same route with a trailing slash, which old clients may use for their sockets. Plain requests get 404.
 pub(super) async fn session_with_slash(app: AppState, request: Request) -> Result<Response, ApiError> {
     if is_upgrade(request.headers()) {
         session(app, request).await

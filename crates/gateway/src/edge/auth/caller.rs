@@ -1,4 +1,4 @@
-//! From a presented token to a caller whose claim holds now.
+//! Authentication: turns the credential of a request into a caller, and checks that the credential is valid now.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -17,20 +17,20 @@ use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
 use shares::Party;
 
-/// Somebody with a valid credential.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub enum Caller {
     User(User),
-    /// Another program of the operator's; bound to one organization, or to none.
+    /// Another program that the operator runs. Its token is bound to one organization or to none.
     Service {
         name: String,
         org: Option<OrgId>,
     },
-    /// The sandbox of one session, which was found on the way.
+    /// A program in the sandbox of this session.
     Sandbox(SandboxSession),
 }
 
-/// A member of an organization, now; also the extractor of routes that need a person.
+/// A current member of an organization. Also the extractor of routes that only people may use.
 #[derive(Clone, Debug)]
 pub struct User {
     pub id: UserId,
@@ -38,7 +38,7 @@ pub struct User {
     pub role: Role,
     pub email: String,
     pub source: TokenSource,
-    /// What they came with.
+    /// The credential of the request.
     pub credential: UserCredential,
 }
 
@@ -52,7 +52,7 @@ impl User {
         Self { id, org, role, email, source, credential }
     }
 
-    /// What an open connection of theirs rests on, and a ticket that they make.
+    /// The membership and credential on which an open connection or a ticket of this user depends.
     pub(in crate::edge) fn standing(&self) -> Standing {
         Standing { org_id: self.org, user_id: self.id, credential: self.credential }
     }
@@ -61,12 +61,12 @@ impl User {
         kind_of(self.role)
     }
 
-    /// Whether the table allows it; see [`Caller::must`].
+    /// Whether the access table allows this user to do `act`; see [`Caller::must`] for `owns`.
     pub(in crate::edge) fn may(&self, act: Act, owns: bool) -> bool {
         access::may(act, self.kind(), owns)
     }
 
-    /// See [`Caller::must`].
+    /// Refuses an act that the access table does not allow this user; see [`Caller::must`].
     pub(in crate::edge) fn must(&self, act: Act, owns: bool) -> Result<(), ApiError> {
         if self.may(act, owns) { Ok(()) } else { Err(ApiError::forbidden(&act.refusal())) }
     }
@@ -81,7 +81,7 @@ pub(super) fn kind_of(role: Role) -> CallerKind {
 }
 
 impl Caller {
-    /// Whose share of slots, memory and rates this caller uses.
+    /// The party whose shares of slots, memory and rates this caller uses.
     pub fn party(&self) -> Party {
         match self {
             Self::User(user) => Party::org(user.org),
@@ -91,7 +91,7 @@ impl Caller {
         }
     }
 
-    /// Names the caller in every log line of its request.
+    /// Adds the caller to every log line of its request.
     pub(in crate::edge) fn note(&self) {
         let span = tracing::Span::current();
         span.record("caller", self.identity());
@@ -100,7 +100,7 @@ impl Caller {
         }
     }
 
-    /// The caller's place in the table of `access`.
+    /// The caller's column in the table of `access`.
     pub fn kind(&self) -> CallerKind {
         match self {
             Self::User(user) => user.kind(),
@@ -109,12 +109,14 @@ impl Caller {
         }
     }
 
-    /// Refuses what the table does not allow. `owns`: the caller made what the act is about, or it is of its own session.
+    /// Refuses an act that the access table does not allow this caller. `owns`: the caller created the object of the
+    /// act, or the object belongs to the caller's own session.
     pub(in crate::edge) fn must(&self, act: Act, owns: bool) -> Result<(), ApiError> {
         if access::may(act, self.kind(), owns) { Ok(()) } else { Err(self.refused(act)) }
     }
 
-    /// Whether the caller counts as the one who made a session: nobody in particular made those of services.
+    /// Whether the caller counts as the creator of a session. A session that a service created has no creator, so every
+    /// member counts as one.
     pub(in crate::edge) fn owns_session(&self, session: &SessionRecord) -> bool {
         match self {
             Self::User(user) => session.created_by.is_none_or(|by| by == user.id),
@@ -123,7 +125,7 @@ impl Caller {
         }
     }
 
-    /// Who this is where callers must be told apart, whatever credential they use.
+    /// A name that is different for each caller and does not depend on the credential.
     pub(in crate::edge) fn identity(&self) -> String {
         match self {
             Self::User(user) => format!("user {}", user.id),
@@ -132,7 +134,7 @@ impl Caller {
         }
     }
 
-    /// Refuses what this caller may never do, whatever it is about.
+    /// Refuses an act that this caller may not do even to its own objects.
     fn may_ever(&self, act: Act) -> Result<(), ApiError> {
         self.must(act, false).or_else(|_| self.must(act, true))
     }
@@ -144,7 +146,7 @@ impl Caller {
         }
     }
 
-    /// How the caller is described to itself.
+    /// The answer to `GET /v1/me`.
     pub fn me(&self) -> Me {
         match self {
             Self::User(user) => Me {
@@ -163,10 +165,10 @@ impl Caller {
     }
 }
 
-/// Who the caller of the request is, before anything is decided about the act.
+/// Authenticates the caller of a request, without checking whether it may do the route's act.
 pub(super) async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     let caller = presented(parts, app).await?;
-    // Bodies are read after this, and count for whoever sends them.
+    // Bodies are read after this; their memory counts against this party's share.
     let payer = caller.party();
     parts.extensions.insert(payer);
     if is_safe(&parts.method) {
@@ -175,14 +177,14 @@ pub(super) async fn identify(parts: &mut Parts, app: &AppState) -> Result<Caller
     Ok(caller)
 }
 
-/// The act that the router gave the request's route.
+/// The act that the router assigned to the request's route.
 pub(super) fn act(parts: &Parts) -> Result<Act, ApiError> {
     let act = parts.extensions.get::<Act>().copied();
     act.ok_or_else(|| ApiError::internal("this route names no act"))
 }
 
-/// A caller who may do the act of the route in some case. A handler whose act depends on who made the thing decides that
-/// with [`Caller::must`] once it has found it.
+/// Extracts a caller that may do the route's act to at least some objects. If permission depends on who created the
+/// object, the handler checks it with [`Caller::must`] once it has loaded the object.
 impl FromRequestParts<AppState> for Caller {
     type Rejection = ApiError;
 
@@ -193,15 +195,15 @@ impl FromRequestParts<AppState> for Caller {
     }
 }
 
-/// The caller of the credential that a request has in its headers.
+/// Authenticates the bearer token of a request, or else its login cookie.
 async fn presented(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError> {
     if let Some(token) = bearer(&parts.headers).map(str::to_owned) {
         let session = session_in_path(parts, app).await;
         return authenticate(app, &token, session.as_deref()).await;
     }
     let token = login_cookie(app, &parts.headers).ok_or_else(ApiError::missing_authorization)?;
-    // Browsers send cookies with requests that other sites make, and open sockets for them; such a request must
-    // show where it comes from.
+    // Browsers attach cookies also to requests and sockets that other sites open (CSRF), so a request that can change
+    // something must come from an allowed origin.
     let acts = !is_safe(&parts.method) || parts.headers.contains_key(header::UPGRADE);
     if acts && !from_allowed_origin(&parts.headers, app) {
         return Err(ApiError::forbidden("This origin may not act with a login cookie"));
@@ -209,7 +211,7 @@ async fn presented(parts: &mut Parts, app: &AppState) -> Result<Caller, ApiError
     logged_in(app, token).await
 }
 
-/// The caller of a login cookie, which is good for nothing but a cookie: nothing else passes here, and it passes
+/// Authenticates a login cookie. No other kind of credential is accepted as a cookie, and a cookie's value is accepted
 /// nowhere else.
 async fn logged_in(app: &AppState, token: &str) -> Result<Caller, ApiError> {
     let login = hash(token);
@@ -235,8 +237,8 @@ impl FromRequestParts<AppState> for User {
     }
 }
 
-/// The caller a token stands for. `session` is the session id as the path has it, for the token of old sandbox
-/// images, which is bound to nothing else.
+/// Authenticates a token. `session` is the session id in the path; it is needed only for the tokens of old sandbox
+/// images, which are derived from that id.
 pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) -> Result<Caller, ApiError> {
     let found = match CredentialKind::of(token) {
         Some(CredentialKind::ApiKey) => {
@@ -245,7 +247,7 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
             owner.map(|member| Caller::User(User::new(member, UserCredential::ApiKey(key))))
         }
         Some(CredentialKind::Sandbox) => app.store.session_of_token(&hash(token)).await?.map(Caller::Sandbox),
-        // Good for URLs of one session, for one login or for a cookie, and for nothing else.
+        // These are accepted only in the URLs of one session, for one login, and as a cookie, respectively.
         Some(CredentialKind::Ticket | CredentialKind::Login | CredentialKind::Cookie) => None,
         None => match app.issuer.read(token, app.clock.now()) {
             Some(claim) => claimed(app, claim).await?,
@@ -260,7 +262,7 @@ pub async fn authenticate(app: &AppState, token: &str, session: Option<&str>) ->
     Ok(caller)
 }
 
-/// Counts those who are not.
+/// Refuses a credential for which no caller was found, and counts the failure.
 fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
     if found.is_none() {
         metrics::counter!("proliferate_auth_failures_total").increment(1);
@@ -268,7 +270,7 @@ fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
     found.ok_or_else(ApiError::invalid_token)
 }
 
-/// A signed claim, checked against who is a member now.
+/// The caller of a signed claim. `None` if its user is not a member any more.
 async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiError> {
     match claim {
         Claim::Service { name, org: None } => Ok(Some(Caller::Service { name, org: None })),
@@ -282,8 +284,8 @@ async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiErro
                     Ok(org) => app.store.member(org, user).await?,
                     Err(_) => None,
                 },
-                // Old tokens name no organization. The first one counts: whoever adds the user to another one later
-                // neither locks nor leads them out of it.
+                // Old tokens name no organization, so they act in the user's first one. Somebody who adds the user to
+                // another organization later can therefore neither lock them out nor move them.
                 None => app.store.memberships(user).await?.into_iter().next(),
             };
             Ok(member.map(|member| Caller::User(User::new(member, UserCredential::Token))))
@@ -291,7 +293,7 @@ async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiErro
     }
 }
 
-/// The plain per-session token of old sandbox images, where the operator accepts it.
+/// Authenticates the per-session token of old sandbox images, if the operator's settings accept it.
 async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Result<Option<Caller>, ApiError> {
     let (true, Some(session)) = (app.config.sandbox_token_compat, session) else { return Ok(None) };
     let Ok(id) = session.parse::<SessionId>() else { return Ok(None) };
@@ -302,7 +304,8 @@ async fn old_sandbox(app: &AppState, token: &str, session: Option<&str>) -> Resu
     Ok(app.store.sandbox_session(id).await?.map(Caller::Sandbox))
 }
 
-/// The token of the one `Authorization` header: of two, a proxy before us may have looked at the other one.
+/// The bearer token of the only `Authorization` header. A request with two is refused: a proxy in front of the gateway
+/// may have checked the other one.
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (all.next(), all.next()) else { return None };

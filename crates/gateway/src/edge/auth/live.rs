@@ -1,5 +1,6 @@
-//! Credentials of connections that stay open. A request asks once who the caller is; a socket, a stream or a proxy lives on
-//! after that, so it holds a [`LiveCredential`], which says when the credential has ended and what the caller is now.
+//! Credentials of connections that stay open. A plain request is authenticated once. A socket, stream or proxy lives
+//! longer than that, so it holds a [`LiveCredential`], which reports when the credential ends and the caller's current
+//! role.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,11 +16,11 @@ use super::caller::kind_of;
 use crate::access::CallerKind;
 use crate::app::AppState;
 
-/// How often all open credentials are looked up together. What ends one may be another process, so nobody tells us; a
-/// connection is to end within a second.
+/// How often the credentials of all open connections are checked, in one query. Another process may revoke a credential
+/// without notifying this one, and the connection must end within a second.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// Every credential that an open connection rests on.
+/// The credentials of all open connections.
 #[derive(Default)]
 pub struct LiveCredentials {
     open: Mutex<HashMap<Standing, Weak<CancellationToken>>>,
@@ -31,14 +32,14 @@ pub struct LiveCredential(Basis);
 
 #[derive(Clone)]
 enum Basis {
-    /// A member, and what is cancelled when the membership, the key or the login ends.
+    /// A member, and a token that is cancelled when the membership, the API key or the login ends.
     Member(Standing, Arc<CancellationToken>),
-    /// A service's token: nothing of it is stored, so nothing ends it before the connection.
+    /// A service's token. It is not stored, so it cannot be revoked while the connection is open.
     Service,
 }
 
 impl LiveCredentials {
-    /// Notes a connection of this caller. `None`: sandboxes have connections of their own kind.
+    /// Registers a connection of this caller. `None` for a sandbox, which may not open such a connection.
     pub fn open(&self, caller: &Caller) -> Option<LiveCredential> {
         let standing = match caller {
             Caller::User(user) => user.standing(),
@@ -52,7 +53,7 @@ impl LiveCredentials {
         Some(LiveCredential(Basis::Member(standing, ended)))
     }
 
-    /// Ends the connections whose credential does not hold any more.
+    /// Ends the connections whose credentials are no longer valid.
     async fn check(&self, app: &AppState) -> Result<(), StoreError> {
         let all: Vec<Standing> = {
             let mut open = self.lock();
@@ -86,7 +87,7 @@ impl LiveCredential {
         }
     }
 
-    /// What the caller is now; `None` when the credential has ended. The expiry of a token does not matter here.
+    /// The caller's current kind; `None` if the credential has ended. The expiry of a token does not end a connection.
     pub async fn kind(&self, app: &AppState) -> Result<Option<CallerKind>, StoreError> {
         match &self.0 {
             Basis::Member(standing, _) => {
@@ -96,13 +97,13 @@ impl LiveCredential {
         }
     }
 
-    /// Whether work that waited may still begin.
+    /// Whether the credential is still valid. Checked before queued work starts.
     pub async fn holds(&self, app: &AppState) -> bool {
         matches!(self.kind(app).await, Ok(Some(_)))
     }
 }
 
-/// Looks until the gateway closes.
+/// Checks the credentials of open connections periodically, until the gateway shuts down.
 pub(crate) async fn keep_checking(app: AppState) {
     let mut ticks = tokio::time::interval(CHECK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -112,7 +113,7 @@ pub(crate) async fn keep_checking(app: AppState) {
             () = app.closing.cancelled() => return,
         }
         if let Err(error) = app.live_credentials.check(&app).await {
-            // Commands are refused meanwhile: each looks its credential up.
+            // Meanwhile commands are refused, because each of them looks up its credential.
             tracing::warn!(%error, "the credentials of open connections cannot be checked; it is tried again");
         }
     }

@@ -1,4 +1,5 @@
-//! Agents that speak the Messages API: they send our credentials where the provider's would stand.
+//! Authentication of agents that use the Messages API: they send a credential of the gateway in place of the
+//! provider's.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -12,10 +13,10 @@ use super::{Caller, authenticate};
 use crate::app::AppState;
 use crate::llm::failure;
 
-/// A caller with `x-api-key` or a bearer token. Cookies do not count: a browser is no agent.
+/// A caller with an `x-api-key` header or a bearer token. Cookies are not accepted, because browsers are not agents.
 pub struct ModelCaller(pub Caller);
 
-/// A refusal in the form that clients of the Messages API expect.
+/// An error response in the form that clients of the Messages API expect.
 pub struct ModelRefusal(ApiError);
 
 impl From<ApiError> for ModelRefusal {
@@ -49,7 +50,8 @@ impl FromRequestParts<AppState> for ModelCaller {
     }
 }
 
-/// The one key: of two, a proxy before us may have looked at the other one.
+/// The only `x-api-key` header, or else the bearer token. A request with two keys is refused: a proxy in front of the
+/// gateway may have checked the other one.
 fn key(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all("x-api-key").iter();
     match (all.next(), all.next()) {

@@ -1,4 +1,4 @@
-//! The one check between a caller and a session. Every route with a session in its path goes through it.
+//! Access to sessions. Every route with a session in its path uses the extractors of this module.
 
 use std::sync::Arc;
 
@@ -12,17 +12,18 @@ use super::caller::{act, identify};
 use super::{Caller, session_in_path};
 use crate::app::AppState;
 
-/// A caller and a session of the path with which this caller may do what the route does.
+/// A caller and the session in the path. The caller may do the route's act to this session.
 ///
-/// A session that does not exist and one of another organization answer alike. A sandbox gets its own session; for
-/// any other path it gets one and the same refusal, whether there is a session or not.
+/// A session of another organization gives the same answer as one that does not exist. A sandbox may access its own
+/// session; for any other id it gets the same refusal, whether that session exists or not.
 pub struct SessionAccess {
     pub caller: Caller,
     pub session: Arc<SessionRecord>,
 }
 
-/// A caller and the session of the path if it is the caller's own sandbox's, or why the caller may not even see it: for a
-/// route of sandboxes that records its refusals.
+/// A caller and its access to the session in the path, for a route of sandboxes that records refused attempts.
+/// `session` is the sandbox's own session, `None` for a caller that is not a sandbox, or an error if the caller may not
+/// see it.
 pub struct SessionAttempt {
     pub caller: Caller,
     pub session: Result<Option<SandboxSession>, ApiError>,
@@ -57,7 +58,7 @@ async fn asked(parts: &mut Parts, app: &AppState) -> Result<(Caller, Option<Sess
     Ok((caller, session_in_path(parts, app).await.and_then(|id| id.parse().ok())))
 }
 
-/// The session of a sandbox, if it is the one that is asked for.
+/// The session of a sandbox, if its id is the one in the path.
 fn own_session(own: &SandboxSession, id: Option<SessionId>) -> Result<SandboxSession, ApiError> {
     let refused = || ApiError::forbidden("This token is for another session");
     Some(*own).filter(|own| id == Some(own.id)).ok_or_else(refused)

@@ -1,7 +1,7 @@
-//! Credentials in URLs, for `WebSocket`s of browsers, which cannot send headers.
+//! Credentials in URLs, because browsers cannot send headers when they open a `WebSocket`.
 //!
-//! Our own clients use a ticket: one session, one user, once. Old clients put their token there; it is accepted and
-//! never logged (the access log has the route, not the URL).
+//! Our own clients use a ticket, which is valid once, for one user and one session. Old clients send their token in the
+//! URL. It is accepted and never logged: the access log contains the route, not the URL.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::access::Act;
 use crate::app::AppState;
 use crate::identity::{CredentialKind, hash};
 
-/// A caller whose credential came in `?token=` (or, as everywhere, in a header), and the session of the path.
+/// A caller whose credential is in `?token=` or, as everywhere, in a header; and the session in the path.
 pub struct UrlCaller {
     pub caller: Caller,
     pub session: Arc<SessionRecord>,
@@ -53,14 +53,14 @@ impl FromRequestParts<AppState> for UrlCaller {
     }
 }
 
-/// Uses a socket ticket up. One that was made for another session is used up too: it was shown where it should not be.
+/// Redeems a socket ticket. A ticket for another session becomes invalid too, because it may have leaked.
 async fn take(app: &AppState, token: &str, session: Option<SessionId>) -> Result<User, ApiError> {
     let owner = app.store.take_socket_ticket(&hash(token), app.clock.now()).await?;
     let owner =
         owner.filter(|owner| session == Some(owner.session_id)).ok_or_else(ApiError::invalid_token)?;
     let Standing { org_id, user_id, credential } = owner.standing;
     let member = app.store.member(org_id, user_id).await?.ok_or_else(ApiError::invalid_token)?;
-    // The key or the login may have ended since the ticket was made with it.
+    // The API key or login with which the ticket was created may have ended since.
     let role = app.store.role_now(owner.standing, app.clock.now()).await?;
     role.ok_or_else(ApiError::invalid_token)?;
     Ok(User::new(member, credential))

@@ -1,5 +1,5 @@
-//! The session that makes a new managed configuration usable: an agent installs what its repositories need and saves the
-//! result for all sessions to come.
+//! The setup session of a new managed configuration: an agent installs what the repositories need, and saves a snapshot
+//! from which all later sessions start.
 
 use proto::http::AgentConfig;
 use proto::socket::MessageSource;
@@ -10,11 +10,11 @@ use super::super::ApiError;
 use crate::app::AppState;
 use crate::hub::{Asked, Prompted};
 
-/// Who asks the agent, where no person does.
+/// The sender of the prompt, which no person wrote.
 const SENDER: &str = "managed-configuration-setup";
 
-/// Starts it beside the session that was asked for, which is there whatever becomes of this one. Where one is at work
-/// already nothing happens; where it could not be started, whoever comes next starts it.
+/// Starts a setup session in addition to the session that the caller created, which does not depend on it. Does nothing
+/// if the configuration already has one. A failure is logged, and the next session of the configuration tries again.
 pub(super) async fn start(
     app: &AppState,
     whose: (OrgId, Option<UserId>),

@@ -1,4 +1,4 @@
-//! One connection to a session: a place in its stream, and a client that may speak.
+//! One WebSocket connection to a session: sends the session's frames to the client, and executes the client's commands.
 
 mod beside;
 mod coalesce;
@@ -29,68 +29,73 @@ use crate::git::failed as git_failed;
 use crate::hub::{After, Asked, Hub, HubError, Joined, Listener, Prompted, to_one};
 use crate::server::Inbound;
 
-/// How long a client may take nothing of what it is sent.
+/// How long a client may accept no data before it is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
-/// How often a client is asked whether it is there, and how long it may be silent.
+/// The interval between two pings to a client.
 const PING: Duration = Duration::from_secs(30);
-/// A client that answers none of these has gone without closing its connection.
+/// The number of unanswered pings after which a client counts as disconnected. Any message from it is an answer.
 const MAX_UNANSWERED_PINGS: u32 = 3;
-/// How long a client may take to close after it was told to.
+/// How long the gateway waits for a client to complete the closing handshake.
 const CLOSING: Duration = Duration::from_secs(2);
-/// Answers that may wait for a client.
+/// The capacity of the queue of answers to one client.
 const ANSWERS: usize = 16;
-/// Requests for work in the sandbox that one client may have under way.
+/// The number of sandbox tasks (git actions, snapshots, auto-start runs) that one client may have queued or running.
 const WORK_WAITING: usize = 8;
 const STOPPING: CloseCode = CloseCode { code: 1001, reason: "The gateway stops" };
-/// What is read of the log at once for a client that comes back or lags: as much as it pins while it stands still.
+/// The number of bytes of the event log that are read per page, for a client that reconnects or lags. A stalled client
+/// keeps one page in memory.
 const PAGE: usize = 128 * 1024;
 
-/// Larger messages are parsed off the async workers.
+/// The size in bytes above which a message is parsed on a blocking thread.
 const PARSED_AT_ONCE: usize = 256 * 1024;
-/// The client sends a message for which its session or organization has no memory left.
+/// Sent to a client whose message exceeds the memory share of its session or organization.
 const OVER_SHARE: CloseCode = CloseCode { code: 1013, reason: "out of memory share, try again later" };
 
-/// Who comes to watch what.
+/// A client that connects to the stream of a session.
 pub(super) struct Visitor {
     pub(super) session: SessionId,
     pub(super) credential: LiveCredential,
-    /// The client's place in the table of `access`, which every command looks up anew, and whether it counts as the session's creator.
+    /// The client's column in the table of `access`. Updated before every command.
     pub(super) kind: CallerKind,
+    /// Whether the client counts as the session's creator.
     pub(super) owns: bool,
     pub(super) user: Option<UserId>,
-    /// Does not wake it.
+    /// A passive client does not wake the session.
     pub(super) passive: bool,
-    /// What the client has sent of its next message.
+    /// Accounts for the memory of the message that the client is sending.
     pub(super) inbound: Inbound,
 }
 
-/// A client that watches.
+/// A client that has joined a session.
 struct Watcher {
     app: AppState,
     hub: Hub,
     visitor: Visitor,
     socket: WebSocket,
-    /// The number of the last frame that the client has.
+    /// The sequence number of the last frame that was sent to the client.
     place: i64,
     listener: Arc<Listener>,
-    /// Answers that take a while, for this client alone. As text, since every client holds room for them.
+    /// Results of git actions, which only this client gets. Queued as text, because a channel reserves memory per
+    /// element and a [`ServerMessage`] is large.
     answers: (mpsc::Sender<Utf8Bytes>, mpsc::Receiver<Utf8Bytes>),
-    /// What waits to be done in the sandbox, and what is next: a lock lets in those who asked first.
+    /// Limits how many sandbox tasks are queued or running.
     work_places: Arc<Semaphore>,
+    /// Makes sandbox tasks run one at a time. The mutex is fair, so they run in the order of their requests.
     work_line: Arc<Mutex<()>>,
 }
 
 /// Why a connection ends.
 enum End {
-    /// The client is gone, or as good as gone.
+    /// The connection broke, or the client no longer answers pings.
     Gone,
-    /// The client closes.
+    /// The client closed the connection.
     Closed,
-    /// We send it away.
+    /// The gateway closes the connection, with this code.
     Away(CloseCode),
 }
 
-/// Serves a client until one side has enough. What is rare is boxed: else every client holds room for the largest of it.
+/// Serves a client until either side ends the connection. Rarely used futures are boxed: otherwise every connection
+/// would reserve memory for the largest of them.
 pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64>, mut socket: WebSocket) {
     let (hub, joined) = match Box::pin(enter(&app, &visitor, &mut since, &mut socket)).await {
         Ok(entered) => entered,
@@ -117,7 +122,8 @@ pub(super) async fn serve(app: AppState, visitor: Visitor, mut since: Option<i64
     Box::pin(farewell(watcher.socket, end)).await;
 }
 
-/// Tells the client that it is heard, and brings it to the session. While the disk is full it waits here.
+/// Sends the client a first status, and joins it to the session. While the gateway's disk is full, the client waits
+/// here.
 async fn enter(
     app: &AppState,
     visitor: &Visitor,
@@ -177,12 +183,13 @@ impl Watcher {
             self.place = head;
         }
         let state = (joined.status, joined.message);
-        // What was missed may tell of later states than that of the moment of joining.
+        // The replayed frames may contain a later status than the one at the time of joining.
         let (status, message) = if goes_on { self.hub.state().await.unwrap_or(state) } else { state };
         self.tell(&ServerMessage::Status { status, message }).await
     }
 
-    /// Sends everything after a number, if it is still there: from memory, else from the log.
+    /// Replays every frame after `since`, from memory or else from the event log. `false` if that is not possible,
+    /// because `since` is not a number of this stream or some of the frames are no longer stored.
     async fn go_on(&mut self, since: i64) -> Result<bool, End> {
         if since < 0 || since > self.hub.feed.head() {
             return Ok(false);
@@ -203,7 +210,7 @@ impl Watcher {
         Ok(true)
     }
 
-    /// Sends a page of the log; `false` when it no longer has what comes next.
+    /// Sends one page of the event log. `false` if the log does not contain the next frame any more.
     async fn send_logged(&mut self) -> Result<bool, End> {
         let batches = self.app.store.events_after(self.visitor.session, self.place, PAGE).await;
         let batches = batches.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
@@ -211,7 +218,7 @@ impl Watcher {
             return Ok(false);
         }
         for batch in batches {
-            // The log may have been cut while it was read.
+            // The log may have been truncated since the previous page was read.
             if batch.first_seq > self.place + 1 {
                 return Ok(false);
             }
@@ -269,14 +276,15 @@ impl Watcher {
         }
     }
 
-    /// Sends what was said since the client's place. Tokens are joined for a client that lags.
+    /// Sends all frames after the client's position. For a client that lags far behind, consecutive tokens are merged.
     async fn catch_up(&mut self) -> Result<(), End> {
         let mut sent = false;
         loop {
             match self.hub.feed.after(self.place) {
                 After::Nothing if sent => return self.flush().await,
                 After::Nothing => return Ok(()),
-                // Memory is let go of after each turn; one that lags behind that has not stalled yet.
+                // The session drops frames from memory after each turn. A client that lags further behind is not
+                // stalled yet, and gets them from the log.
                 After::Gone => {
                     if !Box::pin(self.send_logged()).await? {
                         return Err(End::Away(CloseCode::SLOW_CONSUMER));
@@ -303,7 +311,8 @@ impl Watcher {
         }
     }
 
-    /// Whether this client may do it; it is told if not. A service has no user who could prompt or change anything.
+    /// Whether this client may do `act` now; if not, it gets an error message. A service may only watch, because it has
+    /// no user in whose name it could prompt or change anything.
     async fn may(&mut self, act: Act) -> Result<bool, End> {
         match self.visitor.credential.kind(&self.app).await {
             Ok(Some(kind)) => self.visitor.kind = kind,
@@ -329,13 +338,13 @@ impl Watcher {
         let parsed = if text.len() <= PARSED_AT_ONCE {
             ClientMessage::parse(text.as_str())
         } else {
-            // Other tasks of this worker must not wait for a prompt with images.
+            // Parsing a prompt with images would delay the other tasks of this async worker.
             let parsing = tokio::task::spawn_blocking(move || ClientMessage::parse(text.as_str()));
             parsing.await.unwrap_or(Err(FrameError::UnknownType))
         };
         let message = match parsed {
             Ok(message) => message,
-            // Unknown ones are of a later version; malformed ones are ignored as they always were.
+            // Unknown types come from clients of a later version. Malformed messages are ignored for compatibility.
             Err(FrameError::UnknownType | FrameError::Malformed(_)) => return Ok(()),
         };
         if matches!(message, ClientMessage::Ping) {
@@ -370,7 +379,8 @@ impl Watcher {
         }
     }
 
-    /// The whole conversation up to a number. What was said until then comes before: not all of it is in there.
+    /// Sends the whole conversation up to the frame `head`. The frames up to `head` are sent first, because the
+    /// conversation does not contain all of them.
     async fn send_history(&mut self, init: Utf8Bytes, head: i64) -> Result<(), End> {
         while self.place < head {
             let batches = match self.hub.feed.after(self.place) {
@@ -383,7 +393,7 @@ impl Watcher {
                     continue;
                 }
             };
-            // The history was read between two of them.
+            // The history was read between two batches, so no batch contains frames both before and after `head`.
             let until: Vec<_> = batches.into_iter().filter(|batch| batch.last() <= head).collect();
             let Some(last) = until.last() else { break };
             for frame in coalesce::after(&until, self.place) {
@@ -409,7 +419,8 @@ impl Watcher {
         }
     }
 
-    /// Runs git actions beside the stream, one after the other for each client; only a few may wait.
+    /// Runs a git action in a task of its own, so that the stream continues. The actions of one client run one after
+    /// the other, and only a few may be queued.
     async fn git(&mut self, action: GitAction, message: ClientMessage) -> Result<(), End> {
         let Ok(place) = self.work_places.clone().try_acquire_owned() else {
             let busy = git_failed(
@@ -428,7 +439,7 @@ impl Watcher {
                 return;
             }
             for answer in git::run(&app, &hub, user, action, message).await {
-                // A client that is gone needs no answer.
+                // The client has disconnected.
                 if answers.send(to_one(&answer)).await.is_err() {
                     return;
                 }
@@ -463,7 +474,7 @@ impl Watcher {
     }
 }
 
-/// What a client asks for, in the table's terms.
+/// The act of the table of `access` that a message needs permission for.
 fn act(message: &ClientMessage) -> Act {
     match message {
         ClientMessage::Ping
@@ -481,10 +492,10 @@ fn act(message: &ClientMessage) -> Act {
     }
 }
 
-/// A client that takes nothing for long is sent away.
+/// Waits for a send to complete. A client that accepts no data for `STALLED` is disconnected.
 async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Result<(), End> {
     let mut sending = pin!(sending);
-    // Nearly all is sent at once, and needs no clock.
+    // Most sends complete at the first poll and need no timer.
     let sent = match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
         Poll::Ready(sent) => Ok(sent),
         Poll::Pending => timeout(STALLED, sending).await,
@@ -496,8 +507,8 @@ async fn in_time(sending: impl Future<Output = Result<(), axum::Error>>) -> Resu
     }
 }
 
-/// Says why, or answers the client's own close, and reads until both have closed: only that writes the answer, and only
-/// so is the client sure to see it.
+/// Closes the connection: sends the reason, or answers the client's close frame. Then reads until both sides have
+/// closed, because only reading writes that answer out, and only then is the client sure to receive the reason.
 async fn farewell(mut socket: WebSocket, end: End) {
     match end {
         End::Gone => return,

@@ -1,4 +1,5 @@
-//! What a client has done in the sandbox beside the stream, and what came of it is told to everyone.
+//! Snapshots and auto-start runs that a client asks for. They run while the stream continues, and their results are
+//! broadcast to all clients of the session.
 
 use proto::socket::{AutoStartCommand, AutoStartMode, ServerMessage, SnapshotTarget};
 use tokio::sync::OwnedSemaphorePermit;
@@ -33,7 +34,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// Every run is answered once, with the id that the client gave it.
+    /// Runs the commands that start the services of a workspace. Every request gets one result, with the client's
+    /// `run_id`.
     pub(super) async fn run_auto_start(
         &mut self,
         run_id: String,
@@ -63,7 +65,8 @@ impl Watcher {
         Ok(())
     }
 
-    /// Does it after what this client asked for before, whether or not it stays to see the end.
+    /// Runs `work` in a task of its own, after the earlier tasks of this client, and broadcasts its result. The task
+    /// continues if the client disconnects.
     fn beside(
         &self,
         place: OwnedSemaphorePermit,

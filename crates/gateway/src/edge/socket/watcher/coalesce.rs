@@ -1,4 +1,4 @@
-//! For a client that lags, tokens that follow each other are joined: nothing is left out, and it catches up.
+//! Merges consecutive tokens for a client that lags, so that it gets the same text in fewer frames and catches up.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use proto::socket::{Frame, ServerMessage};
 
 use crate::hub::Batch;
 
-/// The longest joined token.
+/// The most bytes of a merged token.
 const LONGEST: usize = 16 * 1024;
 const TOKEN: &str = r#"{"type":"token""#;
 
-/// The frames after a place, as they are.
+/// The frames after the sequence number `place`, unchanged.
 pub(super) fn after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
     let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
     numbered.filter(move |(seq, _)| *seq > place).map(|(_, frame)| frame.clone())
 }
 
-/// The same, for one that lags.
+/// The same frames with consecutive tokens merged, for a client that lags.
 pub(super) fn joined(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8Bytes> {
     let mut out = Vec::new();
     let mut open: Option<Frame> = None;
@@ -38,7 +38,8 @@ pub(super) fn joined(waiting: impl Iterator<Item = Utf8Bytes>) -> Vec<Utf8Bytes>
     out
 }
 
-/// Appends the next token to the one before, if both are of one part.
+/// Appends the token of `next` to that of `first`, if both belong to the same part of a message. `false` if they do
+/// not, or if the merged token would be too long.
 fn join(first: &mut Frame, next: &Frame) -> bool {
     let (
         ServerMessage::Token { message_id, part_id, token },

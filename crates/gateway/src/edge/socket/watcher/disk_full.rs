@@ -1,5 +1,6 @@
-//! A client of a session that nobody can own while the gateway's disk is full: it gets the conversation, is told why
-//! nothing goes on, and waits here. Sent away, it would come back at once, and all others too.
+//! Clients of sessions that cannot be opened because the gateway's disk is full. Such a client gets the stored
+//! conversation and the reason, and stays connected until there is space. If the gateway closed the connection, all
+//! these clients would reconnect at once.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,11 +14,12 @@ use super::{End, OVER_SHARE, STOPPING, Visitor, in_time};
 use crate::app::AppState;
 use crate::hub::{stored_init, to_one};
 
-/// How often it is tried again.
+/// The delay before the gateway tries to open the session again.
 const AGAIN: Duration = Duration::from_secs(5);
 const FULL: &str = "The gateway's disk is full: nothing new is accepted until its operator frees some space.";
 
-/// Sends what can be read and why there is no more. A client with a cursor keeps what it has; all others have one now.
+/// Sends the stored conversation and the reason why the session does not open. A client that has a cursor already has
+/// the conversation; any other gets a cursor here, so that it later continues from this point.
 pub(super) async fn tell(
     app: &AppState,
     visitor: &Visitor,
@@ -34,7 +36,7 @@ pub(super) async fn tell(
     send(socket, &ServerMessage::Status { status: WireStatus::Error, message: FULL.to_owned() }).await
 }
 
-/// Waits until it is time to try again, and answers the client meanwhile.
+/// Waits for the retry delay, and answers the client's messages meanwhile.
 pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSocket) -> Result<(), End> {
     let mut again = pin!(sleep(AGAIN));
     loop {
@@ -45,7 +47,7 @@ pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSock
         };
         match message {
             Some(Ok(Message::Text(text))) => {
-                // What is longer is no ping, and is not worth reading.
+                // A longer message cannot be a ping, so it is not parsed.
                 let is_ping =
                     text.len() < 1024 && matches!(ClientMessage::parse(&text), Ok(ClientMessage::Ping));
                 let full = ServerMessage::Error { message: FULL.to_owned() };

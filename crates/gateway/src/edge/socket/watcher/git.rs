@@ -19,7 +19,7 @@ pub(super) fn action(message: &ClientMessage) -> Option<GitAction> {
     }
 }
 
-/// Does the action. Returns the result, and after a success also the new state.
+/// Executes a git action. Returns its result, and after a success also the new status of the repository.
 pub(super) async fn run(
     app: &AppState,
     hub: &Hub,
