@@ -1,20 +1,20 @@
-//! The edge: what clients can say to the gateway. Only here are status codes known.
+//! The edge: the HTTP and WebSocket interface of the gateway. No other module knows about status codes.
 
-// The table of contents.
+// The table of routes, and the OpenAPI document.
 mod document;
 mod router;
-// Who is asking, and for which organization and session.
+// Authentication and authorization, and recorded administrative changes.
 mod administer;
 pub mod auth;
-// What a URL and a body may be, and what a refusal looks like.
+// Extractors of URL parameters and bodies, and error responses.
 mod body;
 mod error;
 mod params;
-// What happens around every request.
+// Middleware, and idempotent requests.
 mod cors;
 mod idempotent;
 mod observe;
-// The routes, in the order of the table of contents.
+// The handlers.
 mod action_modes;
 mod contract;
 mod create;

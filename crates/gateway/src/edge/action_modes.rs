@@ -1,4 +1,4 @@
-//! `/v1/action-modes`: which actions an organization allows its agents, asks about, or denies.
+//! `/v1/action-modes`: which actions of its agents an organization allows, denies, or wants to be asked about.
 
 use axum::Json;
 use proto::http::{ActionModeEntry, ActionModeList, ErrorBody, OkReply, SetActionMode};
@@ -9,7 +9,7 @@ use super::{ApiError, Body};
 use crate::app::AppState;
 use gate::{Governance, GovernanceError};
 
-/// The modes that were set, by key.
+/// Lists the action modes that the organization has set.
 #[utoipa::path(get, path = "/v1/action-modes", tag = "contract",
     responses((status = 200, body = ActionModeList)))]
 pub(super) async fn modes(app: AppState, user: User) -> Result<Json<ActionModeList>, ApiError> {
@@ -23,7 +23,7 @@ pub(super) async fn modes(app: AppState, user: User) -> Result<Json<ActionModeLi
     Ok(Json(ActionModeList { modes: modes.into_iter().map(entry).collect() }))
 }
 
-/// Sets the mode of one action. It counts for the next call, and stands in the ledger as a change of policy.
+/// Sets the mode of one action. It applies from the next call on, and is recorded in the ledger as a policy change.
 #[utoipa::path(put, path = "/v1/action-modes", tag = "contract", request_body = SetActionMode,
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn set_mode(

@@ -1,4 +1,5 @@
-//! Changes of administration over HTTP: each is made through a store that records it under the caller's name.
+//! Administrative changes over HTTP. Each is made through a store that records it in the ledger under the caller's
+//! name.
 
 use policy::{ActorClass, Claim};
 use store::{NewEvent, Store};
@@ -7,7 +8,7 @@ use super::auth::User;
 use crate::app::AppState;
 use gate::{AdminChange, Subject};
 
-/// The store through which `user` makes a change.
+/// The store through which `user` makes a change. It appends the event to the ledger in the same transaction.
 pub(super) fn administer(
     app: &AppState,
     user: &User,
@@ -18,7 +19,7 @@ pub(super) fn administer(
     administer_as(app, user, &AdminChange::new(subject, operation, details))
 }
 
-/// The same for a change that describes itself.
+/// The same as [`administer`], for an [`AdminChange`] that already exists.
 pub(super) fn administer_as(app: &AppState, user: &User, change: &AdminChange) -> Store {
     app.store.recorded(admin_event(app, user, change))
 }

@@ -129,7 +129,7 @@ fn is_plain_path(path: &str) -> bool {
 /// sends one byte at a time could otherwise hold a connection for days.
 const TIMEOUTS_PER_BODY: u32 = 6;
 
-/// The most bytes of a body from a client that is not authenticated. Such bodies contain a login code or a device code.
+/// The most bytes of a body from a client that is not authenticated, such as one with a login code.
 const MAX_ANONYMOUS: usize = 4 * 1024;
 /// The step, in bytes, by which the memory share of a body grows: the pool is locked once per step, not once per
 /// packet.

@@ -1,4 +1,4 @@
-//! Which web origins may call us. The answer to a preflight is 204 and comes before any credential is looked at.
+//! CORS: which web origins may call the gateway. A preflight request gets 204 before any credential is checked.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};

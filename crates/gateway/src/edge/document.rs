@@ -1,4 +1,5 @@
-//! The description of the API, with what all routes share: the bearer scheme and the refusals of the extractors.
+//! The base of the OpenAPI document, and what all routes share: the bearer scheme and the error responses of
+//! extractors.
 
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -39,11 +40,11 @@ const OF_BODIES: [(&str, &str); 3] = [
     ("413", "The body is larger than MAX_BODY_BYTES, or 32 MiB for a prompt"),
 ];
 
-/// Adds the refusals that come from extractors, so that no route has to name them.
+/// Adds the error responses of extractors to every operation, so that no route has to list them.
 pub(super) fn complete(document: &mut utoipa::openapi::OpenApi) {
     for (path, item) in &mut document.paths.paths {
         let all = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        // The model's own API has errors of its own form.
+        // Errors of the model proxy have the form of the Messages API.
         let ours = !path.starts_with("/llm/");
         for operation in all.into_iter().flatten() {
             let (secured, body) = (operation.security.is_none(), operation.request_body.is_some());

@@ -1,4 +1,4 @@
-//! What an organization lets its sandboxes reach, and what they reached.
+//! `/v1/egress`: the egress rules of an organization's sandboxes, and the records of their connections.
 
 use axum::Json;
 use proto::SessionId;
@@ -13,7 +13,7 @@ use crate::app::AppState;
 use crate::runtime::check_rules;
 use gate::AdminChange;
 
-/// Entries of one list; each is looked at for every request of a sandbox.
+/// The most entries of one rule list. Every connection of a sandbox is compared with all of them.
 const MOST: usize = 1000;
 const RECORDS: u32 = 100;
 const MOST_RECORDS: u32 = 1000;
@@ -24,7 +24,7 @@ pub(super) async fn rules(app: AppState, user: User) -> Result<Json<EgressRules>
     Ok(Json(EgressRules { mode, allow: allow.0, deny: deny.0 }))
 }
 
-/// Replaces all rules. They count for running sandboxes within a second; open tunnels stay open.
+/// Replaces all rules. They apply to running sandboxes within a second; open tunnels stay open.
 #[utoipa::path(put, path = "/v1/egress", tag = "sandboxes", request_body = EgressRules,
     responses((status = 200, body = OkReply), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn set_rules(
@@ -44,7 +44,7 @@ pub(super) async fn set_rules(
     Ok(Json(OkReply::OK))
 }
 
-/// Attempts of the organization's sandboxes, newest first.
+/// Lists connection attempts of the organization's sandboxes, newest first.
 #[utoipa::path(get, path = "/v1/egress/records", tag = "sandboxes", params(EgressQuery),
     responses((status = 200, body = EgressList), (status = 400, body = ErrorBody)))]
 pub(super) async fn records(

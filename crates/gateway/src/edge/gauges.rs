@@ -1,13 +1,13 @@
-//! What is true at this moment, read when somebody asks for the metrics: nothing has to be kept up to date in between.
+//! Gauges that are read when the metrics are requested, so that nothing has to keep them up to date in between.
 
 use std::time::Duration;
 
 use crate::app::AppState;
 
-/// A database that does not answer must not hold the other numbers up.
+/// The timeout for the gauges that need the database. A slow database must not delay the other metrics.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Sets every gauge to its present value. What cannot be known now keeps its last value.
+/// Sets every gauge to its current value. A gauge whose value cannot be read keeps its last value.
 pub(super) async fn refresh(app: &AppState) {
     set("proliferate_live_sessions", app.hubs.count());
     set("proliferate_writes_waiting", app.store.waiting_writes());

@@ -13,7 +13,7 @@ use super::error::PlainText;
 use crate::app::AppState;
 use crate::git::{ForgeError, ProxyError, ProxyReply, ProxyRequest};
 
-/// Every request of git from a sandbox.
+/// Serves every request of git from a sandbox.
 pub(super) async fn git(
     app: AppState,
     caller: Result<Caller, ApiError>,

@@ -1,4 +1,4 @@
-//! What machines ask about us: alive, ready, and how it goes.
+//! `/health`, `/ready` and `/metrics`, for monitoring.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use proto::http::{Check, ErrorBody, Health, Readiness};
 use super::{ApiError, gauges};
 use crate::app::AppState;
 
+/// The timeout of each readiness check.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether the process answers at all. Needs no token and ignores one.
+/// Answers if the process is alive. Needs no token and ignores one.
 #[utoipa::path(get, path = "/health", tag = "operations", responses((status = 200, body = Health)), security(()))]
 pub(super) async fn health() -> Json<Health> {
     Json(Health::ok())
 }
 
-/// Whether everything this instance stands on answers.
+/// Checks whether everything that this instance depends on is available: database, sandboxes, disk and gate.
 #[utoipa::path(get, path = "/ready", tag = "operations", security(()),
     responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
 pub(super) async fn ready(app: AppState) -> Response {
@@ -41,7 +42,7 @@ pub(super) async fn ready(app: AppState) -> Response {
     (status, Json(readiness)).into_response()
 }
 
-/// Counters and latencies in the text format of Prometheus; no label names an organization, user or session.
+/// Returns all metrics in the text format of Prometheus. No label names an organization, user or session.
 #[utoipa::path(get, path = "/metrics", tag = "operations", security(()),
     responses((status = 200, body = String), (status = 404, body = ErrorBody)))]
 pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
@@ -51,13 +52,13 @@ pub(super) async fn metrics(app: AppState) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-/// A neighbour that takes connections and says nothing is as good as gone.
+/// Fails a check that does not answer within [`PATIENCE`]: a dependency may accept connections and never respond.
 async fn in_time(ping: impl Future<Output = Result<(), String>>) -> Result<(), String> {
     tokio::time::timeout(PATIENCE, ping).await.unwrap_or_else(|_| Err("it does not answer".to_owned()))
 }
 
 fn check(name: &str, what: &str, result: &Result<(), String>) -> Check {
-    // The reason may name hosts; it is for the log, the client learns which part is down.
+    // The reason may name hosts, so it is only logged. The client learns which part is down.
     if let Err(reason) = result {
         tracing::warn!(part = name, reason, "not ready");
     }

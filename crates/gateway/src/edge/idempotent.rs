@@ -1,4 +1,4 @@
-//! Requests that may be sent twice: with an `Idempotency-Key`, what they do happens once and both get one answer.
+//! Idempotent requests: requests with the same `Idempotency-Key` are executed once, and all get the same answer.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -19,16 +19,16 @@ use gate::DEAD_AFTER;
 const HEADER: &str = "idempotency-key";
 const LONGEST: usize = 255;
 
-/// Whose key it is: each caller has keys of their own on each route.
+/// The scope of an idempotency key. Each caller has separate keys on each route.
 pub(super) struct Keyed<'a> {
     pub(super) org: OrgId,
     pub(super) caller: String,
     pub(super) route: &'a str,
 }
 
-/// Does `work` once for each key of a caller and route; without a key, each time. `body` is what the request
-/// asks for: the same key for something else is refused. With a key the work goes on when the client hangs up, so that
-/// its repetition finds the answer and not a request that is in flight for ever.
+/// Executes `work` once for each key of a caller and route; without a key, every time. The same key with another `body`
+/// is refused. With a key, the work continues if the client disconnects, so that a retry gets the answer and does not
+/// find the request in flight for ever.
 pub(super) async fn once<T: Serialize + Send + 'static>(
     app: &AppState,
     keyed: Keyed<'_>,
@@ -60,13 +60,13 @@ pub(super) async fn once<T: Serialize + Send + 'static>(
     };
     crash_point("idempotent-reserved");
     let settling = settle(app.clone(), reservation, success, work).in_current_span();
-    // Boxed, since what is done for a key may be large.
+    // Boxed, because the future of the work may be large.
     let settled = tokio::spawn(Box::pin(settling)).await;
     let body = settled.map_err(|error| ApiError::internal(error.to_string()))??;
     Ok((success, Json(body)).into_response())
 }
 
-/// Does the work and settles its key: the answer is kept, or the key is free again.
+/// Executes the work. Stores the answer under the key after a success, and releases the key after a failure.
 async fn settle<T: Serialize>(
     app: AppState,
     reservation: Reservation,

@@ -1,4 +1,4 @@
-//! API keys of the caller's organization: a key is shown when it is made and never again.
+//! `/v1/keys`: the API keys of the caller's organization. A key is shown once, when it is created.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -16,7 +16,7 @@ use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 use gate::Subject;
 
-/// All keys for an admin, one's own for a member.
+/// Lists API keys: all of the organization for an admin, their own for a member.
 #[utoipa::path(get, path = "/v1/keys", tag = "identity", responses((status = 200, body = ApiKeyList)))]
 pub(super) async fn list(app: AppState, user: User) -> Result<Json<ApiKeyList>, ApiError> {
     let all = app.store.keys(user.org).await?;
@@ -25,7 +25,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<ApiKeyList>, 
     Ok(Json(ApiKeyList { keys: visible.map(entry).collect() }))
 }
 
-/// Makes a key that acts as the caller.
+/// Creates an API key that acts as the caller.
 #[utoipa::path(post, path = "/v1/keys", tag = "identity", request_body = CreateKey,
     responses((status = 201, body = NewKey), (status = 400, body = ErrorBody)))]
 pub(super) async fn create(
@@ -46,7 +46,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(NewKey { id, key: key.text.expose_secret().to_owned() })))
 }
 
-/// Ends a key; members end their own.
+/// Revokes an API key. Members can revoke only their own.
 #[utoipa::path(delete, path = "/v1/keys/{keyId}", tag = "identity", params(("keyId" = ApiKeyId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn revoke(

@@ -1,4 +1,4 @@
-//! A person comes in: the code of a one-time link becomes a cookie that scripts cannot read.
+//! Login and logout of people: the code of a one-time link is exchanged for a cookie that scripts cannot read.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind, hash};
 
-/// A working day.
+/// How long a login is valid: a working day.
 const LIFETIME: Duration = Duration::from_hours(12);
 
-/// Exchanges the code of a login link, once, for a login cookie.
+/// Exchanges the one-time code of a login link for a login cookie.
 #[utoipa::path(post, path = "/v1/login", tag = "identity", request_body = LoginRequest, security(()),
     responses((status = 200, body = Me), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub(super) async fn login(
@@ -26,7 +26,7 @@ pub(super) async fn login(
     headers: HeaderMap,
     Body(request): Body<LoginRequest>,
 ) -> Result<Response, ApiError> {
-    // A foreign page must not log its visitors in as somebody of its choice.
+    // A foreign page must not log its visitors in as a user of its choice (login CSRF).
     if headers.contains_key(header::ORIGIN) && !from_allowed_origin(&headers, &app) {
         return Err(ApiError::forbidden("This origin may not log in"));
     }
@@ -50,7 +50,7 @@ pub(super) async fn login(
     with_cookie(&app, Json(me), cookie.text.expose_secret(), LIFETIME)
 }
 
-/// Ends the login, for whoever else may have the cookie too, and takes the cookie away.
+/// Ends the login on the server, so that copies of the cookie become invalid too, and deletes the cookie.
 #[utoipa::path(post, path = "/v1/logout", tag = "identity", responses((status = 200, body = OkReply)))]
 pub(super) async fn logout(app: AppState, headers: HeaderMap, _: Caller) -> Result<Response, ApiError> {
     if let Some(token) = login_cookie(&app, &headers) {
@@ -59,8 +59,9 @@ pub(super) async fn logout(app: AppState, headers: HeaderMap, _: Caller) -> Resu
     with_cookie(&app, Json(OkReply::OK), "", Duration::ZERO)
 }
 
-/// The name of the cookie. Cookies know no ports, so that of another gateway on the same host must be told apart; and
-/// a browser takes `__Host-` only from the host itself over TLS, so that no neighbour can plant one.
+/// The name of the login cookie. It contains the port, because cookies are not separated by port and another gateway
+/// may run on the same host. Browsers accept the prefix `__Host-` only over TLS from the host itself, so that no other
+/// subdomain can set the cookie.
 pub fn cookie_name(public_url: &Url) -> String {
     let prefix = if public_url.scheme() == "https" { "__Host-" } else { "" };
     let port = public_url.port().map(|port| format!("_{port}")).unwrap_or_default();

@@ -20,7 +20,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<MemberList>, 
     Ok(Json(MemberList { members }))
 }
 
-/// Adds a member; a user with the address is taken, or made.
+/// Adds a member. If no user has this email address, one is created.
 #[utoipa::path(post, path = "/v1/members", tag = "identity", request_body = AddMember,
     responses((status = 201, body = MemberEntry), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn add(
@@ -62,7 +62,7 @@ pub(super) async fn set_role(
     Ok(Json(OkReply::OK))
 }
 
-/// Ends a membership, and with it every key and ticket it gave out.
+/// Removes a member. All API keys and tickets of the membership end with it.
 #[utoipa::path(delete, path = "/v1/members/{userId}", tag = "identity", params(("userId" = UserId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(super) async fn remove(
@@ -83,7 +83,7 @@ pub(super) async fn remove(
     Ok(Json(OkReply::OK))
 }
 
-/// Inviting is not promoting: who may not manage roles adds plain members only.
+/// Refuses to add an admin or owner if the caller may not manage roles: such a caller may add plain members only.
 fn may_give(admin: &User, role: Role) -> Result<(), ApiError> {
     let allowed = role == Role::Member || admin.may(Act::ManageRoles, false);
     if allowed { Ok(()) } else { Err(ApiError::forbidden("Only an owner may make admins and owners")) }

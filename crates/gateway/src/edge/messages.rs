@@ -1,4 +1,5 @@
-//! What was said in a session, page by page and from the end: a stream begins with the newest of it only.
+//! The messages of a session in pages, newest page first. A stream starts with the newest messages only, and clients
+//! load earlier ones here.
 
 use axum::Json;
 use proto::http::{ErrorBody, MessagePage, MessageQuery};
@@ -9,10 +10,10 @@ use super::auth::SessionAccess;
 use super::params::Query;
 use crate::app::AppState;
 
-/// What the messages of a page hold together, unless the last of them is larger alone.
+/// The most bytes of the messages on one page. A page has at least one message, even if that is larger.
 const PAGE: usize = 1024 * 1024;
 
-/// Finished messages in order, the newest or those before one. Wakes nothing.
+/// Lists finished messages in order: the newest ones, or those before a given message. Does not wake the session.
 #[utoipa::path(get, path = "/proliferate/{id}/messages", tag = "sessions",
     params(("id" = proto::SessionId, Path), MessageQuery),
     responses((status = 200, body = MessagePage), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]

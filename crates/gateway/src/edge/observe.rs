@@ -1,5 +1,5 @@
-//! What is seen of every request: an id, one log line, two metrics. The route is named, never the URL, which may hold
-//! a token.
+//! Middleware that gives every request an id, one log line and two metrics. They name the route and never the URL,
+//! which may contain a token.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
@@ -25,7 +25,7 @@ pub(super) async fn observe(State(app): State<AppState>, mut request: Request, n
     let mut response = next.run(request).instrument(span.clone()).await;
     let took = app.clock.elapsed().saturating_sub(started);
     let status = response.status().as_u16();
-    // What JSON has no number for would be logged as text.
+    // `as_micros` returns a u128, which the JSON log would write as text.
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let reason = response.extensions().get::<Reason>().map_or("", |reason| reason.0.as_str());
     span.in_scope(|| match status {
@@ -42,7 +42,7 @@ pub(super) async fn observe(State(app): State<AppState>, mut request: Request, n
     response
 }
 
-/// A client may make methods up; each would be a series of its own, for ever.
+/// The method as a metric label. Clients can invent methods, and each would create a new time series.
 fn label(method: &Method) -> &str {
     match *method {
         Method::GET
@@ -56,7 +56,8 @@ fn label(method: &Method) -> &str {
     }
 }
 
-/// What every answer tells a browser: do not guess types, do not pass our URLs on, do not frame us.
+/// Adds the security headers of every response: a browser must not guess content types, send our URLs as referrer,
+/// frame our pages, or cache responses.
 fn harden(response: &mut Response) {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -65,7 +66,7 @@ fn harden(response: &mut Response) {
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
 }
 
-/// The caller's id when it is one that can stand in a log, else a new one.
+/// The request id that the caller sent, if it is safe to log; otherwise a new one.
 fn request_id(app: &AppState, request: &Request) -> HeaderValue {
     let is_plain = |id: &&HeaderValue| {
         let id = id.as_bytes();
@@ -79,12 +80,12 @@ fn request_id(app: &AppState, request: &Request) -> HeaderValue {
     })
 }
 
-/// A panic of a handler is our fault and the client's 500; the server goes on.
+/// Answers 500 if a handler panics. The server keeps running.
 pub(super) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::internal("a handler panicked").into_response()
 }
 
-/// No such route: said before anything is looked up or started.
+/// The answer for a path without a route. No credential is looked up before it.
 pub(super) async fn not_found() -> ApiError {
     ApiError::not_found("Not found")
 }

@@ -1,4 +1,4 @@
-//! Parts of a URL as handlers get them: what is malformed is refused in JSON, and is not repeated.
+//! Extractors of path and query parameters. A malformed value is refused with a JSON error that does not repeat it.
 
 use axum::extract::FromRequestParts;
 use axum::extract::rejection::QueryRejection;
@@ -9,10 +9,10 @@ use super::ApiError;
 use super::body::explain;
 use crate::app::AppState;
 
-/// The part of the path that a route leaves open. What cannot be one names nothing: 404.
+/// The parameters of the path. A value of the wrong type cannot name anything, so the answer is 404.
 pub(super) struct Path<T>(pub(super) T);
 
-/// The query. What is not of the expected shape is 400.
+/// The query parameters. If they do not have the expected shape, the answer is 400.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Path<T> {
@@ -33,7 +33,8 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Query<T> {
     }
 }
 
-/// Names the parameter and what it must be: the reader says `name: what is wrong with the value`.
+/// The error for a malformed query: names the parameter and what is expected. The deserializer reports
+/// `name: what is wrong with the value`.
 fn misshapen(error: &QueryRejection) -> ApiError {
     let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     let (path, problem) = match text.split_once(": ") {

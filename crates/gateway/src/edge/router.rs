@@ -1,4 +1,4 @@
-//! The table of contents: every route, grouped by who calls it, and what happens around all of them.
+//! The table of routes, grouped by who calls them, and the middleware around them.
 
 use std::sync::LazyLock;
 
@@ -23,8 +23,9 @@ use super::{
 use crate::access::Act;
 use crate::app::AppState;
 
-/// Every route once with its act, all methods of a path in one line. It serves them and it describes them, but not both at once:
-/// the description takes as long as starting a sandbox, and two megabytes, and hardly anybody asks for it.
+/// Generates the router and the OpenAPI document from one table of routes and their acts. The methods of a path are on
+/// one line. The document is built only on request, because it takes two megabytes and as long as starting a sandbox,
+/// and is rarely needed.
 macro_rules! table {
     ($($($group:ident::$handler:ident => $act:ident),+;)+) => {
         paste! {
@@ -34,7 +35,7 @@ macro_rules! table {
                 router
             }
 
-            /// Every route with its act, sorted.
+            /// Every route with its act, sorted by path and method.
             pub fn route_acts() -> Vec<(String, Act)> {
                 let mut all = vec![("GET, POST /git/{*rest}".to_owned(), GIT)];
                 $($(all.extend(names::<$group::[<__path_ $handler>]>().map(|name| (name, Act::$act)));)+)+
@@ -43,7 +44,7 @@ macro_rules! table {
             }
         }
 
-        /// The description of the API as it is served.
+        /// The OpenAPI document, as `/openapi.json` serves it.
         pub fn api_document() -> utoipa::openapi::OpenApi {
             let router = OpenApiRouter::<AppState>::with_openapi(Document::openapi());
             $(let router = router.routes(routes!($($group::$handler),+));)+
@@ -54,8 +55,8 @@ macro_rules! table {
     };
 }
 
-/// Serves a handler where its description says. The extractors of `auth` find the act in the request, and refuse one that
-/// has none.
+/// Adds a handler to the router, with the path and methods of its OpenAPI description. The act becomes an extension of
+/// the request, where the extractors of `auth` read it; they refuse requests without one.
 fn serve<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(
     router: Router<AppState>,
     handler: &H,
@@ -73,7 +74,7 @@ fn names<P: utoipa::Path>() -> impl Iterator<Item = String> {
 }
 
 table! {
-    // Asked by machines.
+    // Health and metrics.
     health::health => Public;
     health::ready => Public;
     health::metrics => Public;
@@ -90,10 +91,10 @@ table! {
     // The vault.
     secrets::list => ReadOrganization;
     secrets::set => ManageOrganization, secrets::remove => ManageOrganization;
-    // What sandboxes reach.
+    // Egress of sandboxes.
     egress::rules => ReadOrganization, egress::set_rules => ManageOrganization;
     egress::records => ReadOrganization;
-    // What sessions work on.
+    // Repositories and configurations.
     workspaces::repos => ReadWorkspaces, workspaces::add_repo => ManageOrganization;
     workspaces::remove_repo => ManageOrganization;
     workspaces::configurations => ReadWorkspaces, workspaces::create_configuration => MakeConfiguration;
@@ -126,10 +127,10 @@ table! {
     model_proxy::models => AskModel;
 }
 
-/// The act of git's own routes, which the table of contents does not describe.
+/// The act of the git proxy's routes, which are not in the table.
 const GIT: Act = Act::UseGitProxy;
 
-/// The description as it is sent, for those who ask.
+/// The serialized OpenAPI document, built on the first request.
 static DESCRIPTION: LazyLock<Bytes> =
     LazyLock::new(|| Bytes::from(api_document().to_json().unwrap_or_default()));
 
@@ -137,10 +138,10 @@ async fn describe() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION.clone()).into_response()
 }
 
-/// All routes, without what they work on. Made once: every sandbox is served its own copy of the service.
+/// All routes without their state. Built once, because every sandbox is served by its own clone of the router.
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = routes().route("/openapi.json", routing::get(describe));
-    // Git's own protocol, for sandboxes: nothing that a description of ours could say better.
+    // Sandboxes use git's smart HTTP protocol here, which needs no description in the OpenAPI document.
     let proxy = routing::get(git::git).post(git::git).route_layer(Extension(GIT));
     let router = router.route("/git/{*rest}", proxy);
     let slash = routing::get(socket::session_with_slash).route_layer(Extension(Act::Watch));
@@ -153,7 +154,7 @@ static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     router.fallback(observe::not_found).method_not_allowed_fallback(observe::method_not_allowed)
 });
 
-/// The whole service.
+/// The complete service: all routes and the middleware around them.
 pub fn router(app: AppState) -> Router {
     ROUTES
         .clone()
@@ -165,7 +166,7 @@ pub fn router(app: AppState) -> Router {
         .with_state(app)
 }
 
-/// The same as sandboxes reach it: what is counted of all of them is none of their business.
+/// The service for sandboxes. It has no `/metrics`, because a sandbox must not see numbers about others.
 pub(crate) fn router_inside(app: AppState) -> Router {
     Router::new().route("/metrics", routing::any(observe::not_found)).fallback_service(router(app))
 }

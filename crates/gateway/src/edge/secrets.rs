@@ -1,4 +1,4 @@
-//! The vault over HTTP: what there is can be listed, set and removed; no value ever comes back.
+//! `/v1/secrets`: lists, sets and removes secrets of the vault. Values are never returned.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -21,7 +21,7 @@ pub(super) async fn list(app: AppState, user: User) -> Result<Json<SecretList>, 
     Ok(Json(SecretList { secrets }))
 }
 
-/// Stores a value under a name; one of the same owner and name is replaced.
+/// Stores a secret. An existing one of the same owner and name is replaced.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "vault", request_body = SetSecret,
     params(("name" = String, Path, min_length = 1, max_length = 200)),
     responses((status = 200, body = SetSecretReply), (status = 201, body = SetSecretReply),
@@ -49,7 +49,7 @@ pub(super) async fn remove(
     Query(owner): Query<SecretOwner>,
 ) -> Result<Json<OkReply>, ApiError> {
     let scope = scope(&owner)?;
-    // What cannot be a name names nothing, and some of it no database can be asked for.
+    // An invalid name cannot exist, and the database rejects queries for some of them.
     if !is_name(&name) {
         return Err(StoreError::Missing("this secret").into());
     }

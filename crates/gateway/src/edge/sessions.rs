@@ -1,4 +1,4 @@
-//! What can be asked about sessions without waking one.
+//! Queries about sessions that do not wake them: the list, the status and the details.
 
 mod snippet;
 
@@ -20,10 +20,10 @@ use crate::app::AppState;
 use snippet::snippet;
 
 const PAGE: u32 = 50;
-/// How long looking for a sandbox may take.
+/// The timeout for listing the provider's sandboxes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Whether a session still goes on. A service may ask by id alone.
+/// Returns whether a session is running or has ended. A service that is bound to no organization needs only the id.
 #[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions",
     params(("id" = proto::SessionId, Path), OrgQuery),
     responses((status = 200, body = SessionStatusReply), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]
@@ -49,7 +49,8 @@ pub(super) async fn status(
     }))
 }
 
-/// Whether the sandbox of a session runs. Nothing where there is none, or where nobody here can know.
+/// Whether the sandbox of a session is alive. `None` if the session has no sandbox, or if this instance cannot find
+/// out.
 async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     let name = session.sandbox_id.as_deref()?;
     let provider = &app.runtime.sandboxes.provider;
@@ -64,7 +65,7 @@ async fn liveness(app: &AppState, session: &SessionRecord) -> Option<Liveness> {
     }
 }
 
-/// The sessions of the organization, page by page.
+/// Lists the sessions of the organization in pages.
 #[utoipa::path(get, path = "/proliferate/sessions", tag = "sessions", params(SessionQuery),
     responses((status = 200, body = SessionList), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody)))]
 pub(super) async fn list(
@@ -96,7 +97,8 @@ pub(super) async fn list(
     Ok(Json(SessionList { sessions: found.into_iter().map(shown).collect(), next }))
 }
 
-/// A user's own organization counts whatever the query says, as old clients expect it.
+/// The organization whose sessions are listed. For a user it is always their own: old clients expect that the query
+/// does not change it.
 async fn org(app: &AppState, caller: &Caller, query: &SessionQuery) -> Result<OrgId, ApiError> {
     match caller {
         Caller::User(user) => Ok(user.org),

@@ -1,4 +1,4 @@
-//! Steering a session without a socket: prompt it, cancel, wake, name, stop and delete it.
+//! Commands to a session over HTTP: prompt, cancel, heartbeat, eager start, rename, stop and delete.
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
@@ -16,10 +16,10 @@ use crate::hub::{Asked, Hub, Prompted, Refusal};
 
 /// The most characters of a title.
 const MAX_TITLE: usize = 200;
-/// What old clients are told about a message that is no prompt.
+/// The error text for a message that is not a prompt. Old clients look for it.
 const NO_PROMPT: &str = "Invalid message type";
 
-/// Sends a prompt. It is kept when this answers, and becomes a turn in its order.
+/// Queues a prompt. It is stored before this answers, and prompts become turns in the order of their arrival.
 #[utoipa::path(post, path = "/proliferate/{id}/message", tag = "sessions",
     params(("id" = proto::SessionId, Path), ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255)),
     request_body = PostMessage,
@@ -67,12 +67,13 @@ pub(super) async fn message(
     Box::pin(idempotent::once(&app, keyed, &headers, &request, StatusCode::OK, work)).await
 }
 
-/// Cancels the turn that runs; prompts that come later are not touched by it.
+/// Cancels the running turn. Later prompts are not affected.
 #[utoipa::path(post, path = "/proliferate/{id}/cancel", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
     let id = access.session.id;
-    // One that is not alive does nothing that could be cancelled, unless nobody has gone on with it since a restart.
+    // A session that is not loaded has no running turn. But after a restart it may still have queued prompts that no
+    // instance has resumed yet.
     if app.hubs.is_alive(id) || !app.store.queued_prompts(id).await?.is_empty() {
         let hub = open(&app, &access).await?;
         hub.cancel().await?;
@@ -80,7 +81,7 @@ pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<
     Ok(Json(OkReply::OK))
 }
 
-/// Says that somebody still uses the session.
+/// Marks the session as in use, so that it is not paused as idle.
 #[utoipa::path(post, path = "/proliferate/{id}/heartbeat", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
@@ -89,7 +90,7 @@ pub(super) async fn heartbeat(app: AppState, access: SessionAccess) -> Result<Js
     Ok(Json(OkReply::OK))
 }
 
-/// Who watches the session now, on this instance.
+/// Lists who is watching the session on this instance.
 #[utoipa::path(get, path = "/proliferate/{id}/presence", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = Presence), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn presence(app: AppState, access: SessionAccess) -> Result<Json<Presence>, ApiError> {
@@ -99,7 +100,8 @@ pub(super) async fn presence(app: AppState, access: SessionAccess) -> Result<Jso
     }
 }
 
-/// Boots a session in the background, and sends its initial prompt. For services: people boot a session by watching it.
+/// Boots a session in the background, and sends its initial prompt. Only services need this, because a session boots
+/// when a person watches it.
 #[utoipa::path(post, path = "/proliferate/{id}/eager-start", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 202, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn eager_start(
@@ -127,7 +129,7 @@ pub(super) async fn rename(
     Ok(Json(OkReply::OK))
 }
 
-/// A session's title as it is kept, whoever gives it.
+/// Trims and checks the title of a session.
 pub(super) fn title(given: &str) -> Result<String, ApiError> {
     let title = given.trim();
     if text::is_line(title, MAX_TITLE) {
@@ -137,8 +139,9 @@ pub(super) fn title(given: &str) -> Result<String, ApiError> {
     }
 }
 
-/// Saves a session's files, ends its sandbox and sets the outcome `completed`; a later prompt goes on from there. If saving
-/// fails, the session goes on (409), unless `discard` gives up what was not saved.
+/// Saves the session's files, stops its sandbox and sets the outcome `completed`.
+/// A later prompt resumes from the saved files. If saving fails, the session continues and the answer is 409, unless
+/// `discard` is set: then the unsaved changes are lost.
 #[utoipa::path(post, path = "/proliferate/{id}/stop", tag = "sessions",
     params(("id" = proto::SessionId, Path), StopQuery),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -157,7 +160,7 @@ pub(super) async fn stop(
     Ok(Json(OkReply::OK))
 }
 
-/// Removes a session, its sandbox and its conversation. What it did stays on record.
+/// Deletes a session, its sandbox and its conversation. Its entries in the ledger remain.
 #[utoipa::path(delete, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {

@@ -1,4 +1,4 @@
-//! Tickets: what a browser puts into a URL instead of its token.
+//! `/v1/tickets`: short-lived credentials that a browser puts into a URL instead of its token.
 
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ use crate::access::Act;
 use crate::app::AppState;
 use crate::identity::{Credential, CredentialKind};
 
+/// How long a ticket is valid, for a socket and for proxied ports.
 const SOCKET: Duration = Duration::from_mins(1);
 const PROXY: Duration = Duration::from_hours(1);
 
-/// Makes a ticket for one session of the caller's organization: for its socket once, or for its proxied ports.
+/// Creates a ticket for one session of the caller's organization: for one socket connection, or for its proxied ports.
 #[utoipa::path(post, path = "/v1/tickets", tag = "identity", request_body = CreateTicket,
     responses((status = 201, body = NewTicketReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn create(
@@ -54,7 +55,7 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, Json(NewTicketReply { id, ticket, expires_at })))
 }
 
-/// Ends one's own ticket before its time.
+/// Revokes a ticket of the caller before it expires.
 #[utoipa::path(delete, path = "/v1/tickets/{ticketId}", tag = "identity", params(("ticketId" = TicketId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn revoke(

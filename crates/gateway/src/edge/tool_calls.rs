@@ -1,4 +1,5 @@
-//! `POST /v1/tool-calls`: the contract's own door. Whatever comes of a call, the body has one shape.
+//! `POST /v1/tool-calls`: the entry point of the Tool Gateway Contract. The response body has the same shape for every
+//! outcome of a call.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,8 @@ use super::contract::{Identity, identity, is_name};
 use super::{ApiError, body};
 use crate::app::AppState;
 
-/// A body that was read to its end, or the refusal to read it.
+/// A request body as bytes, or the status of the error if it could not be read. The handler records such a failure, so
+/// the extractor does not reject it.
 pub(super) struct Raw(Result<axum::body::Bytes, StatusCode>);
 
 impl FromRequest<AppState> for Raw {
@@ -78,7 +80,8 @@ fn too_many(retry_after: u64, body: impl serde::Serialize) -> Response {
     (StatusCode::TOO_MANY_REQUESTS, headers, Json(body)).into_response()
 }
 
-/// A body that is no call is refused, and the refusal is recorded with whatever it says of itself. It makes no run.
+/// Refuses a body that is not a valid call. The refusal is recorded in the ledger with the fields that could be read,
+/// and no run is created.
 async fn unreadable(app: &AppState, attempt: Attempt, status: StatusCode, problem: &str) -> Response {
     let refused = app.gate.record_attempt(&attempt, Failure, problem).await;
     let (code, message) = match &refused {
@@ -103,8 +106,8 @@ async fn unreadable(app: &AppState, attempt: Attempt, status: StatusCode, proble
     }
 }
 
-/// From bytes to a call; the inner error is what is wrong with them, in words of ours. What can be said of them in any
-/// case is added to the attempt.
+/// Parses a call. The inner error is the explanation for the caller. The fields that can be read from any body are
+/// added to `attempt`.
 async fn read(
     app: &AppState,
     caller: &Caller,
@@ -137,7 +140,8 @@ async fn read(
     Ok(to_call(identity, org, request, hash))
 }
 
-/// What a body says of itself, be it a call or not. The answer repeats it, so that the caller knows which call it is about.
+/// Copies the readable fields of a body into `attempt`, also if it is not a valid call. The answer repeats them, so
+/// that the caller knows which call it is about.
 fn describe(attempt: &mut Attempt, payload: &Value) {
     let field = |name: &str, least: usize, most: usize| {
         let text = payload.get(name).and_then(Value::as_str)?;
@@ -151,12 +155,12 @@ fn describe(attempt: &mut Attempt, payload: &Value) {
     attempt.case = attempt.case.take().or_else(|| field("case_id", 4, 120));
 }
 
-/// Whether a run of this id is one that we make ourselves.
+/// Whether a run id has a prefix that is reserved for runs that the gateway itself creates.
 fn is_ours(run_id: &str) -> bool {
     run_id.starts_with(CALLBACK_RUN) || run_id.starts_with(TURN_RUN)
 }
 
-/// So many characters, and all of them of the kind that a line has.
+/// Whether a text has `least` to `most` characters, none of them a control character.
 fn short(text: &str, least: usize, most: usize) -> bool {
     (least..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control)
 }
@@ -217,7 +221,8 @@ async fn organization(
     super::contract::organization(app, identity, named).await
 }
 
-/// An artifact as its caller names it. What else is said of it is not ours to repeat: that is looked up.
+/// Reads the id and the hash of an artifact reference. Its other fields are the caller's claims and are dropped; the
+/// gate looks them up.
 fn named(given: Value) -> Option<ArtifactRef> {
     let given: ArtifactRef = serde_json::from_value(given).ok()?;
     is_name(given.artifact_id.as_str()).then(|| gate::unknown_reference(given.artifact_id, given.hash_sha256))
@@ -237,10 +242,10 @@ fn to_call(identity: Identity, org: OrgId, request: ToolCall, hash: Hash) -> Res
         (Some(case), Some(other)) if case != other => {
             return Err("case_id and scope.case_id are two cases".to_owned());
         }
-        // A sandbox's case is its session, also where it does not say so.
+        // The case of a sandbox is its session, even if the request does not name it.
         (case, other) => case.or(other).or_else(|| identity.session.map(|session| session.to_string())),
     };
-    // What a lane requires is said in words: a flag or an empty line says nothing.
+    // A scope field that a lane requires must be a text with content. Booleans and blank texts do not count.
     let given = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
     let mut scope: BTreeSet<String> =
         request.scope.iter().filter(|(_, value)| given(value)).map(|(name, _)| name.clone()).collect();

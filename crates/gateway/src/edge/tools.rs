@@ -1,4 +1,4 @@
-//! `POST /proliferate/{id}/tools/{tool}`: a tool inside the sandbox asks for its work to be done.
+//! `POST /proliferate/{id}/tools/{tool}`: a tool inside a sandbox calls the gateway, which does the tool's work.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ use super::{ApiError, Body};
 use crate::app::AppState;
 use crate::sources::{PLATFORM_TOOLS, offered};
 
-/// The longest id of a call.
+/// The most characters of a `tool_call_id`.
 const LONGEST_ID: usize = 200;
 
-/// Does the work of a tool, once for each `tool_call_id`. A tool that fails answers 200 with `success: false`.
+/// Executes a platform tool, once for each `tool_call_id`. If the tool fails, the answer is 200 with `success: false`.
 #[utoipa::path(post, path = "/proliferate/{id}/tools/{tool}", tag = "agent", request_body = ToolCallback,
     params(("id" = SessionId, Path), ("tool" = String, Path)),
     responses((status = 200, body = ToolCallbackReply), (status = 400, body = ErrorBody),
@@ -49,7 +49,7 @@ pub(super) async fn callback(
             let message = result.reply.error.map(|error| error.message);
             Err(ApiError::too_many(message.as_deref().unwrap_or("Too many calls")))
         }
-        // Nothing was done and a retry helps: the tool inside retries on its own.
+        // Nothing was done. The tool inside the sandbox retries on its own.
         CallOutcome::Unavailable => {
             Err(ApiError::unavailable("What this tool needs", "a callback could not be done"))
         }
@@ -59,7 +59,7 @@ pub(super) async fn callback(
     }
 }
 
-/// The reply for the tool inside. `denial` replaces policy's words about a tool that the mode does not have.
+/// The reply for the tool inside the sandbox. If policy denied the call, `denial` replaces policy's text.
 fn reply(result: CallResult, denial: Option<String>) -> ToolCallbackReply {
     let denied = result.outcome == CallOutcome::Failed(ToolErrorCode::PolicyDenied);
     let text = denial.filter(|_| denied).unwrap_or_else(|| result.text().to_owned());
@@ -67,7 +67,8 @@ fn reply(result: CallResult, denial: Option<String>) -> ToolCallbackReply {
     ToolCallbackReply { success: result.outcome == CallOutcome::Success, result: text, data }
 }
 
-/// From an HTTP request to a call, and what is said if policy denies it.
+/// Turns an HTTP request into a call. Also returns the text for the agent if policy denies the call because the
+/// session's type does not offer the tool.
 async fn read(
     app: &AppState,
     session: Result<Option<SandboxSession>, ApiError>,
@@ -90,7 +91,8 @@ async fn read(
     to_call(app, &session, &tool, request)
 }
 
-/// Every attempt is recorded, also one that is no call. Where that is not possible the caller may try again.
+/// Records a refused request as an attempt in the ledger, and returns the refusal. If it cannot be recorded, returns
+/// that error instead, so that the caller retries.
 async fn record(app: &AppState, caller: &Caller, tool: Option<String>, refusal: ApiError) -> ApiError {
     let (status, problem) = refusal.told();
     if status.is_server_error() {

@@ -15,13 +15,13 @@ use super::params::Path;
 #[include = "*.svg"]
 struct Files;
 
-/// Scripts and styles from here only: what an agent writes can never become code in this page.
+/// Allows scripts and styles from the gateway itself only, so that text from an agent never runs as code in the page.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// The page; its script reads the path. `/login` is the same page.
+/// Serves the single page of the UI. `/login` serves the same page, whose script reads the path.
 pub(super) async fn page() -> Response {
     serve("index.html")
 }

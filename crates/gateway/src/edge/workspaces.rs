@@ -1,4 +1,4 @@
-//! Repositories and configurations: what sessions work on.
+//! `/v1/repos` and `/v1/configurations`: the repositories and configurations that sessions work on.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -185,7 +185,8 @@ async fn whole(app: &AppState, org: OrgId, id: ConfigurationId) -> Result<Config
     Ok(configuration_entry(found, repos.collect()))
 }
 
-/// A URL that git fetches from: a host that anybody may name, and no credential, option or local path.
+/// Checks the URL of a repository: HTTP or HTTPS with a host and a path, without user name, password or fragment; or a
+/// folder that the operator allows.
 fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
     let wanted = || ApiError::bad_request("url must be https://host/path without a user name");
     let url = Url::parse(text).map_err(|_| wanted())?;
@@ -197,7 +198,8 @@ fn git_url(app: &AppState, text: &str) -> Result<Url, ApiError> {
     if fine && url.path().len() > 1 { Ok(url) } else { Err(wanted()) }
 }
 
-/// A folder of this machine that the operator lets sessions have. Others answer alike, whether they are there or not.
+/// Checks that a `file` URL is a folder below the operator's local roots. Every other path gets the same answer, so
+/// that it does not reveal which folders exist.
 fn local_url(app: &AppState, url: &Url) -> Result<Url, ApiError> {
     let url = app.git.local_folder(url).and_then(|folder| Url::from_file_path(folder).ok());
     url.ok_or_else(|| ApiError::bad_request("This is no folder below the operator's WORKSPACE_LOCAL_ROOTS"))
@@ -215,7 +217,7 @@ fn check_name(name: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Places inside the workspace, each of which is one folder or the workspace itself.
+/// Checks where repositories are placed: each in one folder of the workspace, or in the workspace itself.
 fn placements(repos: Vec<RepoPlace>) -> Result<Vec<Placement>, ApiError> {
     let plain = |path: &str| {
         path == "."

@@ -1,20 +1,22 @@
-//! The beginning of a first prompt in one line, for lists: prompts of automations are often JSON, those of people
-//! Markdown.
+//! Shortens the first prompt of a session to one line, for lists. Prompts from automations are often JSON, those from
+//! people Markdown.
 
 use serde_json::Value;
 
-/// How much of a prompt is looked at, and shown.
+/// The number of characters of a prompt that are examined.
 const LOOKED_AT: usize = 2000;
+/// The most and the fewest characters of a snippet.
 const LONGEST: usize = 150;
 const SHORTEST: usize = 10;
-/// Where JSON has what it says, the first of these that it has.
+/// The JSON fields that may contain the text of a prompt. The first one that is present is used.
 const FIELDS: [&str; 6] = ["message", "content", "body", "description", "prompt", "text"];
 const FENCE: &str = "```";
-/// What begins a line of Markdown, and what stands around its words.
+/// The characters of Markdown markers at the start of a line.
 const MARKERS: &str = "#>-*+=_";
+/// The characters around emphasized words in Markdown.
 const EMPHASIS: [char; 4] = ['*', '_', '~', '`'];
 
-/// Nothing for a prompt that says too little.
+/// The prompt in one line; `None` if it is too short to be useful.
 pub(super) fn snippet(prompt: &str) -> Option<String> {
     let seen: String = prompt.chars().take(LOOKED_AT).collect();
     let line = plain(&said(&seen).unwrap_or(seen));
@@ -25,19 +27,19 @@ pub(super) fn snippet(prompt: &str) -> Option<String> {
     if length <= LONGEST {
         return Some(line);
     }
-    // With the dots it is no longer than others may be.
+    // The snippet has at most `LONGEST` characters including the ellipsis.
     let cut: String = line.chars().take(LONGEST).collect();
     let end = cut.rfind(' ').or_else(|| cut.char_indices().next_back().map(|(at, _)| at));
     Some(format!("{}…", &cut[..end.unwrap_or_default()]))
 }
 
-/// What JSON says; nothing if it is none.
+/// The text field of a JSON prompt; `None` if the prompt is not JSON or has no such field.
 fn said(text: &str) -> Option<String> {
     let value: Value = serde_json::from_str(text).ok()?;
     FIELDS.iter().find_map(|field| value.get(field)?.as_str()).map(str::to_owned)
 }
 
-/// The words, without code, tags and Markdown.
+/// The words of a text, without code blocks, HTML tags and Markdown.
 fn plain(text: &str) -> String {
     let outside: String = text.split(FENCE).step_by(2).collect::<Vec<_>>().join("\n");
     let text = without_links(&without_tags(&outside));
@@ -51,7 +53,7 @@ fn words(line: &str) -> impl Iterator<Item = String> {
     line.split_whitespace().skip_while(marker).map(bare).filter(|word| !word.is_empty())
 }
 
-/// A sign that something is less than something else begins no tag.
+/// Replaces HTML tags with spaces. A `<` that does not start a tag stays.
 fn without_tags(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -73,7 +75,7 @@ fn without_tags(text: &str) -> String {
     out + rest
 }
 
-/// `[words](where)` is its words, and an image is nothing.
+/// Replaces `[words](where)` with its words, and removes images.
 fn without_links(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
