@@ -1,4 +1,4 @@
-//! `/git/…`: git's smart HTTP protocol for programs inside a sandbox. Refusals are plain text, because git prints that.
+//! `/git/…`: git's smart HTTP protocol for programs inside a sandbox. Errors are plain text, because git prints that.
 
 use std::io;
 

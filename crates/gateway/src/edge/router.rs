@@ -35,7 +35,7 @@ macro_rules! table {
                 router
             }
 
-            /// Every route with its act, sorted by path and method.
+            /// Every route (method and path) with its act, sorted.
             pub fn route_acts() -> Vec<(String, Act)> {
                 let mut all = vec![("GET, POST /git/{*rest}".to_owned(), GIT)];
                 $($(all.extend(names::<$group::[<__path_ $handler>]>().map(|name| (name, Act::$act)));)+)+

@@ -23,7 +23,7 @@ const PAGE: u32 = 50;
 /// The timeout for listing the provider's sandboxes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Returns whether a session is running or has ended. A service that is bound to no organization needs only the id.
+/// Returns whether a session is running or has ended. A service may ask without naming the organization.
 #[utoipa::path(get, path = "/proliferate/sessions/{id}/status", tag = "sessions",
     params(("id" = proto::SessionId, Path), OrgQuery),
     responses((status = 200, body = SessionStatusReply), (status = 401, body = ErrorBody), (status = 404, body = ErrorBody)))]

@@ -100,8 +100,8 @@ pub(super) async fn presence(app: AppState, access: SessionAccess) -> Result<Jso
     }
 }
 
-/// Boots a session in the background, and sends its initial prompt. Only services need this, because a session boots
-/// when a person watches it.
+/// Boots a session in the background, and sends its initial prompt.
+/// For services only: a session boots by itself when a person watches it.
 #[utoipa::path(post, path = "/proliferate/{id}/eager-start", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 202, body = OkReply), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(super) async fn eager_start(
