@@ -1,4 +1,4 @@
-//! The edge: the HTTP and WebSocket interface of the gateway. No other module knows about status codes.
+//! The edge: the HTTP and WebSocket interface of the gateway. It turns results of the other modules into responses.
 
 // The table of routes, and the OpenAPI document.
 mod document;

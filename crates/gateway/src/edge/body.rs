@@ -1,5 +1,5 @@
-//! Request bodies. Handlers get JSON only through [`Body`], which limits its size, its time and its memory, and refuses
-//! JSON that two parsers could read differently.
+//! Request bodies. Handlers get JSON through [`Body`], which limits the size, time and memory of a request body, and
+//! refuses JSON that two parsers could read differently.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,9 +19,8 @@ use super::ApiError;
 use crate::app::AppState;
 use shares::{Held, Party};
 
-/// A JSON body of type `T`. A body that is too large gets 413. One that is malformed, has the wrong shape, repeats a
-/// key, or contains an integer that some parsers round gets 400. One that exceeds the caller's share of memory gets
-/// 429.
+/// A JSON body of type `T`. The answer is 413 if the body is too large; 400 if it is malformed, has the wrong shape,
+/// repeats a key, or contains an integer that some parsers round; and 429 if it exceeds the caller's share of memory.
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Body<T> {

@@ -1,5 +1,5 @@
-//! The base of the OpenAPI document, and what all routes share: the bearer scheme and the error responses of
-//! extractors.
+//! The description of the API (`/openapi.json`), and what all routes share in it: the bearer scheme and the error
+//! responses of extractors.
 
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};

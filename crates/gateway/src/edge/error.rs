@@ -22,7 +22,7 @@ use shares::{OverShare, ShareOwner};
 pub struct ApiError {
     status: StatusCode,
     body: ErrorBody,
-    /// What happened inside the gateway. It is logged and never sent.
+    /// What happened inside the gateway. This field is only logged.
     cause: Option<String>,
     /// The body of the request was valid JSON of the wrong shape; see [`ApiError::shape_as`].
     misshapen: bool,
@@ -155,8 +155,8 @@ impl ApiError {
         Self { misshapen: true, ..Self::invalid_json(message) }
     }
 
-    /// Replaces the text of a `misshapen` error with one that old clients know. The original text
-    /// moves to the details. Other errors stay as they are.
+    /// Replaces the text of a `misshapen` error with one that old clients know. The original text moves to the details.
+    /// Other errors stay as they are.
     #[must_use]
     pub fn shape_as(self, text: &str) -> Self {
         if !self.misshapen {

@@ -1,4 +1,4 @@
-//! `GET /v1/me`: who the gateway takes the caller for.
+//! `GET /v1/me`: the caller's identity, as the gateway sees it.
 
 use axum::Json;
 use proto::http::{ErrorBody, Me};

@@ -1,4 +1,4 @@
-//! The members of the caller's organization.
+//! `/v1/members`: the members of the caller's organization.
 
 use axum::Json;
 use axum::http::StatusCode;

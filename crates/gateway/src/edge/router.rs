@@ -23,9 +23,9 @@ use super::{
 use crate::access::Act;
 use crate::app::AppState;
 
-/// Generates the router and the OpenAPI document from one table of routes and their acts. The methods of a path are on
-/// one line. The document is built only on request, because it takes two megabytes and as long as starting a sandbox,
-/// and is rarely needed.
+/// Generates the router and the description of the API from one table of routes and their acts. The methods of a path
+/// are on one line. The description is built only on request: it takes two megabytes, and as long as starting a
+/// sandbox, and is rarely needed.
 macro_rules! table {
     ($($($group:ident::$handler:ident => $act:ident),+;)+) => {
         paste! {
@@ -44,7 +44,7 @@ macro_rules! table {
             }
         }
 
-        /// The OpenAPI document, as `/openapi.json` serves it.
+        /// The description of the API, as `/openapi.json` serves it.
         pub fn api_document() -> utoipa::openapi::OpenApi {
             let router = OpenApiRouter::<AppState>::with_openapi(Document::openapi());
             $(let router = router.routes(routes!($($group::$handler),+));)+
@@ -55,8 +55,8 @@ macro_rules! table {
     };
 }
 
-/// Adds a handler to the router, with the path and methods of its OpenAPI description. The act becomes an extension of
-/// the request, where the extractors of `auth` read it; they refuse requests without one.
+/// Adds a handler to the router, under the path and methods of its `utoipa` description. The act becomes an extension
+/// of the request, where the extractors of `auth` read it; they refuse requests without one.
 fn serve<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(
     router: Router<AppState>,
     handler: &H,
@@ -130,7 +130,7 @@ table! {
 /// The act of the git proxy's routes, which are not in the table.
 const GIT: Act = Act::UseGitProxy;
 
-/// The serialized OpenAPI document, built on the first request.
+/// The serialized description of the API, built on the first request.
 static DESCRIPTION: LazyLock<Bytes> =
     LazyLock::new(|| Bytes::from(api_document().to_json().unwrap_or_default()));
 
@@ -141,7 +141,7 @@ async fn describe() -> Response {
 /// All routes without their state. Built once, because every sandbox is served by its own clone of the router.
 static ROUTES: LazyLock<Router<AppState>> = LazyLock::new(|| {
     let router = routes().route("/openapi.json", routing::get(describe));
-    // Sandboxes use git's smart HTTP protocol here, which needs no description in the OpenAPI document.
+    // Sandboxes use git's smart HTTP protocol here, which needs no description of ours.
     let proxy = routing::get(git::git).post(git::git).route_layer(Extension(GIT));
     let router = router.route("/git/{*rest}", proxy);
     let slash = routing::get(socket::session_with_slash).route_layer(Extension(Act::Watch));

@@ -1,4 +1,4 @@
-//! Pushes and pull requests as calls of the gate. Both have one lane, whoever starts them.
+//! Pushes and pull requests as calls of the gate. Both use the same lane, whether an agent or a person starts them.
 
 use std::collections::BTreeSet;
 

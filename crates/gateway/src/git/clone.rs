@@ -81,7 +81,8 @@ impl GitService {
         Ok(())
     }
 
-    /// Stores the forge's default branch, unless a member chose one: people see it, and it is the base of pull requests.
+    /// Stores the forge's default branch, unless a member chose one: people see it, and it is the base of pull
+    /// requests.
     async fn record_default_branch(
         &self,
         supervisor: &Sandboxd,
@@ -134,8 +135,8 @@ async fn find_clones<'a>(
     Ok((missing, present))
 }
 
-/// Fast-forwards repositories that came with a snapshot of another session. If that fails they stay as they are: an agent
-/// can work with older files.
+/// Fast-forwards repositories that came with a snapshot of another session. If that fails they stay as they are: an
+/// agent can work with older files.
 async fn update(supervisor: &Sandboxd, repos: &[&PlacedRepo]) {
     let pulls = repos.iter().map(|placed| async {
         let pulled = git(supervisor, &placed.workspace_path, &["pull", "--ff-only"], PULL_TIMEOUT_MS).await;
@@ -149,7 +150,7 @@ async fn update(supervisor: &Sandboxd, repos: &[&PlacedRepo]) {
     join_all(pulls).await;
 }
 
-/// Runs git. Returns its output, or the last line of it if git failed.
+/// Runs git. Returns its output; if git fails, the error is the last line of the output.
 async fn git(
     supervisor: &Sandboxd,
     path: &str,

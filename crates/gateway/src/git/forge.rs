@@ -1,5 +1,5 @@
-//! A repository at its forge, as the gateway itself reaches it: with the organization's credential, which no sandbox ever
-//! sees, and only where the egress rules would let the organization's sandboxes connect.
+//! A repository at its forge, as the gateway itself reaches it: with the organization's credential, which no sandbox
+//! ever sees, and only where the egress rules would let the organization's sandboxes connect.
 
 mod github;
 mod history;
@@ -73,7 +73,8 @@ impl GitService {
         Ok(ForgeRepo { client, url, token })
     }
 
-    /// Applies the organization's egress rules to the gateway itself. An unusual port is fine where the operator named it.
+    /// Applies the organization's egress rules to the gateway itself. An unusual port is fine where the operator named
+    /// it.
     async fn client_for(&self, org: OrgId, name: &str, named: bool) -> Result<&reqwest::Client, ForgeError> {
         let target = Target::parse(name, None).map_err(|_| ForgeError::NoUrl)?;
         match self.networks.decide(org, &target).await? {

@@ -1,5 +1,5 @@
-//! Repositories in folders of the operator's machine, served to sandboxes by `git http-backend`: read-only, below the roots
-//! that the settings name, and as the folder's owner, since the gateway may be root.
+//! Repositories in folders of the operator's machine, served to sandboxes by `git http-backend`: read-only, below the
+//! roots that the settings name, and as the folder's owner, since the gateway may be root.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,8 +31,8 @@ pub(super) struct CgiResponse {
     pub(super) body: BoxStream<'static, io::Result<Bytes>>,
 }
 
-/// The folder at a path, if it is below one of the roots. Symbolic links are resolved first, so that none leads out of a
-/// root.
+/// The folder at a path, if it is below one of the roots. Symbolic links are resolved first, so that none leads out of
+/// a root.
 pub(super) fn allowed(roots: &[PathBuf], path: &Path) -> Option<PathBuf> {
     let folder = path.canonicalize().ok().filter(|folder| folder.is_dir())?;
     let roots = roots.iter().filter_map(|root| root.canonicalize().ok());

@@ -83,8 +83,8 @@ impl CommitScan {
         }
     }
 
-    /// Continues the scan. `pack` has all bytes that have arrived so far. A malformed pack ends the scan; the commits found
-    /// before remain valid.
+    /// Continues the scan. `pack` has all bytes that have arrived so far. A malformed pack ends the scan; the commits
+    /// found before remain valid.
     pub(super) fn advance(&mut self, pack: &[u8]) -> Scan {
         while !self.done {
             match self.scan_next(pack) {

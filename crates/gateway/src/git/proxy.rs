@@ -162,8 +162,8 @@ impl GitService {
     }
 }
 
-/// Which request this is, if it is one for this repository. The target is compared as text, so that no other spelling of
-/// a path passes.
+/// Which request this is, if it is one for this repository. The target is compared as text, so that no other spelling
+/// of a path passes.
 fn endpoint(repo: &Repo, method: &Method, target: &str) -> Option<Endpoint> {
     let url = canonical_url(repo)?;
     let (scheme, location) = url.as_str().split_once("://")?;

@@ -1,5 +1,5 @@
-//! Pull requests: the branch that is checked out is pushed from the sandbox, then the gateway opens the pull request at the
-//! forge. Each of the two is a call of the gate.
+//! Pull requests: the branch that is checked out is pushed from the sandbox, then the gateway opens the pull request at
+//! the forge. Each of the two is a call of the gate.
 
 use gate::{CallOutcome, CallResult, Permit};
 use proto::socket::{GitAction, GitCode, GitResult};
@@ -20,7 +20,7 @@ const ACTION: GitAction = GitAction::CreatePr;
 const MAX_TITLE: usize = 256;
 const MAX_BODY: usize = 65_536;
 
-/// What a client asks for.
+/// A client's request for a pull request.
 pub(crate) struct NewPullRequest {
     pub(crate) title: String,
     pub(crate) body: String,
@@ -61,7 +61,8 @@ impl PullRequestOutcome {
     }
 }
 
-/// Pushes the branch, and opens the pull request. What the sandbox reports only selects one of the session's repositories.
+/// Pushes the branch, and opens the pull request. What the sandbox reports only selects one of the session's
+/// repositories.
 pub(crate) async fn create_pull_request(
     git: &GitService,
     user: UserId,
@@ -162,7 +163,8 @@ pub(crate) fn parameter_problem(parameters: &Value) -> Option<&'static str> {
     None
 }
 
-/// Opens the pull request of a call whose parameters were checked. `None` if its repository is not one of the session's.
+/// Opens the pull request of a call whose parameters were checked. `None` if its repository is not one of the
+/// session's.
 pub(crate) async fn open_pull_request(
     git: &GitService,
     permit: &Permit,

@@ -47,7 +47,7 @@ pub(crate) struct Push {
     operations: Vec<Operation>,
     headers: HeaderMap,
     body: PushBody,
-    /// Takes the forge's response, to be passed on to git.
+    /// Receives the forge's response, which is then sent to git.
     response: oneshot::Sender<ForgeResponse>,
 }
 

@@ -68,7 +68,7 @@ impl WorkspaceRepo {
         inside.then(|| Self { sandbox, path: path.to_owned() })
     }
 
-    /// What is changed, staged, untracked and committed.
+    /// The state of the repository: its branch, changed, staged and untracked files, and recent commits.
     pub(crate) async fn status(&self) -> Result<GitState, GitError> {
         let status = self.read(&["status", "--porcelain=v2", "--branch", "-z"]).await?;
         match status.code {

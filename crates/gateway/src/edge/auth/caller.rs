@@ -270,7 +270,7 @@ fn known(found: Option<Caller>) -> Result<Caller, ApiError> {
     found.ok_or_else(ApiError::invalid_token)
 }
 
-/// The caller of a signed claim. `None` if its user is not a member any more.
+/// The caller of a signed claim. `None` if its ids are malformed or its user is not a member now.
 async fn claimed(app: &AppState, claim: Claim) -> Result<Option<Caller>, ApiError> {
     match claim {
         Claim::Service { name, org: None } => Ok(Some(Caller::Service { name, org: None })),

@@ -32,8 +32,8 @@ const DISTANCE_EXTRA: [u8; 30] =
 /// The order in which a dynamic block stores the lengths of its code-length codes (RFC 1951, 3.2.7).
 const CODE_ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// The longest accepted stream for `size` bytes of output. An honest encoder barely exceeds the size of its input; without
-/// this limit, empty blocks could make a stream arbitrarily long.
+/// The longest accepted stream for `size` bytes of output. An honest encoder barely exceeds the size of its input;
+/// without this limit, empty blocks could make a stream arbitrarily long.
 const fn max_stream_length(size: usize) -> usize {
     size + size / 8 + 1024
 }

@@ -1,6 +1,7 @@
-//! Push grants: which pushes are a person's. Every push leaves a sandbox with the sandbox's credential; one that a person
-//! asked for carries a push grant as well. Every program in the sandbox can read the grant, so it covers one update only:
-//! this ref of this repository, from this commit to this commit. Any other push that carries it is the agent's.
+//! Push grants: which pushes are a person's. Every push leaves a sandbox with the sandbox's credential; one that a
+//! person asked for carries a push grant as well. Every program in the sandbox can read the grant, so it covers one
+//! update only: this ref of this repository, from this commit to this commit. Any other push that carries it is the
+//! agent's.
 
 use std::collections::HashMap;
 

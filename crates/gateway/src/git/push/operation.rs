@@ -1,5 +1,5 @@
-//! The kinds of ref updates. Fast-forwarding a branch is ordinary. Updates that can destroy somebody's work, and tags, from
-//! which people make releases, are operations with action modes of their own.
+//! The kinds of ref updates. Fast-forwarding a branch is ordinary. Updates that can destroy somebody's work, and tags,
+//! from which people make releases, are operations with action modes of their own.
 
 use std::io;
 
@@ -45,8 +45,8 @@ impl Operation {
         ModeKey::new("git", action).ok()
     }
 
-    /// The operation that policy decides about for a whole push. A push that mixes operations is refused by the check of
-    /// its tool.
+    /// The operation that policy decides about for a whole push. A push that mixes operations is refused by the check
+    /// of its tool.
     pub(super) fn of_all(operations: &[Self]) -> Self {
         operations.iter().copied().max().unwrap_or(Self::Push)
     }

@@ -1,7 +1,7 @@
 //! A push that a person asked for. The repository belongs to the agent, so only its objects take part: git runs in an
-//! empty repository of ours that borrows them, without anybody's configuration, hooks or remotes. The branch comes from the
-//! request, the URL from the session, the old commit from the forge. A program inside that steals the grant can use it
-//! only for exactly what the person asked for.
+//! empty repository of ours that borrows them, without anybody's configuration, hooks or remotes. The branch comes from
+//! the request, the URL from the session, the old commit from the forge. A program inside that steals the grant can use
+//! it only for exactly what the person asked for.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ impl WorkspaceRepo {
         Ok(succeeded(ACTION, &format!("Pushed to {branch}")))
     }
 
-    /// Runs git once. The outcome is that of the push that reached the gateway with the grant. If none did, git's exit code
-    /// counts.
+    /// Runs git once. The outcome is that of the push that reached the gateway with the grant. If none did, git's exit
+    /// code counts.
     async fn push_once(
         &self,
         git: &GitService,
@@ -147,8 +147,8 @@ impl WorkspaceRepo {
         })
     }
 
-    /// The header with which git inside authenticates to the gateway. If the agent changed it, the push fails: a grant is
-    /// valid for this session alone.
+    /// The header with which git inside authenticates to the gateway. If the agent changed it, the push fails: a grant
+    /// is valid for this session alone.
     async fn credential(&self) -> Result<String, GitError> {
         let key = format!("http.{}/git/.extraHeader", self.sandbox.gateway_url);
         let header = self.read(&["config", "--get", &key]).await?.text();
@@ -162,8 +162,8 @@ impl WorkspaceRepo {
         }
     }
 
-    /// Updates the remote-tracking branch and the upstream, as `git push -u` does, if `origin` is the repository. No hook
-    /// runs.
+    /// Updates the remote-tracking branch and the upstream, as `git push -u` does, if `origin` is the repository. No
+    /// hook runs.
     async fn record_pushed(&self, branch: &str, target: &Target<'_>) -> Result<(), GitError> {
         if !self.is_origin(target.repo).await? {
             return Ok(());

@@ -1,5 +1,5 @@
-//! A push that arrives from a sandbox: the gateway parses its ref updates, the gate decides and records, and only then does
-//! a byte of it reach the forge. A refusal is encoded in git's protocol, so that git prints the reason.
+//! A push that arrives from a sandbox: the gateway parses its ref updates, the gate decides and records, and only then
+//! does a byte of it reach the forge. A refusal is encoded in git's protocol, so that git prints the reason.
 
 use std::io;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ async fn read_request(chunks: &mut Chunks) -> Result<(PushRequest, (Vec<u8>, usi
     Err(interrupted())
 }
 
-/// Sends the body to whoever forwards it. If nobody does, it is read to its end all the same: git reads the response only
-/// after it has sent everything.
+/// Sends the body to whoever forwards it. If nobody does, it is read to its end all the same: git reads the response
+/// only after it has sent everything.
 async fn send_body(first: Bytes, mut chunks: Chunks, to: mpsc::Sender<Option<io::Result<Bytes>>>) {
     let mut forwarding = to.send(Some(Ok(first))).await.is_ok();
     while let Some(chunk) = chunks.next().await {

@@ -1,5 +1,5 @@
-//! The forge's response to a push: a status for each ref, multiplexed with messages for people. Its size is bounded, since
-//! a hook at the forge may print anything.
+//! The forge's response to a push: a status for each ref, multiplexed with messages for people. Its size is bounded,
+//! since a hook at the forge may print anything.
 
 use super::super::pkt_line::{self, FLUSH, Malformed, Packet};
 use super::ForgeResponse;
@@ -110,8 +110,8 @@ fn parse_report(mut report: &[u8], request: &PushRequest) -> Result<PushOutcome,
     }
 }
 
-/// The response to a push that is not forwarded, encoded as a forge would: git prints `message`. `None` if git did not ask
-/// for a report.
+/// The response to a push that is not forwarded, encoded as a forge would: git prints `message`. `None` if git did not
+/// ask for a report.
 pub(super) fn rejection(request: &PushRequest, reason: &str, message: &str) -> Option<Vec<u8>> {
     if !request.wants_report {
         return None;

@@ -1,5 +1,5 @@
-//! The head of a push: the list of ref updates that precedes the pack. It comes from a sandbox and determines what policy
-//! decides about, so the parser accepts only what git itself writes.
+//! The head of a push: the list of ref updates that precedes the pack. It comes from a sandbox and determines what
+//! policy decides about, so the parser accepts only what git itself writes.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ impl RefUpdate {
     }
 }
 
-/// What a push asks for, and how its response must be encoded.
+/// The ref updates that a push requests, and how its response must be encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PushRequest {
     /// Empty for the probe that git sends before a large push.
@@ -126,8 +126,8 @@ fn parse_line(line: &[u8], request: &mut PushRequest, shallow: &mut usize) -> Re
     Ok(())
 }
 
-/// Accepts the capabilities that git and other clients send, and no others. Git at the forge splits the list at any white
-/// space, so a tab or a line feed inside a word would hide another capability from us.
+/// Accepts the capabilities that git and other clients send, and no others. Git at the forge splits the list at any
+/// white space, so a tab or a line feed inside a word would hide another capability from us.
 fn parse_capability(word: &str, request: &mut PushRequest) -> Result<(), PushRequestError> {
     match word {
         ""

@@ -34,8 +34,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Runs the commands that start the services of a workspace. Every request gets one result, with the client's
-    /// `run_id`.
+    /// Runs the commands that start the services of a workspace. Each request gets one result, with its `run_id`.
     pub(super) async fn run_auto_start(
         &mut self,
         run_id: String,
