@@ -1,5 +1,5 @@
-//! The conversation of a session that cannot be owned at the moment because the database is read-only. It is built from
-//! what can be read.
+//! The conversation of a session that has no owner because the database cannot be written. It is built from what can be
+//! read.
 
 use axum::extract::ws::Utf8Bytes;
 use clock::Clock;

@@ -6,7 +6,8 @@ use store::{StoredMessage, TranscriptWrite};
 
 /// The maximum size of one text part, the same as for a complete one.
 const MAX_TEXT: usize = 1024 * 1024;
-/// The maximum size of all open messages together: text, arguments and results. Everyone who joins is sent this much.
+/// The maximum size of all open messages together: text, arguments and results. A joining watcher is sent up to this
+/// much.
 const MAX_OPEN: usize = 4 * 1024 * 1024;
 /// The marker that replaces text that was cut off.
 const CUT: &str = "\n… (the rest was not kept: it is more than a message may hold)";
