@@ -1,7 +1,8 @@
-//! File work that may hang, as on a dead network mount: on a thread of its own, within a time limit.
+//! File operations that may hang, for example on a dead network mount. They run on a thread of their own, with a time
+//! limit.
 //!
-//! An async worker that waits for a file serves nobody, and neither `spawn_blocking` nor a runtime that ends lets go of a
-//! thread that hangs. Nobody waits for these threads: the process ends without them.
+//! An async worker that blocks on a file serves no other task. `spawn_blocking` does not help, because a runtime that
+//! shuts down waits for its hung threads. Nobody waits for the threads here: the process exits without them.
 
 use std::io;
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// Local files answer in milliseconds, and a mount that takes longer than this is as good as gone.
+/// The time limit. Local files answer in milliseconds, and a mount that takes longer than this is as good as gone.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Work on one place, one piece at a time: however often a place that hangs is tried, at most one thread hangs there.
+/// Runs operations on one location, one at a time, so that at most one thread hangs there however often it is tried.
 #[derive(Clone, Default)]
 pub struct FileWork {
     busy: Arc<AtomicBool>,
 }
 
-/// The place is busy until this is dropped, also when the work panics.
+/// Marks the location as busy until it is dropped, even if the operation panics.
 struct Busy(Arc<AtomicBool>);
 
 impl Drop for Busy {
@@ -29,7 +30,8 @@ impl Drop for Busy {
 }
 
 impl FileWork {
-    /// Does the work elsewhere and gives what it returns. Work that takes too long goes on there, and its result is lost.
+    /// Runs an operation on its own thread and returns its result. One that exceeds the time limit continues there, and
+    /// its result is lost.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
         let late = |why: &str| io::Error::new(io::ErrorKind::TimedOut, why.to_owned());
         if self.busy.swap(true, Ordering::AcqRel) {
@@ -40,7 +42,7 @@ impl FileWork {
         std::thread::Builder::new().name("files".to_owned()).spawn(move || {
             let result = work();
             drop(busy);
-            // Whoever asked may have given up.
+            // The caller may have timed out.
             let _ = done.send(result);
         })?;
         match tokio::time::timeout(LIMIT, result).await {
@@ -74,7 +76,7 @@ mod tests {
         while files.busy.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // The clock of the test stands still, so this is no matter of time.
+        // The clock of the test is paused, so this does not depend on timing.
         tokio::time::resume();
         assert_eq!(files.run(|| 2).await.unwrap(), 2);
         assert!(files.run(|| -> u8 { panic!("a test") }).await.is_err());

@@ -1,11 +1,11 @@
-//! Files that hold a secret: whole or not there, on the disk before they count, and nobody else's to read.
+//! Secret files: either complete or absent, fsynced before use, and readable by their owner only.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Puts a whole file in place, unless another process was faster: then that one counts.
+/// Creates a complete file. If another process was faster, its file wins.
 pub fn make(file: &Path, content: &[u8]) -> io::Result<()> {
     let part = write_part(file, content)?;
     let linked = fs::hard_link(&part, file);
@@ -16,7 +16,7 @@ pub fn make(file: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Puts a whole file in the place of another.
+/// Replaces a file atomically.
 pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     rename(&write_part(file, content)?, file)
 }
@@ -26,7 +26,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     sync_folder_of(to)
 }
 
-/// Whether nobody but its owner can read or write it: a copy or a restored backup may have left it open.
+/// Whether only its owner can read or write the file. A copy or a restored backup may have other permissions.
 pub fn is_private(file: &Path) -> io::Result<bool> {
     let mode = fs::metadata(file)?.permissions().mode() & 0o777;
     Ok(mode == mode & 0o700)
@@ -35,15 +35,15 @@ pub fn is_private(file: &Path) -> io::Result<bool> {
 fn write_part(file: &Path, content: &[u8]) -> io::Result<PathBuf> {
     let part = file.with_extension(format!("part{}", std::process::id()));
     let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    // One that a crash left behind keeps the mode it has.
+    // A leftover file of a crash keeps its old mode, so set the mode explicitly.
     out.set_permissions(Permissions::from_mode(0o600))?;
     out.write_all(content)?;
     out.sync_all()?;
     Ok(part)
 }
 
-/// A name is on the disk when its folder is. Before that a power cut brings the old file back, and what was sealed or
-/// signed with the new one is lost.
+/// Fsyncs the folder of a file, which makes the file's name durable. Without this, a power cut may bring the old file
+/// back, and what was encrypted or signed with the new one is lost.
 fn sync_folder_of(file: &Path) -> io::Result<()> {
     File::open(file.parent().unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
 }

@@ -1,5 +1,5 @@
-//! Changes of administration as the ledger tells them: who changed what, never a value. The store writes the event in
-//! the transaction of the change.
+//! The ledger events of administrative changes: who changed what, never a value. The store writes the event in the
+//! transaction of the change.
 
 use ledger::{ActionType, Event, Outcome, Target, TargetType, Text};
 use policy::Claim;
@@ -8,7 +8,7 @@ use store::{NewEvent, Scope};
 
 use super::Gate;
 
-/// What is administered.
+/// The kind of object that was administered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Organization,
@@ -41,7 +41,8 @@ impl Subject {
         }
     }
 
-    /// Roles, egress rules and limits decide what may be done; the rest is housekeeping.
+    /// The action and target type of an event. Roles, egress rules and limits decide what callers may do; the rest is
+    /// housekeeping.
     const fn action(self) -> (ActionType, TargetType) {
         match self {
             Self::Role | Self::Egress | Self::Limits => (ActionType::PolicyChange, TargetType::Policy),
@@ -50,7 +51,7 @@ impl Subject {
     }
 }
 
-/// One change: of what, which operation, and the ids and names that it is about.
+/// One change: the kind of object, the operation, and the ids and names involved.
 #[derive(Clone, Debug)]
 pub struct AdminChange {
     pub subject: Subject,
@@ -63,7 +64,7 @@ impl AdminChange {
         Self { subject, operation, details: details.into() }
     }
 
-    /// Lists of hosts can be long: the event has how many there are, and the hash of them.
+    /// A change of egress rules. Lists of hosts can be long, so the event has only their lengths and their hash.
     pub fn egress(mode: EgressMode, allow: &[String], deny: &[String]) -> Self {
         let rules = serde_json::json!([mode.as_str(), allow, deny]).to_string();
         let hash = ledger::sha256(rules.as_bytes());
@@ -72,7 +73,7 @@ impl AdminChange {
         Self::new(Subject::Egress, "set", details)
     }
 
-    /// Secrets by their names; values are never told.
+    /// A change of secrets. The event has their names, never their values.
     pub fn secrets<'a>(
         operation: &'static str,
         scope: Scope,
@@ -110,7 +111,7 @@ impl AdminChange {
 }
 
 impl Gate {
-    /// The event of a change that somebody makes over HTTP.
+    /// The event of a change that a caller makes over HTTP.
     pub fn admin_event(&self, org: OrgId, actor: &Claim, change: &AdminChange) -> NewEvent {
         let versions = self.rules.policy().pins().versions();
         let mut new = self.audit.event(Some(org), change.action(), Outcome::Success, actor, &versions);

@@ -1,4 +1,5 @@
-//! What goes into a tool and what comes out is kept by case, named by its content, and only referred to.
+//! Artifacts: the inputs and outputs of tools, stored per case and named by their content. Runs and events only refer
+//! to them.
 
 use ledger::{ArtifactRef, ArtifactScope, Hash, HashSource, Lineage, Text, sha256};
 use proto::OrgId;
@@ -8,7 +9,7 @@ use store::{Artifact, JsonText, NewArtifact};
 use crate::audit_writer::timestamp;
 use crate::judgement::JudgedCall;
 
-/// The content of one artifact. Larger results are refused by the source that made them.
+/// The maximum size of an artifact's content. A source refuses to produce a larger result.
 pub const LARGEST: usize = 1 << 20;
 
 /// The parameters of a call, as an artifact of its case.
@@ -17,7 +18,7 @@ pub(crate) fn input(call: &JudgedCall, at: chrono::DateTime<chrono::Utc>) -> Opt
     (!empty).then(|| json_artifact(call, "tool_input", &call.request.target.parameters, at))
 }
 
-/// What a tool gave.
+/// The output of a tool, as an artifact of the call's case.
 pub(crate) fn output(call: &JudgedCall, value: &Value, at: chrono::DateTime<chrono::Utc>) -> NewArtifact {
     json_artifact(call, "tool_output", value, at)
 }
@@ -28,7 +29,7 @@ fn json_artifact(
     value: &Value,
     at: chrono::DateTime<chrono::Utc>,
 ) -> NewArtifact {
-    // What a tool gives may hold numbers that have no canonical form; it is kept all the same.
+    // A tool's output may contain numbers without a canonical form. It is stored anyway.
     let content = ledger::canonical(value).unwrap_or_else(|_| value.to_string()).into_bytes();
     let hash = sha256(&content);
     NewArtifact {
@@ -48,24 +49,25 @@ fn lineage(run_id: &str) -> Value {
     json!({"derived_from": [], "run_id": run_id})
 }
 
-/// The same content of the same case has one name; of two cases, two.
+/// The artifact's id. The same content has one id within a case, and different ids in different cases.
 fn name(org: OrgId, case: Option<&str>, kind: &str, hash: &Hash) -> String {
     let place = json!([org.to_string(), case, kind, hash.to_string()]).to_string();
     format!("art_{}", &sha256(place.as_bytes()).to_string()[..40])
 }
 
-/// Whether what is known of an artifact is what its name was made of. One whose row was changed in the database is not.
+/// Whether an artifact's id matches the columns it was derived from. It does not if the row was changed in the
+/// database.
 pub fn is_named_right(org: OrgId, found: &Artifact) -> bool {
     let hash = found.hash.parse();
     hash.is_ok_and(|hash| name(org, found.case_id.as_deref(), &found.kind, &hash) == found.artifact_id)
 }
 
-/// Whether content is what an artifact's hash was made of.
+/// Whether the content matches an artifact's hash.
 pub fn is_content_of(found: &Artifact, content: &[u8]) -> bool {
     sha256(content).to_string() == found.hash
 }
 
-/// How a new artifact is referred to.
+/// The reference to a new artifact.
 pub(crate) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactRef> {
     let size = i64::try_from(new.content.len()).ok()?;
     reference(&Artifact {
@@ -81,7 +83,7 @@ pub(crate) fn new_reference(new: &NewArtifact, run_id: &str) -> Option<ArtifactR
     })
 }
 
-/// An artifact of which no more is known than what its caller says.
+/// The reference to an artifact of which we know only what the caller claims.
 pub fn unknown_reference(artifact_id: Text<3, 120>, hash_sha256: Hash) -> ArtifactRef {
     ArtifactRef {
         artifact_id,
@@ -99,7 +101,7 @@ pub fn unknown_reference(artifact_id: Text<3, 120>, hash_sha256: Hash) -> Artifa
     }
 }
 
-/// How an artifact is referred to. `None` for a row that no reference can be made of, which we never write.
+/// The reference to an artifact. `None` for an invalid row, which we never write.
 pub fn reference(found: &Artifact) -> Option<ArtifactRef> {
     let run_id = found.lineage.as_ref().and_then(|lineage| lineage["run_id"].as_str());
     Some(ArtifactRef {

@@ -15,7 +15,8 @@ use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
 use crate::result::Refusal;
 
-/// Makes events. It holds the key for hashes of parameters, which could be guessed otherwise.
+/// Builds events. It holds the key for hashes of parameters, which could be guessed if the hash
+/// were not keyed.
 pub(crate) struct AuditWriter {
     clock: Clock,
     rng: Rng,
@@ -31,13 +32,14 @@ impl AuditWriter {
         self.clock.now()
     }
 
-    /// Parameters alone are often few and guessable, so their hash in a run record is keyed.
+    /// The keyed hash of a call's parameters for its run. Parameters are often short and guessable,
+    /// so a plain hash would reveal them.
     pub(crate) fn parameters_hash(&self, parameters: &Value) -> Option<Hash> {
         let text = ledger::canonical(parameters).ok()?;
         Some(keyed_hash(&self.parameters_key, "parameters", text.as_bytes()))
     }
 
-    /// An event with what every event has.
+    /// An event with the fields that every event has.
     pub(crate) fn event(
         &self,
         org: Option<OrgId>,
@@ -50,7 +52,7 @@ impl AuditWriter {
         NewEvent { org, event: event((&self.clock, &self.rng), action, outcome, acting(actor), pins) }
     }
 
-    /// The decision of policy about a call.
+    /// The event of the policy decision about a call.
     pub(crate) fn decision(&self, call: &JudgedCall, verdict: &Verdict, versions: &Versions) -> NewEvent {
         let allowed = verdict.outcome == policy::Outcome::Allow;
         let outcome = if allowed { Outcome::Allow } else { Outcome::Deny };
@@ -66,7 +68,7 @@ impl AuditWriter {
         new
     }
 
-    /// The outcome of a call.
+    /// The event of a call's outcome.
     pub(crate) fn outcome(
         &self,
         call: &JudgedCall,
@@ -133,7 +135,7 @@ impl AuditWriter {
     }
 }
 
-/// An event that happens now, with an id of its own.
+/// An event with the current time and a new id.
 pub(crate) fn event(
     (clock, rng): (&Clock, &Rng),
     action: ActionType,
@@ -148,14 +150,14 @@ pub(crate) fn event(
 
 pub(crate) fn timestamp(at: DateTime<Utc>) -> Timestamp {
     let text = at.to_rfc3339_opts(SecondsFormat::Millis, true);
-    // A year beyond 9999 is the only moment that has another shape.
+    // Only a year beyond 9999 has another format.
     Timestamp::try_from(text).unwrap_or_else(|_| timestamp(DateTime::UNIX_EPOCH))
 }
 
-/// When an event happened, to the millisecond that its record has.
+/// The time of an event, to the millisecond that its record has.
 pub(crate) fn moment(event: &Event) -> DateTime<Utc> {
     let read = DateTime::parse_from_rfc3339(event.timestamp_utc.as_str());
-    // Every timestamp was made of a moment, above.
+    // Every timestamp was created by `timestamp` above, so parsing it cannot fail.
     read.map_or(DateTime::UNIX_EPOCH, |at| at.to_utc())
 }
 

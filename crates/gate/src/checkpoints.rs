@@ -1,5 +1,5 @@
-//! Signs what the ledger holds, and writes it down outside of the database as well: whoever keeps one of these can
-//! show later that nothing before it was changed.
+//! Signs checkpoints of the ledger, and also writes them outside of the database: anyone who keeps one can prove later
+//! whether records before it were changed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,28 +18,28 @@ use crate::settings::GateSettings;
 
 /// The name of the ledger in its checkpoints and keys.
 const NAME: &str = "proliferate";
-/// Leaves that are read at a time.
+/// The number of leaves read per batch.
 const PAGE: i64 = 10_000;
 
-/// Where the key is, and the tree so far.
+/// The signing key's location, and the Merkle tree so far.
 pub(super) struct Checkpoints {
-    /// Read again for every checkpoint, so that a changed key counts at once.
+    /// Read again for every checkpoint, so that a rotated key takes effect at once.
     key_file: PathBuf,
     parameters_key: [u8; 32],
     store: Store,
     clock: Clock,
     file: PathBuf,
-    /// The folder may be on a mount that hangs; so may the key, which is read beside it.
+    /// Runs file operations with a time limit, because the checkpoint folder or the key may be on a mount that hangs.
     files: FileWork,
-    /// The last write failed or hung.
+    /// Whether the last write failed or hung.
     failing: AtomicBool,
-    /// The folder does not answer.
+    /// Whether the folder is unreachable.
     unreachable: AtomicBool,
-    /// The size of the last checkpoint stands beside the tree.
+    /// The tree, and the size of the last checkpoint.
     tree: Mutex<(Tree, u64)>,
 }
 
-/// There is no key to sign with.
+/// The reason why there is no signing key.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
     #[error("AUDIT_SIGNING_KEY: cannot use {}: {source}", path.display())]
@@ -93,18 +93,18 @@ impl Checkpoints {
         }
     }
 
-    /// The key for hashes of what could be guessed.
+    /// The key for keyed hashes of guessable values.
     pub(super) fn parameters_key(&self) -> [u8; 32] {
         self.parameters_key
     }
 
-    /// How many events came since the last checkpoint.
+    /// The number of events since the last checkpoint.
     pub(super) async fn due(&self) -> Result<u64, StoreError> {
         let size = self.store.ledger_size().await?;
         Ok(size.saturating_sub(self.tree.lock().await.1))
     }
 
-    /// Looks whether the folder answers.
+    /// Checks whether the folder is reachable.
     pub(super) async fn probe(&self) {
         let file = self.file.clone();
         let found = self.files.run(move || file.parent().map(fs::metadata).transpose()).await;
@@ -115,12 +115,12 @@ impl Checkpoints {
         self.unreachable.store(found.is_err(), Ordering::Release);
     }
 
-    /// Whether the folder answers and took the last checkpoint.
+    /// Whether the folder is reachable and the last checkpoint was written to it.
     pub(super) fn is_writable(&self) -> bool {
         !self.failing.load(Ordering::Acquire) && !self.unreachable.load(Ordering::Acquire)
     }
 
-    /// Signs the ledger as it is. Nothing is written if nothing came.
+    /// Signs the ledger in its current state. Writes nothing if there are no new events.
     pub(super) async fn write(&self) -> Result<(), CheckpointFailure> {
         let written = self.write_if_due().await;
         self.failing.store(written.is_err(), Ordering::Release);
@@ -129,12 +129,12 @@ impl Checkpoints {
 
     async fn write_if_due(&self) -> Result<(), CheckpointFailure> {
         let mut tree = self.tree.lock().await;
-        // Before the ledger, whose last change of the key then is at least as new as the file.
+        // The key is read before the ledger, so that the ledger's last key change is at least as new as the file.
         let key_file = self.key_file.clone();
         let key = signing_key(&self.files.run(move || read_seed(&key_file)).await??);
         grow(&self.store, &mut tree.0).await?;
         if tree.1 == 0 {
-            // What was signed before the last start need not be signed again.
+            // Events that were signed before the last start need not be signed again.
             let last = self.store.checkpoints().await?.last().map_or(0, |last| last.size);
             tree.1 = u64::try_from(last).unwrap_or_default();
         }
@@ -162,7 +162,7 @@ impl Checkpoints {
     }
 }
 
-/// A checkpoint was not written, or those that were cannot be read.
+/// The reason why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointFailure {
     #[error(transparent)]
@@ -181,25 +181,26 @@ pub enum CheckpointFailure {
     Retired { path: PathBuf },
 }
 
-/// The key that the last change of the key in the ledger names; none if it never changed.
+/// The key that the ledger's last key change names. `None` if the key never changed.
 pub(super) async fn key_in_force(store: &Store) -> Result<Option<PublicKey>, StoreError> {
     let record = store.last_key_change().await?;
     let notes = record.and_then(|record| serde_json::from_str::<Event>(&record).ok()?.notes);
     Ok(notes.and_then(|notes| {
         let changed = KeyChange::verify(notes.as_str()).map(|change| change.new);
-        // A key that was lost could not sign: the event has the new one alone.
+        // A lost key cannot sign its replacement, so that event contains only the new key.
         changed.or_else(|| notes.as_str().parse().ok())
     }))
 }
 
-/// Whether this is the key that signs now, as far as the ledger says; whoever names none asks about no key of ours.
+/// Whether this is the key that currently signs, according to the ledger. Without a key in question, the answer is
+/// `true`.
 pub async fn signs_now(store: &Store, key: Option<&PublicKey>) -> Result<bool, StoreError> {
     let in_force = key_in_force(store).await?;
     Ok(key.is_none_or(|key| in_force.is_none_or(|in_force| in_force == *key)))
 }
 
-/// Signs the ledger as it is, unless its newest checkpoint says as much. False where there is no key: then only a
-/// gateway can.
+/// Signs the ledger in its current state, unless its newest checkpoint already covers it. Returns `false` if there is
+/// no key, in which case only a gateway can sign.
 pub async fn sign_ledger(
     settings: &GateSettings,
     store: &Store,
@@ -217,7 +218,7 @@ pub async fn sign_ledger(
     Ok(true)
 }
 
-/// The checkpoints that are kept outside of the database.
+/// The checkpoints that are stored outside of the database.
 pub fn read_checkpoints(settings: &GateSettings) -> Result<Vec<Checkpoint>, CheckpointFailure> {
     let path = checkpoint_file(settings);
     let text = match fs::read_to_string(&path) {
@@ -231,7 +232,7 @@ pub fn read_checkpoints(settings: &GateSettings) -> Result<Vec<Checkpoint>, Chec
     }
 }
 
-/// The public half of the key that signs here; none if there is no key yet.
+/// The public key of the signing key here. `None` if there is no key yet.
 pub fn audit_public_key(settings: &GateSettings) -> Result<Option<PublicKey>, SigningKeyError> {
     let path = settings.audit_key_file.clone();
     if !path.exists() {
@@ -249,28 +250,29 @@ fn make_folder(settings: &GateSettings) -> Result<(), SigningKeyError> {
     fs::create_dir_all(&path).map_err(|source| SigningKeyError::Folder { path, source })
 }
 
-/// The folder, and the file in it as the last gateway left it, ready for more.
+/// Creates the folder, and repairs the file that the last gateway left in it, so that checkpoints can be appended.
 fn prepare(settings: &GateSettings) -> Result<(), SigningKeyError> {
     make_folder(settings)?;
     let path = checkpoint_file(settings);
     mend(&path).map_err(|source| SigningKeyError::Folder { path, source })
 }
 
-/// Takes off what a power cut left of a checkpoint: it was told to nobody, and nothing after it could be read.
+/// Removes a partial checkpoint that a power cut left at the end of the file. It was never announced, and anything
+/// appended after it could not be read.
 fn mend(file: &Path) -> io::Result<()> {
     let bytes = match fs::read(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
-    // The cut may have gone through a letter.
+    // The cut may be inside a multi-byte character.
     let text = String::from_utf8_lossy(&bytes);
     let whole = |text: &str| matches!(Checkpoint::parse_all(text), Ok(_) | Err(CheckpointError::Empty));
     if whole(&text) {
-        // The next one begins on a line of its own.
+        // The next checkpoint starts on a new line.
         return if text.is_empty() || text.ends_with('\n') { Ok(()) } else { append(file, "\n") };
     }
-    // Only the last one can be broken so, and it has no end. Anything else was done by somebody, and is left for
-    // `audit verify` to say.
+    // Only the last checkpoint can be torn, and a torn one has no end. Any other damage was done by someone, and is
+    // left for `audit verify` to report.
     let torn = |tail: &str| !(tail.contains("\n— ") && tail.ends_with('\n'));
     let mut ends = text.rmatch_indices("\n\n").map(|(place, end)| place + end.len()).chain([0]);
     let Some(kept) = ends.find(|end| whole(&text[..*end])).filter(|end| torn(&text[*end..])) else {
@@ -294,7 +296,7 @@ pub(super) fn signing_key(seed: &[u8; 32]) -> SigningKey {
     SigningKey::from_seed(NAME, seed).expect("the name of the ledger is a valid one")
 }
 
-/// Brings the tree up to the ledger as it is.
+/// Extends the tree to the current end of the ledger.
 pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreError> {
     loop {
         let hashes = store.ledger_hashes(tree.size(), PAGE).await?;
@@ -307,8 +309,8 @@ pub(super) async fn grow(store: &Store, tree: &mut Tree) -> Result<(), StoreErro
     }
 }
 
-/// Reads the seed, or makes it for a ledger that was never signed: where it was, a missing key is lost, and another one
-/// must not take its place unnoticed.
+/// Reads the seed, or creates it for a ledger that was never signed. If the ledger was signed, a missing key is lost,
+/// and another one must not silently replace it.
 fn read_or_make_unless_lost(
     settings: &GateSettings,
     signed: bool,
@@ -322,7 +324,7 @@ fn read_or_make_unless_lost(
     read_or_make(&path, rng)
 }
 
-/// Reads the seed, or makes it once: of two processes that try at a time, the first counts.
+/// Reads the seed, or creates it once. If two processes create it at once, the first one wins.
 pub(super) fn read_or_make(path: &Path, rng: &Rng) -> Result<[u8; 32], SigningKeyError> {
     if !path.exists() {
         let failed = |source| SigningKeyError::File { path: path.to_owned(), source };
@@ -363,7 +365,7 @@ mod tests {
             let read = Checkpoint::parse_all(&left).unwrap();
             assert_eq!(read.len(), if cut + 2 >= checkpoint.len() { 4 } else { 3 }, "cut at {cut}: {left}");
         }
-        // What is wrong elsewhere is not ours to take away.
+        // Damage elsewhere in the file must not be removed.
         let forged = whole.replacen("proliferate", "", 1);
         fs::write(&file, &forged).unwrap();
         mend(&file).unwrap();

@@ -1,4 +1,4 @@
-//! A request whose run exists already: answered, in flight on another instance, or orphaned by one that died.
+//! Requests whose run already exists: ended, in flight on another instance, or orphaned by an instance that died.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::result::{CallResult, Refusal};
 use crate::tool::{Tool, Work};
 use crate::{DEAD_AFTER, Gate};
 
-/// Between two lookups of a call that another instance executes. Instances do not notify each other.
+/// The delay between two lookups of a call that another instance executes. Instances do not notify each other.
 const POLL: Duration = Duration::from_millis(100);
 /// How much longer than the tool's own timeout a caller waits for another instance.
 const MARGIN: Duration = Duration::from_secs(10);
 
 /// What an existing run means for a request with its id.
 pub(crate) enum ExistingRun {
-    /// It is a run of somebody else, or of another request.
+    /// The run belongs to another caller or another request.
     Conflict,
     Answered(Box<CallResult>),
-    /// Nobody executes it any more.
+    /// No instance executes the run any more.
     Orphaned(Box<Run>),
-    /// It was deleted, or another instance takes too long.
+    /// The run was deleted, or another instance takes too long.
     Unresolved(Refusal),
 }
 
-/// What became of an attempt to take over an orphaned call.
+/// The outcome of an attempt to take over an orphaned call.
 pub(crate) enum TakeOver {
-    /// It is ours now, and may be executed again.
+    /// This instance owns the call now and may execute it again.
     Execute { call: Box<JudgedCall>, tool: Arc<dyn Tool>, versions: Versions },
-    /// It was given up, or somebody else was faster: look it up again.
+    /// The call was given up, or another instance was faster: look it up again.
     LookAgain,
 }
 
@@ -81,12 +81,12 @@ impl Gate {
         result
     }
 
-    /// Whether nobody executes a call that has not ended.
+    /// Whether no instance executes a call that has not ended.
     async fn is_orphaned(&self, run: &Run) -> Result<bool, StoreError> {
         let Some(instance) = &run.instance else { return Ok(false) };
         if *instance == self.instance {
-            // This request is the one that this instance executes under the id, so no other does: the database committed
-            // the claim, but its reply was lost and the caller was told to retry.
+            // This instance executes only this request under the id, so no other task does: the database committed the
+            // claim, but its reply was lost and the caller was told to retry.
             return Ok(true);
         }
         let before = self.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
@@ -94,15 +94,15 @@ impl Gate {
         Ok(matches!((&self.process, process), (Some(own), Some(other)) if own.knows_dead(&other)))
     }
 
-    /// Takes over an orphaned call if a second execution cannot harm and policy still allows it; otherwise its outcome is
-    /// unknown.
+    /// Takes over an orphaned call if a second execution is harmless and policy still allows it. Otherwise the call
+    /// ends with an unknown outcome.
     pub(crate) async fn take_over(
         &self,
         request: &Arc<CallRequest>,
         run: Run,
     ) -> Result<TakeOver, Undecidable> {
         let judgement = self.judge(request).await?;
-        // The run that it belongs to may have died with the instance that claimed it.
+        // The parent run may have died with the instance that claimed the call.
         let asked = policy::Request { run: RunState::New, ..judgement.asked };
         let allowed = decide(&self.rules.policy(), &asked).outcome == policy::Outcome::Allow;
         let replayable =
@@ -119,7 +119,7 @@ impl Gate {
         };
         match self.store.gate_write(GateWrite::new(change, Vec::new())).await? {
             Written::Done => {
-                // The run was made by the first judgement: its end must agree with it.
+                // The run was created by the first judgement, and its end must agree with that one.
                 let (case, parent_run_id) = (run.case_id, run.parent_run_id);
                 let request = with_case(request, case.as_ref());
                 let call = Box::new(JudgedCall { request, case, parent_run_id, ..judgement.call });
@@ -130,13 +130,13 @@ impl Gate {
         }
     }
 
-    /// Records that nobody knows the outcome of a call.
+    /// Records that the outcome of a call is unknown.
     pub(crate) async fn give_up(&self, run: &Run) -> Result<(), StoreError> {
         let name = policy::full_name(
             run.tool.as_deref().unwrap_or_default(),
             run.operation.as_deref().unwrap_or_default(),
         );
-        // A source that cannot be asked must not keep the run open for ever.
+        // A source that does not answer must not keep the run open forever.
         let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await.ok().flatten();
         let writes = tool.and_then(|tool| tool.writes().cloned());
         let Some(call) = JudgedCall::of_run(run, writes) else { return Ok(()) };
@@ -148,7 +148,7 @@ impl Gate {
         }
         metrics::counter!("proliferate_gate_unknown_total").increment(1);
         tracing::warn!(run = %run.run_id, "an instance died while it executed a call: its outcome is unknown");
-        // Whoever was faster wrote the same, or knew better.
+        // If another instance was faster, it wrote the same or knew more.
         self.store.gate_write(write).await.map(drop)
     }
 }

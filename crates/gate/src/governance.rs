@@ -1,5 +1,5 @@
-//! What an operator does to the gate from outside: the safety lock, grants to break the glass, another signing key.
-//! Each is one write with the event that tells it, so that nothing changes unrecorded.
+//! An operator's changes to the gate from outside: the safety lock, break-glass grants, and rotation of the signing
+//! key. Each change and its event are one write, so that nothing changes unrecorded.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -27,17 +27,17 @@ use super::rules::{RulesError, read_policy};
 use crate::audit_writer;
 use crate::settings::GateSettings;
 
-/// Changes what governs all instances.
+/// Changes the state that governs all instances.
 pub struct Governance<'a> {
     pub settings: GateSettings,
     pub store: &'a Store,
     pub clock: &'a Clock,
     pub rng: &'a Rng,
-    /// Who acts, as the ledger names them: `host:` and the name of the host's user.
+    /// The operator's name in the ledger: `host:` and the name of the host's user.
     pub operator: &'a str,
 }
 
-/// A permission to break the glass, as it is asked for.
+/// A request for a break-glass grant.
 pub struct Grant<'a> {
     pub org: OrgId,
     pub user: UserId,
@@ -46,7 +46,7 @@ pub struct Grant<'a> {
     pub minutes: u64,
 }
 
-/// Nothing was changed.
+/// The reason why nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum GovernanceError {
     #[error("a reason is one line of 1 to 200 characters")]
@@ -82,7 +82,8 @@ pub enum GovernanceError {
 }
 
 impl Governance<'_> {
-    /// Stops every call, or lets them through again. It must work in an emergency, so it needs no policy that loads.
+    /// Engages or releases the safety lock, which stops every call. It must work in an emergency, so it does not need a
+    /// valid policy.
     pub async fn lock(&self, locked: bool, reason: &str) -> Result<(), GovernanceError> {
         if !is_line(reason, 200) {
             return Err(GovernanceError::Reason);
@@ -101,7 +102,7 @@ impl Governance<'_> {
         self.write(Change::Lock(lock), None, event).await
     }
 
-    /// Lets a member break the glass under a ticket, for a time that the lanes allow.
+    /// Grants a member break-glass access under a ticket, for a time that the lanes allow.
     pub async fn grant(&self, asked: &Grant<'_>) -> Result<OverrideGrant, GovernanceError> {
         let Grant { org, user, ticket, reason, minutes } = *asked;
         if !is_line(reason, 200) {
@@ -138,7 +139,7 @@ impl Governance<'_> {
         Ok(grant)
     }
 
-    /// Sets the mode of an action in an organization, for a member or, without one, for the operator.
+    /// Sets the mode of an action in an organization, on behalf of a member or, without one, of the operator.
     pub async fn set_mode(
         &self,
         org: OrgId,
@@ -165,12 +166,12 @@ impl Governance<'_> {
         self.write(change, Some(org), event).await
     }
 
-    /// The store through which a change of administration is made, so that it is recorded under the operator's name.
+    /// The store for an administrative change, which records the change under the operator's name.
     pub async fn administer(&self, org: OrgId, change: &AdminChange) -> Result<Store, StoreError> {
         Ok(self.store.recorded(self.admin_event(Some(org), change).await?))
     }
 
-    /// Records a change that is made elsewhere than in the database, or that all organizations share.
+    /// Records a change that is made outside of the database, or that all organizations share.
     pub async fn record(&self, change: &AdminChange) -> Result<(), GovernanceError> {
         let NewEvent { org, event } = self.admin_event(None, change).await?;
         self.write(Change::Nothing, org, event).await
@@ -182,7 +183,7 @@ impl Governance<'_> {
         Ok(NewEvent { org, event })
     }
 
-    /// Ends a grant before its time.
+    /// Revokes a grant before it expires.
     pub async fn revoke_grant(&self, id: Uuid, reason: &str) -> Result<OverrideGrant, GovernanceError> {
         if !is_line(reason, 200) {
             return Err(GovernanceError::Reason);
@@ -202,13 +203,13 @@ impl Governance<'_> {
         Ok(grant)
     }
 
-    /// Makes another key the one that signs. The next key is on disk before the ledger names it and takes the old
-    /// one's place after: one that broke off between is finished by the next attempt.
+    /// Rotates the signing key. The next key is on disk before the ledger names it, and replaces the old file
+    /// afterwards. If the rotation is interrupted in between, the next attempt finishes it.
     pub async fn rotate_key(&self) -> Result<(PublicKey, PublicKey), GovernanceError> {
         let path = self.settings.audit_key_file.clone();
         let next_path = beside(&path);
         let failed = |source| GovernanceError::File { path: next_path.clone(), source };
-        // Held until the end: two changes of one key would leave a ledger that nobody can verify.
+        // Held until the end: two concurrent rotations would leave a ledger that nobody can verify.
         let _held = hold(&path)?;
         let old = signing_key(&read_seed(&path)?);
         if !next_path.exists() {
@@ -230,7 +231,8 @@ impl Governance<'_> {
         Ok((old.public().clone(), next.public().clone()))
     }
 
-    /// Makes a key in the place of one that was lost. The ledger says so: nobody can sign the change with the lost key.
+    /// Creates a key in place of a lost one. The ledger records the replacement as unsigned, because nobody can sign it
+    /// with the lost key.
     pub async fn replace_lost_key(&self, reason: &str) -> Result<PublicKey, GovernanceError> {
         if !is_line(reason, 200) {
             return Err(GovernanceError::Reason);
@@ -239,7 +241,8 @@ impl Governance<'_> {
         if path.exists() {
             return Err(GovernanceError::KeyThere { path });
         }
-        // Under another name until the ledger has it: a gateway that starts meanwhile must not sign with it.
+        // The key has another name until the ledger records it, so that a gateway that starts meanwhile does not sign
+        // with it.
         let next_path = beside(&path);
         let failed = |source| GovernanceError::File { path: next_path.clone(), source };
         let key = signing_key(&read_or_make(&next_path, self.rng)?);
@@ -254,8 +257,8 @@ impl Governance<'_> {
         Ok(key.public().clone())
     }
 
-    /// Records that the database was just restored: the first event after the backup's. Signed, so that a verifier who
-    /// holds checkpoints of what was rolled back knows what happened to it.
+    /// Records that the database was just restored, as the first event after those in the backup. The event is signed,
+    /// so that a verifier with checkpoints of the rolled-back part knows what happened to it.
     pub async fn record_restore(&self, backup: &str) -> Result<u64, GovernanceError> {
         let newest = read_checkpoints(&self.settings)?.iter().map(|checkpoint| checkpoint.size).max();
         let mut tree = Tree::default();
@@ -297,8 +300,8 @@ impl Governance<'_> {
         Ok(event)
     }
 
-    /// The policy in force as the ledger knows it. What is on disk here may be another, and is not in force before a
-    /// gateway has taken it over.
+    /// The versions of the policy in force, according to the ledger. The files on disk may differ, and are not in force
+    /// before a gateway has loaded them.
     async fn versions(&self) -> Result<PolicyVersions, StoreError> {
         let last = self.store.last_policy_change().await?;
         let known = last.and_then(|record| serde_json::from_str::<Event>(&record).ok());
@@ -312,17 +315,17 @@ impl Governance<'_> {
     }
 }
 
-/// What the notes of a grant's events begin with, before its id.
+/// The prefix of the notes of a grant's events, before its id.
 pub(super) const GRANT: &str = "grant ";
 
-/// Everything of a grant that its event says nowhere else; `audit verify` reads it.
+/// The details of a grant that its event contains nowhere else. `audit verify` parses them.
 fn grant_notes(grant: &OverrideGrant) -> String {
     let until = audit_writer::timestamp(grant.valid_until);
     let OverrideGrant { id, user_id, ticket, .. } = grant;
     format!("{GRANT}{id}: user {user_id}, ticket {ticket}, until {}", until.as_str())
 }
 
-/// The event of an organization that a gateway makes at its first start.
+/// The event of the organization that a gateway creates at its first start.
 pub fn first_start_event(clock: &Clock, rng: &Rng, org: OrgId) -> NewEvent {
     let actor = Actor {
         actor_id: Text::fit("gateway"),
@@ -356,7 +359,7 @@ fn hold(path: &Path) -> Result<File, GovernanceError> {
     }
 }
 
-/// Where the next key waits.
+/// The path of the next key during a rotation.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");

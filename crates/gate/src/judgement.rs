@@ -1,4 +1,5 @@
-//! The judgement of a request: what policy is asked about it, from facts that we establish ourselves, and the verdict.
+//! The judgement of a request: the question to policy, built from facts that the gate establishes itself, and the
+//! verdict.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::lock::LockUnread;
 use crate::request::{BreakGlass, CallRequest, Caller, EntryPoint, RunRequest, Target};
 use crate::tool::{EXPORT, SourceError, Tool};
 
-/// Nothing can be decided now, so nothing is done.
+/// The reason why a request cannot be judged now, so that it is not executed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Undecidable {
     #[error(transparent)]
@@ -28,25 +29,26 @@ pub(crate) enum Undecidable {
     Source(#[from] SourceError),
 }
 
-/// A request with what the gate has established about it: what its run, events and artifacts say.
+/// A request with the facts that the gate has established about it. Its run, events and artifacts are built from these.
 #[derive(Clone, Debug)]
 pub(crate) struct JudgedCall {
     pub(crate) request: Arc<CallRequest>,
-    /// The caller's case, or that of the run above.
+    /// The caller's case, or that of the parent run.
     pub(crate) case: Option<String>,
-    /// The active parent, or the run that is retried. One that does not count is none: it may be somebody else's.
+    /// The active parent, or the retried run. `None` if the named run does not qualify, since it may belong to someone
+    /// else.
     pub(crate) parent_run_id: Option<String>,
-    /// In our own words, where we know them.
+    /// Described from our own database where the artifact is known.
     pub(crate) input_artifacts: Vec<ArtifactRef>,
     pub(crate) writes: Option<Write>,
-    /// The ticket, in a lane that breaks the glass.
+    /// The ticket, in a break-glass lane.
     pub(crate) ticket: Option<String>,
 }
 
-/// What was decided about a request.
+/// The decision about a request.
 pub(crate) struct Judgement {
     pub(crate) call: JudgedCall,
-    /// What policy was asked.
+    /// The question to policy.
     pub(crate) asked: Request,
     pub(crate) verdict: Verdict,
     pub(crate) versions: Versions,
@@ -56,7 +58,7 @@ pub(crate) struct Judgement {
 }
 
 impl JudgedCall {
-    /// A request about which nothing is established.
+    /// A request without established facts.
     pub(crate) fn unjudged(request: &Arc<CallRequest>) -> Self {
         Self {
             request: request.clone(),
@@ -68,7 +70,7 @@ impl JudgedCall {
         }
     }
 
-    /// The call that a run was made for, as far as its end needs it. `None` for a run that is not a call.
+    /// Rebuilds the call of a run, as far as recording its end needs it. `None` for a run that is not a call.
     pub(crate) fn of_run(run: &Run, writes: Option<Write>) -> Option<Self> {
         let actor = serde_json::from_value(run.actor.clone()).ok()?;
         let request = CallRequest {
@@ -119,13 +121,13 @@ impl JudgedCall {
 /// The runs that a request refers to.
 struct Ancestors {
     state: RunState,
-    /// The retried run, else the active parent.
+    /// The retried run, or else the active parent.
     above: Option<Run>,
     retried: bool,
 }
 
 impl Gate {
-    /// Decides about a request.
+    /// Judges a request.
     pub(crate) async fn judge(&self, request: &Arc<CallRequest>) -> Result<Judgement, Undecidable> {
         let policy = self.rules.policy();
         let tool = self.find_tool(request).await?;
@@ -175,7 +177,8 @@ impl Gate {
         self.sources.find(&self.rules.policy(), request.caller.org, &request.full_name()).await
     }
 
-    /// What the modes say about a tool that they govern: the automation's, the organization's, or that of its risk.
+    /// The mode decision for a tool that is governed by action modes: the mode of the automation, of the organization,
+    /// or of the tool's risk.
     async fn mode(
         &self,
         request: &CallRequest,
@@ -197,7 +200,7 @@ impl Gate {
         Ok(Ancestors { state, above, retried: false })
     }
 
-    /// The run that a request retries: it has ended, and was a call of the same tool.
+    /// The run that a request retries: it must have ended, and have been a call of the same tool.
     async fn retried_run(&self, request: &CallRequest) -> Result<Option<Run>, StoreError> {
         let Some(retry) = &request.run.retry_of else { return Ok(None) };
         let found = self.store.run(request.caller.org, &retry.run_id).await?;
@@ -214,8 +217,8 @@ impl Gate {
         let found = found.filter(|run| run.status == RunStatus::Running);
         let found = found.filter(|run| run.case_id.is_none() || is_of_case(request, run));
         let state = match &found {
-            // The gateway itself named the turn that a callback belongs to, and that turn has ended since: the callback
-            // is judged like one between two turns.
+            // The gateway itself named the turn of a callback, and that turn has ended since. The callback is judged
+            // like one between two turns.
             None if request.entry_point == EntryPoint::Callback => RunState::New,
             None => RunState::Inactive,
             Some(run) => RunState::Active(Versions {
@@ -226,8 +229,8 @@ impl Gate {
         Ok((state, found))
     }
 
-    /// The artifacts that a request names, as we know them. One that does not exist and one of another case raise the
-    /// same flag, or the answer would tell which exist.
+    /// The artifacts that a request names, as we know them. A missing artifact and one of another case raise the same
+    /// flag; otherwise the answer would reveal which ones exist.
     async fn resolve_artifacts(
         &self,
         request: &CallRequest,
@@ -285,7 +288,7 @@ fn action(request: &CallRequest, tool: Option<&dyn Tool>) -> Action {
     }
 }
 
-/// The request as it is executed: in the case that it was judged in.
+/// The request as it is executed, in the case that it was judged in.
 pub(crate) fn with_case(request: &Arc<CallRequest>, case: Option<&String>) -> Arc<CallRequest> {
     if request.case.as_ref() == case {
         return request.clone();
@@ -293,7 +296,7 @@ pub(crate) fn with_case(request: &Arc<CallRequest>, case: Option<&String>) -> Ar
     Arc::new(CallRequest { case: case.cloned(), ..request.as_ref().clone() })
 }
 
-/// A call below a run with a case has that case, whether it names it or not.
+/// The scope fields of a request. A call below a run with a case has that case, whether it names it or not.
 fn scope(request: &CallRequest, has_case: bool) -> BTreeSet<String> {
     let mut scope = request.scope.clone();
     if has_case {
@@ -302,18 +305,18 @@ fn scope(request: &CallRequest, has_case: bool) -> BTreeSet<String> {
     scope
 }
 
-/// What the call would do beyond its own case.
+/// The flags of what the call would do beyond its own case.
 fn tool_flags(request: &CallRequest, case: Option<&str>, tool: Option<&dyn Tool>) -> BTreeSet<Flag> {
     let flags = tool.into_iter().flat_map(|tool| tool.flags().iter().map(|name| Flag::new(*name)));
     let mut flags: BTreeSet<Flag> = flags.collect();
-    // The case of a sandbox is its session; naming another one is a look into that.
+    // The case of a sandbox is its session. Naming another case is a cross-case lookup.
     if request.caller.session.is_some_and(|own| case != Some(own.to_string().as_str())) {
         flags.insert(Flag::cross_case_lookup());
     }
     flags
 }
 
-/// A child belongs to the case of the run above it, also where it does not name it.
+/// Whether a request belongs to the case of the run above it. A child that names no case does.
 fn is_of_case(request: &CallRequest, above: &Run) -> bool {
     request.case.is_none() || above.case_id == request.case
 }

@@ -1,8 +1,8 @@
-//! The only entry point for side effects: judge, claim, execute, record. It issues [`Permit`]s that nothing else can make.
+//! The only entry point for side effects: judge, claim, execute, record. Only this crate can create [`Permit`]s.
 //!
-//! The decision, the claim and the event that records them are one durable transaction before the effect; the outcome, the
-//! result and its event are one after it. So a call is executed once, on whichever instance it arrives, and a crash between
-//! the two leaves an honest `unknown`.
+//! The decision, the claim and their event are one durable transaction before the effect. The outcome, the result and
+//! their event are one transaction after it. So a call is executed once, on whichever instance it arrives, and a crash
+//! in between leaves an honest `unknown`.
 //!
 //! The crate knows neither HTTP nor sessions nor sandboxes: entry points hand in a [`CallRequest`] and render a
 //! [`CallResult`], and tools come from [`Sources`].
@@ -73,8 +73,8 @@ pub use tool::{EXPORT, Failure, Output, Outside, SourceError, Sources, Tool, Wit
 pub use upkeep::keep_gate;
 pub use verify::{Difference, Verified, VerifyError, verify_database};
 
-/// An instance that was not seen for this long has died, as far as its calls are concerned. One on the same machine that has
-/// died for certain is forgotten at once ([`Process`]).
+/// An instance that was not seen for this long counts as dead, and its calls as orphaned. An instance on the same
+/// machine that has certainly died is removed at once ([`Process`]).
 pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// The gate of one instance.
@@ -88,17 +88,17 @@ pub struct Gate {
     lock: SafetyLockReading,
     audit: AuditWriter,
     checkpoints: Checkpoints,
-    /// Calls that this instance executes now.
+    /// The calls that this instance executes now.
     in_flight: Mutex<HashMap<(OrgId, String), InFlight>>,
     recent_results: RecentResults,
     refusals: Refusals,
-    /// The runs of the turns that sessions of this instance are in.
+    /// The runs of the current turns of this instance's sessions.
     turns: Mutex<HashMap<SessionId, String>>,
-    /// Cancelled when the gateway stops: an outcome that cannot be recorded is not retried any more.
+    /// Cancelled when the gateway stops. From then on, recording an outcome is not retried.
     closing: CancellationToken,
 }
 
-/// The gate cannot be opened.
+/// The reason why the gate cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     #[error(transparent)]
@@ -109,7 +109,7 @@ pub enum GateError {
     Store(#[from] StoreError),
 }
 
-/// A gate that lacks only its tools, which need parts of the gateway that need the gate.
+/// A gate without its tools, which depend on parts of the gateway that depend on the gate.
 pub struct OpenGate {
     store: Store,
     clock: Clock,
@@ -120,7 +120,7 @@ pub struct OpenGate {
 }
 
 impl OpenGate {
-    /// Reads policy and signing key.
+    /// Loads the policy and the signing key.
     pub async fn open(
         settings: &GateSettings,
         store: &Store,
@@ -162,7 +162,7 @@ impl OpenGate {
 }
 
 impl Gate {
-    /// Signs off this instance and writes the last checkpoint. The last thing before the database closes.
+    /// Unregisters this instance and writes the last checkpoint. This is the last step before the database closes.
     pub async fn close(&self) {
         if let Err(error) = self.record_refusals(true).await {
             tracing::error!(%error, "the number of refused calls that were not recorded is lost");
@@ -175,7 +175,7 @@ impl Gate {
         }
     }
 
-    /// What the gate stands on beside the database, by name, and whether it can be read and written.
+    /// Health checks of the gate's dependencies besides the database, by name.
     pub fn checks(&self) -> [(&'static str, Result<(), String>); 3] {
         let or = |ok: bool, why: &str| if ok { Ok(()) } else { Err(why.to_owned()) };
         let lock = self.lock.is_engaged().map(drop).map_err(|unread| unread.to_string());

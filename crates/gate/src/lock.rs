@@ -10,14 +10,14 @@ use tokio::time::MissedTickBehavior;
 
 use super::Gate;
 
-/// What an operator changes counts within a second.
+/// The polling interval, so that an operator's change takes effect within a second.
 const EVERY: Duration = Duration::from_millis(500);
-/// A reading older than this is worth nothing: the lock may have been engaged since.
+/// The maximum age of a reading. The lock may have been engaged since an older one.
 const OLDEST: Duration = Duration::from_secs(2);
 
 /// The last reading of the lock.
 pub(crate) struct SafetyLockReading {
-    /// The machine's, whatever clock the rest of the gate has: this is about real time.
+    /// Always the system clock, even if the rest of the gate uses another one, because this is about real time.
     clock: Clock,
     last: Mutex<Option<Reading>>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct SafetyLockReading {
 #[derive(Clone, Copy)]
 struct Reading {
     engaged: bool,
-    /// When it was asked for, by the clock above.
+    /// When the lock was read, by the clock above.
     at: Duration,
 }
 
@@ -54,8 +54,8 @@ impl SafetyLockReading {
     }
 }
 
-/// Reads the lock again and again as long as there is a gate, and does nothing else: whatever hangs elsewhere must not
-/// keep it.
+/// Polls the lock for as long as the gate exists. This task does nothing else, so that nothing that hangs elsewhere can
+/// delay it.
 pub async fn follow_lock(gate: Weak<Gate>) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -2,7 +2,7 @@
 
 use proto::OrgId;
 
-/// The right to execute one call, once. A source asks for it by reference and cannot keep it.
+/// The right to execute one call, once. A source gets it by reference and cannot keep it.
 #[derive(Debug)]
 pub struct Permit {
     org: OrgId,
@@ -10,7 +10,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Only after the claim and the decision are on disk.
+    /// Created only after the claim and the decision are on disk.
     pub(crate) fn new(org: OrgId, run_id: &str) -> Self {
         Self { org, run_id: run_id.to_owned() }
     }
@@ -19,7 +19,7 @@ impl Permit {
         self.org
     }
 
-    /// The one id of this effect, for sources that can be told one.
+    /// The unique id of this effect, for targets that accept an idempotency key.
     pub fn run_id(&self) -> &str {
         &self.run_id
     }

@@ -19,42 +19,42 @@ use crate::result::{CallResult, Refusal};
 use crate::tool::{Failure, Outside, Tool, Within, Work};
 use crate::{Gate, Permit};
 
-/// Judgements of one call. A parent run that ends between judgement and claim makes a new one necessary, and it can end
-/// only once.
+/// The maximum number of judgements per call. If the parent run ends between judgement and claim, the call is judged
+/// again; a parent can end only once.
 const MAX_JUDGEMENTS: u32 = 3;
-/// Attempts to take over an orphaned call, or to find out who was faster.
+/// The maximum number of attempts to take over an orphaned call, or to find out which instance was faster.
 const MAX_TAKE_OVERS: u32 = 3;
-/// Between two attempts to record an effect that has happened.
+/// The delay between attempts to record an effect that has happened.
 const RETRY: Duration = Duration::from_millis(500);
 
 type Execution = Shared<BoxFuture<'static, CallResult>>;
 
-/// A call that this instance executes: which one, and where its result will be.
+/// A call that this instance executes: its fingerprint, and the future of its result.
 pub(crate) struct InFlight {
     fingerprint: Fingerprint,
     execution: Execution,
 }
 
-/// What a claim led to.
+/// The outcome of a claim.
 enum Claimed {
-    /// The call is ours to execute, or was executed in the same transaction.
+    /// This instance executes the call, or has executed it in the same transaction.
     Ours,
     /// A run with this id exists.
     Exists(Box<Run>),
-    /// The facts of the judgement changed before the claim.
+    /// The facts of the judgement have changed before the claim.
     Stale,
     Failed(StoreError),
 }
 
 impl Gate {
-    /// Executes a call, or returns the result that it had before. It continues when its caller hangs up.
+    /// Executes a call, or returns the result of an earlier execution. The call continues if its caller disconnects.
     pub async fn call(self: &Arc<Self>, request: CallRequest) -> CallResult {
         self.submit(request, None).await
     }
 
-    /// Like [`Gate::call`], with an effect that owns what no request can hold, such as a request body. The tool that the
-    /// request names is judged and checked as always; the effect replaces only its execution, and is dropped with the
-    /// call.
+    /// Like [`Gate::call`], with an effect that owns data no request can hold, such as a request body. The tool that
+    /// the request names is judged and checked as always; the effect replaces only its execution, and is dropped with
+    /// the call.
     pub async fn call_with(self: &Arc<Self>, request: CallRequest, effect: Box<dyn Outside>) -> CallResult {
         self.submit(request, Some(effect)).await
     }
@@ -71,7 +71,8 @@ impl Gate {
         let Some(execution) = gate.join(&key, fingerprint, execution) else {
             return gate.conflict(&JudgedCall::unjudged(&request)).await;
         };
-        // A task of its own from the start: a caller that hangs up must not leave a claimed call that nobody executes.
+        // The call runs in its own task from the start, so that a caller that disconnects cannot leave a claimed call
+        // unexecuted.
         let done = tokio::spawn(async move {
             let in_flight = InFlightGuard { gate, key, execution };
             in_flight.execution.clone().await
@@ -79,7 +80,7 @@ impl Gate {
         done.await.unwrap_or_else(|_| CallResult::unrecorded(&request, &Refusal::unknown()))
     }
 
-    /// Registers an execution, or finds the same call in flight. `None`: another call is in flight under its id.
+    /// Registers an execution, or joins the same call in flight. `None` if a different call is in flight under this id.
     fn join(
         &self,
         key: &(OrgId, String),
@@ -99,7 +100,7 @@ impl Gate {
     }
 }
 
-/// A call is in flight until this is dropped, however it ends.
+/// Keeps a call registered as in flight until it is dropped, however the call ends.
 struct InFlightGuard {
     gate: Arc<Gate>,
     key: (OrgId, String),
@@ -109,7 +110,7 @@ struct InFlightGuard {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let mut in_flight = self.gate.in_flight.lock();
-        // Another call may have come under its id since.
+        // Another call may have been registered under this id since.
         if in_flight.get(&self.key).is_some_and(|found| found.execution.ptr_eq(&self.execution)) {
             in_flight.remove(&self.key);
         }
@@ -133,7 +134,8 @@ async fn perform(gate: &Gate, request: &Arc<CallRequest>, effect: Option<&dyn Ou
     CallResult::unrecorded(request, &Refusal::new(ToolErrorCode::DependencyDown, changing))
 }
 
-/// A source cannot be asked for its tools: a call that has ended has its result all the same.
+/// Handles a request that cannot be judged, for example because a source does not answer. A call that has already ended
+/// still gets its stored result.
 async fn retried(gate: &Gate, request: &Arc<CallRequest>, error: &Undecidable) -> CallResult {
     match gate.store.run(request.caller.org, &request.run.id).await {
         Ok(Some(run)) if run.status.is_terminal() => follow(gate, &JudgedCall::unjudged(request), run).await,
@@ -150,13 +152,13 @@ fn count(judgement: &Judgement) {
     metrics::counter!("proliferate_gate_verdicts_total", "verdict" => name).increment(1);
 }
 
-/// Does what was decided. `None`: the facts of the judgement changed in between.
+/// Carries out the decision. `None` if the facts of the judgement have changed in between.
 async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -> Option<CallResult> {
     let request = &judgement.call.request;
     let refusal = refusal(judgement);
     let share = if refusal.is_some() { gate.take_refusal(request) } else { gate.take_allowed(request) };
     if let Err(over) = share {
-        // A retry is not refused for its share: it has a result.
+        // A retry of a recorded call gets its result even if the caller's share is used up.
         return Some(match gate.store.run(request.caller.org, &request.run.id).await {
             Ok(Some(run)) => follow(gate, &judgement.call, run).await,
             _ => gate.refuse_unrecorded(request, &over),
@@ -189,7 +191,7 @@ async fn act(gate: &Gate, judgement: &Judgement, effect: Option<&dyn Outside>) -
     }
 }
 
-/// What a tool within the database would do. It has changed nothing yet, so if it fails nothing has happened.
+/// Prepares the effect of a tool within the database. If this fails, nothing has been changed yet.
 async fn prepare(call: &JudgedCall, tool: &dyn Tool, within: &dyn Within) -> Prepared {
     let preparing = AssertUnwindSafe(within.prepare(&call.request)).catch_unwind();
     match tokio::time::timeout(tool.timeout(), preparing).await {
@@ -232,12 +234,12 @@ async fn unclaimed(gate: &Gate, call: &JudgedCall, claimed: Claimed) -> Option<C
     match claimed {
         Claimed::Ours | Claimed::Stale => None,
         Claimed::Exists(run) => Some(follow(gate, call, *run).await),
-        // No audit, no effect.
+        // If the claim cannot be recorded, the call is not executed.
         Claimed::Failed(error) => Some(unavailable(&call.request, &error.into())),
     }
 }
 
-/// The result of a call whose run exists.
+/// The result of a call whose run already exists.
 async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
     let request = &call.request;
     for _ in 0..MAX_TAKE_OVERS {
@@ -268,7 +270,7 @@ async fn follow(gate: &Gate, call: &JudgedCall, mut run: Run) -> CallResult {
     CallResult::unrecorded(request, &Refusal::unknown())
 }
 
-/// Why a call is not executed, if it is not. Nothing answers an ask yet, so it is refused.
+/// The reason why a call is not executed, if any. Approvals are not implemented yet, so the verdict `ask` is refused.
 fn refusal(judgement: &Judgement) -> Option<Refusal> {
     if judgement.verdict.outcome != policy::Outcome::Allow {
         return Some(Refusal::new(ToolErrorCode::PolicyDenied, judgement.verdict.reason.clone()));
@@ -284,7 +286,7 @@ struct Execute<'a> {
     versions: &'a Versions,
 }
 
-/// Executes a claimed call, and records its outcome before anybody learns it.
+/// Executes a claimed call, and records its outcome before the caller learns it.
 async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult {
     let Execute { tool, outside, versions } = how;
     crash_point("gate-claimed");
@@ -295,7 +297,7 @@ async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult
     crash_point("gate-executed");
     let outcome = match executed {
         Ok(Ok(outcome)) => outcome.map_err(Refusal::from),
-        // It panicked, perhaps after its effect.
+        // The tool panicked, possibly after its effect.
         Ok(Err(_)) => Err(Refusal::unknown()),
         Err(_) if outside.replay_safe() => Err(Failure::Timeout.into()),
         Err(_) => Err(Failure::Late.into()),
@@ -306,7 +308,8 @@ async fn execute(gate: &Gate, call: &JudgedCall, how: Execute<'_>) -> CallResult
     result
 }
 
-/// The effect has happened, so recording it is retried until it succeeds: a result that is not on disk is none.
+/// Records the outcome. The effect has happened, so this retries until it succeeds: no result is returned before it is
+/// on disk.
 async fn settle(gate: &Gate, call: &JudgedCall, write: GateWrite, result: CallResult) -> CallResult {
     let request = &call.request;
     loop {
@@ -315,7 +318,7 @@ async fn settle(gate: &Gate, call: &JudgedCall, write: GateWrite, result: CallRe
                 gate.recent_results.insert(request.key(), request.fingerprint(), &result);
                 return result;
             }
-            // Another instance took us for dead and recorded what it knew: that stands.
+            // Another instance considered us dead and recorded what it knew. That record stands.
             Ok(_) => {
                 return match gate.store.run(request.caller.org, &request.run.id).await {
                     Ok(Some(run)) => stored_result(request, &run),

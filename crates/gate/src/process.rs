@@ -1,23 +1,25 @@
-//! Which process an instance is, so that others on the same machine can tell for certain that it has died.
+//! Identifies the process of an instance, so that other instances on the same machine can tell for certain that it has
+//! died.
 //!
-//! A connection to the database may break, and a heartbeat may be late, while an instance goes on: neither proves a
-//! death. A process of the same boot, pid namespace and user that is not in `/proc` does.
+//! A broken database connection or a late heartbeat does not prove a death, because the instance may still run. A
+//! process of the same boot, pid namespace and user that is missing in `/proc` does.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// A process as every process of its machine, pid namespace and user sees it.
+/// A process, identified for all processes of the same machine, pid namespace and user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Process {
-    /// Boot id, pid namespace and user: only where all are ours can we see it, or see that it is gone.
+    /// The boot id, pid namespace and user. Only if all three match ours can we see the process, or see that it is
+    /// gone.
     world: String,
     pid: u32,
-    /// In ticks since the boot: tells it from a later process with its pid.
+    /// The start time in ticks since boot, which distinguishes the process from a later one with the same pid.
     started: u64,
 }
 
 impl Process {
-    /// This process; none where the machine does not say.
+    /// This process. `None` if `/proc` does not identify it.
     pub(super) fn own() -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -28,17 +30,17 @@ impl Process {
         Some(Self { world, pid, started })
     }
 
-    /// The text that other instances read.
+    /// The text form that other instances read.
     pub(super) fn text(&self) -> String {
         format!("{} {} {}", self.world, self.pid, self.started)
     }
 
-    /// Whether the process of a text has died, for certain; `false` also where that cannot be told from here.
+    /// Whether the process has died for certain. `false` also if that cannot be told from here.
     pub(super) fn knows_dead(&self, text: &str) -> bool {
         let Some(other) = Self::parse(text).filter(|other| other.world == self.world) else { return false };
         match fs::read_to_string(format!("/proc/{}/stat", other.pid)) {
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-            // A zombie runs no more.
+            // A zombie no longer runs.
             Ok(text) => stat(&text)
                 .is_some_and(|(state, started)| started != other.started || matches!(state, 'Z' | 'X')),
         }
@@ -51,8 +53,8 @@ impl Process {
     }
 }
 
-/// State and start time of `/proc/<pid>/stat`. The name of the program may hold anything, so fields are counted from its
-/// last bracket.
+/// Parses the state and start time from `/proc/<pid>/stat`. The program's name may contain anything, so fields are
+/// counted from the last closing parenthesis.
 fn stat(text: &str) -> Option<(char, u64)> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -76,7 +78,7 @@ mod tests {
         let other = Process { pid: child.id(), started, ..own.clone() };
         assert!(!own.knows_dead(&other.text()), "it lives");
         child.kill().unwrap();
-        // Until it is waited for it is a zombie; whichever it is by now, it is dead.
+        // The child is a zombie until it is waited for. Either way, it is dead.
         while !own.knows_dead(&other.text()) {
             std::thread::yield_now();
         }

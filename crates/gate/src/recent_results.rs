@@ -1,4 +1,4 @@
-//! The results of recent calls, for retries. A run that has ended never changes, so its result need not be looked up.
+//! A cache of recent results for retried calls. A run that has ended never changes, so a cached result stays valid.
 
 use std::num::NonZeroUsize;
 
@@ -10,15 +10,15 @@ use serde_json::Value;
 use crate::request::Fingerprint;
 use crate::result::CallResult;
 
-/// Retries come within seconds; older results are read from the database.
+/// The number of cached results. Retries come within seconds; older results are read from the database.
 const CAPACITY: NonZeroUsize = NonZeroUsize::MIN.saturating_add(1023);
-/// Larger results are not cached: a few of them would be most of the memory of an idle gateway.
+/// The maximum size of a cached result. A few larger ones would take most of the memory of an idle gateway.
 const MAX_SIZE: usize = 4096;
 
-/// A bounded cache.
+/// A bounded LRU cache.
 pub(crate) struct RecentResults(Mutex<LruCache<Key, (Fingerprint, CallResult)>>);
 
-/// The organization and the run.
+/// The organization and the run id.
 type Key = (OrgId, String);
 
 impl RecentResults {
@@ -26,8 +26,8 @@ impl RecentResults {
         Self(Mutex::new(LruCache::new(CAPACITY)))
     }
 
-    /// The result of the same call. `None` also for another caller or content: whether that is a conflict is decided where
-    /// it is recorded.
+    /// The result of the same call. `None` also for another caller or content: the database decides whether that is a
+    /// conflict.
     pub(crate) fn get(&self, key: &Key, fingerprint: &Fingerprint) -> Option<CallResult> {
         let mut results = self.0.lock();
         let (of, result) = results.get(key)?;
@@ -42,7 +42,7 @@ impl RecentResults {
     }
 }
 
-/// About how many bytes a result takes.
+/// The approximate size of a result in bytes.
 fn size(result: &CallResult) -> usize {
     let output = result.output.as_ref();
     let text = output.map_or(0, |output| output.text.len());

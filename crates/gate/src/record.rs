@@ -1,4 +1,4 @@
-//! What is written about a call: its run, its events, its artifacts and its result, in one transaction.
+//! The records of a call: its run, events, artifacts and result, written in one transaction.
 
 use ledger::{ActionType, ArtifactRef, Artifacts};
 use policy::Versions;
@@ -11,11 +11,11 @@ use crate::result::{CallResult, Refusal};
 use crate::tool::Output;
 use crate::{Gate, artifacts};
 
-/// What a tool within the database would output and change, or why it refuses.
+/// The output and the change of a tool within the database, or the reason why it refuses.
 pub(crate) type Prepared = Result<(Output, Effect), Refusal>;
 
 impl Gate {
-    /// The claim of a call with the decision about it.
+    /// The claim of a call, with the decision about it.
     pub(crate) fn claim(&self, judgement: &Judgement) -> GateWrite {
         let Judgement { call, verdict, versions, .. } = judgement;
         let input = artifacts::input(call, self.audit.now());
@@ -28,7 +28,7 @@ impl Gate {
         }
     }
 
-    /// The same for a call that ends with its claim: it is refused, or its effect is in our own database.
+    /// The claim of a call that ends at once, because it is refused or its effect is in our own database.
     pub(crate) fn claim_ended(&self, judgement: &Judgement, prepared: Prepared) -> (GateWrite, CallResult) {
         let Judgement { call, verdict, versions, .. } = judgement;
         let denied = matches!(&prepared, Err(refusal) if refusal.code == ToolErrorCode::PolicyDenied);
@@ -39,7 +39,7 @@ impl Gate {
         let responder = if effect.is_some() { Responder::Tool } else { Responder::Gate };
         let end = self.finish(call, outcome, responder, versions);
         let status = if denied { RunStatus::Denied } else { end.ended.status };
-        // Refused parameters are not stored: they were never accepted.
+        // Parameters of a refused call are not stored, because they were never accepted.
         let input = effect.as_ref().and_then(|_| artifacts::input(call, self.audit.now()));
         let run = self.new_run(judgement, input.as_ref(), Some(Ended { status, ..end.ended }));
         let mut events = vec![self.audit.decision(call, verdict, versions), end.event];
@@ -87,7 +87,7 @@ impl Gate {
         }
     }
 
-    /// What is written when a claimed call has ended, and the result for its caller.
+    /// The write for the end of a claimed call, and the result for its caller.
     pub(crate) fn end(
         &self,
         call: &JudgedCall,
@@ -164,24 +164,25 @@ impl Gate {
     }
 }
 
-/// Who responded. A refusal of the gate is not hashed as a tool's response, and is nothing but a call.
+/// Who produced the response. A refusal by the gate is not hashed as a tool's response, and causes no
+/// further events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Responder {
     Tool,
     Gate,
 }
 
-/// A call that has ended: what is stored about it, and the result for its caller.
+/// A call that has ended: the records of it, and the result for its caller.
 struct Finished {
     ended: Ended,
     artifact: Option<NewArtifact>,
     event: NewEvent,
-    /// Events of what it was besides a call.
+    /// Events for the other actions of the call, such as an export or a database write.
     further_events: Vec<NewEvent>,
     result: CallResult,
 }
 
-// The JSON columns of a run, in the words of the contract.
+// The JSON columns of a run, with the field names of the contract.
 
 #[derive(Serialize)]
 struct Decision<'a> {
@@ -208,13 +209,13 @@ struct RunError<'a> {
     retryable: bool,
 }
 
-/// What a call is besides a call of a tool.
+/// The actions that a call is recorded as besides a tool call.
 fn further_actions(call: &JudgedCall) -> Vec<ActionType> {
     let kind = match call.kind() {
         RunKind::Export => Some(ActionType::Export),
         RunKind::DbWrite => Some(ActionType::DbWrite),
         _ => None,
     };
-    // Every use of the override lane is recorded as one.
+    // Every use of the break-glass lane is recorded as an override.
     kind.into_iter().chain(call.ticket.as_ref().map(|_| ActionType::Override)).collect()
 }

@@ -1,6 +1,6 @@
-//! Each caller's share of the ledger. Allowed calls, refused calls and started runs have a rate each, so that mistakes do
-//! not cost a caller its allowed calls. A call beyond its share gets 429, and one event a minute carries the number of
-//! such calls. Services are programs of the operator: their allowed calls are not limited.
+//! Rate limits for what each caller adds to the ledger. Allowed calls, refused calls and started runs have separate
+//! rates, so that mistakes do not use up a caller's allowed calls. A call beyond its rate gets a 429, and one event per
+//! minute records the number of such calls. Services belong to the operator, so their allowed calls are not limited.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,34 +18,35 @@ use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
 use crate::result::{CallResult, Refusal};
 
-/// The shares of calls, for the doctor.
+/// The rate limits of calls, for `doctor`.
 pub const CALL_RATES: [RateLimits; 3] = [CALLS, REFUSED_CALLS, STARTED_RUNS];
-/// Each leaves a run and about four events for ever; an agent that works makes a call every few seconds.
+/// The rate of allowed calls. Each call leaves a run and about four events forever; a working agent makes a call every
+/// few seconds.
 const CALLS: RateLimits = RateLimits {
     name: "calls",
     session: Quota { per_minute: 1_200, burst: 2_000 },
     org: Quota { per_minute: 12_000, burst: 20_000 },
     address: Quota { per_minute: 1_200, burst: 2_000 },
 };
-/// Generous for whoever makes mistakes, and little for whoever does nothing else: some 1,000 events in the first minute
-/// and 120 in each that follows, for one session.
+/// The rate of refused calls. Generous for occasional mistakes, but small for a caller that does nothing else: about
+/// 1,000 events in the first minute and 120 in each following one, per session.
 const REFUSED_CALLS: RateLimits = RateLimits {
     name: "refused calls",
     session: Quota { per_minute: 60, burst: 500 },
     org: Quota { per_minute: 300, burst: 2_000 },
     address: Quota { per_minute: 60, burst: 500 },
 };
-/// Runs that callers start to group their calls.
+/// The rate of runs that callers start to group their calls.
 const STARTED_RUNS: RateLimits = RateLimits {
     name: "runs",
     session: Quota { per_minute: 600, burst: 1_000 },
     org: Quota { per_minute: 6_000, burst: 10_000 },
     address: Quota { per_minute: 600, burst: 1_000 },
 };
-/// Between two events that carry the number of a caller's calls.
+/// The interval between two events that record a caller's number of unrecorded calls.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// The shares, and the calls that are counted beyond them.
+/// The rates, and the counts of calls beyond them.
 pub(crate) struct Refusals {
     allowed: Rate,
     refused: Rate,
@@ -54,7 +55,7 @@ pub(crate) struct Refusals {
     unrecorded: Mutex<HashMap<(Option<OrgId>, String), Unrecorded>>,
 }
 
-/// Calls of one caller that are not recorded one by one.
+/// The calls of one caller that are not recorded individually.
 struct Unrecorded {
     actor: Claim,
     calls: u64,
@@ -72,7 +73,7 @@ impl Refusals {
         }
     }
 
-    /// Takes what a caller may do from its share.
+    /// Takes an allowed action from the caller's share.
     pub(crate) fn take_allowed(
         &self,
         org: OrgId,
@@ -85,7 +86,7 @@ impl Refusals {
         self.allowed.take(party(Some(org), session, actor), 1)
     }
 
-    /// Takes a call that is refused from the caller's share, or counts it.
+    /// Takes a refused call from the caller's share, or counts it as unrecorded if the share is used up.
     pub(crate) fn take_or_count(
         &self,
         org: Option<OrgId>,
@@ -106,7 +107,7 @@ impl Refusals {
         self.unrecorded.lock().entry(key).or_insert_with(|| new(actor)).calls += calls;
     }
 
-    /// What was counted for a minute, or all of it. It is not counted any more.
+    /// Removes and returns the counts that are at least a minute old, or all of them.
     fn due(&self, all: bool) -> Vec<(Option<OrgId>, Unrecorded)> {
         let now = self.clock.elapsed();
         let ripe = |counted: &Unrecorded| all || now.saturating_sub(counted.since) >= WINDOW;
@@ -141,14 +142,14 @@ impl Gate {
         self.refusals.take_allowed(caller.org, caller.session, &caller.actor)
     }
 
-    /// The result of a call beyond its caller's share, which is counted and not recorded.
+    /// The result of a call beyond its caller's share. The call is counted but not recorded.
     pub(crate) fn refuse_unrecorded(&self, request: &CallRequest, over: &OverShare) -> CallResult {
         self.refusals.count((Some(request.caller.org), request.caller.actor.clone()), 1);
         CallResult::over_share(request, over)
     }
 
-    /// Refuses a request whose id was used for another call. The refusal is recorded in the caller's chain; the run that
-    /// has the id is not touched.
+    /// Refuses a request whose id was used for another call. The refusal is recorded in the caller's chain, and the
+    /// existing run with this id stays unchanged.
     pub(crate) async fn conflict(&self, call: &JudgedCall) -> CallResult {
         let request = &call.request;
         if let Err(over) = self.take_refusal(request) {
@@ -175,13 +176,13 @@ impl Gate {
         }
     }
 
-    /// Takes a run that a caller starts from its share.
+    /// Takes a started run from the caller's share.
     pub fn take_run(&self, org: OrgId, session: Option<SessionId>, actor: &Claim) -> Result<(), OverShare> {
         self.refusals.runs.take(party(Some(org), session, actor), 1)
     }
 
-    /// Records how many calls were refused without events of their own: at most one event a minute for each caller,
-    /// and the rest at the end.
+    /// Records how many calls were refused without events of their own: at most one event per minute and caller, and
+    /// the rest at shutdown.
     pub(crate) async fn record_refusals(&self, all: bool) -> Result<(), StoreError> {
         let versions = self.rules.policy().pins().versions();
         let mut due = self.refusals.due(all).into_iter();

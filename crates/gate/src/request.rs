@@ -1,4 +1,4 @@
-//! A call as an entry point hands it in: who asks, for what, from where. Nothing is filled in later, so a request can be
+//! A call as an entry point submits it: the caller, the target and the run. Nothing is added later, so a request can be
 //! stored and executed at another time.
 
 use std::collections::BTreeSet;
@@ -9,12 +9,12 @@ use proto::{OrgId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One call, parsed and checked for form. Whether it is allowed is not decided yet.
+/// One call, parsed and checked for form. Policy has not judged it yet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallRequest {
     pub entry_point: EntryPoint,
     pub caller: Caller,
-    /// The actor that the body names; it must be the caller.
+    /// The actor that the body names, which must be the caller.
     pub claimed: Option<Claim>,
     pub agent_name: Option<String>,
     pub target: Target,
@@ -28,7 +28,7 @@ pub struct CallRequest {
     pub request_hash: Hash,
 }
 
-/// Where a call came in. It decides what of its result is stored.
+/// The entry point of a call. It decides which part of the result is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryPoint {
@@ -38,7 +38,7 @@ pub enum EntryPoint {
     Callback,
 }
 
-/// Who asks, as the credential says.
+/// The caller, as its credential identifies it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Caller {
     pub org: OrgId,
@@ -47,7 +47,7 @@ pub struct Caller {
     pub role: String,
 }
 
-/// What is asked for.
+/// The requested tool and its parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub lane: String,
@@ -57,7 +57,7 @@ pub struct Target {
     pub input_artifacts: Vec<ArtifactRef>,
 }
 
-/// The run that a call becomes, and the runs that it refers to.
+/// The run of a call, and the runs that it refers to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunRequest {
     pub id: String,
@@ -73,23 +73,23 @@ pub struct Retry {
     pub reason: String,
 }
 
-/// What a caller in an emergency names; it counts only in a lane that breaks the glass.
+/// The ticket and reason of an emergency call. They count only in a break-glass lane.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BreakGlass {
     pub ticket: Option<String>,
     pub reason: Option<String>,
 }
 
-/// What makes two requests with one id the same call: the content and the actor.
+/// Identifies the call: two requests with one id are the same call if their content and actor are equal.
 pub(crate) type Fingerprint = (Hash, Claim);
 
 impl CallRequest {
-    /// The name that policy decides about.
+    /// The tool name that policy judges.
     pub fn full_name(&self) -> String {
         policy::full_name(&self.target.tool, &self.target.operation)
     }
 
-    /// Within the organization, the same id is the same call.
+    /// The key of the call. Within an organization, the same id means the same call.
     pub(crate) fn key(&self) -> (OrgId, String) {
         (self.caller.org, self.run.id.clone())
     }
@@ -99,11 +99,11 @@ impl CallRequest {
     }
 }
 
-/// Prefixes of the run ids that the gateway makes; callers may not use them.
+/// The prefixes of run ids that the gateway generates. Callers may not use them.
 pub const CALLBACK_RUN: &str = "call_";
 pub const TURN_RUN: &str = "turn_";
 
-/// The run of a callback: one for each session, tool and id that the agent gave.
+/// The run id of a callback, derived from the session, the tool and the agent's call id.
 pub fn callback_run(session: SessionId, tool: &str, call_id: &str) -> String {
     let place = serde_json::json!([session.to_string(), tool, call_id]).to_string();
     format!("{CALLBACK_RUN}{}", &ledger::sha256(place.as_bytes()).to_string()[..40])

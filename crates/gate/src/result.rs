@@ -9,43 +9,44 @@ use shares::OverShare;
 use crate::request::{CallRequest, EntryPoint};
 use crate::tool::{Failure, Output};
 
-/// The longest message that the contract allows.
+/// The maximum message length that the contract allows.
 const MAX_MESSAGE: usize = 2000;
 
-/// What an entry point renders for its caller.
+/// The result that an entry point renders for its caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallResult {
     pub outcome: CallOutcome,
-    /// The reply of the contract; the ledger has its hash.
+    /// The reply of the contract. The ledger has its hash.
     pub reply: ToolCallReply,
-    /// The tool's output, or what it said about its failure. Absent for [`EntryPoint::ToolCalls`], which refers to
+    /// The tool's output, or its description of a failure. `None` for [`EntryPoint::ToolCalls`], which refers to
     /// artifacts instead.
     pub output: Option<Output>,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallOutcome {
     Success,
     Failed(ToolErrorCode),
-    /// The id was used before for something else.
+    /// The id was used before for a different call.
     Conflict,
-    /// Nothing was recorded, and a retry helps.
+    /// Nothing was recorded, and a retry may succeed.
     Unavailable,
-    /// Nothing was recorded: the caller's share is used up for this many seconds.
+    /// Nothing was recorded, because the caller's share is used up. A retry makes sense after this many seconds.
     OverShare {
         retry_after: u64,
     },
 }
 
-/// Why a call did not succeed. The message is for the caller: bounded, and without anybody's content.
+/// The reason why a call did not succeed. The message is for the caller: bounded in length, and without anyone's
+/// content.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) code: ToolErrorCode,
     pub(crate) message: String,
     pub(crate) retryable: bool,
-    /// What the tool says about its failure, for programs.
+    /// The tool's description of its failure, for programs.
     pub(crate) data: Option<JsonObject>,
 }
 
@@ -54,7 +55,7 @@ impl Refusal {
         Self { code, message: bounded(&message.into()), retryable: code.retryable(), data: None }
     }
 
-    /// For an effect that may have happened: an automatic retry would be wrong.
+    /// The refusal for an effect that may have happened, which must not be retried automatically.
     pub(crate) fn unknown() -> Self {
         let message = "the gateway stopped while the call ran: whether it took effect is unknown";
         Self { retryable: false, ..Self::new(ToolErrorCode::ToolError, message) }
@@ -77,7 +78,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// As long as the contract allows, without control characters.
+/// Truncates a message to the contract's limit and replaces control characters.
 fn bounded(message: &str) -> String {
     let plain = |char: char| if char.is_control() && char != '\n' { '\u{fffd}' } else { char };
     message.chars().take(MAX_MESSAGE).map(plain).collect()
@@ -106,7 +107,7 @@ impl CallResult {
         }
     }
 
-    /// What the caller reads: the tool's text, or why there is none.
+    /// The text for the caller: the tool's output, or the error message.
     pub fn text(&self) -> &str {
         let error = self.reply.error.as_ref().map_or("", |error| error.message.as_str());
         self.output.as_ref().map_or(error, |output| output.text.as_str())
@@ -121,7 +122,7 @@ impl CallResult {
         Some(hash)
     }
 
-    /// The hash of the response: of the contract's reply, and of the output where the caller gets that.
+    /// The hash of the response: of the contract's reply, and of the output if the caller gets it.
     pub(crate) fn response_hash(&self) -> Option<Hash> {
         let reply = serde_json::to_value(&self.reply).ok()?;
         let response = match &self.output {

@@ -1,4 +1,4 @@
-//! The policy in force: built in, or the files of a folder, read again when they change.
+//! The policy in force: the built-in one, or the files of a folder, which are read again when they change.
 
 use std::fs;
 use std::io;
@@ -13,19 +13,19 @@ use policy::{Files, Policy, PolicyError};
 const LANES: &str = "lanes.yaml";
 const ROLES: &str = "roles.yaml";
 const TOOLS: &str = "tools.yaml";
-/// A policy is read by people; one that is larger is something else.
+/// The maximum size of a policy file. People write and read a policy, so a larger file is something else.
 const LARGEST: u64 = 1 << 20;
 
-/// What decides.
+/// The policy, and the folder that it is loaded from.
 pub(super) struct Rules {
     folder: Option<PathBuf>,
     policy: RwLock<Arc<Policy>>,
     files: FileWork,
-    /// The last attempt to read the folder failed or hung.
+    /// Whether the last attempt to read the folder failed or hung.
     unreadable: AtomicBool,
 }
 
-/// There is no policy to decide by.
+/// The reason why there is no policy.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     #[error("PROLIFERATE_POLICY_DIR: cannot read {}: {source}", path.display())]
@@ -50,12 +50,13 @@ impl Rules {
         self.policy.read().clone()
     }
 
-    /// Whether the folder could be read the last time. One that holds mistakes could.
+    /// Whether the folder could be read the last time. A folder with an invalid policy counts as readable.
     pub(super) fn is_readable(&self) -> bool {
         !self.unreadable.load(Ordering::Acquire)
     }
 
-    /// Reads the folder again. `Some`: it holds another policy than the one in force, which is not changed yet.
+    /// Reads the folder again. `Some` if it has a different policy than the one in force, which this does not
+    /// replace yet.
     pub(super) async fn candidate(&self) -> Result<Option<Policy>, RulesError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let read = read_in_time(&self.files, Some(folder)).await;
@@ -69,7 +70,7 @@ impl Rules {
     }
 }
 
-/// The same as [`read_policy`], for a folder that may hang.
+/// Like [`read_policy`], with a time limit for a folder that may hang.
 async fn read_in_time(files: &FileWork, folder: Option<&Path>) -> Result<Policy, RulesError> {
     let Some(folder) = folder.map(Path::to_owned) else { return read_policy(None) };
     let path = folder.clone();
@@ -77,14 +78,14 @@ async fn read_in_time(files: &FileWork, folder: Option<&Path>) -> Result<Policy,
     read.map_err(|source| RulesError::Unreadable { path, source })?
 }
 
-/// The policy of a folder, or the one that is built in.
+/// Reads the policy of a folder, or the built-in one.
 pub fn read_policy(folder: Option<&Path>) -> Result<Policy, RulesError> {
     let read = |name: &str| match folder {
         None => Ok(None),
         Some(folder) => read_file(&folder.join(name)),
     };
     if let Some(folder) = folder {
-        // Its files may be missing; a folder that is misspelt must not become the built-in policy.
+        // Single files may be missing, but a misspelled folder must not result in the built-in policy.
         fs::read_dir(folder).map_err(|source| RulesError::Unreadable { path: folder.to_owned(), source })?;
     }
     let (lanes, roles, tools) = (read(LANES)?, read(ROLES)?, read(TOOLS)?);

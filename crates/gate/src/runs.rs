@@ -1,4 +1,4 @@
-//! Runs that are not calls: what a caller starts to group its calls, and the turns of sessions.
+//! Runs that are not calls: those that a caller starts to group its calls, and the turns of sessions.
 
 use ledger::{ActionType, Authz, Decision, Event, Hash, Outcome, Target, TargetType, Text};
 use policy::{ActorClass, Claim, Versions};
@@ -11,7 +11,7 @@ use shares::OverShare;
 use super::Gate;
 use crate::request::{Caller, TURN_RUN};
 
-/// A run to be started.
+/// A request to start a run.
 pub struct NewRunRequest {
     pub org: OrgId,
     pub run_id: String,
@@ -22,11 +22,11 @@ pub struct NewRunRequest {
     pub session: Option<SessionId>,
     pub name: Option<String>,
     pub parent: Option<String>,
-    /// Whose prompt a turn answers.
+    /// The user whose prompt a turn answers.
     pub prompted_by: Option<String>,
 }
 
-/// Why a run was not started or ended.
+/// The reason why a run was not started or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunRefusal {
     #[error("the run_id is taken")]
@@ -39,7 +39,7 @@ pub enum RunRefusal {
     Store(#[from] StoreError),
 }
 
-/// The roles of policy, by who calls.
+/// The policy roles of callers.
 pub const SERVICE: &str = "SERVICE";
 pub const OPERATOR: &str = "OPERATOR";
 pub const ORG_ADMIN: &str = "ORG_ADMIN";
@@ -47,7 +47,7 @@ const SETUP_AGENT: &str = "SETUP_AGENT";
 const CODING_AGENT: &str = "CODING_AGENT";
 const AUTOMATION_AGENT: &str = "AUTOMATION_AGENT";
 
-/// The role of the agent of a session, and the lane of the platform's own tools for it.
+/// The role of a session's agent, and the lane of the platform's own tools for it.
 pub fn agent_role(kind: SessionType, automation: bool) -> (&'static str, &'static str) {
     match kind {
         SessionType::Setup => (SETUP_AGENT, "platform.setup"),
@@ -56,24 +56,24 @@ pub fn agent_role(kind: SessionType, automation: bool) -> (&'static str, &'stati
     }
 }
 
-/// The run of a turn: one for each prompt.
+/// The run id of a turn, derived from its prompt.
 fn turn_run(prompt: &str) -> String {
     format!("{TURN_RUN}{prompt}")
 }
 
-/// Who the agent of a session is, to policy and in the ledger.
+/// The actor of a session's agent, in policy and in the ledger.
 pub fn agent(session: SessionId) -> Claim {
     Claim { actor_type: ActorClass::Agent, actor_id: session.to_string() }
 }
 
 impl Gate {
-    /// The run of the turn that a session is in.
+    /// The run of a session's current turn.
     pub fn turn_of(&self, session: SessionId) -> Option<String> {
         self.turns.lock().get(&session).cloned()
     }
 
-    /// A session begins a turn, or goes on with one that an earlier owner began: the run that its calls belong to.
-    /// The ledger names who prompted.
+    /// Starts the run of a turn, or continues one that an earlier owner of the session started. The session's calls
+    /// belong to this run, and the ledger names who prompted.
     pub async fn begin_turn(
         &self,
         record: &SessionRecord,
@@ -102,7 +102,7 @@ impl Gate {
         Ok(())
     }
 
-    /// The turn is over. One that was ended before stays as it ended.
+    /// Ends the run of a turn. A run that has already ended stays as it is.
     pub async fn end_turn(
         &self,
         record: &SessionRecord,
@@ -117,13 +117,13 @@ impl Gate {
         }
     }
 
-    /// Starts a run: active at once.
+    /// Starts a run, which is active at once.
     pub async fn start_run(&self, new: NewRunRequest) -> Result<Run, RunRefusal> {
         let parent = match &new.parent {
             None => None,
             Some(id) => {
                 let found = self.store.run(new.org, id).await?;
-                // A child belongs to its parent's case.
+                // A child run belongs to its parent's case.
                 let fits = |run: &Run| {
                     let same = run.case_id.is_none() || new.case.is_none() || run.case_id == new.case;
                     run.status == RunStatus::Running && same
@@ -131,7 +131,8 @@ impl Gate {
                 Some(found.filter(fits).ok_or(RunRefusal::ParentInactive)?)
             }
         };
-        // A child is pinned as its parent is, or a new run below an old one would be a way around the pin.
+        // A child run is pinned to its parent's policy versions. Otherwise a new run below an old one would bypass the
+        // pin.
         let versions = match &parent {
             Some(run) => Versions { lanes: run.lanes_version.clone(), roles: run.roles_version.clone() },
             None => self.rules.policy().pins().versions(),
@@ -246,17 +247,17 @@ fn describe(new: &mut NewEvent, run_id: &str, case: Option<&str>, kind: RunKind,
     });
 }
 
-/// An attempt was not recorded.
+/// The reason why an attempt was not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too many of the caller's were refused before; it is counted.
+    /// Too many attempts of the caller were refused before. This one is only counted.
     #[error(transparent)]
     OverShare(#[from] OverShare),
 }
 
-/// An attempt that is no call. What it says about itself need not be true: it is what was asked.
+/// A failed attempt that is not a call. Its fields are what the caller claimed, and may be false.
 pub struct Attempt {
     pub org: Option<OrgId>,
     pub session: Option<SessionId>,
@@ -271,12 +272,12 @@ pub struct Attempt {
     pub request_hash: Option<Hash>,
 }
 
-/// Somebody reads the content of an artifact, or tries to.
+/// A read, or attempted read, of an artifact's content.
 pub struct ArtifactReading<'a> {
     pub caller: Caller,
     pub artifact_id: &'a str,
     pub case: Option<&'a str>,
-    /// Absent where the caller gets nothing.
+    /// `None` if the caller gets nothing.
     pub found: Option<&'a store::Artifact>,
 }
 
@@ -298,8 +299,8 @@ impl Attempt {
 }
 
 impl Gate {
-    /// Records an attempt that is no call (a failure), or a call where its caller may make none (a denial), in the chain of
-    /// its organization or of the system.
+    /// Records an attempt that is not a valid call (as a failure), or a call by a caller who may make none (as a
+    /// denial), in the chain of its organization or of the system.
     pub async fn record_attempt(
         &self,
         attempt: &Attempt,
@@ -320,7 +321,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Records a reading before the caller gets anything.
+    /// Records a read before the caller gets the content.
     pub async fn record_reading(&self, reading: &ArtifactReading<'_>) -> Result<(), AttemptError> {
         let ArtifactReading { caller, artifact_id, case, found } = reading;
         let (outcome, reason) = if found.is_some() {

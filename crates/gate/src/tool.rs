@@ -1,4 +1,5 @@
-//! What can be executed behind the gate, and where it is found. Each tool holds what it needs; the gate knows only this.
+//! The tools behind the gate, and the sources that find them. Each tool holds its own dependencies; the gate knows only
+//! these traits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use crate::{CallRequest, Permit};
 /// The tool whose calls are recorded as exports.
 pub const EXPORT: &str = "export.bundle";
 
-/// Where tools are found.
+/// Finds tools by name.
 pub trait Sources: Send + Sync {
-    /// The tool that callers of this organization reach by this full name.
+    /// Finds the tool with this full name for callers of this organization.
     fn find<'a>(
         &'a self,
         policy: &'a Policy,
@@ -26,7 +27,7 @@ pub trait Sources: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 }
 
-/// A source cannot say now whether it has a tool. Tools of other sources are not affected.
+/// A source cannot tell now whether it has a tool. Tools of other sources are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the source {source_id} cannot be asked for its tools: {problem}")]
 pub struct SourceError {
@@ -34,23 +35,23 @@ pub struct SourceError {
     pub problem: String,
 }
 
-/// One thing that can be executed.
+/// A tool that can be executed.
 pub trait Tool: Send + Sync {
     fn risk(&self) -> Risk;
 
     fn timeout(&self) -> Duration;
 
-    /// What it does beyond its own case, by the names that lanes prohibit or permit.
+    /// The flags of what the tool does beyond its own case, by the names that lanes prohibit or permit.
     fn flags(&self) -> &[&'static str] {
         &[]
     }
 
-    /// The table that it writes to, where writing is what it does.
+    /// The table that the tool writes to, if it is a database write.
     fn writes(&self) -> Option<&Write> {
         None
     }
 
-    /// The key of its mode, where the modes of the organization govern it as well as the lanes.
+    /// The key of the tool's action mode, if the organization's modes govern it in addition to the lanes.
     fn mode_key(&self) -> Option<ModeKey> {
         None
     }
@@ -60,7 +61,7 @@ pub trait Tool: Send + Sync {
         Vec::new()
     }
 
-    /// What is wrong with the parameters: each field and limit, in words for whoever sent them.
+    /// Validates the parameters. The error names each invalid field and limit for the caller.
     fn check(&self, parameters: &Value) -> Result<(), String>;
 
     fn work(&self) -> Work<'_>;
@@ -82,14 +83,14 @@ impl Work<'_> {
 /// A tool whose whole effect is a change of our own database. Claim, effect and outcome are one transaction, so none of
 /// them ever exists alone.
 pub trait Within: Send + Sync {
-    /// The output and the change, which the gate writes. Changes nothing itself.
+    /// Returns the output and the change, which the gate writes. This changes nothing itself.
     fn prepare<'a>(&'a self, call: &'a CallRequest) -> BoxFuture<'a, Result<(Output, Effect), Failure>>;
 }
 
-/// A tool whose effect no transaction of ours covers: claimed before, recorded after.
+/// A tool whose effect is outside of our transactions. The call is claimed before the effect and recorded after it.
 pub trait Outside: Send + Sync {
-    /// Whether executing it twice does what executing it once does. Only then is a call whose instance died in the
-    /// middle executed again.
+    /// Whether executing the tool twice has the same effect as executing it once. Only then is a call executed again
+    /// after its instance died in the middle.
     fn replay_safe(&self) -> bool;
 
     fn execute<'a>(
@@ -99,7 +100,7 @@ pub trait Outside: Send + Sync {
     ) -> BoxFuture<'a, Result<Output, Failure>>;
 }
 
-/// What a tool returned: a text for an agent, and data for programs.
+/// The output of a tool: a text for an agent, and data for programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Output {
     pub text: String,
@@ -107,7 +108,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// What is stored of it as an artifact.
+    /// The content that is stored as an artifact.
     pub fn content(&self) -> Value {
         match &self.data {
             None => json!({"result": self.text}),
@@ -116,19 +117,20 @@ impl Output {
     }
 }
 
-/// Why a tool returned nothing. The words reach the caller and the ledger, so they hold nobody's content.
+/// The reason why a tool failed. The messages reach the caller and the ledger, so they must not contain anyone's
+/// content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// The tool refuses, or nobody knows what happened: a retry does not help, or does it twice.
+    /// The tool refuses, or the outcome is unknown: a retry would not help, or would repeat the effect.
     Refused(String),
-    /// The parameters have the right form and make no sense.
+    /// The parameters are well-formed but invalid.
     Invalid(String),
-    /// It did not answer in time. Nothing has happened, or repeating it is harmless.
+    /// The tool did not answer in time. Nothing has happened, or repeating the call is harmless.
     Timeout,
-    /// It did not answer in time, and may have done it.
+    /// The tool did not answer in time, and the effect may have happened.
     Late,
-    /// Something that it needs is not available now, and nothing has happened.
+    /// A dependency of the tool is unavailable, and nothing has happened.
     Down(String),
-    /// One of the others, with data for programs.
+    /// One of the other failures, with data for programs.
     Described(Box<Self>, JsonObject),
 }

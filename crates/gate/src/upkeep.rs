@@ -1,5 +1,5 @@
-//! What the gate does on its own: it says that it is alive, notices operators' changes, gives up calls that died with
-//! their instance, and signs the ledger. Idempotent, and harmless on several instances at once.
+//! Background work of the gate: sends heartbeats, picks up operators' changes, gives up calls that were orphaned by
+//! dead instances, and signs the ledger. Idempotent, and safe on several instances at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,22 @@ use tokio_util::sync::CancellationToken;
 use super::process::Process;
 use super::{DEAD_AFTER, Gate, GateSettings};
 
-/// What an operator changes counts within a second.
+/// The tick interval, so that an operator's change takes effect within a second.
 const TICK: Duration = Duration::from_millis(500);
-/// In ticks: how often it says that it is alive, and looks for calls of the dead.
+/// The interval of heartbeats and of reaping orphaned calls, in ticks.
 const ALIVE: u32 = 10;
-/// In ticks: how often it looks for instances of this machine that have died.
+/// The interval of checks for dead instances on this machine, in ticks.
 const REAP: u32 = 2;
-/// In ticks: the longest time without a checkpoint while there is something to sign.
+/// The maximum time without a checkpoint while there are unsigned events, in ticks.
 const SIGN: u64 = 600;
-/// A checkpoint is signed at the latest after so many events.
+/// The number of unsigned events after which a checkpoint is signed at once.
 const SIGN_EVENTS: u64 = 1_000;
 const ORPHANS: i64 = 100;
-/// So long a call that may be repeated waits for its caller to ask again.
+/// How long an orphaned call that can be repeated waits for its caller to retry.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// Does it until the gateway closes. Each kind of work goes at its own pace: where one hangs, the others go on.
+/// Runs the background work until the gateway closes. Each kind of work has its own loop, so that one that hangs does
+/// not delay the others.
 pub async fn keep_gate(gate: Arc<Gate>) {
     let (gate, closing) = (gate.as_ref(), &gate.closing);
     tokio::join!(
@@ -41,7 +42,7 @@ pub async fn keep_gate(gate: Arc<Gate>) {
     );
 }
 
-/// Does something every so many ticks, until the gateway closes. It is given the number of the tick.
+/// Runs `work` every `ticks` ticks until the gateway closes. The argument of `work` is the number of the iteration.
 async fn every<W>(closing: &CancellationToken, ticks: u32, work: impl Fn(u64) -> W)
 where
     W: Future<Output = Result<(), StoreError>>,
@@ -60,7 +61,8 @@ where
 }
 
 impl Gate {
-    /// The first thing an instance does. Where the database has one user at a time, all others are dead.
+    /// Registers this instance at its start. If the database has only one gateway at a time, all other instances are
+    /// dead.
     pub async fn come_alive(&self, settings: &GateSettings) -> Result<(), StoreError> {
         self.say_alive().await?;
         if settings.single_instance {
@@ -69,7 +71,7 @@ impl Gate {
         let policy = self.rules.policy();
         let last = self.store.last_policy_change().await?;
         let known = last.as_deref().and_then(|record| serde_json::from_str::<ledger::Event>(record).ok());
-        // All three files: also another definition of a tool is another policy.
+        // The hashes of all three files: a changed tool definition is also a changed policy.
         let told = known.and_then(|event| event.notes);
         if told.is_none_or(|told| told.as_str() != hashes(policy.pins())) {
             self.tell_policy(policy.pins(), Outcome::Success, "this policy is in force").await?;
@@ -87,7 +89,7 @@ impl Gate {
         self.store.see_instance(&self.instance, process.as_deref(), self.clock.now()).await
     }
 
-    /// Forgets instances that have died for certain, and gives up what they left.
+    /// Removes instances that have certainly died, and gives up their calls.
     async fn reap_instances(&self) -> Result<(), StoreError> {
         let Some(own) = &self.process else { return Ok(()) };
         let others = self.store.instance_processes().await?;
@@ -99,7 +101,7 @@ impl Gate {
         if dead.is_empty() { Ok(()) } else { self.reap_orphans().await }
     }
 
-    /// Signs what is due: much, or anything once in a while, or after a failure.
+    /// Signs a checkpoint if many events are unsigned, if any are after a while, or if the last attempt failed.
     async fn sign(&self, count: u64) -> Result<(), StoreError> {
         self.checkpoints.probe().await;
         let due = self.checkpoints.due().await?;
@@ -116,14 +118,15 @@ impl Gate {
             Ok(None) => Ok(()),
             Ok(Some(policy)) => self.adopt(policy).await,
             Err(error) => {
-                // The old one stays in force; said once a second, since it needs somebody.
+                // The old policy stays in force. The error is logged on every tick, because someone has to fix it.
                 tracing::error!(%error, "the policy on disk is not taken over");
                 Ok(())
             }
         }
     }
 
-    /// Recorded before it counts: no decision is made by a policy that the ledger does not know.
+    /// Adopts a policy. The ledger records it before it takes effect, so that no decision is made by a policy that
+    /// the ledger does not know.
     async fn adopt(&self, policy: Policy) -> Result<(), StoreError> {
         self.tell_policy(policy.pins(), Outcome::Success, "another policy is in force").await?;
         tracing::info!(lanes = %policy.pins().lanes.git_blob, "another policy is in force");
@@ -147,7 +150,7 @@ impl Gate {
         self.store.gate_write(write).await.map(drop)
     }
 
-    /// Gives up calls of dead instances. One that may be repeated is left a while for its caller to ask again.
+    /// Gives up calls of dead instances. A call that can be repeated waits for a while, so that its caller can retry.
     async fn reap_orphans(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         let delta = |time| TimeDelta::from_std(time).unwrap_or_default();
@@ -157,7 +160,7 @@ impl Gate {
                 run.operation.as_deref().unwrap_or_default(),
             );
             let tool = self.sources.find(&self.rules.policy(), run.org_id, &name).await;
-            // A source that cannot be asked now may know the tool later.
+            // A source that does not answer now may know the tool later.
             let may_come_back = tool.map_or(true, |tool| tool.is_some_and(|tool| tool.work().replay_safe()));
             if run.status == RunStatus::Running && !(may_come_back && run.created_at > now - delta(PATIENCE))
             {
@@ -168,7 +171,7 @@ impl Gate {
     }
 }
 
-/// The three files, as the event of a change names them.
+/// The hashes of the three files, as the event of a policy change has them.
 fn hashes(pins: &Pins) -> String {
     format!("sha256 lanes {} roles {} tools {}", pins.lanes.sha256, pins.roles.sha256, pins.tools.sha256)
 }

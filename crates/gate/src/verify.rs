@@ -1,5 +1,5 @@
-//! Compares everything that the API shows of the gate with the ledger: events with their columns, runs, artifacts, the
-//! safety lock, grants, chain heads and checkpoints. The first difference is named.
+//! Compares all data of the gate that the API shows with the ledger: events with their columns, runs, artifacts, the
+//! safety lock, grants, chain heads and checkpoints. Reports the first difference.
 
 mod artifacts;
 mod columns;
@@ -18,10 +18,10 @@ pub use difference::Difference;
 use governed::Governed;
 use runs::Runs;
 
-/// Events that are read at a time.
+/// The number of events read per batch.
 const PAGE: i64 = 5_000;
 
-/// What was verified.
+/// The result of a successful verification.
 #[derive(Debug)]
 pub struct Verified {
     pub report: Report,
@@ -40,8 +40,8 @@ pub enum VerifyError {
     Store(#[from] StoreError),
 }
 
-/// Verifies the database as it is now, also beside a running gateway. `checkpoints` were read before, from outside of
-/// it; `progress` is called with the number of events so far.
+/// Verifies the database in its current state, even while a gateway is running. The caller has read `checkpoints`
+/// before, from outside of the database. `progress` is called with the number of events so far.
 pub async fn verify_database(
     store: &Store,
     checkpoints: Vec<Checkpoint>,
@@ -72,7 +72,7 @@ async fn verify(
     let mut limit = PAGE;
     loop {
         match reader.events(pass.events, limit).await {
-            // Which row it is, is found by reading them one by one.
+            // Read the rows one by one to find the damaged one.
             Err(error) if error.is_damaged() && limit > 1 => limit = 1,
             Err(error) if error.is_damaged() => {
                 let problem = RecordProblem::Unreadable;
@@ -98,7 +98,7 @@ async fn verify(
     Ok(Verified { report, runs, artifacts })
 }
 
-/// One way through the ledger, and what was learned on it.
+/// One pass through the ledger, and the state collected on it.
 struct Pass {
     verifier: Verifier,
     governed: Governed,

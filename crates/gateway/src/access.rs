@@ -1,4 +1,5 @@
-//! Who may do what: one table, one decision. Routes and socket commands name an [`Act`]; nothing else compares roles.
+//! Access control: one table and one decision function. Routes and socket commands name an [`Act`]; nothing else
+//! compares roles.
 //!
 //! `docs/access.md` is generated from this table, and a test tries every cell of it over HTTP.
 
@@ -9,13 +10,13 @@ use std::fmt::Write as _;
 pub enum Cell {
     Yes,
     No,
-    /// Only what this caller made, or what belongs to its own session.
+    /// Only for what this caller created, or what belongs to its own session.
     Own,
-    /// Only owners, of the column of admins and owners.
+    /// Only for owners; used in the column of admins and owners.
     Owner,
 }
 
-/// Who asks. A [`CallerKind::Member`] who made what the act is about is in the column of creators.
+/// The kind of caller. A [`CallerKind::Member`] who created the object of the act is in the creator column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerKind {
     Member,
@@ -37,7 +38,7 @@ pub struct Row {
 
 macro_rules! acts {
     ($($act:ident: $text:literal [$creator:ident $member:ident $admin:ident $service:ident $sandbox:ident])+) => {
-        /// Everything that a caller can ask for, in the order of the table.
+        /// Every act that a caller can request, in the order of the table.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Act {
             $(#[doc = $text] $act,)+
@@ -46,7 +47,7 @@ macro_rules! acts {
         impl Act {
             pub const ALL: &[Self] = &[$(Self::$act),+];
 
-            /// The act in words.
+            /// The description of the act.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$act => $text,)+ }
             }
@@ -100,7 +101,8 @@ acts! {
     ManageOthersKeys: "list and revoke other people's API keys" [No No Yes No No]
 }
 
-/// The decision. `owns`: the caller made what the act is about, or it belongs to the caller's own session.
+/// Decides whether a caller may do something. `owns` means that the caller created the object of the act, or that it
+/// belongs to the caller's own session.
 pub const fn may(act: Act, kind: CallerKind, owns: bool) -> bool {
     let row = act.row();
     let cell = match kind {
@@ -119,7 +121,7 @@ pub const fn may(act: Act, kind: CallerKind, owns: bool) -> bool {
 }
 
 impl Act {
-    /// Who may do this, for a caller who may not.
+    /// The message that tells a refused caller who may do this.
     pub fn refusal(self) -> String {
         let row = self.row();
         let people = match (row.creator, row.member, row.admin) {
@@ -144,7 +146,7 @@ impl Act {
     }
 }
 
-/// The page `docs/access.md`, with the routes of each act.
+/// Renders the page `docs/access.md`, with the routes of each act.
 pub fn document(routes: &[(String, Act)]) -> String {
     let mut page = String::from(
         "# Who may do what\n\n\

@@ -1,4 +1,4 @@
-//! What every handler can reach.
+//! The application state that every handler can reach.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -24,45 +24,46 @@ use crate::runtime::Runtime;
 use crate::shares::Shares;
 use crate::vault::Vault;
 
-/// The running gateway's parts.
+/// The parts of a running gateway.
 pub struct App {
     pub config: Config,
-    /// How people and sandboxes reach this gateway.
+    /// The URL under which people and sandboxes reach this gateway.
     pub public_url: Url,
-    /// Whom browsers may call us for.
+    /// The web origins whose pages may call the API.
     pub origins: Vec<Origin>,
     pub clock: Clock,
     pub rng: Rng,
     pub store: Store,
     pub vault: Vault,
     pub issuer: Issuer,
-    /// Keys the plain token of old sandbox images, which is accepted only when the setting says so.
+    /// The key of the plain token of old sandbox images, which is accepted only if a setting allows
+    /// it.
     pub service_secret: SecretString,
-    /// What this instance calls itself, where others can read it.
+    /// The public name of this instance.
     pub instance: String,
     pub hubs: Hubs,
-    /// Whether the data dir can take more.
+    /// Checks whether the data directory has space left.
     pub space: Space,
-    /// What open sockets and streams rest on.
+    /// The credentials that open sockets and streams depend on.
     pub live_credentials: LiveCredentials,
-    /// Says to sockets that it is time to go.
+    /// Cancelled when the gateway stops, so that sockets close.
     pub closing: CancellationToken,
     pub runtime: Arc<Runtime>,
     pub git: Arc<GitService>,
     pub llm: Arc<Llm>,
-    /// What requests to the model that are under way may cost.
+    /// The amounts held for model requests in flight.
     pub spending: Spending,
-    /// Requests to the model that are being counted: a stop waits for them.
+    /// The model requests in flight, which a shutdown waits for until they are billed.
     pub model_work: ModelWork,
-    /// The one door for side effects.
+    /// The only entry point for side effects.
     pub gate: Arc<Gate>,
-    /// What each caller may hold of slots and memory.
+    /// The pools of slots and memory that callers share.
     pub shares: Shares,
-    /// Absent when something else in this process counts.
+    /// `None` if something else in this process records metrics.
     pub metrics: Option<PrometheusHandle>,
 }
 
-/// A handle to the [`App`], and the extractor by which handlers get it.
+/// A handle to the [`App`], and the extractor that gives it to handlers.
 #[derive(Clone)]
 pub struct AppState(Arc<App>);
 

@@ -1,4 +1,4 @@
-//! Puts the parts together, in the order in which a failure costs least: nothing is made before the port is ours.
+//! Assembles the gateway, in the order in which a failure costs least: nothing is created before the port is bound.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -41,29 +41,29 @@ use crate::sweep::keep_sweeping;
 use crate::telemetry;
 use crate::vault::{Vault, VaultError};
 
-/// How long a database may take to be closed: a server that has gone away cannot say goodbye and must not hold our own
-/// end up; a file only has to be written.
+/// How long closing the database may take. A server that is gone must not delay our own exit; a database file only has
+/// to be written.
 const CLOSING_SERVER: Duration = Duration::from_secs(5);
 const CLOSING_FILE: Duration = Duration::from_mins(1);
-/// How long ending the pooled sandboxes may take; what is left of them is ended by the next start.
+/// How long ending the pooled sandboxes may take. The next start ends those that are left.
 const CLOSING_POOL: Duration = Duration::from_secs(10);
 
-/// How long a start waits for another gateway on the same database to finish stopping, and how often it looks.
+/// How long a start waits for another gateway on the same database to finish stopping, and how often it checks.
 const PREDECESSOR: Duration = Duration::from_secs(8);
 const PREDECESSOR_CHECK: Duration = Duration::from_millis(100);
 
 /// A gateway that is ready to serve.
 pub struct Gateway {
     pub app: AppState,
-    /// Set when this start made the first organization and its owner.
+    /// Set if this start created the first organization and its owner.
     pub first_owner: Option<Member>,
     listener: TcpListener,
     _data_dir: DataDir,
-    /// With PostgreSQL; the data dir's lock is enough for SQLite.
+    /// Held with PostgreSQL only. For SQLite, the lock of the data directory is enough.
     instance_lock: Option<InstanceLock>,
 }
 
-/// Why a gateway does not start; each is one sentence that says what to do.
+/// The reason why a gateway does not start. Each is one sentence that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(
@@ -108,7 +108,7 @@ impl Gateway {
         let pool = Pool::of(&config.sandboxes);
         let first_owner = identity::create_first_owner(&store, &clock, &rng).await?;
         let public_url = config.public_url.clone().unwrap_or_else(|| url_of(address));
-        // Our own pages come from here whatever else is allowed.
+        // Our own pages have this origin, whatever else is allowed.
         let own = Origin::of(&public_url);
         let origins = config.allowed_origins.iter().cloned().chain([own]).collect();
         let issuer = Issuer::new(&keyring.jwt, &keyring.service);
@@ -161,12 +161,12 @@ impl Gateway {
         Ok(Self { app: AppState::from(app), first_owner, listener, _data_dir: data_dir, instance_lock })
     }
 
-    /// Where it listens; tells the port when the setting left it open.
+    /// The address that the gateway listens on, with the actual port if the setting left it open.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listener.local_addr().ok()
     }
 
-    /// Serves until the lifecycle says stop. `true`: everything that ran was finished.
+    /// Serves until the lifecycle says stop. Returns `true` if all work was finished.
     pub async fn run(self, life: &Lifecycle) -> bool {
         let lost = self.instance_lock.as_ref().map(InstanceLock::lost);
         let config = &self.app.config;
@@ -188,13 +188,14 @@ impl Gateway {
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         self.app.closing.cancel();
-        // Agents reach the model from inside their sandboxes, over connections that nobody else waits for.
+        // Agents reach the model from inside their sandboxes, over connections that the server's drain does not wait
+        // for.
         let model = self.app.model_work.finish(&life.hard, CLOSING_SERVER);
         let (drained, answered) = tokio::join!(life.drained(), model);
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
-        // It stops by itself: to abort it while it connects to the database would leave a connection that nobody waits for.
+        // The sweep stops by itself. Aborting it while it connects to the database would leak that connection.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
             sweep.abort();
         }
@@ -222,7 +223,7 @@ impl Gateway {
     }
 }
 
-/// What several parts of a gateway need.
+/// The parts that several components need.
 struct Parts {
     store: Store,
     clock: Clock,
@@ -233,8 +234,8 @@ struct Parts {
     closing: CancellationToken,
 }
 
-/// Git and the gate with its tools. The gate calls tools, and tools call git and live sessions, which call the gate: the
-/// references back are weak.
+/// Connects git and the gate with its tools. The gate calls tools, and tools call git and live sessions, which call the
+/// gate; the references back are weak.
 fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> Arc<GitService> {
     let Parts { store, clock, rng, vault, networks, outbound, closing } = parts;
     Arc::new_cyclic(|git| {
@@ -266,7 +267,7 @@ fn connect(app: &Weak<App>, gate: OpenGate, config: &Config, parts: &Parts) -> A
     })
 }
 
-/// What runs agents. A sandbox reaches the gateway, which holds the runtime: the reference back is weak.
+/// Builds the runtime. A sandbox reaches the gateway, which holds the runtime, so the reference back is weak.
 fn runtime(app: &Weak<App>, config: &Config, parts: &Parts, sandboxes: Sandboxes, pool: Pool) -> Runtime {
     let app = app.clone();
     let router = move || app.upgrade().map(|app| edge::router_inside(app.into()));
@@ -286,7 +287,7 @@ fn runtime(app: &Weak<App>, config: &Config, parts: &Parts, sandboxes: Sandboxes
     }
 }
 
-/// The registry of live sessions.
+/// Builds the registry of live sessions.
 fn hubs(
     config: &Config,
     parts: &Parts,
@@ -325,7 +326,7 @@ impl SnapshotSaver for LiveSnapshots {
     }
 }
 
-/// What a gateway keeps, and the locks that make it the only one that serves it.
+/// The persistent state of a gateway, and the locks that make this the only gateway that serves it.
 struct Storage {
     data_dir: DataDir,
     keyring: Keyring,
@@ -334,8 +335,8 @@ struct Storage {
 }
 
 impl Storage {
-    /// PostgreSQL needs nothing of the data dir, so it is tried before a folder is made. SQLite lives in the data dir, and
-    /// says which keys it needs before any are made.
+    /// Opens the storage. PostgreSQL needs nothing from the data directory, so it is tried before a folder is created.
+    /// SQLite is in the data directory, and reports which keys it needs before any are created.
     async fn open(config: &Config, clock: &Clock, rng: &Rng) -> Result<Self, StartError> {
         if let Database::Postgres(url) = &config.database {
             let keyring = Keyring::open(config, rng)?;
@@ -351,7 +352,7 @@ impl Storage {
     }
 }
 
-/// Takes the data dir, and waits for a gateway that holds it to finish stopping.
+/// Locks the data directory, and waits for a gateway that holds it to finish stopping.
 async fn hold_data_dir(path: &Path) -> Result<DataDir, DataDirError> {
     let holding = async {
         loop {
@@ -365,7 +366,7 @@ async fn hold_data_dir(path: &Path) -> Result<DataDir, DataDirError> {
     tokio::time::timeout(PREDECESSOR, holding).await.unwrap_or_else(|_| served())
 }
 
-/// Stops this gateway once another one serves its database: sessions belong to the newer one from then on.
+/// Stops this gateway once another one serves its database, because sessions belong to the newer one from then on.
 async fn stop_when_replaced(lost: impl Future<Output = ()>, life: Lifecycle, patience: Duration) {
     lost.await;
     tracing::error!("another gateway serves the database now: stopping");
@@ -374,7 +375,7 @@ async fn stop_when_replaced(lost: impl Future<Output = ()>, life: Lifecycle, pat
     life.hard.cancel();
 }
 
-/// Opens the database that the settings name.
+/// Opens the configured database.
 pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreError> {
     match &config.database {
         Database::Sqlite => Store::open_sqlite(&config.sqlite_file(), clock).await,
@@ -382,11 +383,12 @@ pub async fn open_store(config: &Config, clock: &Clock) -> Result<Store, StoreEr
     }
 }
 
-/// What the kernel keeps of what a client has not read, of each connection; it doubles what it is told. Where it is told
-/// nothing it keeps up to 4 MiB, and clients that stand still pin that.
+/// The socket send buffer of each connection; the kernel doubles this value. By default the kernel buffers up to 4 MiB
+/// per connection, which stalled clients would pin.
 const SEND_BUFFER: u32 = 128 * 1024;
 
-/// Listens as `TcpListener::bind` does. Connections have the settings of their listener.
+/// Listens like `TcpListener::bind`, with a smaller send buffer. Accepted connections inherit the listener's socket
+/// options.
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -395,10 +397,11 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Connections that may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A URL that reaches `address` from this machine; "all addresses" is not one that can be opened.
+/// A URL that reaches `address` from this machine. The unspecified address ("all addresses") cannot be opened, so it
+/// becomes the loopback address.
 pub fn url_of(address: SocketAddr) -> Url {
     let mut url = local();
     if !address.ip().is_unspecified() {
@@ -408,7 +411,7 @@ pub fn url_of(address: SocketAddr) -> Url {
     url
 }
 
-/// A URL to start from.
+/// The loopback URL.
 #[expect(clippy::expect_used, reason = "the text is a constant, and a test parses it")]
 fn local() -> Url {
     Url::parse("http://127.0.0.1").expect("a URL is written here")

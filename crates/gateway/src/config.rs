@@ -1,4 +1,5 @@
-//! The settings: one struct, one file of defaults, overridden by environment and flags, all errors at once.
+//! The settings: one struct and one file of defaults, overridden by environment variables and flags. All errors are
+//! reported at once.
 
 mod prices;
 mod reader;
@@ -26,25 +27,25 @@ pub use values::{Database, LogFormat, Origin};
 /// The defaults, and the documentation of every setting.
 pub const DEFAULTS: &str = include_str!("config.default.toml");
 
-/// All settings, checked. Secrets print as `[REDACTED]`.
+/// All settings, validated. Secrets print as `[REDACTED]`.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub listen: SocketAddr,
     pub data_dir: PathBuf,
-    /// Absent: derived from the address that was bound.
+    /// If absent, it is derived from the bound address.
     pub public_url: Option<Url>,
     pub allowed_origins: Vec<Origin>,
     pub database: Database,
     pub sandboxes: Sandboxes,
-    /// Private addresses, `host:port`, that we may connect to on somebody's behalf.
+    /// The private addresses (`host:port`) that the gateway may connect to on behalf of callers.
     pub allowed_hosts: Vec<String>,
-    /// Private addresses, `host:port`, that sandboxes may reach.
+    /// The private addresses (`host:port`) that sandboxes may reach.
     pub egress_allowed_hosts: Vec<String>,
-    /// How long it is kept what sandboxes reached.
+    /// How long egress records are kept.
     pub egress_keep: TimeDelta,
-    /// Folders below which repositories of this machine may be given to sessions.
+    /// The folders below which local repositories may be given to sessions.
     pub local_roots: Vec<PathBuf>,
-    /// GitHub, or a server that speaks as it does.
+    /// GitHub, or a server with the same API.
     pub github_url: Url,
     pub jwt_secret: Option<SecretString>,
     pub service_secret: Option<SecretString>,
@@ -55,29 +56,29 @@ pub struct Config {
     pub anthropic_base_url: Url,
     pub model_script: Option<PathBuf>,
     pub model_prices: Prices,
-    /// What a session may spend, where it has no budget of its own.
+    /// The budget of a session that has none of its own.
     pub session_budget_micros: Option<i64>,
-    /// The folder of the policy; absent: the one that is built in.
+    /// The folder of the policy. If absent, the built-in policy applies.
     pub policy_dir: Option<PathBuf>,
     pub audit_signing_key: Option<PathBuf>,
     pub audit_checkpoint_dir: Option<PathBuf>,
-    /// Sessions in memory before those that nobody needs are let go.
+    /// The number of sessions in memory above which idle ones are evicted.
     pub max_live_sessions: usize,
     pub max_connections: usize,
     pub max_connections_per_address: usize,
     pub client_timeout: Duration,
     pub max_body_bytes: usize,
-    /// What all callers together may make the gateway hold, and ask of the model at a time; see the module `shares`.
+    /// The memory and the concurrent model requests that all callers share; see the module `shares`.
     pub shared_memory_mib: usize,
     pub model_requests: usize,
     pub stop_after: Duration,
     pub log: String,
     pub log_format: Option<LogFormat>,
-    /// Where programs are looked for: the environment's `PATH`.
+    /// The directories in which programs are searched: the environment's `PATH`.
     pub search_path: Vec<PathBuf>,
 }
 
-/// Everything that is wrong with the settings, each with the name of its setting.
+/// All errors in the settings, each with the name of its setting.
 #[derive(Debug)]
 pub struct ConfigErrors(pub Vec<String>);
 
@@ -89,14 +90,14 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The process environment, read once; variables that are not text are not ours.
+/// The process environment, read once. Variables that are not UTF-8 are ignored.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
 pub fn environment() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }
 
 impl Config {
-    /// Defaults, then `environment`, then `flags`.
+    /// Loads the defaults, then `environment`, then `flags`. Later ones win.
     pub fn load(
         environment: &BTreeMap<String, String>,
         flags: &[(String, String)],
@@ -164,7 +165,7 @@ impl Config {
         })
     }
 
-    /// The file of a program on the search path.
+    /// The path of a program on the search path.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         find_program(&self.search_path, name)
     }
@@ -174,12 +175,12 @@ impl Config {
         self.audit_signing_key.clone().unwrap_or_else(|| self.data_dir.join("audit.key"))
     }
 
-    /// Where checkpoints are written beside the database.
+    /// The folder in which checkpoints are written outside of the database.
     pub fn checkpoint_dir(&self) -> PathBuf {
         self.audit_checkpoint_dir.clone().unwrap_or_else(|| self.data_dir.join("checkpoints"))
     }
 
-    /// What the gate is told.
+    /// The settings for the gate.
     pub fn gate_settings(&self) -> GateSettings {
         GateSettings {
             policy_dir: self.policy_dir.clone(),
@@ -189,13 +190,13 @@ impl Config {
         }
     }
 
-    /// The SQLite database's file, whether it is used or not.
+    /// The path of the SQLite database, whether it is used or not.
     pub fn sqlite_file(&self) -> PathBuf {
         self.data_dir.join("proliferate.db")
     }
 }
 
-/// The file of a program in the first of these folders that has it.
+/// The path of a program in the first of these folders that has it.
 pub fn find_program(search_path: &[PathBuf], name: &str) -> Option<PathBuf> {
     let executable = |file: &PathBuf| {
         file.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)

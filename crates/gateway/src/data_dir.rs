@@ -1,4 +1,4 @@
-//! The folder that is ours: made for us alone, and served by one process at a time.
+//! The data directory: private to our user, and served by one process at a time.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -10,7 +10,7 @@ use url::Url;
 
 use files::FileWork;
 
-/// The data dir, held. Another process may read and write its database, but not serve it.
+/// The locked data directory. Another process may read and write its database, but not serve it.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -18,10 +18,10 @@ pub struct DataDir {
 }
 
 const LOCK: &str = "serving.lock";
-/// Says where the process that serves the folder listens.
+/// The file with the address that the serving process listens on.
 const ADDRESS: &str = "address";
 
-/// The data dir cannot be used.
+/// The reason why the data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     #[error("cannot use the data dir {}: {source}. Choose a writable one with --data-dir.", path.display())]
@@ -31,17 +31,17 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Makes the folder when it is not there, readable by its owner only.
+    /// Creates the folder if it does not exist, readable by its owner only.
     pub fn prepare(path: &Path) -> Result<(), DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
         if !path.is_dir() {
-            // Not made and closed afterwards: in between, others could open it.
+            // The mode is set at creation. With a later chmod, others could open the folder in between.
             DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         }
         Ok(())
     }
 
-    /// Takes the folder for serving, until the value is dropped or the process ends in whatever way.
+    /// Locks the folder for serving until the value is dropped or the process ends, in whatever way.
     pub fn hold(path: &Path) -> Result<Self, DataDirError> {
         Self::prepare(path)?;
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
@@ -60,7 +60,8 @@ impl DataDir {
 }
 
 impl DataDir {
-    /// Tells commands on this machine where we listen. Without it they ask at the address of the settings.
+    /// Writes the file that tells commands on this machine where we listen. Without it, they use the address in the
+    /// settings.
     pub fn announce(&self, url: &Url) {
         let (file, draft) = (self.path.join(ADDRESS), self.path.join(".address"));
         let written = std::fs::write(&draft, url.as_str()).and_then(|()| std::fs::rename(&draft, &file));
@@ -69,7 +70,7 @@ impl DataDir {
         }
     }
 
-    /// Where the process listens that serves this folder now. What one has left that was killed does not count: another
+    /// The address of the process that serves this folder now. The file of a killed process does not count: another
     /// program may listen there, and must not be sent a token.
     pub fn address(path: &Path) -> Option<Url> {
         let lock = std::fs::metadata(path.join(LOCK)).ok()?;
@@ -84,7 +85,7 @@ impl Drop for DataDir {
     }
 }
 
-/// Whether the kernel's table has a lock on this file: `1: FLOCK  ADVISORY  WRITE 4711 00:2a:1234 0 EOF`.
+/// Whether the kernel's lock table has a lock on this file: `1: FLOCK  ADVISORY  WRITE 4711 00:2a:1234 0 EOF`.
 fn is_locked(locks: &str, inode: u64) -> bool {
     locks.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -93,13 +94,13 @@ fn is_locked(locks: &str, inode: u64) -> bool {
     })
 }
 
-/// What is written to see whether there is space: more than a block, and little.
+/// The number of bytes written to check for space: more than one block, but little.
 const PROBE: usize = 64 * 1024;
 
-/// Tells whether there is space in the data dir.
+/// Checks whether the data directory has space left.
 pub struct Space {
     file: PathBuf,
-    /// One probe at a time, which may hang.
+    /// Only one probe runs at a time, because it may hang.
     work: Mutex<FileWork>,
 }
 
@@ -108,7 +109,7 @@ impl Space {
         Self { file: data_dir.join("space.probe"), work: Mutex::default() }
     }
 
-    /// Only trying tells: quotas, read-only mounts and full disks look alike from outside.
+    /// Probes the disk by writing to it: quotas, read-only mounts and full disks can be told only by trying.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let (work, file) = (self.work.lock().await, self.file.clone());
         let tried = work.run(move || {

@@ -1,4 +1,5 @@
-//! The live session: one actor that owns its stream, its agent and its queue, and everyone who watches.
+//! The live session: one actor owns its event stream, its agent and its prompt queue, and serves every
+//! watcher.
 
 mod command;
 mod feed;

@@ -1,6 +1,6 @@
-//! Credentials: how they are made, what they look like, and what a presented one claims.
+//! Credentials: how they are created, what they look like, and what a presented one claims.
 //!
-//! Nothing here decides what a caller may do; that is `edge::auth`, which asks the database whether the claim
+//! Nothing here decides what a caller may do. That is `edge::auth`, which asks the database whether the claim
 //! still holds.
 
 mod credential;

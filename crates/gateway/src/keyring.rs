@@ -1,4 +1,4 @@
-//! The three secrets that everything rests on: given by settings, or made once and kept in the data dir.
+//! The gateway's three secrets, from the settings or generated once and stored in the data directory.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,18 +18,18 @@ use files::secret_file;
 pub struct Keyring {
     pub jwt: SecretString,
     pub service: SecretString,
-    /// The key that seals new values.
+    /// The key that encrypts new values.
     pub vault: SecretString,
-    /// Keys that only open.
+    /// Keys that only decrypt.
     pub old_vault: Vec<SecretString>,
-    /// Where made keys are kept; the vault looks there again when it meets a key it does not know.
+    /// The file of generated keys. The vault reads it again when it meets a key it does not know.
     pub file: Option<PathBuf>,
 }
 
-/// The name of a key of the vault, for telling which one is missing; `None`: it is not 32 bytes in hexadecimal.
+/// The id of a vault key, for reporting which one is missing. `None` if the key is not 32 bytes in hexadecimal.
 pub(crate) fn key_id(secret: &SecretString) -> Option<String> {
     let bytes = hex::decode(secret.expose_secret()).ok().filter(|bytes| bytes.len() == 32)?;
-    // A fingerprint under a label of its own, so that it reveals nothing about any other use of the bytes.
+    // The hash has a label of its own, so that it reveals nothing about any other use of the bytes.
     let digest = Sha256::new().chain_update(b"proliferate vault key id").chain_update(&bytes).finalize();
     Some(hex::encode(&digest[..6]))
 }
@@ -39,7 +39,7 @@ const SERVICE: &str = "SERVICE_TO_SERVICE_AUTH_TOKEN";
 const VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY";
 const OLD_VAULT: &str = "USER_SECRETS_ENCRYPTION_KEY_OLD";
 
-/// A keyring cannot be had.
+/// The reason why the keyring cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
     #[error(transparent)]
@@ -59,16 +59,16 @@ pub enum KeyringError {
 }
 
 impl Keyring {
-    /// The secrets of `config`; on SQLite those that are absent come from the data dir and are made when there are
-    /// none. With PostgreSQL several instances must agree, so nothing is made up.
+    /// Opens the secrets of `config`. With SQLite, missing ones come from the data directory, and are generated if
+    /// there are none. With PostgreSQL several instances must agree, so nothing is generated.
     ///
-    /// Where there is a database already, [`Keyring::open_for`] is the one to call.
+    /// If a database already exists, call [`Keyring::open_for`] instead.
     pub fn open(config: &Config, rng: &Rng) -> Result<Self, KeyringError> {
         Self::open_for(config, rng, &[])
     }
 
-    /// The same for a database in which the keys with the ids `sealing` have sealed something. A file that is gone is
-    /// then not replaced by a new one, which would open nothing of it.
+    /// Opens the secrets for a database in which the keys with the ids `sealing` have encrypted values. A missing key
+    /// file is then not replaced by a new one, which could decrypt none of them.
     pub fn open_for(config: &Config, rng: &Rng, sealing: &[String]) -> Result<Self, KeyringError> {
         let missing = Self::needed(config, sealing)?;
         let file = key_file(&config.data_dir);
@@ -76,7 +76,7 @@ impl Keyring {
         Self::of(config, &made, file)
     }
 
-    /// Whether [`Keyring::open_for`] would succeed, in words. Nothing is made.
+    /// Describes what [`Keyring::open_for`] would do, or fails as it would. Creates nothing.
     pub fn check(config: &Config, sealing: &[String]) -> Result<String, KeyringError> {
         let missing = Self::needed(config, sealing)?;
         let file = key_file(&config.data_dir);
@@ -91,7 +91,7 @@ impl Keyring {
         Ok(shown)
     }
 
-    /// The settings that are not there and have to come from the file.
+    /// The names of the settings that are missing and have to come from the file.
     fn needed(config: &Config, sealing: &[String]) -> Result<Vec<&'static str>, KeyringError> {
         let given =
             [(JWT, &config.jwt_secret), (SERVICE, &config.service_secret), (VAULT, &config.vault_key)];
@@ -126,8 +126,8 @@ impl Keyring {
         })
     }
 
-    /// Makes a new vault key in the data dir and keeps the present one, and those that an interrupted rotation left,
-    /// for opening only.
+    /// Generates a new vault key in the data directory. The current key, and those that an interrupted rotation left,
+    /// are kept for decryption only.
     pub fn renew_vault_key(&mut self, rng: &Rng) -> Result<(), KeyringError> {
         let Some(file) = &self.file else { return Ok(()) };
         let _alone = lock(file)?;
@@ -142,7 +142,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets the keys that a finished rotation replaced, unless another one has begun meanwhile and needs them.
+    /// Removes the keys that a finished rotation replaced, unless another rotation has started meanwhile and needs
+    /// them.
     pub fn forget_old_vault_key(&self) -> Result<(), KeyringError> {
         let Some(file) = &self.file else { return Ok(()) };
         let _alone = lock(file)?;
@@ -151,7 +152,7 @@ impl Keyring {
         if is_ours { rewrite(file, &[(OLD_VAULT, None)]) } else { Ok(()) }
     }
 
-    /// The vault keys as the file has them now, present one first.
+    /// The vault keys that the file has now, the current one first.
     pub(crate) fn vault_keys_in(file: &Path) -> Result<Vec<SecretString>, KeyringError> {
         let kept = parse(file)?;
         Ok(value(&kept, VAULT).into_iter().chain(old_keys(&kept)).collect())
@@ -166,13 +167,14 @@ fn value(kept: &BTreeMap<String, String>, name: &str) -> Option<SecretString> {
     kept.get(name).map(|value| SecretString::from(value.as_str()))
 }
 
-/// The keys that only open, comma-separated as in the setting.
+/// The keys that only decrypt, comma-separated as in the setting.
 fn old_keys(kept: &BTreeMap<String, String>) -> Vec<SecretString> {
     let list = kept.get(OLD_VAULT).map(String::as_str).unwrap_or_default();
     list.split(',').filter(|key| !key.is_empty()).map(SecretString::from).collect()
 }
 
-/// Held while the file is read and rewritten: a key that two commands write over each other is lost.
+/// Locks the key file while it is read and rewritten. Without the lock, two commands could overwrite and lose each
+/// other's key.
 fn lock(file: &Path) -> Result<File, KeyringError> {
     let path = file.with_extension("lock");
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -194,7 +196,7 @@ fn read_or_make(file: &Path, rng: &Rng) -> Result<BTreeMap<String, String>, Keyr
     parse(file)
 }
 
-/// Refuses a file that a copy or a restored backup has left open to others.
+/// Refuses a key file that others can read, for example after a copy or a restored backup.
 fn private(file: &Path) -> Result<(), KeyringError> {
     if secret_file::is_private(file).map_err(|e| failed("cannot read", file, e))? {
         Ok(())

@@ -1,25 +1,26 @@
-//! The gateway: clients in, agents and their effects behind one gate, everything recorded.
+//! The gateway: clients connect to it, and agents act through one gate that records everything.
 //!
-//! Read in the order in which data flows through it. [`Gateway::start`] puts the parts together.
+//! The modules are listed in the order in which data flows through them. [`Gateway::start`]
+//! assembles the parts.
 
-// What it is told, and what it keeps secret.
+// Settings and secrets.
 pub mod config;
 pub mod keyring;
-// Client in.
+// Requests of clients.
 pub mod access;
 pub mod edge;
 pub mod identity;
-// The live session.
+// Live sessions.
 pub mod hub;
-// Where the agent runs.
+// Sandboxes and agents.
 pub mod runtime;
-// The one door for side effects, and what is behind it.
+// The tools behind the gate, the only entry point for side effects.
 mod git;
 mod outbound;
 mod sources;
-// The agent's model.
+// The agents' model.
 pub mod llm;
-// What must stay secret and is used by everything that acts.
+// Stored secrets.
 pub mod vault;
 // The process itself.
 mod app;

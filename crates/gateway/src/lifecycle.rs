@@ -1,4 +1,5 @@
-//! How the process ends: first softly (finish what runs), then hard (drop it), each with a deadline.
+//! How the process stops: first softly (finish the work in flight), then hard (drop it), each with a
+//! deadline.
 
 use std::time::Duration;
 
@@ -6,19 +7,20 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The two stages of stopping, and the tasks that are waited for.
+/// The two stages of stopping, and the tasks to wait for.
 #[derive(Clone, Default)]
 pub struct Lifecycle {
-    /// Take no new work.
+    /// Cancelled when no new work may start.
     pub soft: CancellationToken,
-    /// Drop the work that is left.
+    /// Cancelled when the remaining work is dropped.
     pub hard: CancellationToken,
-    /// What runs.
+    /// The running tasks.
     pub tasks: TaskTracker,
 }
 
 impl Lifecycle {
-    /// Stops softly on the first SIGTERM or SIGINT, hard on the second or `patience` after the first.
+    /// Stops softly on the first SIGTERM or SIGINT, and hard on the second one or `patience` after
+    /// the first.
     pub fn stop_on_signals(&self, patience: Duration) -> std::io::Result<()> {
         let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (soft, hard) = (self.soft.clone(), self.hard.clone());
@@ -36,7 +38,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Returns when all tasks are done, or when the hard stop cut them off. `true`: all were done.
+    /// Waits until all tasks are done or the hard stop. Returns `true` if all tasks were done.
     pub async fn drained(&self) -> bool {
         self.tasks.close();
         tokio::select! {

@@ -1,4 +1,4 @@
-//! The model behind the agents: a provider that speaks the Messages API, or the scripted one.
+//! The model behind the agents: a provider with the Messages API, or a scripted model.
 
 mod asked;
 mod bound;
@@ -27,31 +27,31 @@ pub use spending::Spending;
 pub(crate) use spending::{Hold, Left, org_budget_spent, session_budget_spent};
 pub use work::ModelWork;
 
-/// A model may think for long before its first word.
+/// The read timeout. A model may think for a long time before its first token.
 const FIRST_BYTE: Duration = Duration::from_mins(10);
 const CONNECT: Duration = Duration::from_secs(10);
-/// What of an agent's request reaches the provider, and what of the answer reaches the agent. All else, above all
-/// the agent's own credential, stays here.
+/// The headers of an agent's request that reach the provider, and the headers of the response that reach the agent. All
+/// others, above all the agent's own credential, are dropped.
 const REQUEST_HEADERS: [&str; 4] = ["content-type", "accept", "anthropic-version", "anthropic-beta"];
 const REPLY_HEADERS: [&str; 5] =
     ["content-type", "cache-control", "retry-after", "retry-after-ms", "request-id"];
 
-/// Bodies that are read without a thread of their own.
+/// The maximum size of a body that is parsed on the async worker. Larger ones are parsed on a blocking thread.
 const AT_ONCE: usize = 1 << 20;
 
-/// Where requests to the model go.
+/// The target of model requests.
 pub enum Llm {
-    /// Answers from a script; costs nothing and needs no account.
+    /// Answers from a script. Costs nothing and needs no account.
     Scripted(Arc<Model>),
-    /// A provider, with its key.
+    /// A provider, with its API key.
     Upstream { client: reqwest::Client, base: Url, key: SecretString },
 }
 
-/// Marks an answer of ours that stands for one of the provider's: it got the request, and its answer was lost.
+/// Marks a response of ours that replaces the provider's: the provider received the request, but its response was lost.
 #[derive(Clone, Copy)]
 pub(crate) struct AnswerLost;
 
-/// There is no model to be had.
+/// The reason why no model is available.
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
     #[error("PROLIFERATE_MODEL_SCRIPT: cannot read {}: {source}", path.display())]
@@ -62,22 +62,22 @@ pub enum LlmError {
     Client(reqwest::Error),
 }
 
-/// Nobody can say what a model would take of a budget.
+/// A model without a price, so that nobody can say what it would take from a budget.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The model {0} has no price, and a budget holds: say in MODEL_PRICES what it costs, e.g. {0}=3/15, or *=3/15 for all"
 )]
 pub(crate) struct NoPrice(String);
 
-/// How much of a model's name is repeated.
+/// The maximum length of a model's name in messages and records.
 const LONGEST_NAME: usize = 100;
 
 impl Llm {
-    /// The provider when there is a key, else the script.
+    /// Opens the provider if there is an API key, and the scripted model otherwise.
     pub fn open(config: &Config) -> Result<Self, LlmError> {
         if let Some(key) = &config.anthropic_api_key {
             let client = reqwest::Client::builder().connect_timeout(CONNECT).read_timeout(FIRST_BYTE);
-            // A redirect would carry the key to wherever it points.
+            // A redirect would send the API key to wherever it points.
             let client =
                 client.redirect(reqwest::redirect::Policy::none()).build().map_err(LlmError::Client)?;
             return Ok(Self::Upstream { client, base: config.anthropic_base_url.clone(), key: key.clone() });
@@ -93,12 +93,13 @@ impl Llm {
         Ok(Self::Scripted(Arc::new(Model::new(script))))
     }
 
-    /// Whether somebody has to pay for what it says.
+    /// Whether model requests cost money.
     pub(crate) fn costs(&self) -> bool {
         matches!(self, Self::Upstream { .. })
     }
 
-    /// What a model costs at most that is asked for by this name. Where a budget holds, one without a price is not asked.
+    /// The highest price that a request for this model name can cost. Where a budget applies, a model without a price
+    /// is refused.
     pub(crate) fn price(&self, prices: &Prices, model: &str) -> Result<Price, NoPrice> {
         match prices.dearest(model) {
             None if self.costs() => Err(NoPrice(model.chars().take(LONGEST_NAME).collect())),
@@ -106,15 +107,15 @@ impl Llm {
         }
     }
 
-    /// Whether what an agent will ask first has a price.
+    /// The price of the model that an agent will use first.
     pub(crate) fn price_of(&self, prices: &Prices, agent: Option<&AgentConfig>) -> Result<Price, NoPrice> {
         let model = ModelId::parse_or_default(agent.and_then(|agent| agent.model_id.as_deref()));
         let name = model.model().opencode_id;
         self.price(prices, name.split_once('/').map_or(name, |(_, name)| name))
     }
 
-    /// Passes one request on and streams the answer back. `path` is what follows the proxy's own prefix,
-    /// with the query.
+    /// Forwards one request and streams the response back. `path` is what follows the proxy's own prefix, with the
+    /// query.
     pub async fn answer(
         &self,
         method: &Method,
@@ -142,7 +143,7 @@ impl Llm {
     }
 }
 
-/// What the script says to a request. A large one takes long to read, so it is read where nobody else waits.
+/// The scripted response to a request. A large body is parsed on a blocking thread, so that no other task waits for it.
 async fn scripted(
     model: &Arc<Model>,
     method: &Method,
@@ -162,7 +163,7 @@ async fn scripted(
     reply.inspect_err(|error| tracing::error!(%error, "the scripted model failed")).ok()
 }
 
-/// A provider's answer, as it comes.
+/// Streams a provider's response to the agent.
 fn pass(answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
     let answer = match answer {
         Ok(answer) => answer,
@@ -187,7 +188,7 @@ fn pass(answer: reqwest::Result<reqwest::Response>) -> Response<Body> {
     response
 }
 
-/// The scripted model's answer, with its pauses and its planned breaks.
+/// Streams the scripted model's response, with its delays and planned disconnects.
 async fn play(reply: Option<Reply>) -> Response<Body> {
     let Some(reply) = reply else {
         return failure(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error");
@@ -200,7 +201,7 @@ async fn play(reply: Option<Reply>) -> Response<Body> {
                 Ok(Bytes::from(bytes))
             }
             Frame::Cut => {
-                // The server writes out what it holds when the body has nothing more to give for the moment.
+                // Yield first: the server flushes its buffer only when the body is pending.
                 tokio::task::yield_now().await;
                 Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
             }
@@ -216,7 +217,7 @@ async fn play(reply: Option<Reply>) -> Response<Body> {
     response
 }
 
-/// An error in the form that clients of the Messages API expect.
+/// An error response in the format of the Messages API.
 pub fn failure(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
         StatusCode::BAD_REQUEST => "invalid_request_error",

@@ -1,5 +1,6 @@
-//! Going out on somebody's behalf: to the public internet, whatever a name resolves to, or to hosts that the operator
-//! named. Made when first needed: a client keeps megabytes of certificates, and many gateways never go out.
+//! HTTP clients for requests on behalf of callers: one reaches only public addresses, whatever a name resolves to,
+//! and one is for hosts that the operator has listed. They are created on first use, because a client holds megabytes
+//! of certificates and many gateways never need one.
 
 use std::io;
 use std::sync::OnceLock;
@@ -13,13 +14,13 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use tokio::time::timeout;
 
-/// To begin a connection.
+/// The connect timeout.
 const CONNECTING: Duration = Duration::from_secs(10);
-/// Until an answer begins, and between two pieces of it. Whoever waits minds it: a client of ours would count what is
-/// sent as silence too, and a large push takes longer.
+/// The timeout until a response starts, and between two chunks of it. Callers enforce it themselves: a timeout of the
+/// HTTP client would also count the time for sending, and a large push takes longer.
 pub(crate) const SILENT: Duration = Duration::from_mins(2);
 
-/// The two ways out.
+/// The two HTTP clients.
 #[derive(Default)]
 pub(crate) struct Outbound {
     public: OnceLock<Client>,
@@ -27,18 +28,18 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// Reaches the public internet only.
+    /// The client that reaches only public addresses.
     pub(crate) fn public(&self) -> reqwest::Result<&Client> {
         made(&self.public, || builder().dns_resolver(PublicOnly).build())
     }
 
-    /// For hosts that the operator has named.
+    /// The client for hosts that the operator has listed.
     pub(crate) fn named(&self) -> reqwest::Result<&Client> {
         made(&self.named, || builder().build())
     }
 }
 
-/// Of two that are made at a time, the first is kept.
+/// Returns the client, and creates it on first use. If two threads create it at once, the first one wins.
 fn made(cell: &OnceLock<Client>, make: impl Fn() -> reqwest::Result<Client>) -> reqwest::Result<&Client> {
     match cell.get() {
         Some(client) => Ok(client),
@@ -46,12 +47,12 @@ fn made(cell: &OnceLock<Client>, make: impl Fn() -> reqwest::Result<Client>) -> 
     }
 }
 
-/// A redirect would carry a credential to wherever it points, and past the check of the address.
+/// Redirects are not followed: one would send a credential to wherever it points, and bypass the address check.
 fn builder() -> reqwest::ClientBuilder {
     Client::builder().no_proxy().redirect(Policy::none()).connect_timeout(CONNECTING)
 }
 
-/// The pieces of an answer. One that falls silent in the middle has broken off.
+/// The chunks of a response. A response that stalls for too long ends with an error.
 pub(crate) fn lively(
     pieces: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
@@ -64,7 +65,7 @@ pub(crate) fn lively(
     })
 }
 
-/// Resolves once and passes on public addresses only: what was checked is what is connected to.
+/// A DNS resolver that returns only public addresses. The client connects to exactly the addresses that were checked.
 struct PublicOnly;
 
 impl Resolve for PublicOnly {

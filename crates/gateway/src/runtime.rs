@@ -1,4 +1,5 @@
-//! Where agents run: sandboxes with their supervisor inside and their only way out.
+//! Running agents: sandboxes, the supervisor inside each of them, and the proxy that is their only
+//! route to the network.
 
 mod agent;
 pub(crate) mod auto_start;

@@ -1,6 +1,7 @@
-//! Accepts connections and hands them to the router, within limits that hold against clients that mean harm.
+//! Accepts connections and hands them to the router, within limits that hold against malicious clients.
 //!
-//! `axum::serve` keeps a connection that never finishes its headers for ever and has no cap; so this is our own loop.
+//! `axum::serve` has no connection limit, and waits forever for a client that never finishes its headers. So we have
+//! our own accept loop.
 
 mod inbound;
 mod patience;
@@ -24,7 +25,7 @@ use crate::lifecycle::Lifecycle;
 pub(crate) use inbound::Inbound;
 use patience::Patient;
 
-/// How many connections there may be, and how patient we are with them.
+/// The connection limits and timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub connections: usize,
@@ -32,22 +33,24 @@ pub struct Limits {
     pub client_timeout: Duration,
 }
 
-/// The longest head of a request. An unfinished one is held before anybody knows whose it is; hyper itself would hold 400 KiB.
+/// The maximum size of a request head. An unfinished head is buffered before its sender is known, and hyper would
+/// buffer 400 KiB.
 const MAX_HEAD: usize = 32 * 1024;
 
-/// A client that takes nothing of its answer is given up after this many of the client's timeout.
+/// The write timeout as a multiple of the client timeout: a client that reads nothing for this long is disconnected.
 const TIMEOUTS_PER_WRITE: u32 = 3;
 
-/// One counted connection, among the extensions of each of its requests. A `WebSocket` outlives the request that
+/// One counted connection, stored in the extensions of each of its requests. A WebSocket outlives the request that
 /// opened it: its handler keeps a clone, so that the socket still counts.
 #[derive(Clone)]
 pub struct ConnectionHeld {
     _counted: Arc<(OwnedSemaphorePermit, Guard)>,
-    /// What its client has sent of a message.
+    /// Tracks the bytes of an incomplete message from the client.
     pub(crate) inbound: Inbound,
 }
 
-/// Serves `router` on `listener` until the lifecycle says stop, and waits for what runs within its deadlines.
+/// Serves `router` on `listener` until the lifecycle says stop, and then waits for requests in flight within its
+/// deadlines.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: &Lifecycle) {
     let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let addresses = Addresses::default();
@@ -78,7 +81,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
         life.tasks.spawn(async move {
             let _held = held;
             let mut connection = std::pin::pin!(connection);
-            // How a connection ends is its client's affair; the request it carried was logged.
+            // Connection errors are ignored: they concern only the client, and the request itself was logged.
             tokio::select! {
                 _ended = connection.as_mut() => return,
                 () = soft.cancelled() => connection.as_mut().graceful_shutdown(),
@@ -91,7 +94,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, life: 
     }
 }
 
-/// Serves one connection that came out of a sandbox, with the patience that a hostile client gets.
+/// Serves one connection from a sandbox, with the timeouts for hostile clients.
 pub(crate) async fn serve_stream(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     router: Router,
@@ -107,10 +110,10 @@ pub(crate) async fn serve_stream(
     let _how_it_ended = connection.await;
 }
 
-/// How long a program inside a sandbox may take to send its request's head; kept connections wait as long.
+/// How long a program inside a sandbox may take to send a request head. Also the keep-alive timeout.
 const INSIDE_PATIENCE: Duration = Duration::from_mins(1);
 
-/// The next connection, once there is room for one; `None` when it is time to stop.
+/// Accepts the next connection once a slot is free. Returns `None` when it is time to stop.
 async fn next(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
@@ -123,12 +126,12 @@ async fn next(
         };
         match accepted {
             Ok((stream, peer, slot)) => {
-                // Events are small and people wait for each: do not let the kernel collect them.
+                // Events are small and users wait for each of them, so disable Nagle's algorithm.
                 let _ = stream.set_nodelay(true);
                 return Some((stream, peer, slot));
             }
             Err(error) => {
-                // Mostly: no file descriptors left. They come back when a connection ends.
+                // Usually the process is out of file descriptors. They become free when a connection ends.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -145,12 +148,12 @@ async fn accept(
     Ok((stream, peer, slot))
 }
 
-/// How many connections each address has open.
+/// The number of open connections by address.
 #[derive(Clone, Default)]
 struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 impl Addresses {
-    /// Counts one more connection, unless the address has its share.
+    /// Counts one more connection, unless the address has reached its limit.
     fn admit(&self, address: IpAddr, most: usize) -> Option<Guard> {
         let mut open = self.0.lock();
         let count = open.entry(address).or_default();
@@ -163,7 +166,7 @@ impl Addresses {
     }
 }
 
-/// One counted connection; counts back when it ends.
+/// One counted connection. Dropping it decrements the count.
 struct Guard {
     addresses: Addresses,
     address: IpAddr,

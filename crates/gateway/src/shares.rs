@@ -1,4 +1,4 @@
-//! The pools from which callers and agents take slots and memory, with the limits that follow from the settings.
+//! The pools from which callers and agents take slots and memory, with the limits derived from the settings.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::config::Config;
 
 /// All pools of a gateway.
 pub struct Shares {
-    /// Requests that are being answered.
+    /// Requests in flight.
     pub requests: Arc<Pool>,
-    /// Requests to the model that are being answered.
+    /// Model requests in flight.
     pub model_requests: Arc<Pool>,
-    /// Bytes that callers and agents make the gateway hold: bodies, frames, history pages.
+    /// Memory that callers and agents occupy in the gateway: bodies, frames, history pages.
     pub memory: Arc<Pool>,
-    /// Bytes of bodies whose sender has not authenticated.
+    /// Memory for bodies of unauthenticated senders.
     pub anonymous_memory: Arc<Pool>,
 }
 
 const MIB: u64 = 1024 * 1024;
 
 impl Shares {
-    /// The limits that follow from the settings.
+    /// The limits derived from the settings.
     pub fn limits(config: &Config) -> [PoolLimits; 4] {
         let (requests, model) = (config.max_connections as u64, config.model_requests as u64);
         let memory = config.shared_memory_mib as u64 * MIB;

@@ -1,5 +1,5 @@
-//! What can be executed behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from a
-//! file. Each source is registered at boot and holds what its tools need.
+//! The tools behind the gate: the platform's own tools, pushes and pull requests, exports, and HTTP tools from a file.
+//! Each source is registered at boot and holds the dependencies of its tools.
 
 mod credential;
 mod export;
@@ -26,13 +26,13 @@ pub(crate) use save_snapshot::SnapshotSaver;
 
 type Found<'a> = BoxFuture<'a, Result<Option<Arc<dyn Tool>>, SourceError>>;
 
-/// One place where tools come from. Asking it may take long or fail, which concerns its own tools only.
+/// A source of tools. A lookup may be slow or fail; that affects only the tools of this source.
 pub(crate) trait Source: Send + Sync {
-    /// The tool that callers of an organization reach by this full name.
+    /// Finds the tool with this full name for callers of an organization.
     fn find<'a>(&'a self, policy: &'a Policy, org: OrgId, name: &'a str) -> Found<'a>;
 }
 
-/// All sources of a gateway. Where two have a tool of the same name, the one that was registered first counts.
+/// All sources of a gateway. If two have a tool of the same name, the one registered first wins.
 pub(crate) struct Registry(Vec<Box<dyn Source>>);
 
 impl Registry {
@@ -58,8 +58,8 @@ impl gate::Sources for Registry {
     }
 }
 
-/// What policy has to know about a tool, without a running gateway. Names are looked up as for a call, so that a replay
-/// decides about what would be executed.
+/// The facts about a tool that policy needs, without a running gateway. Names are resolved as for a call, so that a
+/// policy replay judges the tool that would be executed.
 pub fn known_tool(policy: &Policy, name: &str, operation: &str) -> Option<ToolFacts> {
     let name = full_name(name, operation);
     let plain = |risk| ToolFacts { risk, writes: None, mode_key: None };

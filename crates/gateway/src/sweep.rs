@@ -1,7 +1,6 @@
-//! What time does on its own to sessions that are not in memory: those that have prompts to answer, and those whose
-//! sandbox's time is over, are brought to life and look after it themselves. And it forgets what sandboxes reached long
-//! ago. Idempotent, and harmless on several instances at once: each looks after its own, and after those of instances that
-//! are gone.
+//! Periodic work for sessions that are not in memory: loads sessions that have unanswered prompts or an expired
+//! sandbox, which then handle that themselves. Also deletes old egress records. The work is idempotent and safe on
+//! several instances at once: each instance handles its own sessions, and those of dead instances.
 
 use std::time::Duration;
 
@@ -14,13 +13,13 @@ use crate::runtime::end_left_behind;
 use gate::DEAD_AFTER;
 
 const TICK: Duration = Duration::from_secs(5);
-/// Sessions that are woken in one tick.
+/// The maximum number of sessions woken in one tick.
 const TOGETHER: i64 = 100;
-/// In ticks: how often old records of the network are looked for, and how many go at once.
+/// How often old egress records are deleted, in ticks, and the batch size.
 const FORGET: u64 = 120;
 const FORGOTTEN: u32 = 1000;
 
-/// Does it until the gateway closes.
+/// Runs the sweep until the gateway closes.
 pub(crate) async fn keep_sweeping(app: AppState) {
     if let Err(error) = end_left_behind(&app.runtime).await {
         tracing::warn!(%error, "sandboxes that their sessions have left may be there; the next start looks again");
@@ -46,7 +45,7 @@ pub(crate) async fn keep_sweeping(app: AppState) {
     }
 }
 
-/// In pieces, so that nobody who writes waits for long.
+/// Deletes old egress records in batches, so that no other writer waits for long.
 async fn forget_network(app: &AppState) -> Result<(), StoreError> {
     let before = app.clock.now() - app.config.egress_keep;
     while !app.closing.is_cancelled()
@@ -55,8 +54,8 @@ async fn forget_network(app: &AppState) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Goes on with turns and prompts that an instance has left when it ended. What was accepted does not wait for somebody to
-/// look.
+/// Loads sessions whose turns and prompts a dead instance has left unfinished. Accepted prompts must not wait until
+/// someone opens the session.
 async fn wake_waiting(app: &AppState) -> Result<(), StoreError> {
     let gone = app.clock.now() - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
     for id in app.store.sessions_with_prompts(&app.instance, gone, TOGETHER).await? {

@@ -1,4 +1,4 @@
-//! Logs and metrics: what an operator can see of a running gateway. Tokens and values of secrets are in neither.
+//! Logs and metrics of a running gateway. Neither contains tokens or secret values.
 
 use std::io::IsTerminal as _;
 use std::sync::OnceLock;
@@ -12,7 +12,8 @@ use crate::config::{Config, LogFormat};
 /// Starts logging to standard error. A second call does nothing: tests start several gateways in one process.
 pub fn start_logging(config: &Config) {
     let filter = EnvFilter::try_new(&config.log).unwrap_or_else(|_| EnvFilter::new("info"));
-    // Nobody may read what we write. Saying so on the same standard error would panic, and end the task that logged.
+    // Standard error may be closed. Reporting that failure on the same standard error would panic, and end the task
+    // that logged.
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -25,10 +26,10 @@ pub fn start_logging(config: &Config) {
     };
 }
 
-/// Seconds; from a cached answer to a slow clone.
+/// Histogram buckets in seconds, from a cached response to a slow clone.
 const LATENCY_BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Starts counting, once for all gateways of this process. `None`: something else in it counts already.
+/// Starts recording metrics, once for all gateways of this process. `None` if something else already records them.
 pub fn start_metrics() -> Option<PrometheusHandle> {
     static STARTED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
     STARTED.get_or_init(install_metrics).clone()
@@ -98,7 +99,7 @@ fn describe_work() {
     );
 }
 
-/// Counts one request to the model.
+/// Counts the usage of one model request.
 pub(crate) fn count_usage(used: &store::Usage) {
     let count = |number: i64| u64::try_from(number).unwrap_or_default();
     metrics::counter!("proliferate_model_requests_total").increment(count(used.requests));
@@ -114,7 +115,7 @@ pub(crate) fn count_usage(used: &store::Usage) {
     metrics::counter!("proliferate_model_cost_microdollars_total").increment(count(used.cost_micros));
 }
 
-/// A duration as a number that JSON has.
+/// A duration in milliseconds, as an integer for JSON.
 pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

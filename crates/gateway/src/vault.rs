@@ -1,7 +1,8 @@
-//! The vault: secrets sealed with AES-256-GCM before they reach the database, opened only where they are used.
+//! The vault: secrets are encrypted with AES-256-GCM before they reach the database, and decrypted only where they
+//! are used.
 //!
-//! The owner of a value (organization, scope, name) is associated data: a ciphertext that is copied to another row
-//! does not open. A value is never returned by any read; only code that acts with it calls [`Vault::open`].
+//! The owner of a value (organization, scope, name) is associated data: a ciphertext copied to another row does not
+//! decrypt. No API returns a value; only code that acts with it calls [`Vault::open`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use store::{NewEvent, NewSecret, Scope, Sealed, Store, StoreError};
 
 use crate::keyring::{Keyring, KeyringError, key_id};
 
-/// Longest name and value of a secret.
+/// The maximum lengths of a secret's name and value.
 pub const MAX_NAME: usize = 200;
 pub const MAX_VALUE: usize = 64 * 1024;
 
-/// Seals and opens secrets. Cheap to clone.
+/// Encrypts and decrypts secrets. Cheap to clone.
 #[derive(Clone)]
 pub struct Vault {
     store: Store,
@@ -37,7 +38,7 @@ struct VaultKey {
     cipher: Aes256Gcm,
 }
 
-/// A secret cannot be stored or opened.
+/// The reason why a secret cannot be stored or decrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     #[error(
@@ -74,8 +75,8 @@ impl Vault {
         Ok(Self { store, clock, rng, keys, file: keyring.file.clone() })
     }
 
-    /// Fails when something in the database is sealed with a key that is not here: a gateway without it would run,
-    /// seal new values with another key, and only later show that the old ones are lost.
+    /// Fails if the database has values encrypted with a key that is missing here. Without this check, the gateway
+    /// would run, encrypt new values with another key, and show only later that the old ones are lost.
     pub async fn check_keys(&self) -> Result<(), VaultError> {
         let sealing = self.store.secret_key_ids().await?;
         let is_unknown = |id: &&String| self.key(|key| key.id == **id).is_none();
@@ -85,13 +86,13 @@ impl Vault {
         sealing.iter().find(is_unknown).map_or(Ok(()), |id| Err(VaultError::LostKey(id.clone())))
     }
 
-    /// The same vault; what is stored through it is recorded by this event.
+    /// The same vault, whose writes are recorded with this event.
     #[must_use]
     pub fn recorded(&self, event: NewEvent) -> Self {
         Self { store: self.store.recorded(event), ..self.clone() }
     }
 
-    /// Stores a secret, replacing one of the same owner and name. `true`: it is new.
+    /// Stores a secret, replacing one of the same owner and name. Returns `true` if it is new.
     pub async fn set(
         &self,
         org: OrgId,
@@ -125,14 +126,15 @@ impl Vault {
             let store = if created.is_none() { self.store.clone() } else { self.store.unrecorded() };
             let made = store.put_secrets(all).await?;
             let created = *created.get_or_insert(made);
-            // A rotation that ended in between has not seen these values, and forgets the key that seals them.
+            // A rotation that ended in between has not re-encrypted these values, and deletes the key that encrypts
+            // them. So write them again.
             if self.present()?.id == key.id {
                 return Ok(usize::try_from(created).unwrap_or(usize::MAX));
             }
         }
     }
 
-    /// The value of a secret, for the code that acts with it.
+    /// Decrypts a secret, for the code that acts with it.
     pub async fn open(
         &self,
         org: OrgId,
@@ -145,8 +147,8 @@ impl Vault {
         }
     }
 
-    /// Seals everything that an older key seals with the present one. Returns how many were changed; calls
-    /// `progress` with that number as it grows. Safe to run again after an interruption.
+    /// Re-encrypts everything under an older key with the current one. Returns how many values were changed, and
+    /// calls `progress` with that number as it grows. Safe to run again after an interruption.
     pub async fn rotate(&self, progress: impl Fn(u64)) -> Result<u64, VaultError> {
         const PAGE: i64 = 100;
         let mut done = 0;
@@ -163,7 +165,7 @@ impl Vault {
                 let value = self.unseal(org, scope, &entry.key, &old).map_err(named)?;
                 let new =
                     self.seal(&self.present()?, org, scope, &entry.key, value.expose_secret().as_bytes())?;
-                // Somebody who wrote a new value meanwhile has sealed it with the present key.
+                // A value that was written meanwhile is already encrypted with the current key.
                 if self.store.reseal_secret(entry.id, old, new).await? {
                     done += 1;
                     progress(done);
@@ -210,14 +212,15 @@ impl Vault {
         keys.iter().find(|key| wanted(key)).cloned()
     }
 
-    /// The key that seals new values. What is sealed with an older one is lost once that one is forgotten.
+    /// The key that encrypts new values. It is read fresh, because values under an older key are lost once that key
+    /// is deleted.
     fn present(&self) -> Result<VaultKey, VaultError> {
         self.reload()?;
         self.key(|_| true).ok_or(VaultError::BadKey)
     }
 
-    /// A rotation beside this running process may have put a new key into the data dir: take it from there, and keep
-    /// those that are known for what it has not reached.
+    /// Reads the keys from the data directory again, since a rotation in another process may have added one. Known
+    /// keys are kept for values that the rotation has not reached.
     fn reload(&self) -> Result<(), VaultError> {
         let Some(file) = self.file.as_deref() else { return Ok(()) };
         let mut fresh: Vec<VaultKey> =
@@ -251,7 +254,7 @@ fn checked(name: &str, value: &SecretString) -> Result<(), VaultError> {
     Ok(())
 }
 
-/// The owner of a value as bytes; each part with its length, so that no two owners have the same.
+/// The owner of a value as bytes. Each part has its length, so that no two owners have the same encoding.
 fn owner(org: OrgId, scope: Scope, name: &str) -> Vec<u8> {
     let id = match scope {
         Scope::Org => org.uuid(),
@@ -271,7 +274,7 @@ fn owner(org: OrgId, scope: Scope, name: &str) -> Vec<u8> {
     out
 }
 
-/// A name that can be an environment variable, and nothing else: no path, no option, no header.
+/// Whether this is a valid name of an environment variable. This excludes paths, options and headers.
 pub(crate) fn is_name(name: &str) -> bool {
     let mut letters = name.chars();
     name.len() <= MAX_NAME

@@ -1,10 +1,11 @@
-//! Fair shares: no caller may take so much of something scarce that its neighbours get none.
+//! Fair shares: no caller may take so much of a scarce resource that others get none.
 //!
-//! Two kinds of scarcity. A [`Pool`] bounds what is held at one time (slots, bytes of memory) and a [`Rate`] what is
-//! asked for over time. Both count by [`Holder`], so that a request counts for its session and for its organization.
+//! There are two kinds of limits. A [`Pool`] bounds what is held at one time (slots, bytes of memory), and a [`Rate`]
+//! bounds requests over time. Both count by [`Holder`], so that a request counts for its session and for its
+//! organization.
 //!
-//! A pool gives a session a fixed share. An organization (and an address that has not authenticated) may hold as much as
-//! is free: one of them alone gets half of the total, `n` greedy ones get `1/(n+1)` each, and something is left for the
+//! A pool gives each session a fixed share. An organization (or an unauthenticated address) may hold as much as is
+//! still free: one of them alone gets half of the total, `n` greedy ones get `1/(n+1)` each, and some is left for the
 //! next one however many are greedy. In networking this is known as dynamic thresholds.
 
 mod pool;
@@ -19,19 +20,19 @@ use proto::{OrgId, SessionId, UserId};
 pub use pool::{Held, Pool, PoolLimits};
 pub use rate::{Quota, Rate, RateLimits};
 
-/// Somebody whose use is counted.
+/// An entity whose usage is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     Session(SessionId),
     User(UserId),
     Org(OrgId),
-    /// Services that are bound to no organization: programs of the operator's, counted together.
+    /// Services without an organization. They are the operator's programs, and are counted together.
     Services,
     /// Callers without a valid credential.
     Address(IpAddr),
 }
 
-/// All whose share a caller's use counts against.
+/// The holders whose shares a caller's usage counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
     first: Holder,
@@ -39,12 +40,12 @@ pub struct Party {
 }
 
 impl Party {
-    /// Work for one session, such as all that its sandbox asks for.
+    /// Work for one session, such as all requests of its sandbox.
     pub fn session(session: SessionId, org: OrgId) -> Self {
         Self { first: Holder::Session(session), second: Some(Holder::Org(org)) }
     }
 
-    /// A member of an organization: one of them cannot use up what the others have.
+    /// A member of an organization, with a share of its own, so that one member cannot use up what the others have.
     pub fn user(user: UserId, org: OrgId) -> Self {
         Self { first: Holder::User(user), second: Some(Holder::Org(org)) }
     }
@@ -53,13 +54,13 @@ impl Party {
         Self { first: Holder::Org(org), second: None }
     }
 
-    /// A service token that is bound to no organization.
+    /// A service token without an organization.
     pub fn services() -> Self {
         Self { first: Holder::Services, second: None }
     }
 
-    /// A caller that has not authenticated; `None` for one that came out of a sandbox, which has no address. Whoever has
-    /// an IPv6 address has 2^64 of them.
+    /// An unauthenticated caller. `None` for a caller inside a sandbox, which has no address. IPv6 addresses count by
+    /// /64 prefix, because one client usually has 2^64 of them.
     pub fn address(address: Option<IpAddr>) -> Self {
         let address = match address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) {
             IpAddr::V6(address) => {
@@ -76,17 +77,17 @@ impl Party {
     }
 }
 
-/// A refusal: somebody has its share already.
+/// A refusal, because a share is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverShare {
-    /// What there is no more of, as [`PoolLimits::name`] and [`RateLimits::name`] say it.
+    /// The resource that is used up, by [`PoolLimits::name`] or [`RateLimits::name`].
     pub what: &'static str,
     pub whose: ShareOwner,
-    /// When another attempt makes sense.
+    /// When a retry makes sense.
     pub retry_after: Duration,
 }
 
-/// Whose share is used up.
+/// The owner of the share that is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShareOwner {
     Session,
@@ -94,7 +95,7 @@ pub enum ShareOwner {
     Org,
     Services,
     Address,
-    /// The caller is within its share, and all others together have taken the rest.
+    /// The caller is within its share, but all others together hold the rest.
     Everyone,
 }
 
@@ -130,7 +131,7 @@ impl OverShare {
         Self { what, whose, retry_after }
     }
 
-    /// `Retry-After` counts whole seconds.
+    /// The delay for `Retry-After`, rounded up to whole seconds.
     pub fn retry_after_seconds(&self) -> u64 {
         self.retry_after.as_secs() + u64::from(self.retry_after.subsec_nanos() > 0)
     }

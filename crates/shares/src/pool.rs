@@ -1,4 +1,4 @@
-//! What is held at one time: slots, or bytes of memory.
+//! Limits on what is held at one time: slots, or bytes of memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,17 +9,17 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Holder, OverShare, Party, ShareOwner};
 
-/// When to try again what was refused because others hold it: nobody knows when they are done.
+/// The retry delay after a refusal. It is a guess, because nobody knows when the others release their part.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How much there is, and how much of it one session may hold.
+/// The total amount, and the share of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
     pub name: &'static str,
-    /// What it is counted in; empty for a plain number.
+    /// The unit. Empty for a plain number.
     pub unit: &'static str,
     pub total: u64,
-    /// Zero where sessions have no share of their own.
+    /// Zero if sessions have no share of their own.
     pub per_session: u64,
 }
 
@@ -40,7 +40,8 @@ impl fmt::Display for PoolLimits {
     }
 }
 
-/// Something of which only so much may be held at a time. Its keys are those who hold some, so they are bounded too.
+/// A resource of which a limited amount can be held at a time. The map has only current holders, so its size is
+/// bounded too.
 pub struct Pool {
     limits: PoolLimits,
     held: Mutex<Usage>,
@@ -52,7 +53,7 @@ struct Usage {
     by: HashMap<Holder, u64>,
 }
 
-/// A part of a pool, given back when this is dropped.
+/// A part of a pool. Dropping it releases the amount.
 pub struct Held {
     pool: Arc<Pool>,
     party: Party,
@@ -73,7 +74,7 @@ impl Pool {
         Ok(held)
     }
 
-    /// How much everyone holds together.
+    /// The amount that all holders have together.
     pub fn used(&self) -> u64 {
         self.lock().total
     }
@@ -97,13 +98,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Whose share is used up if this holder cannot have `amount` more.
+    /// The owner of the share that is used up, if this holder cannot take `amount` more.
     fn refusal(&self, usage: &Usage, holder: Holder, amount: u64) -> Option<ShareOwner> {
         let own = usage.by.get(&holder).copied().unwrap_or_default();
         let free = self.limits.total.saturating_sub(usage.total);
         let most = match holder {
             Holder::Session(_) | Holder::User(_) => self.limits.per_session,
-            // The first piece is for everyone; beyond it as much must stay free as is held.
+            // The first piece may use all that is free. Beyond it, at least as much must stay free as the holder
+            // has.
             Holder::Org(_) | Holder::Services | Holder::Address(_) if own == 0 => free,
             Holder::Org(_) | Holder::Services | Holder::Address(_) => free.saturating_sub(amount),
         };
@@ -138,7 +140,7 @@ impl Pool {
 }
 
 impl Held {
-    /// Takes more, or leaves it as it is.
+    /// Takes more, or changes nothing if that is refused.
     pub fn grow(&mut self, more: u64) -> Result<(), OverShare> {
         if more > 0 {
             self.pool.add(self.party, more)?;
@@ -147,7 +149,7 @@ impl Held {
         Ok(())
     }
 
-    /// Gives all back but `amount`.
+    /// Releases all but `amount`.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
         if less > 0 {
@@ -188,7 +190,7 @@ mod tests {
         Pool::new(PoolLimits { name: "slots", unit: "", total, per_session })
     }
 
-    /// Takes one by one until the pool refuses.
+    /// Takes one unit at a time until the pool refuses.
     fn take_all(pool: &Arc<Pool>, parties: &[Party]) -> (Vec<Held>, ShareOwner) {
         let mut held = Vec::new();
         loop {

@@ -1,7 +1,7 @@
-//! What is asked for over time: a token bucket per holder.
+//! Limits on requests over time: a token bucket per holder.
 //!
-//! A bucket is one number, the time at which it is full again (the generic cell rate algorithm), and a bucket that is full
-//! is the same as none; so only those who asked lately take memory.
+//! A bucket is stored as one number, the time at which it is full again (the generic cell rate algorithm). A full
+//! bucket is the same as none, so only recent callers take memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +13,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{Holder, OverShare, Party};
 
-/// The most buckets. Beyond it those go first that are fullest already, which forgives them least.
+/// The maximum number of buckets. Beyond it the fullest ones are evicted first, because that forgives their holders the
+/// least.
 const MAX_KEYS: usize = 10_000;
 
-/// How much one holder may ask for.
+/// The quota of one holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub per_minute: u32,
-    /// So much at once, after a quiet time.
+    /// The maximum amount at once, after a quiet time.
     pub burst: u32,
 }
 
@@ -28,13 +29,13 @@ pub struct Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimits {
     pub name: &'static str,
-    /// Of one session, and of one user.
+    /// The quota of one session, and of one user.
     pub session: Quota,
     pub org: Quota,
     pub address: Quota,
 }
 
-/// Something of which only so much may be asked for in a time.
+/// A resource that can be requested at a limited rate.
 pub struct Rate {
     limits: RateLimits,
     clock: Clock,
@@ -65,7 +66,7 @@ impl Rate {
         Self { limits, clock, full_at: Mutex::default() }
     }
 
-    /// Takes `amount` from the buckets of a caller, from all of them or from none.
+    /// Takes `amount` from all buckets of a caller, or from none.
     pub fn take(&self, party: Party, amount: u32) -> Result<(), OverShare> {
         let now = self.clock.elapsed();
         let mut full_at = self.lock();
@@ -109,7 +110,7 @@ impl Rate {
     }
 }
 
-/// Drops buckets that are full, and the fuller half where all are in use.
+/// Evicts full buckets, and the fuller half if too many are still in use.
 fn forget(full_at: &mut HashMap<Holder, Duration>, now: Duration) {
     full_at.retain(|_, full_at| *full_at > now);
     if full_at.len() <= MAX_KEYS {

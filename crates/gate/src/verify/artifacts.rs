@@ -1,4 +1,4 @@
-//! Artifacts beside the runs that made them, and their content beside its hash.
+//! Compares artifacts with the runs that made them, and their content with its hash.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use super::VerifyError;
 use super::difference::{Place, readable};
 use crate::audit_writer::timestamp;
 
-/// What these runs made is still there.
+/// Checks that the artifacts made by these runs still exist.
 pub(super) async fn check_kept(
     reader: &mut AuditReader,
     runs: &HashMap<(OrgId, String), RunRow>,
@@ -38,7 +38,8 @@ fn references(list: &Value) -> impl Iterator<Item = &Value> {
     list["artifact_refs"].as_array().into_iter().flatten()
 }
 
-/// Every artifact is as its run says, and holds what its hash says. Returns how many there are.
+/// Checks that every artifact matches its run's record, and its content the hash. Returns the
+/// number of artifacts.
 pub(super) async fn check_all(reader: &mut AuditReader) -> Result<u64, VerifyError> {
     let (mut count, mut first) = (0, Ok(()));
     let read = reader

@@ -1,4 +1,5 @@
-//! The columns beside the record of an event: what lists and searches go by must be what the record says.
+//! Checks the columns beside an event's record. Lists and searches use these columns, so they must match
+//! the record.
 
 use ledger::{Event, Text};
 use store::EventRow;

@@ -1,4 +1,4 @@
-//! A row that does not say what the ledger says.
+//! A difference between a row and the ledger.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use store::StoreError;
 
 use super::VerifyError;
 
-/// The first difference that was found: where, what is stored there, and what the ledger says instead.
+/// The first difference found: its place, the stored value, and the value according to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub table: &'static str,
     /// The key of the row, as `column=value`.
     pub key: String,
-    /// The column, or several where only a hash of them is known.
+    /// The column, or several if only their common hash is known.
     pub column: String,
     pub stored: String,
     pub recorded: String,
-    /// The position of the record that says it.
+    /// The position of the record in the ledger.
     pub record: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The row of a table that is compared.
+/// The row that is compared.
 pub(super) struct Place<'a> {
     pub(super) table: &'static str,
     pub(super) key: &'a dyn Fn() -> String,
@@ -39,7 +39,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Refuses two values that differ.
+    /// Returns an error if two values differ.
     pub(super) fn same<T: PartialEq + fmt::Debug>(
         &self,
         column: &str,
@@ -64,7 +64,8 @@ impl Place<'_> {
     }
 }
 
-/// What was read of a table. A row that is not even of the form that we write is a difference too.
+/// Turns damaged rows into a difference: a row in a format that we never write was changed by someone
+/// else.
 pub(super) fn readable<T>(table: &'static str, read: Result<T, StoreError>) -> Result<T, VerifyError> {
     read.map_err(|error| {
         if !error.is_damaged() {

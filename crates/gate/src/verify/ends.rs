@@ -1,5 +1,5 @@
-//! Where the ledger ends: its size, the heads of its chains, and the checkpoints in the database beside those that are
-//! kept outside of it.
+//! Checks the end of the ledger: its size, the heads of its chains, and the checkpoints in the database against those
+//! stored outside of it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ pub(super) async fn check_tree(reader: &mut AuditReader, events: u64) -> Result<
     place.same("size", &size, &events_stored)
 }
 
-/// A row for the end of every chain, and no other.
+/// Checks that there is one row for the end of every chain, and no other row.
 pub(super) async fn check_heads(
     reader: &mut AuditReader,
     ends: BTreeMap<String, Head>,
@@ -45,7 +45,7 @@ pub(super) async fn check_heads(
     }
 }
 
-/// The checkpoints that the database has, by their size. A row must be what its signed note says.
+/// The checkpoints in the database, by size. Each row must match its signed note.
 pub(super) async fn own_checkpoints(
     reader: &mut AuditReader,
 ) -> Result<BTreeMap<u64, Checkpoint>, VerifyError> {
@@ -57,8 +57,8 @@ pub(super) async fn own_checkpoints(
     Ok(rows)
 }
 
-/// Every checkpoint that is kept outside must be in the database too, where it is written first; but for those of what a
-/// restore rolled back.
+/// Checks that every checkpoint stored outside is also in the database, where it is written first. Checkpoints of a
+/// part that a restore rolled back are exempt.
 pub(super) fn check_outside(
     rows: &BTreeMap<u64, Checkpoint>,
     outside: &[Checkpoint],
@@ -74,7 +74,8 @@ pub(super) fn check_outside(
     Ok(())
 }
 
-/// A checkpoint does not agree or is not signed: if its row is not the one that is kept outside, the row was changed.
+/// Explains a checkpoint that does not match or has an invalid signature: if its row differs from the copy outside, the
+/// row was changed.
 pub(super) fn blame(fault: Fault, rows: &BTreeMap<u64, Checkpoint>, outside: &[Checkpoint]) -> VerifyError {
     let (Fault::Signature { checkpoint: size } | Fault::Rewritten { to: size, .. }) = fault else {
         return fault.into();

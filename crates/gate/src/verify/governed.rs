@@ -1,4 +1,5 @@
-//! The safety lock and the grants to break the glass: the present state must follow from the events that changed it.
+//! Checks that the current safety lock, break-glass grants and action modes follow from the events that changed
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +14,16 @@ use super::difference::{Place, readable};
 use crate::audit_writer;
 use crate::governance::GRANT;
 
-/// What the events say is in force.
+/// The state in force according to the events.
 #[derive(Default)]
 pub(super) struct Governed {
     lock: Option<(u64, SafetyLock)>,
     grants: BTreeMap<Uuid, (u64, OverrideGrant)>,
-    /// By organization and the key of the action.
+    /// By organization and action key.
     modes: BTreeMap<(OrgId, String), (u64, Mode)>,
 }
 
-/// The mode of an action: which, who set it and when.
+/// The mode of an action, who set it and when.
 struct Mode {
     word: String,
     by: String,
@@ -45,7 +46,7 @@ impl Governed {
                 };
                 self.lock = Some((row.entry.position, lock));
             }
-            // The key of an action has a colon; no other target of ours has one.
+            // An action key contains a colon; none of our other targets does.
             (ActionType::PolicyChange, key, Some(mode), Some(org)) if key.contains(':') => {
                 let by = event.actor.actor_id.as_str().to_owned();
                 let mode = Mode { word: mode.to_owned(), by, at: audit_writer::moment(event) };
@@ -132,7 +133,7 @@ fn check_modes(
 ) -> Result<(), VerifyError> {
     for row in stored {
         let key = || format!("org_id={} action_key={}", row.org_id, row.key);
-        // An event has the beginning of a long key.
+        // An event has only the first part of a long key.
         let cut: Text<0, 200> = Text::cut(&row.key);
         let Some((position, mode)) = said.remove(&(row.org_id, cut.as_str().to_owned())) else {
             let place = Place { table: "action_modes", key: &key, record: None };
@@ -153,7 +154,7 @@ fn check_modes(
     }
 }
 
-/// The grant that an event tells of; its notes are `grant ID: user ID, ticket TEXT, until TIME`.
+/// Parses the grant from an event's notes: `grant ID: user ID, ticket TEXT, until TIME`.
 fn granted(org: OrgId, event: &Event) -> Option<OverrideGrant> {
     let notes = event.notes.as_ref()?.as_str().strip_prefix(GRANT)?;
     let (id, notes) = notes.split_once(": user ")?;

@@ -1,5 +1,5 @@
-//! Runs beside the events that tell of them. An event has the hash of the row that was written with it; where that
-//! differs, the columns that the event itself names are compared, to say which one it is.
+//! Compares runs with the events that reference them. An event has the hash of the row that was written with it.
+//! If the hash differs, the columns that the event itself contains are compared, to find the one that was changed.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ use super::VerifyError;
 use super::difference::{Place, readable};
 use crate::result::CallResult;
 
-/// So many events of one write are found through its run (`events_of_runs`).
+/// The number of events in one write that can be found through its run (`events_of_runs`).
 const TOGETHER: u64 = 4;
 
-/// Runs that were found beside their events.
+/// The counts of runs that match their events.
 #[derive(Default)]
 pub(super) struct Runs {
     begun: u64,
-    /// Those that say that they ended in a write of their own, and those whose end was found.
+    /// The runs that claim to have ended in a write of their own, and those whose end was found.
     end_later: u64,
     ended: u64,
 }
@@ -70,7 +70,7 @@ impl Runs {
         }
     }
 
-    /// Every run has its events. Returns how many runs there are.
+    /// Checks that every run has its events. Returns the number of runs.
     pub(super) async fn finish(self, reader: &mut AuditReader) -> Result<u64, VerifyError> {
         let runs = reader.count_runs().await?;
         if (runs, self.end_later) == (self.begun, self.ended) {
@@ -117,7 +117,7 @@ fn check_begun(
     place.same("role_id", &cut(Some(&run.role_id), 80), &said(event.role_id.as_ref().map(Text::as_str)))?;
     place.same("lane_id", &run.lane_id, &said(event.lane_id.as_ref().map(Text::as_str)))?;
     check_actor(place, run, event)?;
-    // The target of a run that is no call is its kind.
+    // The target of a run that is not a call is its kind.
     if run.tool.is_some() || operation.is_none_or(|kind| kind != run.kind.as_str()) {
         place.same("tool", &cut(run.tool.as_deref(), 200), &said(name))?;
         place.same("operation", &cut(run.operation.as_deref(), 200), &said(operation))?;
@@ -130,12 +130,13 @@ fn check_begun(
     only_hash(place, UNNAMED_BEGUN, computed, recorded)
 }
 
-/// Columns that no event names.
+/// The columns that no event contains.
 const UNNAMED_BEGUN: &str = "run_kind, root_run_id, run_name, session_id, inputs, retry_count, retry_reason, \
     created_at, started_at, status, outcome, error, response_hash, outputs, answer or completed_at";
 const UNNAMED_ENDED: &str = "outcome, answer or completed_at";
 
-/// A record from before events had hashes proves no more than what it names.
+/// Reports a hash mismatch that no single column explains. A record from before events had hashes proves only the
+/// columns it contains.
 fn only_hash(
     place: &Place<'_>,
     columns: &str,
@@ -156,7 +157,7 @@ fn check_actor(place: &Place<'_>, run: &Run, event: &Event) -> Result<(), Verify
     let actor: Option<Claim> = serde_json::from_value(run.actor.clone()).ok();
     let id = actor.map(|actor| actor.actor_id.chars().take(120).collect::<String>());
     let said = event.actor.actor_id.as_str();
-    // Short names are filled up in events.
+    // Events pad short names.
     let same = id.as_deref().is_some_and(|id| id == said || (said.starts_with(id) && said.len() == 3));
     if same { Ok(()) } else { Err(place.differs("actor", &run.actor.to_string(), &said)) }
 }
@@ -198,12 +199,12 @@ fn message(error: Option<&Value>) -> Option<String> {
     error?["message"].as_str().map(|text| text.chars().take(1_000).collect())
 }
 
-/// The answer that a repeated call gets is the one that the response's hash is of.
+/// Checks that the stored answer for retried calls matches the response hash.
 fn check_answer(place: &Place<'_>, run: &Run) -> Result<(), VerifyError> {
     let Some(recorded) = &run.response_hash else { return Ok(()) };
     let answer = run.answer.as_ref();
     let result = answer.and_then(|answer| CallResult::deserialize(answer).ok());
-    // Read and written again: nothing hides in fields that are not hashed.
+    // Deserialize and serialize it again, so that nothing can hide in fields that are not hashed.
     let result = result.filter(|result| serde_json::to_value(result).ok().as_ref() == answer);
     let hash = result.and_then(|result| result.response_hash()).map(|hash| hash.to_string());
     if hash.as_ref() != Some(recorded) {

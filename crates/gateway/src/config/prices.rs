@@ -1,12 +1,12 @@
-//! What tokens cost, as the operator says it: the gateway has no price list of its own that could be out of date.
+//! The prices of tokens, as set by the operator. The gateway has no price list of its own that could be outdated.
 
 use store::Usage;
 
-/// Prices by model; the last entry may stand for all others.
+/// Prices by model. One entry may apply to all others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prices(Vec<(String, Price)>);
 
-/// Micro-dollars for a million tokens.
+/// The price in micro-dollars per million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Price {
     pub(crate) input: i64,
@@ -18,7 +18,7 @@ pub(crate) const MILLION: i64 = 1_000_000;
 const OTHERS: &str = "*";
 
 impl Prices {
-    /// Reads `model=input/output`, dollars for a million tokens, comma-separated.
+    /// Parses `model=input/output` entries, comma-separated, in dollars per million tokens.
     pub fn parse(text: &str) -> Result<Self, String> {
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         let prices = entries.map(|entry| {
@@ -44,8 +44,8 @@ impl Prices {
         self.0.iter().find(|(named, _)| model.starts_with(named.as_str())).map(|(_, price)| *price)
     }
 
-    /// What a model costs at most that is asked for by this name. One with no entry of its own may answer under a name that
-    /// has one.
+    /// The highest price that a request for this model name can cost. A model without an entry of its own may answer
+    /// under a name that has one.
     pub(crate) fn dearest(&self, model: &str) -> Option<Price> {
         let dearer = |one: Price, other: &(String, Price)| Price {
             input: one.input.max(other.1.input),
@@ -54,8 +54,8 @@ impl Prices {
         self.named(model).or_else(|| Some(self.0.iter().fold(self.others()?, dearer)))
     }
 
-    /// What this usage costs, in micro-dollars, rounded up. Reading a cache counts a tenth of input, writing one five
-    /// quarters, and twice as much as input for those of the written tokens that are kept for an hour (`kept_long`).
+    /// The cost of this usage in micro-dollars, rounded up. A cache read costs a tenth of input, a cache write 1.25
+    /// times input, and twice input for those written tokens that are kept for an hour (`kept_long`).
     pub(crate) fn cost(&self, model: &str, used: &Usage, kept_long: i64) -> i64 {
         let Some(price) = self.named(model).or_else(|| self.others()) else { return 0 };
         let twentieths = [
@@ -71,12 +71,12 @@ impl Prices {
     }
 }
 
-/// Millionths of micro-dollars as micro-dollars, rounded up.
+/// Converts millionths of micro-dollars to micro-dollars, rounded up.
 pub(crate) fn whole(millionths: i128) -> i64 {
     i64::try_from((millionths + i128::from(MILLION) - 1) / i128::from(MILLION)).unwrap_or(i64::MAX)
 }
 
-/// Dollars with up to six decimals as micro-dollars.
+/// Parses dollars with up to six decimals as micro-dollars.
 pub fn micros(text: &str) -> Option<i64> {
     let (whole, part) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     if part.len() > 6
@@ -89,7 +89,7 @@ pub fn micros(text: &str) -> Option<i64> {
     whole.parse::<i64>().ok()?.checked_mul(MILLION)?.checked_add(part)
 }
 
-/// Micro-dollars as people write them; what is less than a cent is not hidden.
+/// Formats micro-dollars as dollars. Amounts below a cent are shown in full.
 pub fn dollars(micros: i64) -> String {
     let micros = micros.max(0);
     let text = format!("{}.{:06}", micros / MILLION, micros % MILLION);

@@ -1,4 +1,4 @@
-//! Reads settings by name and collects what is wrong with them instead of stopping at the first.
+//! Reads settings by name, and collects all errors instead of stopping at the first.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use secrecy::SecretString;
 
 use super::ConfigErrors;
 
-/// The names whose values must never be shown, nor be given on a command line that others can see.
+/// The names of settings whose values must never be shown, nor be given on a command line that others can see.
 const SECRETS: [&str; 6] = [
     "DATABASE_URL",
     "GATEWAY_JWT_SECRET",
@@ -16,11 +16,11 @@ const SECRETS: [&str; 6] = [
     "ANTHROPIC_API_KEY",
 ];
 
-/// The names of URLs. Somebody may have written user:password@ into one, so their values are not shown either.
+/// The names of URL settings. A URL may contain user:password@, so their values are not shown either.
 const URLS: [&str; 4] = ["PUBLIC_URL", "ALLOWED_ORIGINS", "ANTHROPIC_BASE_URL", "SANDBOX_ATTACH_URL"];
 
-/// Settings that this version does not have yet, and why. Ignoring them would let an operator believe that several
-/// gateways share sessions, or that files are in a bucket.
+/// Settings that this version does not support yet, and why. Ignoring them would let an operator believe that
+/// several gateways share sessions, or that files are in a bucket.
 const UNSUPPORTED: [(&str, &str); 6] = [
     ("REDIS_URL", ONE_GATEWAY),
     ("S3_BUCKET", DATA_DIR_ONLY),
@@ -34,7 +34,7 @@ const ONE_GATEWAY: &str =
 const DATA_DIR_ONLY: &str =
     "is not supported yet: snapshots and artifacts are kept in the data dir and the database. Unset it.";
 
-/// Values by name, and the errors so far.
+/// The values by name, and the errors so far.
 pub(super) struct Reader {
     defaults: BTreeMap<String, String>,
     values: BTreeMap<String, String>,
@@ -75,8 +75,8 @@ impl Reader {
         Ok(Self { defaults, values, errors })
     }
 
-    /// A setting that always has a value. A wrong one is noted, and the default stands in until all are read;
-    /// `None`, which is noted too: there is no default to stand in.
+    /// Reads a setting that always has a value. On an error, the error is collected and the default is used, so
+    /// that the other settings can be read too. `None` if there is no valid default, which is also an error.
     pub(super) fn required<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
         let value = self.optional(name, parse).or_else(|| parse(self.defaults.get(name)?).ok());
         if value.is_none() {
@@ -85,7 +85,7 @@ impl Reader {
         value
     }
 
-    /// A setting that may be absent.
+    /// Reads a setting that may be absent.
     pub(super) fn optional<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
         let value = self.values.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())?;
         match parse(value) {
@@ -101,7 +101,7 @@ impl Reader {
         }
     }
 
-    /// A comma-separated list.
+    /// Reads a comma-separated list.
     pub(super) fn list<T>(&mut self, name: &str, parse: fn(&str) -> Result<T, String>) -> Vec<T> {
         let text = self.values.get(name).cloned().unwrap_or_default();
         let mut items = Vec::new();
@@ -114,7 +114,7 @@ impl Reader {
         items
     }
 
-    /// A secret that may be absent.
+    /// Reads a secret that may be absent.
     pub(super) fn secret(
         &mut self,
         name: &str,
@@ -131,7 +131,7 @@ impl Reader {
         }
     }
 
-    /// A comma-separated list of secrets.
+    /// Reads a comma-separated list of secrets.
     pub(super) fn secrets(&mut self, name: &str, check: fn(&str) -> Result<(), String>) -> Vec<SecretString> {
         let text = self.values.get(name).cloned().unwrap_or_default();
         let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
@@ -141,12 +141,12 @@ impl Reader {
         parts.into_iter().map(SecretString::from).collect()
     }
 
-    /// Notes an error that concerns several settings.
+    /// Adds an error that concerns several settings.
     pub(super) fn complain(&mut self, error: &str) {
         self.errors.push(error.to_owned());
     }
 
-    /// Notes an error when two settings that must differ are the same.
+    /// Adds an error if two settings that must differ are the same.
     pub(super) fn differ(&mut self, one: &str, other: &str) {
         let value = |name| self.values.get(name).filter(|value| !value.is_empty());
         if value(one).is_some() && value(one) == value(other) {

@@ -1,4 +1,4 @@
-//! The settings of sandboxes: who runs them, and what each may take.
+//! The settings of sandboxes: the engine that runs them, and their resource limits.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ use super::values;
 
 const MIB: u64 = 1024 * 1024;
 
-/// How sandboxes are had.
+/// The settings of sandboxes.
 #[derive(Clone, Debug)]
 pub struct Sandboxes {
     pub engine: Engine,
     pub limits: Limits,
     pub rootfs: Option<PathBuf>,
     pub uids: RangeInclusive<u32>,
-    /// How many sandboxes are booted before anybody asks; whoever starts the gateway knows a good number.
+    /// The number of sandboxes booted in advance. The program that starts the gateway chooses a default.
     pub pool_size: Option<usize>,
-    /// How long a sandbox is used after its boot; absent: for ever.
+    /// How long a sandbox is used after its boot. If absent, forever.
     pub lifetime: Option<TimeDelta>,
 }
 
-/// Which engine runs sandboxes.
+/// The engine that runs sandboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Bubblewrap on this machine.
     Local,
-    /// Agents that somebody else runs at this URL.
+    /// Agents that run elsewhere, at this URL.
     Attach(String),
-    /// Plain processes of the gateway's user.
+    /// Plain processes of the gateway's user, without isolation.
     Process,
 }
 
@@ -72,21 +72,22 @@ fn number(text: &str) -> Result<u64, String> {
     values::count(text).map(|count| count as u64)
 }
 
-/// At most a year, which every clock can count.
+/// Parses a lifetime. A year at most, which every clock can represent.
 fn lifetime(text: &str) -> Result<TimeDelta, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=31_536_000).contains(seconds));
     let seconds = seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 31536000".to_owned())?;
     Ok(TimeDelta::seconds(seconds))
 }
 
-/// Bounded so that bytes fit into every counter of the kernel.
+/// Parses MiB as bytes. Limited so that the bytes fit into every kernel counter.
 fn mebibytes(text: &str) -> Result<u64, String> {
     let most = 1 << 30;
     let whole = number(text)?;
     if whole <= most { Ok(whole * MIB) } else { Err(format!("must be at most {most}")) }
 }
 
-/// Ids below 1000 belong to the system, and 65534 is nobody's.
+/// Parses a range of user ids. Only ids above 65535 are allowed, so that they belong to no system user
+/// and not to `nobody`.
 fn uids(text: &str) -> Result<RangeInclusive<u32>, String> {
     let wanted = || "must be FIRST-LAST, both above 65535, e.g. 200000-265535".to_owned();
     let (first, last) = text.split_once('-').ok_or_else(wanted)?;

@@ -1,4 +1,4 @@
-//! The settings as an operator meets them.
+//! Tests of the settings from an operator's point of view.
 
 use super::*;
 

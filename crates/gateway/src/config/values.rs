@@ -1,4 +1,4 @@
-//! What a setting's text may be. Each parser says in one phrase what it wanted.
+//! Parsers of setting values. Each error says in one phrase what the parser expected.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -9,16 +9,16 @@ use chrono::TimeDelta;
 use secrecy::SecretString;
 use url::Url;
 
-/// Where rows are kept.
+/// The database that the gateway uses.
 #[derive(Clone, Debug)]
 pub enum Database {
-    /// A file in the data dir.
+    /// A file in the data directory.
     Sqlite,
-    /// A PostgreSQL URL; it may hold a password.
+    /// A PostgreSQL URL, which may contain a password.
     Postgres(SecretString),
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     Json,
@@ -58,7 +58,7 @@ impl Origin {
         Ok(Self::of(&url))
     }
 
-    /// The origin that pages of `url` have.
+    /// The origin of pages at `url`.
     pub fn of(url: &Url) -> Self {
         Self(url.origin().ascii_serialization())
     }
@@ -73,7 +73,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(|| wanted.to_owned())
 }
 
-/// At most a hundred years, which every clock can count.
+/// Parses days. A hundred years at most, which every clock can represent.
 pub(super) fn days(text: &str) -> Result<TimeDelta, String> {
     let days = text.parse().ok().filter(|days| (1..=36_500).contains(days));
     days.map(TimeDelta::days).ok_or_else(|| "must be a whole number of days from 1 to 36500".to_owned())
@@ -94,7 +94,7 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(text))
 }
 
-/// A folder that means the same wherever the gateway was started.
+/// Parses an absolute path, which means the same wherever the gateway was started.
 pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err("must be absolute paths".to_owned()) }
@@ -113,7 +113,8 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The text is compared as it is, so it must be what a URL's host and port look like.
+/// Parses `host:port`. It is compared as text, so it must be written exactly like the host and port of
+/// a URL.
 pub(super) fn host_and_port(text: &str) -> Result<String, String> {
     let wanted = || "must be host:port, e.g. 127.0.0.1:58800".to_owned();
     let url = Url::parse(&format!("http://{text}")).map_err(|_| wanted())?;
@@ -127,24 +128,25 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }
 
-/// A session's eighth must hold the largest body, of 32 MiB.
+/// Parses the shared memory in MiB. At least 256, because a session's eighth must hold the largest body
+/// of 32 MiB.
 pub(super) fn shared_memory(text: &str) -> Result<usize, String> {
     let mib = text.parse().ok().filter(|mib| (256..=1_048_576).contains(mib));
     mib.ok_or_else(|| "must be a whole number of MiB from 256 to 1048576".to_owned())
 }
 
-/// How many sandboxes may wait; each takes as much memory as an agent.
+/// Parses the size of the sandbox pool. Each pooled sandbox takes as much memory as an agent.
 pub(super) fn pool_size(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|size| *size <= 64).ok_or_else(|| "must be 0 to 64".to_owned())
 }
 
-/// As micro-dollars.
+/// Parses dollars as micro-dollars.
 pub(super) fn dollars(text: &str) -> Result<i64, String> {
     super::micros(text).ok_or_else(|| "must be dollars, e.g. 2.50".to_owned())
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    // No clock can be asked for more than it can count; a day is longer than anything here should wait.
+    // Limited to what every clock can represent; a day is longer than anything here should wait.
     let seconds = text.parse().ok().filter(|n| (1..=86_400).contains(n)).map(Duration::from_secs);
     seconds.ok_or_else(|| "must be a whole number of seconds from 1 to 86400".to_owned())
 }
@@ -154,7 +156,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Short keys can be guessed offline from one token.
+/// A short key could be brute-forced offline from one token.
 pub(super) fn signing_secret(text: &str) -> Result<(), String> {
     if text.len() < 32 { Err(format!("has {} bytes, must have at least 32", text.len())) } else { Ok(()) }
 }
@@ -166,14 +168,14 @@ pub(super) fn vault_key(text: &str) -> Result<(), String> {
     }
 }
 
-/// A key travels in a header; a line break in it would write headers of its own.
+/// An API key is sent in a header, and a line break in it would inject headers.
 pub(super) fn header_value(text: &str) -> Result<(), String> {
     axum::http::HeaderValue::from_str(text)
         .map(drop)
         .map_err(|_| "has characters that no header can carry".to_owned())
 }
 
-/// The place the operating system's conventions give, or the current folder where there is no home.
+/// The XDG data directory, or the current folder if there is no home directory.
 pub(super) fn default_data_dir(environment: &BTreeMap<String, String>) -> PathBuf {
     let set = |name: &str| environment.get(name).filter(|value| value.starts_with('/')).map(PathBuf::from);
     set("XDG_DATA_HOME")

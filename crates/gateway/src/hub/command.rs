@@ -1,4 +1,4 @@
-//! What can be asked of a live session. Who asks has been checked at the edge.
+//! Commands to a live session. The edge has already authorized the caller.
 
 use axum::extract::ws::Utf8Bytes;
 use proto::http::Presence;
@@ -12,80 +12,80 @@ use crate::runtime::Held;
 
 /// A request to the session's actor.
 pub(crate) enum Command {
-    /// Somebody watches. A session that sleeps wakes up, unless it is only looked at.
+    /// A watcher connects. This wakes a sleeping session, unless the watcher is passive.
     Join {
         passive: bool,
         user: Option<UserId>,
         reply: oneshot::Sender<Joined>,
     },
-    /// Somebody watches no longer.
+    /// A watcher disconnects.
     Leave {
         user: Option<UserId>,
     },
-    /// Who watches.
+    /// Returns the users who are watching.
     Presence {
         reply: oneshot::Sender<Presence>,
     },
-    /// The whole conversation, for one.
+    /// Returns the complete conversation as an `init` frame for one watcher.
     History {
         reply: oneshot::Sender<Option<(Utf8Bytes, i64)>>,
     },
-    /// Boxed, since every session holds room for commands.
+    /// Queues a prompt. Boxed because every session's inbox reserves space for the largest command.
     Prompt {
         prompt: Box<Asked>,
         reply: oneshot::Sender<Prompted>,
     },
-    /// Ends the turn that runs, or everything that waits where none does.
+    /// Cancels the running turn, or every queued prompt when no turn is running.
     Cancel,
-    /// Boots, and sends the initial prompt if it is due.
+    /// Boots the agent, and sends the initial prompt if it has not been sent yet.
     Wake,
-    /// The session's running sandbox, or why there is none.
+    /// Returns the session's running sandbox, or the reason why there is none.
     Inside {
         reply: oneshot::Sender<Result<Held, String>>,
     },
-    /// Tells everyone what was done beside the agent.
+    /// Broadcasts a message about something that happened outside the agent.
     Say(Box<ServerMessage>),
     State {
         reply: oneshot::Sender<(WireStatus, String)>,
     },
-    /// Somebody still uses it.
+    /// Marks the session as in use, which postpones its idle timeout.
     Touch {
         reply: oneshot::Sender<()>,
     },
-    /// Writes down what is counted and not written yet.
+    /// Writes the counters that are not in the database yet.
     Flush {
         reply: oneshot::Sender<()>,
     },
-    /// Ends the session until somebody prompts it again. Its files are saved first, unless they are to be discarded; where
-    /// that fails the session goes on, and the reply says why.
+    /// Stops the session until the next prompt. The session saves its files first, unless `discard` is set. If saving
+    /// fails, the session keeps running and the reply says why.
     Stop {
         discard: bool,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// Ends the session and removes it, with all that is known of it.
+    /// Stops the session and deletes it with all its data.
     Delete {
         by: String,
         reply: oneshot::Sender<()>,
     },
     Titled(String),
-    /// Others need the room: to be left if nobody needs this session.
+    /// Asks the session to leave memory if it is idle, because too many sessions are live.
     Rest,
-    /// The model refuses, for this reason: the session has spent what it may.
+    /// The model gateway refuses further requests, for this reason: the session has used up its budget.
     OverBudget(String),
 }
 
-/// A prompt as it came in.
+/// A prompt as received from a client.
 pub(crate) struct Asked {
     pub(crate) content: String,
     pub(crate) images: Vec<String>,
     pub(crate) sender: Option<String>,
     pub(crate) source: Option<MessageSource>,
-    /// Stands for a key of the client's: the same one again is the same prompt.
+    /// A hash of the client's idempotency key: a prompt with the same value is a duplicate.
     pub(crate) once: Option<u64>,
 }
 
 impl Asked {
-    /// Images that are no data URIs of images are left out: the agent could do nothing with them.
+    /// Drops images that are not base64 data URIs of images, because the agent cannot use them.
     pub(crate) fn new(
         content: String,
         mut images: Vec<String>,
@@ -98,12 +98,12 @@ impl Asked {
         Self { content, images, sender, source, once: None }
     }
 
-    /// How large it is.
+    /// The size of the text and the images in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.content.len() + self.images.iter().map(String::len).sum::<usize>()) as u64
     }
 
-    /// The same prompt, however often it comes with this key for this session.
+    /// Makes the prompt idempotent: prompts with the same session, key and text count as one.
     pub(crate) fn once(self, session: SessionId, key: &str) -> Self {
         let parts = [session.to_string().as_bytes(), key.as_bytes(), self.content.as_bytes()].join(&0);
         let digest = Sha256::digest(parts);
@@ -112,28 +112,29 @@ impl Asked {
     }
 }
 
-/// The most images of one prompt.
+/// The maximum number of images in one prompt.
 const MAX_IMAGES: usize = 20;
 
-/// What a new watcher starts with.
+/// The state that a new watcher starts with.
 pub(crate) struct Joined {
-    /// The conversation, and the number of the last frame that it contains; nothing when the store did not answer.
+    /// The conversation as an `init` frame, and the sequence number of the last frame it contains. `None` if the store
+    /// did not answer.
     pub(crate) init: Option<(Utf8Bytes, i64)>,
     pub(crate) status: WireStatus,
     pub(crate) message: String,
 }
 
-/// What became of a prompt.
+/// The outcome of a prompt.
 pub(crate) enum Prompted {
-    /// It is kept under this id, and will be a turn.
+    /// The prompt is stored under this id and becomes a turn.
     Queued { id: String },
-    /// So many wait already.
+    /// The queue is full.
     Full,
-    /// The session cannot be woken for it, so it is not kept.
+    /// The session cannot be woken for the prompt, so the prompt is not stored.
     Refused(Refusal),
 }
 
-/// Why a session that sleeps cannot be woken.
+/// The reason why a sleeping session cannot be woken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{limit} sessions run already, which is the organization's limit")]

@@ -1,8 +1,8 @@
-//! The stream of one session: what was said lately, held once for everyone who listens.
+//! The stream of one session: a ring buffer of recent frames that all listeners share.
 //!
-//! Listeners have a place in it and nothing else: there is no queue for each of them, so a slow one costs no memory. One
-//! that reads, if slowly, holds the agent back a little; one that stands still holds nobody back, falls out of the ring, is
-//! told so, and comes back by its number.
+//! A listener is only a position in the ring. There is no queue per listener, so a slow one costs no memory. A listener
+//! that reads slowly applies some backpressure to the agent. A listener that has stalled does not: it falls out of the
+//! ring, is told so, and reconnects with the last sequence number it received.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,27 +15,27 @@ use parking_lot::{Mutex, MutexGuard};
 use proto::socket::CloseCode;
 use tokio::sync::watch;
 
-/// What the ring holds at most, and what is left of it once nothing is said.
+/// The maximum number of bytes in the ring, and the number kept once the session is quiet.
 const MOST: usize = 8 * 1024 * 1024;
 const RESTING: usize = 16 * 1024;
-/// What a listener takes at once: as much as it pins while its connection stands still.
+/// The number of bytes a listener takes at a time, which is also what it pins in memory while its connection stalls.
 const HELPING: usize = 128 * 1024;
-/// How often to look whether those who are waited for have caught up.
+/// How often we check whether slow listeners have caught up.
 const CATCHING_UP: Duration = Duration::from_millis(1);
 
-/// How far behind a listener may be before the agent is held back for it, and before its tokens are joined.
+/// How many bytes a listener may lag before the agent is held back for it, and before its tokens are merged.
 const BEHIND: u64 = 1024 * 1024;
 const FAR_BEHIND: u64 = 6 * 1024 * 1024;
-/// A listener that has taken nothing for so long stands still.
+/// A listener that has taken nothing for this long counts as stalled.
 const STILL: Duration = Duration::from_millis(100);
 
-/// Numbered frames that were logged together. They are sent as they are to everyone.
+/// Numbered frames that were logged together. Every listener is sent the same bytes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) first: i64,
     pub(crate) frames: Vec<Utf8Bytes>,
     bytes: usize,
-    /// Bytes of the stream up to its end.
+    /// The total number of bytes in the stream up to the end of this batch.
     end: u64,
 }
 
@@ -45,24 +45,24 @@ impl Batch {
         Self { first, frames, bytes, end: 0 }
     }
 
-    /// The number of its last frame.
+    /// The sequence number of the last frame.
     pub(crate) fn last(&self) -> i64 {
         self.first + i64::try_from(self.frames.len()).unwrap_or(i64::MAX) - 1
     }
 }
 
-/// What there is for a listener at a place.
+/// What follows a given position in the stream.
 #[derive(Debug)]
 pub(crate) enum After {
-    /// The next frames, perhaps not all.
+    /// The next frames, possibly not all of them.
     Batches(Vec<Arc<Batch>>),
-    /// It has everything.
+    /// The listener is up to date.
     Nothing,
-    /// What comes next is no longer here.
+    /// The next frames have been evicted from the ring.
     Gone,
 }
 
-/// The end of the stream that listeners share.
+/// The recent end of the stream, shared by all listeners.
 pub(crate) struct Feed {
     ring: Mutex<Ring>,
     head: watch::Sender<i64>,
@@ -71,11 +71,11 @@ pub(crate) struct Feed {
     clock: Clock,
 }
 
-/// One who listens, as far as the others are concerned.
+/// The progress of one listener, as the feed tracks it.
 pub(crate) struct Listener {
-    /// Bytes of the stream up to its place.
+    /// The number of bytes of the stream that the listener has taken.
     taken: AtomicU64,
-    /// When it last took something, in milliseconds of the clock.
+    /// When the listener last took a batch, in milliseconds of the clock.
     moved: AtomicU64,
 }
 
@@ -83,21 +83,21 @@ pub(crate) struct Listener {
 struct Ring {
     batches: VecDeque<Arc<Batch>>,
     bytes: usize,
-    /// Bytes that were ever said here.
+    /// The total number of bytes ever published to this feed.
     total: u64,
-    /// The number of the last frame that is no longer here.
+    /// The sequence number of the last frame that was evicted.
     gone: i64,
 }
 
 impl Feed {
-    /// A stream that goes on after `head`.
+    /// Creates a feed whose first frame follows the sequence number `head`.
     pub(crate) fn new(head: i64, clock: Clock) -> Self {
         let ring = Ring { gone: head, ..Ring::default() };
         let (head, closed) = (watch::Sender::new(head), OnceLock::new());
         Self { ring: Mutex::new(ring), head, closed, listeners: Mutex::default(), clock }
     }
 
-    /// Somebody who listens from now on, until it is dropped.
+    /// Registers a listener at the current end of the stream. Dropping the listener unregisters it.
     pub(crate) fn listener(&self) -> Arc<Listener> {
         let taken = AtomicU64::new(self.ring().total);
         let listener = Arc::new(Listener { taken, moved: AtomicU64::new(self.now()) });
@@ -107,8 +107,9 @@ impl Feed {
         listener
     }
 
-    /// Waits until those who read have nearly everything. They are tasks as well as who says it: where there is more than
-    /// they take at once they get their turn, and where their connections are slow, time.
+    /// Waits until every listener that is not stalled has nearly caught up. Listeners are tasks on the same runtime as
+    /// the publisher, so we yield to them when they lag by more than they take at a time, and sleep while their
+    /// connections are slow.
     pub(crate) async fn caught_up(&self) {
         if self.behind() > HELPING as u64 {
             tokio::task::yield_now().await;
@@ -118,12 +119,12 @@ impl Feed {
         }
     }
 
-    /// Whether to wait for somebody who reads and does not keep up.
+    /// Whether some listener that still reads lags so far that the agent must wait.
     fn is_held_back(&self) -> bool {
         self.behind() > BEHIND
     }
 
-    /// How far the slowest is behind of those who read.
+    /// The lag in bytes of the slowest listener that is not stalled.
     fn behind(&self) -> u64 {
         let (total, now) = (self.ring().total, self.now());
         let still = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
@@ -136,12 +137,12 @@ impl Feed {
         taken.map_or(0, |taken| total.saturating_sub(taken))
     }
 
-    /// Whether a listener is so far behind that its tokens are joined.
+    /// Whether a listener lags so far that its tokens are merged.
     pub(crate) fn is_far_behind(&self, listener: &Listener) -> bool {
         self.ring().total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > FAR_BEHIND
     }
 
-    /// A listener has sent all of this on.
+    /// Records that a listener has sent this whole batch to its client.
     pub(crate) fn taken(&self, listener: &Listener, batch: &Batch) {
         listener.taken.store(batch.end, Ordering::Relaxed);
         listener.moved.store(self.now(), Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl Feed {
         *self.head.borrow()
     }
 
-    /// Says something to everyone. Its numbers follow the head.
+    /// Publishes frames to every listener. Their sequence numbers follow the head.
     pub(crate) fn publish(&self, first: i64, frames: Vec<Utf8Bytes>) {
         let mut batch = Batch::new(first, frames);
         let last = batch.last();
@@ -170,24 +171,24 @@ impl Feed {
         self.head.send_replace(last);
     }
 
-    /// Sends everyone away.
+    /// Disconnects every listener.
     pub(crate) fn close(&self, why: CloseCode) {
         let _ = self.closed.set(why);
         self.head.send_modify(|_| {});
     }
 
-    /// Why everyone is sent away, if they are.
+    /// The reason why the feed is closed, if it is.
     pub(crate) fn closed(&self) -> Option<CloseCode> {
         self.closed.get().copied()
     }
 
-    /// Wakes whenever something was said.
+    /// Returns a receiver that wakes on every publish.
     pub(crate) fn listen(&self) -> watch::Receiver<i64> {
         self.head.subscribe()
     }
 
-    /// What follows the frame with this number. A place between two frames of a batch gets the whole batch; the
-    /// listener skips what it has.
+    /// Returns the frames after this sequence number. A position inside a batch gets the whole batch; the listener
+    /// skips the frames it already has.
     pub(crate) fn after(&self, place: i64) -> After {
         let ring = self.ring();
         if place < ring.gone {
@@ -206,7 +207,7 @@ impl Feed {
         if batches.is_empty() { After::Nothing } else { After::Batches(batches) }
     }
 
-    /// Lets go of most, once a turn is over; the log has it all.
+    /// Evicts most of the ring once a turn is over. The log still has every frame.
     pub(crate) fn rest(&self) {
         self.ring().forget_beyond(RESTING);
     }
@@ -217,7 +218,7 @@ impl Feed {
 }
 
 impl Ring {
-    /// The newest batch stays whatever its size.
+    /// Evicts the oldest batches until at most `most` bytes are left. The newest batch always stays, whatever its size.
     fn forget_beyond(&mut self, most: usize) {
         while self.bytes > most && self.batches.len() > 1 {
             if let Some(old) = self.batches.pop_front() {
@@ -239,7 +240,8 @@ mod tests {
         feed.publish(first, vec![Utf8Bytes::from("x".repeat(size)); frames]);
     }
 
-    /// The numbers that a listener at a place gets until it has all, or nothing if it was too slow.
+    /// The sequence numbers that a listener at a position receives until it is up to date, or `None` if it was too
+    /// slow.
     fn numbers(feed: &Feed, mut place: i64) -> Option<Vec<i64>> {
         let mut got = Vec::new();
         loop {
@@ -320,7 +322,7 @@ mod tests {
     fn many_listeners_that_stand_still_hold_little_beside_the_ring() {
         let feed = Feed::new(0, Clock::system());
         let mut held = Vec::new();
-        // Each takes its share at another place and stands still, while much more is said.
+        // Each listener takes its share at a different position and stalls, while much more is published.
         for number in 1..=64 {
             for frame in 0..20 {
                 publish(&feed, (number - 1) * 20 + frame + 1, 1, 16 * 1024);

@@ -1,13 +1,15 @@
-//! Frames as bytes: what is said is written once, and the same text goes to the log and to everyone.
+//! Serialized frames: each message is serialized once, and the same bytes go to the log and to every
+//! watcher.
 
 use axum::extract::ws::Utf8Bytes;
 use bytes::Bytes;
 use proto::socket::ServerMessage;
 
-/// As long as a token is with all that is around it.
+/// The typical size of a serialized token message, used to preallocate the buffer.
 const USUAL: usize = 224;
 
-/// Messages to everyone, numbered: a text of one line each for the log, and the same bytes as frames.
+/// Serializes broadcast messages with their sequence numbers: as text with one line per message for the
+/// log, and as frames that share the same bytes.
 pub(crate) fn numbered(messages: &[ServerMessage], first: i64) -> (Utf8Bytes, Vec<Utf8Bytes>) {
     let mut text = Vec::with_capacity(messages.len() * USUAL);
     let mut ends = Vec::with_capacity(messages.len());
@@ -22,24 +24,25 @@ pub(crate) fn numbered(messages: &[ServerMessage], first: i64) -> (Utf8Bytes, Ve
     let frames = ends.into_iter().map(|end| {
         let frame = text.slice(start..end);
         start = end + 1;
-        // What serde writes is UTF-8.
+        // serde_json writes valid UTF-8, so this never falls back.
         Utf8Bytes::try_from(frame).unwrap_or_default()
     });
     let frames = frames.collect();
     (Utf8Bytes::try_from(text).unwrap_or_default(), frames)
 }
 
-/// A message to one.
+/// Serializes a message to one watcher, without a sequence number.
 pub(crate) fn to_one(message: &ServerMessage) -> Utf8Bytes {
     alone(message, &[])
 }
 
-/// The whole conversation, with the number of the last frame that it contains and the owner's generation.
+/// Serializes the complete conversation, with the sequence number of the last frame it contains and the
+/// owner's epoch.
 pub(crate) fn init(message: &ServerMessage, seq: i64, epoch: i64) -> Utf8Bytes {
     alone(message, &[("seq", seq), ("epoch", epoch)])
 }
 
-/// The conversation as the database has it, when there is no owner.
+/// Serializes the conversation as the database has it, for a session without an owner.
 pub(crate) fn stored_init(message: &ServerMessage, seq: i64) -> Utf8Bytes {
     alone(message, &[("seq", seq)])
 }
@@ -50,22 +53,23 @@ fn alone(message: &ServerMessage, more: &[(&str, i64)]) -> Utf8Bytes {
     Utf8Bytes::try_from(text).unwrap_or_default()
 }
 
-/// Writes a message with more fields at its top level.
+/// Appends a serialized message with extra fields at its top level.
 fn put(text: &mut Vec<u8>, message: &ServerMessage, more: &[(&str, i64)]) {
     let start = text.len();
-    // Our own types always become JSON; should one ever not, the client learns that something is missing.
+    // Our own types always serialize. If one ever does not, the client at least learns that a message is
+    // missing.
     if let Err(error) = serde_json::to_writer(&mut *text, message) {
         tracing::error!(%error, "a message cannot be written");
         text.truncate(start);
         text.extend_from_slice(br#"{"type":"error","payload":{"message":"A message could not be written"}}"#);
     }
-    // The object is never empty: it has a type.
+    // Removes the closing brace. The object is never empty because it has a type, so a comma may follow.
     text.pop();
     for (name, value) in more {
         text.extend_from_slice(b",\"");
         text.extend_from_slice(name.as_bytes());
         text.extend_from_slice(b"\":");
-        // A number always becomes JSON.
+        // Writing an integer to memory cannot fail.
         let _ = serde_json::to_writer(&mut *text, value);
     }
     text.push(b'}');

@@ -1,11 +1,12 @@
-//! Who watches a session: each user once, with the number of their connections.
+//! Presence: the users who are watching a session, each listed once with their number of
+//! connections.
 
 use std::collections::BTreeMap;
 
 use proto::UserId;
 use proto::http::{Presence, PresentUser};
 
-/// Connections by whose they are; those of programs are nobody's.
+/// The number of connections by user. Connections of API clients without a user count under `None`.
 #[derive(Default)]
 pub(super) struct Watchers(BTreeMap<Option<UserId>, u64>);
 

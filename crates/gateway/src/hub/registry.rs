@@ -1,4 +1,5 @@
-//! Where live sessions are found, and the only place where they come to life: once each, however many ask.
+//! The registry of live sessions. Only the registry starts session actors, and it starts one per session, however many
+//! callers ask at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +23,12 @@ use super::services::HubServices;
 use super::session::{DELETED, Left, Session};
 use crate::runtime::{Held, Inside};
 
-/// Commands that may wait for a session; whoever has more to say waits with them.
+/// The capacity of a session's inbox. Senders wait when it is full.
 const INBOX: usize = 256;
-/// How often a command is brought to a session that goes to rest at that moment.
+/// How many times a command is retried when the session is being evicted at that moment.
 const ATTEMPTS: usize = 5;
 
-/// Why a session cannot be had.
+/// The reason why a live session cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error(transparent)]
@@ -45,16 +46,16 @@ pub struct Hubs(Arc<Registry>);
 struct Registry {
     services: Arc<HubServices>,
     live: Mutex<HashMap<SessionId, Arc<OnceCell<Hub>>>>,
-    /// How many may be alive before those that nobody needs are let go.
+    /// The number of live sessions above which idle ones are evicted.
     most: usize,
-    /// Counts who is asked for.
+    /// A logical clock for the LRU order: counts lookups of sessions.
     uses: AtomicU64,
 }
 
 /// A live session.
 #[derive(Clone)]
 pub struct Hub {
-    /// Weak: the registry holds the hubs.
+    /// Weak, because the registry holds the hubs.
     registry: Weak<Registry>,
     services: Arc<HubServices>,
     id: SessionId,
@@ -69,7 +70,7 @@ impl Hubs {
         Self(Arc::new(Registry { services, live, most, uses }))
     }
 
-    /// The live session, brought to life if it is not. The caller has checked that somebody may have it.
+    /// Returns the live session and starts its actor if needed. The caller has checked that the session may be opened.
     pub(crate) async fn open(&self, id: SessionId) -> Result<Hub, HubError> {
         loop {
             let cell = self.live().entry(id).or_default().clone();
@@ -86,12 +87,12 @@ impl Hubs {
                 self.make_room();
                 return Ok(hub);
             }
-            // It ended a moment ago: the next one begins where it left off.
+            // The actor ended a moment ago. Remove it and start the next one, which continues from the database.
             self.forget(id, &cell);
         }
     }
 
-    /// Begins to watch a session. One that goes to rest at this moment is woken again.
+    /// Starts watching a session. A session that is being evicted at that moment is started again.
     pub(crate) async fn join(
         &self,
         id: SessionId,
@@ -108,7 +109,7 @@ impl Hubs {
                 Ok(Err(_)) if hub.rests() => {}
                 Ok(Err(_)) => return Err(hub.ended()),
                 Err(_) => {
-                    // It may still be counted.
+                    // The actor may still process the join and count this watcher.
                     hub.leave(user);
                     return Err(HubError::Gone);
                 }
@@ -117,24 +118,24 @@ impl Hubs {
         Err(HubError::Gone)
     }
 
-    /// The live session, if it is alive here.
+    /// Returns the live session if this instance runs it.
     pub(crate) fn get(&self, id: SessionId) -> Option<Hub> {
         let hub = self.live().get(&id).and_then(|cell| cell.get().cloned());
         hub.filter(|hub| !hub.commands.is_closed()).inspect(|hub| self.use_of(hub))
     }
 
-    /// Whether it is alive here; asking does not keep it so.
+    /// Whether this instance runs the session. Unlike [`Hubs::get`], this does not count as a use.
     pub(crate) fn is_alive(&self, id: SessionId) -> bool {
         self.live().get(&id).and_then(|cell| cell.get()).is_some_and(|hub| !hub.commands.is_closed())
     }
 
-    /// Writes down what all of them have counted: the last thing before the end.
+    /// Makes every live session write its counters, as the last step of a shutdown.
     pub(crate) async fn flush(&self) {
         let hubs: Vec<Hub> = self.live().values().filter_map(|cell| cell.get().cloned()).collect();
         let flushes = hubs.iter().filter(|hub| !hub.commands.is_closed()).map(|hub| async {
             let (reply, answer) = oneshot::channel();
             if hub.commands.send(Command::Flush { reply }).await.is_ok() {
-                // One that ends at this moment writes by itself.
+                // An actor that ends at this moment flushes by itself.
                 let _ = answer.await;
             }
         });
@@ -145,7 +146,7 @@ impl Hubs {
         &self.0.services
     }
 
-    /// How many are alive.
+    /// The number of live sessions.
     pub fn count(&self) -> usize {
         self.live().len()
     }
@@ -154,7 +155,7 @@ impl Hubs {
         hub.pulse.used(self.0.uses.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// Asks those to rest that nobody needs and that were not asked for the longest, where there are too many.
+    /// Asks the least recently used idle sessions to leave memory when there are more than `most`.
     fn make_room(&self) {
         let (felt, inboxes): (Vec<_>, Vec<_>) = {
             let live = self.live();
@@ -165,7 +166,7 @@ impl Hubs {
             hubs.map(|hub| (Pulse::felt(&hub.pulse), hub.commands.clone())).unzip()
         };
         for at in leaving(&felt, self.0.most) {
-            // One whose inbox is full is needed.
+            // A session with a full inbox is in use, so it is skipped.
             let _ = inboxes[at].try_send(Command::Rest);
         }
     }
@@ -195,7 +196,8 @@ async fn start(registry: &Arc<Registry>, id: SessionId) -> Result<Hub, StoreErro
     Ok(hub)
 }
 
-/// Boxed, because what is left behind may bring the same session to life again.
+/// Runs the actor until it ends. Boxed because the leftover commands may start the same session again, which makes this
+/// future recursive.
 fn live(
     registry: Weak<Registry>,
     session: Session,
@@ -205,7 +207,7 @@ fn live(
     async move {
         let id = session.id();
         let left = session.run(inbox).await;
-        // A gateway that is gone has nobody who could miss the session.
+        // If the registry is gone, the gateway is shutting down and nobody can miss the session.
         let Some(hubs) = registry.upgrade().map(Hubs) else { return };
         let cell = hubs.live().get(&id).cloned();
         if let Some(cell) = cell
@@ -214,7 +216,7 @@ fn live(
             hubs.forget(id, &cell);
         }
         if let Left::ToRest(commands) = left {
-            // Nobody watches; those who are about to are told by this that they must ask again.
+            // Nobody is watching. Anyone about to join sees the closed inbox with an open feed and tries again.
             last.unsaid();
             for command in commands {
                 if let Err(error) = Box::pin(hand_on(&hubs, id, command)).await {
@@ -226,16 +228,17 @@ fn live(
     .boxed()
 }
 
-/// Brings a command to the session after the one that rests.
+/// Passes a command that an evicted session did not process to the session's next actor.
 async fn hand_on(hubs: &Hubs, id: SessionId, command: Command) -> Result<(), HubError> {
     match command {
-        // Who joins asks again, who left is not counted there, and rest is what it has.
+        // A joining watcher retries by itself, a watcher that left is not counted by the next actor, and an eviction
+        // has already happened.
         Command::Join { .. } | Command::Leave { .. } | Command::Rest => Ok(()),
         other => hubs.open(id).await?.tell(other).await,
     }
 }
 
-/// However an actor ends, nobody goes on listening to it.
+/// Closes the feed when the actor ends, even by a panic, so that no watcher keeps listening to it.
 struct LastWord(Option<Arc<Feed>>);
 
 impl LastWord {
@@ -252,7 +255,7 @@ impl Drop for LastWord {
     }
 }
 
-/// How long an answer of a live session may take.
+/// How long a live session may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Hub {
@@ -281,8 +284,8 @@ impl Hub {
         self.ask(|reply| Command::Touch { reply }).await
     }
 
-    /// The inside of the session's running sandbox, or why it cannot be reached. Reached from here: the session has others
-    /// to serve while it waits for a supervisor.
+    /// Returns a connection into the session's running sandbox, or the reason why it cannot be reached. The caller
+    /// connects, not the actor, because the actor has others to serve while a supervisor is slow.
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
         Ok(match self.held().await? {
             Ok(held) => held.enter(&self.services.runtime.sandboxes).await.map_err(|error| error.to_string()),
@@ -290,12 +293,12 @@ impl Hub {
         })
     }
 
-    /// The session's running sandbox, for whoever needs nobody inside.
+    /// Returns the session's running sandbox, for callers that need no connection into it.
     pub(crate) async fn held(&self) -> Result<Result<Held, String>, HubError> {
         self.ask(|reply| Command::Inside { reply }).await
     }
 
-    /// `Err`: why the files could not be saved, so that the session goes on.
+    /// Returns `Err` with the reason if the files could not be saved, in which case the session keeps running.
     pub(crate) async fn stop(&self, discard: bool) -> Result<Result<(), String>, HubError> {
         self.ask(|reply| Command::Stop { discard, reply }).await
     }
@@ -324,7 +327,8 @@ impl Hub {
         self.tell(Command::Say(Box::new(message))).await
     }
 
-    /// Whether it went to rest: nothing that was said to it since has been heard, and the next one can be asked.
+    /// Whether the actor was evicted: it has processed nothing that was sent since, and the next actor can be asked
+    /// instead.
     fn rests(&self) -> bool {
         self.commands.is_closed() && self.feed.closed().is_none()
     }
@@ -352,7 +356,7 @@ impl Hub {
         }
     }
 
-    /// Why it does not answer.
+    /// The reason why the actor does not answer.
     fn ended(&self) -> HubError {
         match self.feed.closed() {
             Some(DELETED) => HubError::Deleted,

@@ -1,22 +1,22 @@
-//! Room for live sessions: who is let go when there are too many of them.
+//! Capacity for live sessions: which ones are evicted when there are too many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What can be felt of a live session from outside. Its actor and its place in the registry hold one; so does everyone who
-/// is about to say something to it.
+/// The activity of a live session as seen from outside its actor. The actor and the registry entry each hold one
+/// reference, and so does every caller about to send a command.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     busy: AtomicBool,
     used: AtomicU64,
 }
 
-/// A pulse at one moment.
+/// A reading of the activity at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Felt {
-    /// It has watchers, a turn, a boot or prompts that wait, or somebody is about to speak to it.
+    /// The session has watchers, a turn, a boot or queued prompts, or a caller is about to send it a command.
     busy: bool,
-    /// When it was last asked for, in uses of all.
+    /// When the session was last looked up, on the registry's logical clock.
     used: u64,
 }
 
@@ -29,7 +29,7 @@ impl Pulse {
         self.used.store(now, Ordering::Relaxed);
     }
 
-    /// Whether anybody beside the actor and the registry has it.
+    /// Whether anyone besides the actor and the registry holds a reference.
     pub(super) fn is_held(pulse: &Arc<Self>) -> bool {
         Arc::strong_count(pulse) > 2
     }
@@ -40,8 +40,8 @@ impl Pulse {
     }
 }
 
-/// The places of those who have to go so that `most` stay: of those that are not busy, the ones that were not asked for
-/// the longest. Where more than `most` are busy, all of them stay.
+/// The indexes of the sessions to evict so that `most` stay: the least recently used of those that are not busy. If
+/// more than `most` sessions are busy, all of the busy ones stay.
 pub(super) fn leaving(all: &[Felt], most: usize) -> Vec<usize> {
     let mut idle: Vec<usize> = (0..all.len()).filter(|at| !all[*at].busy).collect();
     idle.sort_by_key(|at| all[*at].used);

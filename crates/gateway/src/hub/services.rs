@@ -1,4 +1,4 @@
-//! What live sessions need of the rest of the gateway.
+//! The parts of the gateway that live sessions depend on.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ pub(crate) struct HubServices {
     pub(crate) repositories: Arc<dyn Repositories>,
     pub(crate) llm: Arc<Llm>,
     pub(crate) budget: BudgetSettings,
-    /// The memory that prompts on their way to an agent count against.
+    /// The memory pool that prompts in flight to an agent are charged to.
     pub(crate) memory: Arc<Pool>,
-    /// What this gateway calls itself in the database.
+    /// The name of this gateway instance in the database.
     pub(crate) instance: String,
 }
 
-/// What sessions may cost.
+/// The cost limits of sessions.
 pub(crate) struct BudgetSettings {
     pub(crate) prices: Prices,
     /// The budget of a session that has none of its own.

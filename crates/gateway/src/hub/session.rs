@@ -1,5 +1,5 @@
-//! One live session: an actor that is the only writer of its stream. Everything that happens to a session happens in
-//! this loop, one thing after the other.
+//! One live session: an actor that is the only writer of its stream. Its loop handles every event of the session,
+//! one after the other.
 
 mod agent;
 mod boot;
@@ -39,22 +39,22 @@ use super::transcript::Transcript;
 use crate::runtime::{Agent, Held, LaunchError};
 use shares::Party;
 
-/// How often counters are written down and idleness is looked at.
+/// How often counters are written and idleness is checked.
 const TICK: Duration = Duration::from_secs(30);
 /// How long a session without watchers, turn or boot stays in memory.
 const IDLE: Duration = Duration::from_mins(5);
 pub(super) const DELETED: CloseCode = CloseCode { code: 1000, reason: "Session deleted" };
 
-/// Why the actor ends.
+/// The reason why the actor ends.
 #[derive(Debug)]
 pub(super) enum Over {
-    /// Another instance is the owner now.
+    /// Another instance owns the session now.
     Fenced,
-    /// The log cannot be written, and nothing may be said that is not in it.
+    /// The log cannot be written, and nothing may be broadcast that is not in the log.
     Store(StoreError),
-    /// Nobody needs it in memory.
+    /// Nobody needs the session in memory.
     Idle,
-    /// It is no more.
+    /// The session has been deleted.
     Deleted,
 }
 
@@ -74,68 +74,68 @@ pub(super) struct Session {
     record: SessionRecord,
     feed: Arc<Feed>,
     pulse: Arc<Pulse>,
-    /// The last number that may be used before more are reserved.
+    /// The last reserved sequence number. Beyond it, more must be reserved first.
     reserved: i64,
     transcript: Transcript,
     telemetry: Telemetry,
-    /// Those who watch.
     watchers: Watchers,
     agent: Option<Agent>,
     translator: Option<Translator>,
     boot: Option<Boot>,
-    /// Boots that failed one after the other.
+    /// The number of consecutive failed boots.
     failures: u32,
-    /// Agents that were lost soon after they were had, one after the other; and when the last one was had.
+    /// The number of consecutive agents lost soon after they started, and when the last agent started.
     losses: u32,
     had_at: Duration,
     queue: VecDeque<QueuedPrompt>,
-    /// The prompt whose turn runs.
+    /// The prompt of the running turn.
     turn: Option<String>,
-    /// The prompt on its way to the agent.
+    /// The prompt in flight to the agent.
     dispatch: Option<JoinHandle<Result<(), ApiError>>>,
-    /// Somebody cancelled the turn that runs.
+    /// Whether the running turn has been cancelled.
     cancelled: bool,
-    /// How the turn that runs ended, once that is logged.
+    /// The outcome of the running turn, once it is logged.
     outcome: Option<TurnOutcome>,
-    /// The agent is being told so. No prompt may follow before it knows, or it would be hit too.
+    /// The abort request in flight to the agent. No prompt may be sent before it returns, or the abort would hit
+    /// that prompt too.
     aborting: Option<JoinHandle<Result<(), ApiError>>>,
-    /// How often it was told.
+    /// The number of abort requests sent for this turn.
     aborts: u32,
-    /// The agent's memory is being read. Its events wait until that is done.
+    /// The read of the agent's history that is in flight. The agent's events wait until it returns.
     reading: Option<JoinHandle<Result<Memory, ApiError>>>,
-    /// Runs out when it is time to look whether a turn that seems over is.
+    /// Fires when it is time to check whether a turn that seems over has really ended.
     settling: Option<Pin<Box<Sleep>>>,
-    /// Runs out when the time of the sandbox is over.
+    /// Fires when the sandbox's lifetime is over.
     expiry: Option<Pin<Box<Sleep>>>,
     moving: Option<Moving>,
-    /// Those who wait for the session to be saved and stopped.
+    /// The callers waiting for the session to be saved and stopped.
     stopping: Vec<oneshot::Sender<Result<(), String>>>,
-    /// How often its files could not be kept, one time after the other.
+    /// The number of consecutive failures to save the files.
     unsaved: u32,
-    /// Since when nobody needs it.
+    /// When the session was last needed.
     idle_since: Duration,
-    /// The last number when the log was last pruned.
+    /// The sequence number at which the log was last pruned.
     rested: i64,
-    /// How many prompts wait, as everyone was told.
+    /// The queue length that was last broadcast.
     told_waiting: usize,
 }
 
-/// What an actor leaves behind.
+/// What an actor leaves behind when it ends.
 pub(super) enum Left {
-    /// Nobody needs it in memory. These commands came too late, and were not looked at.
+    /// The session was evicted from memory. These commands came too late and were not processed.
     ToRest(Vec<Command>),
-    /// It was given up, and everyone was sent away.
+    /// The session was given up, and every watcher was disconnected.
     GivenUp,
 }
 
-/// An agent that is being had.
+/// An agent boot in progress.
 struct Boot {
     task: JoinHandle<Result<Agent, LaunchError>>,
     stages: mpsc::Receiver<&'static str>,
 }
 
 impl Session {
-    /// Runs until nobody needs it, or somebody else owns it.
+    /// Runs the actor until nobody needs it or another instance owns the session.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) -> Left {
         let over = self.live(&mut inbox).await;
         let close = match &over {
@@ -161,7 +161,8 @@ impl Session {
         Left::ToRest(late)
     }
 
-    /// What is rare is boxed: else every session holds room for the largest of it while it waits.
+    /// The event loop. Rare branches are boxed; otherwise every waiting session would reserve memory for the
+    /// largest of them.
     async fn live(&mut self, inbox: &mut mpsc::Receiver<Command>) -> Over {
         let mut tick = tokio::time::interval(TICK);
         loop {
@@ -189,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Whether it cannot rest: somebody watches, or there is something to do.
+    /// Whether the session must stay in memory: someone is watching, or there is work left.
     fn is_busy(&self) -> bool {
         Pulse::is_held(&self.pulse)
             || !self.watchers.is_empty()
@@ -225,7 +226,7 @@ impl Session {
                 let _ = reply.send(prompted);
             }
             Command::Cancel => self.cancel().await?,
-            // One that has ended boots when it is prompted.
+            // A stopped or failed session boots only on a prompt.
             Command::Wake if self.has_ended() => {}
             Command::Wake => self.wake().await?,
             Command::Inside { reply } => {
@@ -288,7 +289,7 @@ impl Session {
         Ok(())
     }
 
-    /// The sandbox's inside. An agent that somebody else runs has none that we could ask.
+    /// Returns the running sandbox. An agent that runs outside our sandboxes has none that we could enter.
     fn inside(&self) -> Result<Held, String> {
         match &self.agent {
             Some(Agent { room: Some(room), .. }) => Ok(room.held_by(self.owner)),
@@ -297,12 +298,12 @@ impl Session {
         }
     }
 
-    /// Whose share of memory it uses.
+    /// The party whose share of memory the session uses.
     fn party(&self) -> Party {
         Party::session(self.record.id, self.record.org_id)
     }
 
-    /// Whether only a prompt wakes it.
+    /// Whether only a prompt wakes the session.
     fn has_ended(&self) -> bool {
         matches!(self.record.status, SessionStatus::Stopped | SessionStatus::Failed)
     }
@@ -320,14 +321,14 @@ impl Session {
                 _ => WireStatus::Stopped,
             },
         };
-        // Why there is no agent stays known until there is one.
+        // The reason for a failure stays visible until there is an agent again.
         let failed = self.record.status == SessionStatus::Failed;
         let reason = self.record.stop_reason.clone().filter(|_| failed && status == WireStatus::Stopped);
         (status, reason.unwrap_or_default())
     }
 }
 
-/// Waits for something in the background, if there is something.
+/// Waits for a background task, or forever if there is none.
 async fn background<T>(
     task: &mut Option<JoinHandle<Result<T, ApiError>>>,
     what: &'static str,
@@ -338,7 +339,7 @@ async fn background<T>(
     }
 }
 
-/// Waits for a time that may not have been set.
+/// Waits for a timer, or forever if it is not set.
 async fn settled(settling: &mut Option<Pin<Box<Sleep>>>) {
     match settling {
         Some(sleep) => sleep.await,
@@ -346,7 +347,6 @@ async fn settled(settling: &mut Option<Pin<Box<Sleep>>>) {
     }
 }
 
-/// Milliseconds since 1970.
 fn millis(services: &HubServices) -> i64 {
     services.clock.now().timestamp_millis()
 }

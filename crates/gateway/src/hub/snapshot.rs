@@ -1,4 +1,4 @@
-//! Saves the files of a live session, for whoever asks: the agent's tool or a client.
+//! Saves the files of a live session, on request of the agent's tool or a client.
 
 use proto::socket::SnapshotTarget;
 use proto::{SessionId, SessionType};
@@ -9,8 +9,8 @@ use super::{HubError, Hubs};
 use crate::runtime::{Saved, SnapshotError, keep_files};
 
 impl Hubs {
-    /// Copies the files of a running session, and lets the next sandbox of the session start from the copy; that of a setup
-    /// session becomes its configuration's. The caller has checked who asks.
+    /// Copies the files of a running session, so that the session's next sandbox starts from the copy. The copy of a
+    /// setup session becomes its configuration's snapshot. The caller has authorized the request.
     pub(crate) async fn save_snapshot(&self, session: SessionId) -> Result<Saved, SnapshotError> {
         let services = self.services();
         let runtime = &services.runtime;

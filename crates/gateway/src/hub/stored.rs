@@ -1,5 +1,5 @@
-//! The conversation of a session that nobody can own at the moment, because the database cannot be written: made of what
-//! can be read.
+//! The conversation of a session that has no owner because the database cannot be written. It is built from what can be
+//! read.
 
 use axum::extract::ws::Utf8Bytes;
 use clock::Clock;
@@ -11,10 +11,10 @@ use super::frame;
 use super::session::{WHOLE, about, spoken};
 use super::transcript::{Held, Transcript};
 
-/// What is read of the log at once.
+/// The number of bytes read from the log at a time.
 const PAGE: usize = 1024 * 1024;
 
-/// An `init`, and the number of the last frame that it contains.
+/// Builds an `init` frame, and returns it with the sequence number of the last frame it contains.
 pub(crate) async fn stored_init(
     store: &Store,
     clock: &Clock,

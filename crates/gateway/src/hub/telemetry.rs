@@ -1,4 +1,5 @@
-//! What a session has done, counted as it happens and written down in pieces: only what was written is taken off.
+//! Counters of a session's activity. They are flushed to the database in increments, and only what was written is
+//! subtracted.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,10 +7,10 @@ use std::time::Duration;
 use proto::socket::ServerMessage;
 use store::{LatestTask, Telemetry as Flush};
 
-/// Calls that are remembered, so that one that is announced twice counts once.
+/// The number of tool calls remembered, so that a call announced twice counts once.
 const REMEMBERED: usize = 4096;
 
-/// Counted and not yet written down.
+/// The activity that is not in the database yet.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
     calls: BTreeSet<String>,
@@ -22,7 +23,7 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Takes in what was said to everyone.
+    /// Counts a broadcast message.
     pub(crate) fn observe(&mut self, said: &ServerMessage) {
         match said {
             ServerMessage::ToolStart { tool_call_id, .. } => {
@@ -48,7 +49,7 @@ impl Telemetry {
         self.messages += 1;
     }
 
-    /// The agent works from now on; a second call changes nothing.
+    /// Marks the agent as working from now on. A second call changes nothing.
     pub(crate) fn start(&mut self, now: Duration) {
         self.running_since.get_or_insert(now);
     }
@@ -59,7 +60,7 @@ impl Telemetry {
         }
     }
 
-    /// What there is to write, if anything. It stays counted until [`Telemetry::written`].
+    /// Returns what has to be written, if anything. It stays counted until [`Telemetry::written`].
     pub(crate) fn flush(&mut self, now: Duration) -> Option<Flush> {
         if self.running_since.is_some() {
             self.stop(now);
@@ -77,7 +78,7 @@ impl Telemetry {
         if idle && silent { None } else { Some(flush) }
     }
 
-    /// Takes off what was written; what came in the meantime stays.
+    /// Subtracts what was written. What was counted in the meantime stays.
     pub(crate) fn written(&mut self, flush: &Flush) {
         self.tool_calls -= flush.tool_calls;
         self.messages -= flush.messages;

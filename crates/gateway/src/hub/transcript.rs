@@ -1,24 +1,25 @@
-//! The conversation, made of what was said: messages that are still open are held here, finished ones go to the store.
+//! The conversation, built from broadcast messages. Open messages are held here; complete ones go to the store.
 
 use proto::socket::{Message, MessageRole, Part, ServerMessage, ToolCall, ToolStatus, TurnOutcome};
 use serde_json::json;
 use store::{StoredMessage, TranscriptWrite};
 
-/// What one text holds, as a finished one may.
+/// The maximum size of one text part, the same as for a complete one.
 const MAX_TEXT: usize = 1024 * 1024;
-/// What all open messages hold together: text, arguments and results. Everyone who joins is sent as much.
+/// The maximum size of all open messages together: text, arguments and results. A joining watcher is sent up to this
+/// much.
 const MAX_OPEN: usize = 4 * 1024 * 1024;
-/// Stands where something was left out for it.
+/// The marker that replaces text that was cut off.
 const CUT: &str = "\n… (the rest was not kept: it is more than a message may hold)";
 
-/// A message with the ids of its parts, in the order of speaking.
+/// An open message with the ids of its parts, in the order in which they started.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Held {
-    /// The number under which it was announced.
+    /// The sequence number with which the message was announced.
     since: i64,
     message: Message,
     parts: Vec<(String, Piece)>,
-    /// Bytes of its parts.
+    /// The size of its parts in bytes.
     bytes: usize,
 }
 
@@ -30,20 +31,20 @@ enum Piece {
     Tool { call: ToolCall },
 }
 
-/// Messages that are not finished, in the order of their beginning.
+/// The open messages, in the order in which they started.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     open: Vec<Held>,
-    /// Bytes of all parts.
+    /// The size of all parts in bytes.
     bytes: usize,
-    /// The prompt that was said last, and the last error since.
+    /// The last prompt that was broadcast, and the last error since then.
     prompt: Option<String>,
     last_error: Option<String>,
 }
 
 impl Transcript {
-    /// Takes in what is said to everyone under a number; returns what is to be saved because of it: a message that is
-    /// finished and held no longer, or why a turn failed.
+    /// Applies a broadcast message with its sequence number. Returns what has to be saved because of it: a message
+    /// that is now complete and no longer held here, or the error of a failed turn.
     pub(crate) fn apply(&mut self, said: &ServerMessage, seq: i64, now: i64) -> Option<TranscriptWrite> {
         match said {
             ServerMessage::Message(message) => {
@@ -92,22 +93,22 @@ impl Transcript {
         None
     }
 
-    /// The turn of this prompt runs.
+    /// Records that the turn of this prompt is running.
     pub(crate) fn prompted(&mut self, id: &str) {
         (self.prompt, self.last_error) = (Some(id.to_owned()), None);
     }
 
-    /// The number up to which everything is in finished messages, if `head` is the last that was used.
+    /// The sequence number up to which complete messages contain everything, if `head` is the last number used.
     pub(crate) fn settled(&self, head: i64) -> i64 {
         self.open.first().map_or(head, |held| held.since - 1)
     }
 
-    /// Everything that is open, in order, as it stands.
+    /// The open messages in order, as they are now.
     pub(crate) fn open(&self) -> &[Held] {
         &self.open
     }
 
-    /// Ends whatever is open: nothing more will be said of it.
+    /// Closes every open message as interrupted, because no more of it will arrive.
     pub(crate) fn interrupt(&mut self) -> Vec<Held> {
         self.bytes = 0;
         let mut all = std::mem::take(&mut self.open);
@@ -125,7 +126,7 @@ impl Transcript {
         all
     }
 
-    /// Marks one message as cut off; it is finished as any other.
+    /// Marks one message as interrupted. It is completed like any other.
     pub(crate) fn mark_interrupted(&mut self, message: &str) {
         if let Some(held) = self.find(message) {
             held.message.interrupted = true;
@@ -144,12 +145,12 @@ impl Transcript {
         Some(TranscriptWrite::Message(held.stored()))
     }
 
-    /// Appends to a text, as far as there is room.
+    /// Appends to a text part, within the size limits.
     fn extend(&mut self, message: &str, part: &str, more: &str) {
         let room = MAX_OPEN.saturating_sub(self.bytes);
         self.change(message, part, |text| {
             let room = room.min(MAX_TEXT.saturating_sub(text.len()));
-            // What comes after a cut would not follow what is there.
+            // Text after a cut would not continue the text before it.
             if text.ends_with(CUT) {
                 return;
             }
@@ -162,7 +163,7 @@ impl Transcript {
         });
     }
 
-    /// Changes the text of a part, which begins here if it is not known, and counts its bytes.
+    /// Changes the text of a part and updates the byte counts. Adds the part if it is new.
     fn change(&mut self, message: &str, part: &str, change: impl FnOnce(&mut String)) {
         let Some(held) = self.open.iter_mut().find(|held| held.message.id == message) else { return };
         let known = held.parts.iter().position(|(id, _)| id == part);
@@ -198,7 +199,8 @@ impl Transcript {
         self.bytes = self.bytes + size - before;
     }
 
-    /// A call may end after its message is finished: then it is in the store as it was, and the end in the log.
+    /// Records the end of a tool call. A call may end after its message is complete; the store then keeps the call as
+    /// it was, and only the log has its end.
     fn tool_ended(&mut self, id: &str, result: &str, status: ToolStatus, now: i64) {
         let room = MAX_OPEN.saturating_sub(self.bytes);
         for held in &mut self.open {
@@ -234,12 +236,12 @@ impl Held {
         Self { since, message, parts, bytes }
     }
 
-    /// As it is stored.
+    /// The message as it is stored.
     pub(crate) fn stored(&self) -> StoredMessage {
         StoredMessage::from_message(self.shown(), self.parts.iter().map(|(id, _)| id.clone()))
     }
 
-    /// As clients see it.
+    /// The message as clients see it.
     pub(crate) fn shown(&self) -> Message {
         let mut message = self.message.clone();
         message.content = self.text();
@@ -268,7 +270,7 @@ impl Held {
 }
 
 impl Piece {
-    /// What a part has when a message is announced with it.
+    /// The size of a part when its message is announced.
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -415,7 +417,7 @@ mod tests {
         let held = |transcript: &Transcript| -> usize {
             transcript.open().iter().map(|held| serde_json::to_string(&held.shown()).unwrap().len()).sum()
         };
-        // Text and calls stand in a message twice.
+        // Text and calls appear in a message twice.
         assert!((MAX_OPEN..2 * MAX_OPEN + 100_000).contains(&held(&transcript)), "{}", held(&transcript));
         for number in 0..100 {
             let id = format!("m{number}");

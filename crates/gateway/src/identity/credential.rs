@@ -6,15 +6,15 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use store::TokenHash;
 
-/// What a credential is for. The prefix says so, so that a leaked one can be recognised and revoked.
+/// The purpose of a credential. Its prefix shows it, so that a leaked one can be recognized and revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialKind {
     ApiKey,
     Sandbox,
     Ticket,
-    /// The code of a login link, good for one login.
+    /// The code of a login link, valid for one login.
     Login,
-    /// What a login leaves with the browser.
+    /// The cookie of a logged-in browser.
     Cookie,
 }
 
@@ -37,23 +37,24 @@ impl CredentialKind {
     }
 }
 
-/// A fresh credential: the text that is shown once, and the hash that is kept.
+/// A new credential: the text, which is shown once, and the hash, which is stored.
 pub struct Credential {
     pub text: SecretString,
     pub hash: TokenHash,
-    /// How it begins, for lists.
+    /// The first characters, shown in lists.
     pub hint: String,
 }
 
 impl Credential {
-    /// 256 random bits: nobody guesses them, so a plain hash is enough to keep.
+    /// Generates a credential with 256 random bits. These cannot be guessed, so a plain hash is enough for
+    /// storage.
     pub fn new(kind: CredentialKind, rng: &Rng) -> Self {
         let text = format!("{}{}", kind.prefix(), hex::encode(rng.bytes::<32>()));
         Self { hash: hash(&text), hint: text[..kind.prefix().len() + 6].to_owned(), text: text.into() }
     }
 }
 
-/// What is stored and looked up instead of a credential.
+/// The hash that is stored and looked up instead of the credential.
 pub fn hash(token: &str) -> TokenHash {
     Sha256::digest(token.as_bytes()).into()
 }

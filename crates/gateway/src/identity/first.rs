@@ -1,4 +1,4 @@
-//! The first start: an owner is made, and whoever sits at the terminal gets a link that logs in once.
+//! The first start: creates an owner, and prints a link on the terminal that logs in once.
 
 use std::time::Duration;
 
@@ -11,10 +11,12 @@ use url::Url;
 use super::{Credential, CredentialKind};
 use gate::first_start_event;
 
-/// Long enough to find the terminal again, short enough that a forgotten scroll-back is harmless.
+/// Long enough to find the terminal again, short enough that the link in an old scroll-back is
+/// harmless.
 pub const LOGIN_LINK_LIFETIME: Duration = Duration::from_mins(15);
 
-/// Makes the first organization with its owner when the database is empty. `Some`: this call made them.
+/// Creates the first organization with its owner if the database is empty. `Some` if this call created
+/// them.
 pub async fn create_first_owner(
     store: &Store,
     clock: &Clock,
@@ -27,7 +29,7 @@ pub async fn create_first_owner(
     if store.create_first_owner(first).await? { store.first_owner().await } else { Ok(None) }
 }
 
-/// A link that logs `member` in, once, within [`LOGIN_LINK_LIFETIME`].
+/// Creates a link that logs `member` in, once, within [`LOGIN_LINK_LIFETIME`].
 pub async fn login_link(
     store: &Store,
     member: &Member,

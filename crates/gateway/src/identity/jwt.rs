@@ -11,16 +11,16 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How long a user's or service's token lives.
+/// The lifetime of a user's or service's token.
 pub const USER_TOKEN_LIFETIME: Duration = Duration::from_hours(1);
 
-/// Our own tokens name both; a token that names something else is not for us.
+/// The issuer and audience of our own tokens. A token that names others is not for us.
 const ISSUER: &str = "proliferate";
 const AUDIENCE: &str = "proliferate";
-/// Clocks of two machines differ a little.
+/// The allowed clock skew between two machines.
 const LEEWAY_SECONDS: i64 = 5;
 
-/// Signs and reads tokens.
+/// Signs and verifies tokens.
 pub struct Issuer {
     user: Pair,
     service: Pair,
@@ -31,7 +31,7 @@ struct Pair {
     decode: DecodingKey,
 }
 
-/// What a token with a right signature says. Whether it still holds is for the database to tell.
+/// The claim of a token with a valid signature. Whether it still holds is decided by the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     User { user: String, org: Option<String> },
@@ -45,7 +45,7 @@ struct Claims {
     org: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     email: Option<String>,
-    /// Any true value counts; we write `true`.
+    /// Any true value counts. We write `true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ impl Issuer {
         Self { user: Pair::new(user), service: Pair::new(service) }
     }
 
-    /// A token for a user in one organization.
+    /// Creates a token for a user in one organization.
     pub fn user(
         &self,
         user: UserId,
@@ -78,7 +78,7 @@ impl Issuer {
         self.user.sign(&claims)
     }
 
-    /// A token for a service, bound to one organization or to none.
+    /// Creates a token for a service, bound to one organization or to none.
     pub fn service(
         &self,
         name: &str,
@@ -90,7 +90,7 @@ impl Issuer {
         self.service.sign(&claims)
     }
 
-    /// What a token claims, if it is signed by us and in time at `now`; user tokens are tried first.
+    /// The claim of a token that is signed by us and valid at `now`. User tokens are tried first.
     pub fn read(&self, token: &str, now: DateTime<Utc>) -> Option<Claim> {
         if let Some(claims) = self.user.verify(token, now) {
             return Some(Claim::User { user: claims.sub, org: claims.org });
@@ -102,7 +102,7 @@ impl Issuer {
 }
 
 impl Issuer {
-    /// When a token that is signed by us ended, if that is all that is wrong with it.
+    /// When a token signed by us expired, if that is its only problem.
     pub fn expired(&self, token: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let claims = self.user.signed(token).or_else(|| self.service.signed(token))?;
         let over = claims.exp.saturating_add(LEEWAY_SECONDS) <= now.timestamp();
@@ -117,7 +117,8 @@ impl Pair {
     }
 
     fn sign(&self, claims: &Claims) -> SecretString {
-        // HS256 over a struct of strings and numbers has nothing that can fail; an empty token opens nothing.
+        // HS256 over a struct of strings and numbers cannot fail. If it did, the empty token would
+        // authenticate nobody.
         encode(&Header::new(Algorithm::HS256), claims, &self.encode).unwrap_or_default().into()
     }
 
@@ -125,7 +126,7 @@ impl Pair {
         self.signed(token).filter(|claims| claims.hold_at(now.timestamp()))
     }
 
-    /// The claims of a token with a right signature, whatever the time.
+    /// The claims of a token with a valid signature, whether it has expired or not.
     fn signed(&self, token: &str) -> Option<Claims> {
         if names_extensions(token) {
             return None;
@@ -134,7 +135,7 @@ impl Pair {
         rules.set_required_spec_claims(&["exp", "sub"]);
         rules.set_issuer(&[ISSUER]);
         rules.set_audience(&[AUDIENCE]);
-        // The library would ask the machine's clock; ours decides below.
+        // The library would use the system clock. We check the times ourselves, with our own clock.
         rules.validate_exp = false;
         rules.validate_nbf = false;
         let claims = decode::<Claims>(token, &self.decode, &rules).ok()?.claims;
@@ -142,7 +143,7 @@ impl Pair {
     }
 }
 
-/// Whether the header has `crit`: extensions that whoever reads the token must understand, and we know none.
+/// Whether the header has `crit`, which lists extensions that a verifier must understand. We support none.
 fn names_extensions(token: &str) -> bool {
     let header = token.split('.').next().and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
     let header: Option<Value> = header.and_then(|bytes| serde_json::from_slice(&bytes).ok());

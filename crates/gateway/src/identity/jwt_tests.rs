@@ -1,4 +1,4 @@
-//! Tokens that must pass, and every way to forge one.
+//! Tests with valid tokens, and with every kind of forged token.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as B64;
@@ -12,7 +12,7 @@ use super::*;
 const USER_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c2VyXzEiLCJlbWFpbCI6ImFAYi5jbyIsIm9yZ0lkIjoib3JnXzEiLCJpYXQiOjE3MDAwMDAwMDAsImV4cCI6NDEwMjQ0NDgwMH0.S6QXeLncyB5Qj57vm9k97FImxWu6_ahbwC-UPzEEW1g";
 const SERVICE_VECTOR: &str = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJzbGFjay13b3JrZXIiLCJzZXJ2aWNlIjp0cnVlLCJpYXQiOjE3MDAwMDAwMDAsImV4cCI6NDEwMjQ0NDgwMH0.6CQC5aD8-QC61DSY4m1d3-j4AZy7GCDgPF2TNnVdkK8";
 
-/// A time long past on any machine: nothing here may ask another clock.
+/// A time long past on any machine, so that a use of the system clock would fail these tests.
 const NOW: i64 = 1_700_000_000;
 
 fn now() -> DateTime<Utc> {
@@ -23,7 +23,7 @@ fn issuer() -> Issuer {
     Issuer::new(&"user-secret".into(), &"svc-secret".into())
 }
 
-/// A token signed by hand, so that nothing of our own signer is trusted.
+/// A token signed by hand, so that the tests do not rely on our own signer.
 fn signed(secret: &str, header: &Value, claims: &Value) -> String {
     let body = format!("{}.{}", B64.encode(header.to_string()), B64.encode(claims.to_string()));
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();

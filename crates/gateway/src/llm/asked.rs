@@ -1,5 +1,5 @@
-//! What a request to the model asks for at most, so that it can be held against a budget before it is passed on, and
-//! asked for less where no more fits.
+//! The worst-case cost of a model request. It is checked against a budget before the request is forwarded, and the
+//! request is lowered to fewer output tokens if no more fit.
 
 use std::ops::Range;
 
@@ -13,66 +13,66 @@ use super::bound::Fields;
 use super::spending::Left;
 use crate::config::{MILLION, Price, Prices, whole};
 
-/// The most that is held for one request: sums of it stay exact.
+/// The maximum amount held for one request, so that sums cannot overflow.
 const MOST_MICROS: i64 = 1 << 40;
-/// An answer that is cut off sooner is of no use, unless no more was asked for.
+/// The minimum output worth paying for: an answer cut off earlier is useless, unless no more was requested.
 const LEAST_OUTPUT: i64 = 1024;
-/// A model that is to think gets no less than this for it; providers refuse less.
+/// The minimum thinking budget. Providers refuse a smaller one.
 const LEAST_THOUGHT: i64 = 1024;
-/// The longest reason for a refusal; it repeats words of the request.
+/// The maximum length of a refusal, which quotes the request.
 const LONGEST_REASON: usize = 300;
 
-/// One request, as far as it says what it will cost.
+/// One request, as far as it determines its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(super) model: String,
-    /// The most tokens that it can be for the provider.
+    /// The maximum number of input tokens.
     pub(super) most_input: i64,
-    /// What it costs at most, or why nobody can know.
+    /// The bounds of its cost, or the reason why they are unknown.
     bounds: Result<Bounds, String>,
-    /// The most tokens of an answer as far as that can be read where the bounds cannot.
+    /// The maximum number of output tokens, if it can be read although the bounds are unknown.
     max_tokens: i64,
 }
 
 #[derive(Clone, Debug)]
 struct Bounds {
     input: i64,
-    /// Its input may be written to a cache for an hour, which is the dearest way.
+    /// The input may be written to a cache for an hour, which is the most expensive way.
     kept_long: bool,
     output: Number,
     thinking: Option<Thinking>,
-    /// It thinks before it speaks, and not all of that is shown.
+    /// The model thinks before it answers, and not all of its thinking is streamed.
     thinks: bool,
 }
 
-/// A number and where it stands.
+/// A number and its position in the body.
 #[derive(Clone, Debug)]
 struct Number {
     value: i64,
     place: Range<usize>,
 }
 
-/// How much the model is to think at most, and where all of it stands.
+/// The thinking budget, and the position of the whole `thinking` object in the body.
 #[derive(Clone, Debug)]
 struct Thinking {
     budget: Number,
     place: Range<usize>,
 }
 
-/// What becomes of a request where a budget holds.
+/// How a request fits into a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Whole,
-    /// With no more output than this.
+    /// The request fits with at most this many output tokens.
     Lowered(i64),
-    /// Others that are under way may need the rest; when they have ended there may be room again.
+    /// Requests in flight hold the rest of the budget. Once they have ended, the request may fit.
     Busy,
-    /// The budget is spent, or has no room for it however short the answer, which would cost up to this.
+    /// The budget is spent, or too small for even the shortest answer, which could cost this much.
     Gone(i64),
 }
 
 impl Asked {
-    /// Reads the body of a request; a large one where nobody else waits.
+    /// Parses the body of a request. A large body is parsed on a blocking thread.
     pub(crate) async fn read(body: &Bytes) -> Self {
         if body.len() <= AT_ONCE {
             return Self::of(body);
@@ -111,13 +111,13 @@ impl Asked {
         }
     }
 
-    /// The model that is asked, by the name that the request has for it.
+    /// The model's name in the request.
     pub(crate) fn model(&self) -> &str {
         &self.model
     }
 
-    /// The most tokens of an answer of which so many bytes were shown, as a token is a byte at least; `None` where an
-    /// answer shows nothing before its end.
+    /// The maximum number of output tokens of an answer of which `shown` bytes were streamed, since a token is at least
+    /// one byte. `None` means that the answer is not streamed.
     pub(super) fn most_output(&self, shown: Option<usize>) -> i64 {
         let shown = shown.map(|shown| i64::try_from(shown).unwrap_or(i64::MAX));
         match (&self.bounds, shown) {
@@ -127,13 +127,13 @@ impl Asked {
         }
     }
 
-    /// What it costs at most, in micro-dollars; nothing where that cannot be known.
+    /// The worst-case cost in micro-dollars, or 0 if it is unknown.
     pub(crate) fn at_most(&self, prices: &Prices) -> i64 {
         let known = self.bounds.as_ref().ok().zip(prices.dearest(&self.model));
         known.map_or(0, |(bounds, price)| bounds.cost(price, bounds.output.value).min(MOST_MICROS))
     }
 
-    /// Whether there is room for it in what is left of a budget; else why it cannot be said.
+    /// Decides how the request fits into the rest of a budget. Returns `Err` with the reason if its cost is unknown.
     pub(crate) fn fit(&self, price: Price, left: &Left) -> Result<Fit, &str> {
         let bounds = self.bounds.as_ref().map_err(String::as_str)?;
         let least = bounds.output.value.min(LEAST_OUTPUT);
@@ -148,8 +148,8 @@ impl Asked {
         })
     }
 
-    /// The same request for an answer of at most so many tokens. Thinking is part of the answer, so it gets half of it, or
-    /// nothing where that is less than providers take.
+    /// Lowers the request to at most this many output tokens. Thinking counts as output, so it gets half of them, or is
+    /// disabled if that is less than providers accept.
     pub(crate) fn lower(&mut self, body: &Bytes, output: i64) -> Bytes {
         let Ok(bounds) = &mut self.bounds else { return body.clone() };
         let mut changes = vec![(bounds.output.place.clone(), output.to_string())];
@@ -186,18 +186,19 @@ impl Bounds {
         Ok(Self { input, kept_long, output, thinking, thinks: fields.thinking.is_some_and(thinks) })
     }
 
-    /// What all input and so much output cost at most.
+    /// The worst-case cost of all input and this many output tokens.
     fn cost(&self, price: Price, output: i64) -> i64 {
         whole(self.input_cost(price) + i128::from(output) * i128::from(price.output))
     }
 
-    /// In millionths of micro-dollars.
+    /// The worst-case cost of the input in millionths of micro-dollars.
     fn input_cost(&self, price: Price) -> i128 {
         let twentieths = if self.kept_long { 40 } else { 25 };
         (i128::from(self.input) * i128::from(price.input) * twentieths + 19) / 20
     }
 
-    /// How many tokens of output this much money buys beside the input; less than none if not even that.
+    /// The number of output tokens that this amount buys after paying for the input. Negative if it does not even cover
+    /// the input.
     fn output_for(&self, price: Price, micros: i64) -> i64 {
         let rest = i128::from(micros.min(MOST_MICROS)) * i128::from(MILLION) - self.input_cost(price);
         match (rest < 0, price.output) {
@@ -231,7 +232,7 @@ impl Thinking {
     }
 }
 
-/// Whether a model thinks that is asked to like this: unless it says plainly that it does not.
+/// Whether this `thinking` value makes the model think. Anything but an explicit `disabled` counts.
 fn thinks(raw: &RawValue) -> bool {
     #[derive(Deserialize)]
     struct Wanted {
@@ -240,19 +241,19 @@ fn thinks(raw: &RawValue) -> bool {
     serde_json::from_str::<Wanted>(raw.get()).map_or(true, |wanted| wanted.r#type != "disabled")
 }
 
-/// Where a value that was read out of a body stands in it.
+/// The position in the body of a value that was parsed from it.
 fn place(body: &[u8], raw: &RawValue) -> Range<usize> {
     let start = raw.get().as_ptr().addr() - body.as_ptr().addr();
     start..start + raw.get().len()
 }
 
-/// Whether a `ttl` can be anywhere in it, however it is spelled.
+/// Whether the body can contain a `ttl` field, even if its letters are escaped.
 fn may_keep_long(body: &[u8]) -> bool {
     let letter = |six: &[u8]| six.eq_ignore_ascii_case(br"\u0074") || six.eq_ignore_ascii_case(br"\u006c");
     body.windows(3).any(|three| three == b"ttl") || body.windows(6).any(letter)
 }
 
-/// What can be read of a request whose bounds cannot.
+/// The fields that can still be read if the bounds are unknown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Named {

@@ -1,4 +1,4 @@
-//! What a request costs at most, and what is left of it where that is too much.
+//! Tests of a request's worst-case cost, and of how requests are lowered to fit a budget.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
-//! How many tokens a request is at most for the provider, known before it is passed on: whoever has a budget must not be
-//! able to make a request look small.
+//! An upper bound on the input tokens of a request, computed before the request is forwarded. A caller with a budget
+//! must not be able to make a request look cheaper than it is.
 //!
-//! A token is at least one byte of text, so a request has no more tokens than bytes. What is billed otherwise is weighed
-//! where it stands: images by a number, documents by all that a model can take. Anything that is not known is refused,
-//! since the provider may run it, and bill it, on its own.
+//! A token is at least one byte of text, so a request has at most as many tokens as bytes. Content that is billed
+//! differently is weighed separately: each image by a constant, documents by the model's whole context window. Unknown
+//! fields are refused, because the provider may run them, and bill them, by itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,16 +13,17 @@ use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// More than any provider bills for one image, which it makes smaller first.
+/// More tokens than any provider bills for one image, since providers scale images down.
 const IMAGE: i64 = 5_000;
-/// All that a model can take: how long a document is shows only when it is unpacked.
+/// The largest context window of any model. The length of a document is unknown until the provider unpacks it.
 const WINDOW: i64 = 1_000_000;
-/// What a provider says of its own to a model that has tools or a form to answer in, and of each tool that it knows itself.
+/// An upper bound on the tokens that a provider adds for tool use or structured output, and for each tool that it
+/// defines itself.
 const PREAMBLE: i64 = 1_000;
-/// Tools that the provider describes and the agent runs.
+/// The tool types that the provider defines and the agent runs.
 const KNOWN_TOOLS: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 
-/// A request of the Messages API, by all fields whose cost is known.
+/// A request of the Messages API, with all fields whose cost is known.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Fields<'a> {
@@ -59,7 +60,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// The most tokens of input, for a request of so many bytes.
+    /// The maximum number of input tokens of a request with this many bytes.
     pub(super) fn most_input(&self, bytes: usize) -> i64 {
         let tools = self.tools.as_ref().map(|tools| tools.weight.tokens.saturating_add(PREAMBLE));
         let form = self.output_config.is_some() || self.output_format.is_some();
@@ -72,7 +73,7 @@ impl Fields<'_> {
     }
 }
 
-/// What a part of a request is more or less than one token for each of its bytes.
+/// How much a part of a request differs from one token per byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weight {
     tokens: i64,
@@ -92,12 +93,12 @@ impl Weight {
     }
 }
 
-/// Something that is weighed while it is read, and not kept: a request may have millions of them.
+/// Content that is weighed while it is parsed and then dropped, because a request may have millions of such items.
 trait Weigh {
     fn weight(&self) -> Result<Weight, String>;
 }
 
-/// A list, or a plain text, of which only the weight is kept.
+/// A list or a plain text of which only the weight is kept.
 struct Weighed<T> {
     weight: Weight,
     _what: PhantomData<T>,
@@ -143,7 +144,7 @@ impl Weigh for Message {
     }
 }
 
-/// A piece of a message.
+/// A content block of a message.
 #[derive(Deserialize)]
 struct Block {
     #[serde(rename = "type")]
@@ -178,7 +179,7 @@ impl Weigh for Block {
     }
 }
 
-/// How long a text is.
+/// The length of a string, without the string itself.
 struct Length(i64);
 
 impl<'de> Deserialize<'de> for Length {
@@ -223,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// The most tokens of a request with this message and these other fields, beside its bytes.
+    /// The maximum number of tokens of a request with this message and these other fields, minus its number of bytes.
     fn beside_bytes(content: &Value, more: &Value) -> Result<i64, String> {
         let mut body =
             json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": content}]});
@@ -252,7 +253,7 @@ mod tests {
             (json!([linked]), IMAGE),
             (result(json!([picture])), IMAGE - 100_000),
             (result(json!("text")), 0),
-            // The same words where they are only text: there each byte can be a token.
+            // The same content in places where it is only text: there, each byte can be a token.
             (json!([{"type": "tool_use", "id": "t", "name": "n", "input": picture}]), 0),
             (json!([{"type": "text", "text": "x", "source": picture["source"]}]), 0),
             (json!([{"type": "image", "source": {"type": "url", "url": "u", "data": data}}]), IMAGE),

@@ -1,4 +1,4 @@
-//! Counts what an answer of the model used, while it passes: the bytes go on as they are.
+//! Meters the usage in a model's response while the response streams through unchanged.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -8,25 +8,25 @@ use super::LONGEST_NAME;
 use super::asked::Asked;
 use crate::config::Prices;
 
-/// A line that is longer holds no usage; a whole answer that is not streamed may.
+/// The maximum size of an event line and of a body that is not streamed. A longer line contains no usage.
 const LONGEST_LINE: usize = 64 * 1024;
 const LONGEST_BODY: usize = 4 * 1024 * 1024;
 
-/// Reads the usage out of a Messages API answer, streamed or whole.
+/// Reads the usage from a Messages API response, streamed or not.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Its answer comes in pieces; `None` before there is one.
+    /// Whether the response is streamed. `None` before there is a response.
     streamed: Option<bool>,
     line: Vec<u8>,
-    /// The line is longer than any that matters; its rest is skipped.
+    /// The current line is longer than `LONGEST_LINE`, and the rest of it is skipped.
     skipping: bool,
     used: Tokens,
     model: String,
-    /// What was asked for: it is what is known of a request that nobody waited for.
+    /// The request. It bounds the usage of a response that nobody waited for.
     asked: Asked,
-    /// The last word on what was used has come.
+    /// Whether the final usage has arrived.
     settled: bool,
-    /// Bytes that the model said, in case it never comes.
+    /// The number of bytes that the model has produced, in case the final usage never arrives.
     said: usize,
 }
 
@@ -45,7 +45,7 @@ struct Tokens {
     kept: Option<Kept>,
 }
 
-/// For how long what was written to a cache is kept.
+/// How many of the tokens written to the cache are kept for an hour.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Kept {
@@ -65,7 +65,7 @@ struct Said {
     model: Option<String>,
 }
 
-/// The next piece of a text, a thought or a tool's input.
+/// The next fragment of a text, a thought or a tool's input.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Delta {
@@ -83,7 +83,7 @@ struct Begun {
 }
 
 impl Meter {
-    /// For a request that has no answer yet.
+    /// Creates the meter of a request that has no response yet.
     pub(crate) fn new(asked: Asked) -> Self {
         Self {
             streamed: None,
@@ -97,12 +97,12 @@ impl Meter {
         }
     }
 
-    /// It is answered, in pieces or as a whole.
+    /// Records that the response has started, streamed or not.
     pub(crate) fn answered(&mut self, streamed: bool) {
         self.streamed = Some(streamed);
     }
 
-    /// Looks at the next piece.
+    /// Meters the next chunk.
     pub(crate) fn pass(&mut self, piece: &Bytes) {
         if self.streamed == Some(false) {
             if self.line.len() + piece.len() <= LONGEST_BODY {
@@ -130,13 +130,13 @@ impl Meter {
         }
     }
 
-    /// Whether it is known what the request itself costs; that comes with the first word of an answer, or with all of it.
+    /// Whether the cost of the input is known. It comes with the first event of a stream, or with the complete body.
     pub(crate) fn knows_input(&self) -> bool {
         self.used.input.is_some()
     }
 
-    /// The model that answered, what was used and what it costs. What the provider did not come to count has cost the most
-    /// that it can: whoever hangs up early does not get it for less.
+    /// The model that answered, and the usage with its cost. Usage that the provider did not report is charged at the
+    /// worst case, so that an aborted request is never cheaper.
     pub(crate) fn usage(mut self, prices: &Prices) -> (String, Usage) {
         let rest = std::mem::take(&mut self.line);
         if self.streamed == Some(false) {
@@ -144,7 +144,7 @@ impl Meter {
         }
         if !self.settled {
             self.said += rest.len();
-            // Only a stream shows how far the model came. What it was asked for is the most of any other answer.
+            // Only a stream shows how far the model got. Any other answer is bounded by what was requested.
             let shown = (self.streamed == Some(true)).then_some(self.said);
             self.used.output = self.used.output.max(Some(self.asked.most_output(shown)));
         }
@@ -163,11 +163,11 @@ impl Meter {
         let named = !self.model.is_empty();
         let model = if named { &self.model } else { &self.asked.model };
         used.cost_micros = prices.cost(model, &used, count(self.used.kept.and_then(|kept| kept.long)));
-        // A name that only the agent said is none to keep a count under: there is no end to those.
+        // A model name that only the agent chose is not recorded, because agents could invent any number of them.
         (if named { self.model } else { "unknown".to_owned() }, used)
     }
 
-    /// Later numbers replace earlier ones: they are sums so far.
+    /// Reads the usage of an event. Later numbers replace earlier ones, because they are cumulative.
     fn read(&mut self, json: &[u8]) {
         let Ok(said) = serde_json::from_slice::<Said>(json) else { return };
         let (begun, named) = said.message.map_or((None, None), |message| (message.usage, message.model));
@@ -247,7 +247,7 @@ mod tests {
         short.pass(&Bytes::from_static(b"data: {\"delta\":{\"text\":\"hello\"}}\n"));
         let used = short.usage(&prices()).1.output_tokens;
         assert!((5..50).contains(&used), "a token for a byte: {used}");
-        // What it thought is not shown whole.
+        // The model's thinking is not streamed completely.
         let asked = Asked::of(
             br#"{"model":"m","max_tokens":9000,"messages":[],"thinking":{"type":"enabled","budget_tokens":5000}}"#,
         );
@@ -263,11 +263,11 @@ mod tests {
         assert_eq!(meter(false).usage(&prices()).1.output_tokens, 64_000);
         let unanswered = Meter::new(Asked::of(ASKED.as_bytes())).usage(&prices()).1;
         assert_eq!(unanswered.output_tokens, 64_000, "nobody knows how far it came");
-        // It cannot have been more than it was asked for.
+        // The output cannot exceed what was requested.
         let mut endless = meter(true);
         endless.pass(&Bytes::from(format!("data: {}\n", "x".repeat(1_000_000))));
         assert_eq!(endless.usage(&prices()).1.output_tokens, 64_000);
-        // Before the first word there is only what was asked, at the most.
+        // Before the first event, only the worst case of the request is known.
         let (model, used) = meter(true).usage(&prices());
         let most = i64::try_from(ASKED.len()).unwrap();
         assert_eq!((model.as_str(), used.cache_write_tokens, used.output_tokens), ("unknown", most, 0));

@@ -1,5 +1,5 @@
-//! Money that requests under way may cost. It is held until it is known what they did cost, for what is spent is known
-//! only at their end: without it, many at once would all pass a budget that has room for one.
+//! Money held for requests in flight. The real cost is known only when a request ends, so its worst-case cost is held
+//! until then. Otherwise many concurrent requests would all pass a budget that has room for one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use proto::{OrgId, SessionId};
 
 use crate::config::dollars;
 
-/// What is held in this process, in micro-dollars, by who pays.
+/// The amounts held in this process, in micro-dollars by payer.
 #[derive(Clone, Debug, Default)]
 pub struct Spending(Arc<Mutex<HashMap<Payer, i64>>>);
 
@@ -19,28 +19,28 @@ enum Payer {
     Org(OrgId),
 }
 
-/// What is held for one request, until this is dropped.
+/// The amount held for one request. Dropping it releases the amount.
 #[derive(Debug)]
 pub(crate) struct Hold {
     spending: Spending,
     payers: [Payer; 2],
     micros: i64,
-    /// What was held for others before, by session and by organization.
+    /// The amounts that were already held for other requests, by session and by organization.
     beside: [i64; 2],
 }
 
-/// What is left of a budget, in micro-dollars.
+/// The rest of a budget, in micro-dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) whose: Whose,
     pub(crate) budget: i64,
-    /// When all that is under way has ended and has cost nothing.
+    /// The remaining budget if every in-flight request ends up free.
     pub(crate) alone: i64,
-    /// Beside what is held for those who came before.
+    /// The remaining budget minus what earlier requests in flight hold.
     pub(crate) now: i64,
 }
 
-/// What a budget is for.
+/// The owner of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Session,
@@ -53,14 +53,14 @@ impl Left {
         Self { whose, budget, alone, now: alone.saturating_sub(beside) }
     }
 
-    /// Where two budgets hold, what is left of both.
+    /// Combines two budgets that both apply, and returns what is left of both.
     pub(crate) fn and(self, other: Self) -> Self {
         let tighter = if self.alone <= other.alone { self } else { other };
         Self { now: self.now.min(other.now), ..tighter }
     }
 
-    /// Why a request is refused that could cost `least` however short its answer is: what is left, what it could cost,
-    /// and what to do.
+    /// The refusal of a request that costs up to `least` even with the shortest answer: what is left, what the request
+    /// could cost, and what to do.
     pub(crate) fn refusal(&self, least: i64) -> String {
         let (left, budget, least) = (dollars(self.alone), dollars(self.budget), dollars(least));
         let (whose, remedy) = match self.whose {
@@ -79,19 +79,19 @@ impl Left {
     }
 }
 
-/// Why nothing more is begun for an organization that has spent its budget.
+/// The message for an organization that has spent its budget.
 pub(crate) fn org_budget_spent(budget_micros: i64) -> String {
     Left::of(Whose::Org, budget_micros, budget_micros, 0).refusal(0)
 }
 
-/// The same for a session.
+/// The message for a session that has spent its budget.
 pub(crate) fn session_budget_spent(budget_micros: i64) -> String {
     Left::of(Whose::Session, budget_micros, budget_micros, 0).refusal(0)
 }
 
 impl Spending {
-    /// Holds money for a request. What was spent must be asked for afterwards: then each earlier request is either held
-    /// or spent, and never neither.
+    /// Holds money for a request. The caller must read the spent amount after this call: then each earlier request is
+    /// either held or spent, and never missed.
     pub(crate) fn hold(&self, session: SessionId, org: OrgId, micros: i64) -> Hold {
         let payers = [Payer::Session(session), Payer::Org(org)];
         let mut all = self.lock();
@@ -129,7 +129,7 @@ impl Hold {
         Left::of(Whose::Org, budget, spent, self.beside[1])
     }
 
-    /// Holds less from now on, for a request that was made to cost less.
+    /// Reduces the held amount, for a request that was lowered.
     pub(crate) fn lower(&mut self, micros: i64) {
         let less = self.micros - micros;
         if less > 0 {

@@ -1,21 +1,21 @@
-//! Requests to the model in flight, as far as a stop has to know: each must be counted before the database closes.
+//! Model requests in flight. A shutdown must wait for them, since each must be billed before the database closes.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The requests that are counted.
+/// The tracked requests.
 #[derive(Clone, Default)]
 pub struct ModelWork {
     pub(crate) tasks: TaskTracker,
-    /// Ends them: what is known of each is counted, and what is not known at its worst case.
+    /// Aborts the requests. Each is billed by its known usage, and by its worst case where that is unknown.
     pub(crate) cut: CancellationToken,
 }
 
 impl ModelWork {
-    /// Waits until all requests have been answered and counted, or until `hard`; the rest is cut off, and counted
-    /// within `patience`. `true`: nothing was cut off.
+    /// Waits until all requests have been answered and billed, or until `hard` is cancelled; then the rest is
+    /// aborted and billed within `patience`. Returns `true` if nothing was aborted.
     pub(crate) async fn finish(&self, hard: &CancellationToken, patience: Duration) -> bool {
         self.tasks.close();
         let finished = tokio::select! {

@@ -1,4 +1,4 @@
-//! The agent as the session speaks to it, wherever it runs.
+//! The connection from a session to its agent, wherever the agent runs.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use sandbox::{ByteStream, Provider, SandboxId};
 
 use super::room::Room;
 
-/// Opens connections to the agent's port.
+/// Dials the agent's port.
 #[derive(Clone)]
 pub struct Door {
     pub(super) provider: Arc<dyn Provider>,
@@ -25,18 +25,18 @@ impl Dial for Door {
     }
 }
 
-/// A running agent with one session of its own for one of ours.
+/// A running agent, with the agent's own session for one of ours.
 pub struct Agent {
     pub client: Client<Door>,
-    /// What the agent calls the session.
+    /// The agent's id for the session.
     pub session: String,
     pub events: Events,
-    /// The agent knew the session already and may be in the middle of a turn.
+    /// The agent already knew the session, and may be in the middle of a turn.
     pub remembers: bool,
-    /// What its sandbox is called.
+    /// The name of its sandbox.
     pub sandbox: SandboxId,
-    /// Its sandbox, where it is ours to hold.
+    /// Its sandbox, if this gateway runs it. `None` for an attached agent.
     pub room: Option<Room>,
-    /// When the time of its sandbox is over.
+    /// When its sandbox's lifetime ends.
     pub expires_at: Option<DateTime<Utc>>,
 }

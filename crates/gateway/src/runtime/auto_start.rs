@@ -1,4 +1,4 @@
-//! The commands that start an app's services: tried once each for whoever set them up, or started to stay.
+//! The commands that start an app's services: run once as a test, or started as services that keep running.
 
 use proto::socket::{AutoStartCommand, AutoStartEntry, AutoStartMode};
 use sandboxd::protocol::{Exec, ExitReason, Place, Restart, ServiceSpec};
@@ -8,10 +8,11 @@ use store::{PlacedRepo, SessionRecord, StoreError};
 
 use super::Runtime;
 
-/// How long a command is watched. A service does not end by itself, and 124 then says that it was still there.
+/// How long a test run of a command may take. A service does not exit by itself, so the exit code 124 (timed out)
+/// means that it was still running.
 const TRIAL_MS: u64 = 10_000;
 const TIMED_OUT: i32 = 124;
-/// What of a command's output is told.
+/// The maximum size of a command's reported output.
 const OUTPUT: usize = 16 * 1024;
 const CUT: &str = "\n[output cut off]";
 const MAX_COMMANDS: usize = 10;
@@ -19,7 +20,7 @@ const MAX_NAME: usize = 100;
 const MAX_COMMAND: usize = 1000;
 const MAX_PATH: usize = 500;
 
-/// Why a list of commands is not run.
+/// The reason why a list of commands is not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandsError {
     #[error(
@@ -30,7 +31,8 @@ pub(crate) enum CommandsError {
     Store(#[from] StoreError),
 }
 
-/// The commands of a session: those that were sent, else those of its configuration, else those of its repositories.
+/// The commands to run for a session: those in the request, or else those of its configuration, or else those of its
+/// repositories.
 pub(crate) async fn commands(
     runtime: &Runtime,
     record: &SessionRecord,
@@ -58,7 +60,7 @@ fn of_repo(placed: PlacedRepo) -> Vec<AutoStartCommand> {
     commands.map(|command| AutoStartCommand { workspace_path: Some(path.clone()), ..command }).collect()
 }
 
-/// A stored list; one that is none was never accepted by anybody.
+/// Parses a stored list. An invalid list counts as empty, because no check ever accepted it.
 fn parse(stored: Option<Value>) -> Vec<AutoStartCommand> {
     let commands: Vec<AutoStartCommand> =
         stored.and_then(|stored| serde_json::from_value(stored).ok()).unwrap_or_default();
@@ -73,7 +75,7 @@ fn within_limits(command: &AutoStartCommand) -> bool {
         && path(&command.workspace_path)
 }
 
-/// Runs them one after the other. What one does is told, and the next one is tried all the same.
+/// Runs the commands one after the other and reports each result. A failure does not stop the next command.
 pub(crate) async fn run(
     supervisor: &Sandboxd,
     commands: Vec<AutoStartCommand>,
@@ -98,7 +100,7 @@ pub(crate) async fn run(
     entries
 }
 
-/// What is told where nothing could be run.
+/// The report for the case that no command could be run.
 pub(crate) fn failed(reason: &str) -> Vec<AutoStartEntry> {
     vec![AutoStartEntry {
         name: "Error".to_owned(),
@@ -145,7 +147,7 @@ async fn started(supervisor: &Sandboxd, command: &AutoStartCommand) -> Ran {
     Ok((format!("runs as the service {}", info.name), None))
 }
 
-/// The supervisor refuses what leaves the workspace.
+/// The working directory of a command. The supervisor rejects paths outside the workspace.
 fn place(command: &AutoStartCommand) -> Place {
     let parts = [&command.workspace_path, &command.cwd];
     let parts: Vec<&str> = parts.into_iter().flatten().map(|part| part.trim_matches('/')).collect();
@@ -154,7 +156,7 @@ fn place(command: &AutoStartCommand) -> Place {
     )
 }
 
-/// A name as the supervisor takes it. It cannot be the agent's.
+/// A service name that the supervisor accepts. The prefix keeps it apart from the agent's own service.
 fn service_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
     format!("app-{}", name.chars().map(plain).collect::<String>())

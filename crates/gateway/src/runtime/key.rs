@@ -1,5 +1,6 @@
-//! The keys by which supervisors inside sandboxes know us. A sandbox outlives the gateway, so its key must too: it is
-//! made of one secret of this data dir and the sandbox's name, and written down nowhere else.
+//! The keys that authenticate the gateway to the supervisors inside sandboxes. A sandbox outlives the gateway
+//! process, so its key must too: each key is derived from one secret in the data directory and the sandbox's name,
+//! and is stored nowhere else.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,11 +14,11 @@ use sha2::Sha256;
 
 use files::secret_file;
 
-/// What all keys of a data dir are made of.
+/// The root key that all sandbox keys of a data directory are derived from.
 pub(super) struct RootKey([u8; 32]);
 
 impl RootKey {
-    /// Reads it, or makes it once: of two processes that try at a time, the first counts.
+    /// Reads the root key, or creates it on first use. If two processes create it at once, the first one wins.
     pub(super) fn open(file: &Path, rng: &Rng) -> io::Result<Self> {
         if !file.exists() {
             secret_file::make(file, &rng.bytes::<32>())?;
@@ -31,9 +32,11 @@ impl RootKey {
         Ok(Self(key))
     }
 
-    /// The bytes for one sandbox; the inside gets these and can tell nothing about another's from them.
+    /// Derives the key of one sandbox. The sandbox knows these bytes, and cannot derive another sandbox's key from
+    /// them.
     pub(super) fn bytes_of(&self, id: &SandboxId) -> [u8; 32] {
-        // HMAC fills a shorter key up with zeros to a block; a whole block cannot be of a wrong length.
+        // HMAC pads a shorter key with zeros to the block size. We pad it here, because a full block cannot have a
+        // wrong length.
         let mut block = [0; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&block.into());

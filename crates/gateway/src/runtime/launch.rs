@@ -1,5 +1,5 @@
-//! From a session's record to an agent that listens: sandbox, workspace, files, agent, session, events. Every stage is
-//! told to whoever waits and counted.
+//! Launches the agent of a session: sandbox, workspace, files, agent process, agent session, event stream. Each stage
+//! is reported to the session and timed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,13 +30,13 @@ use crate::config::Engine;
 use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
 
-/// From a started agent to one that answers.
+/// How long a started agent may take to answer.
 pub(super) const READY: Duration = Duration::from_secs(30);
-/// How long an agent that waited in the pool may take to say that it is there.
+/// How long a pooled agent may take to answer a health check.
 const STILL_THERE: Duration = Duration::from_secs(2);
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-proliferate-sandbox-token");
 
-/// Why there is no agent. Each is one sentence for the people who wait.
+/// The reason why a launch failed. Each is one sentence for the waiting users.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error(transparent)]
@@ -61,15 +61,15 @@ pub enum LaunchError {
     Broken(String),
 }
 
-/// What to launch.
+/// One launch of a session's agent.
 pub struct Launch {
     runtime: Arc<Runtime>,
     repositories: Arc<dyn Repositories>,
     owner: Owner,
     record: SessionRecord,
-    /// Told the name of each stage as it begins.
+    /// Receives the name of each stage as it starts.
     stages: mpsc::Sender<&'static str>,
-    /// The stage that runs, and since when.
+    /// The current stage, and when it started.
     running: Mutex<Option<(&'static str, Duration)>>,
 }
 
@@ -110,12 +110,12 @@ impl Launch {
             .with_secret(TOKEN_HEADER, token.expose_secret())?;
         let client = Client::new(self.door(&id, 0), place);
         self.stage("Waiting for the agent").await;
-        // Who comes too early may wait; who is not trusted now will not be later.
+        // A refused connection may only be too early, so we wait for it below. A TLS failure is final.
         if let Err(error @ SandboxError::Tls(_)) = self.runtime.sandboxes.provider.dial(&id, 0).await {
             return Err(error.into());
         }
         client.wait_until_listening(READY).await?;
-        // Where it is over, this connection is the new one.
+        // If the old lifetime is over, this connection starts a new one.
         let goes_on = self.record.sandbox_expires_at.is_some_and(|at| at > self.runtime.clock.now());
         let expires_at = self.expires_at(goes_on);
         self.converse(client, id, None, expires_at).await
@@ -125,7 +125,7 @@ impl Launch {
         let program = self.runtime.agent_program()?;
         let id = sandbox_of(&self.record)?;
         let found = self.runtime.sandboxes.provider.list().await?.into_iter().find(|listed| listed.id == id);
-        // Whoever has files of its own goes on with them. A start that was cut off has made none.
+        // A sandbox with files continues with them. An interrupted start has made none.
         let has_files = found.as_ref().is_some_and(|found| found.state != SandboxState::Incomplete);
         let snapshot = if has_files { None } else { self.snapshot().await? };
         let elses = snapshot.as_ref().is_some_and(|snapshot| snapshot.session_id != self.record.id);
@@ -153,7 +153,7 @@ impl Launch {
         self.converse(client, id, Some(room), expires_at).await
     }
 
-    /// An agent that waited for somebody. One that proves dead costs its taker nothing but a start from cold.
+    /// Adopts an agent from the pool. A pooled agent that turns out to be dead only means a cold start.
     async fn warm(&self) -> Result<Option<Agent>, LaunchError> {
         let Some(warm) = self.runtime.pool.take() else { return Ok(None) };
         let sandbox = warm.room.id.clone();
@@ -169,8 +169,8 @@ impl Launch {
         agent
     }
 
-    /// Makes a pooled sandbox this session's. The session is told of it last: until then a crash leaves a sandbox that
-    /// is nobody's, and that the next start ends.
+    /// Makes a pooled sandbox this session's own. The sandbox's name is written to the session last: a crash before
+    /// that leaves a sandbox without a session, which the next start of the gateway ends.
     async fn adopt(&self, warm: Warm) -> Result<Agent, LaunchError> {
         let Warm { room, client, token, token_hash, places, fate } = warm;
         let there = tokio::time::timeout(STILL_THERE, client.health()).await;
@@ -194,7 +194,7 @@ impl Launch {
         Network { org: self.record.org_id, session: Some(self.record.id), sandbox: sandbox.clone() }
     }
 
-    /// The session's sandbox, found again or new; a new one has a token of its own.
+    /// Starts the session's sandbox or finds it running. A new one gets a token of its own.
     async fn room(
         &self,
         id: &SandboxId,
@@ -206,7 +206,7 @@ impl Launch {
         let token = if runs {
             None
         } else {
-            // One that came from the pool keeps its name, or a crash would leave its files nobody's.
+            // A sandbox from the pool keeps its name. Otherwise a crash would orphan its files.
             let own = self.record.id.to_string();
             let name = self.record.sandbox_id.as_deref().filter(|name| *name != own);
             runtime.store.new_sandbox_generation(&self.owner, name).await?;
@@ -227,11 +227,11 @@ impl Launch {
         Ok((runtime.sandboxes.start(wanted).await?, token))
     }
 
-    /// What the sandbox starts from. Whoever wrote the name into the session, it counts only with a record that it is
-    /// of this organization and of this engine.
+    /// The snapshot that the sandbox starts from. The snapshot id in the session counts only if the database records
+    /// that it belongs to this organization and this engine.
     async fn snapshot(&self) -> Result<Option<Snapshot>, LaunchError> {
         let (store, org) = (&self.runtime.store, self.record.org_id);
-        // One may have been made since the record was read.
+        // A snapshot may have been made since the session's record was read.
         let record = store.session(org, self.record.id).await?.ok_or(StoreError::Missing("this session"))?;
         let Some(id) = record.snapshot_id else { return Ok(None) };
         let known = store.snapshot(org, &id).await?;
@@ -245,13 +245,13 @@ impl Launch {
         Ok(token.text)
     }
 
-    /// From here on a token is this session's, as long as its present sandbox is.
+    /// Binds a token to this session, for as long as the session has its current sandbox.
     async fn bind(&self, token_hash: TokenHash) -> Result<(), LaunchError> {
         let new = NewSandboxToken { token_hash, session_id: self.record.id, at: self.runtime.clock.now() };
         Ok(self.runtime.store.create_sandbox_token(new).await?)
     }
 
-    /// Everything that a new sandbox needs before its agent can work.
+    /// Sets up what a new sandbox needs before its agent can work.
     async fn prepare(
         &self,
         room: &Room,
@@ -270,8 +270,8 @@ impl Launch {
         places.start(&room.inside, &occupant).await
     }
 
-    /// Brings what the agent works on, and says what it is told. `elses`: what is there is a copy of another session's
-    /// work, and may be old.
+    /// Checks out the repositories and collects the agent's settings. `elses` means that the files are a copy of
+    /// another session's work and may be outdated.
     async fn occupant(&self, room: &Room, token: SecretString, elses: bool) -> Result<Occupant, LaunchError> {
         let stage = |name| self.stage(name).boxed();
         let checkout = Checkout {
@@ -292,13 +292,13 @@ impl Launch {
         })
     }
 
-    /// When the time of the sandbox is over. One that ran before keeps the time it had.
+    /// When the sandbox's lifetime ends. A sandbox that was already running keeps its expiry.
     fn expires_at(&self, ran: bool) -> Option<DateTime<Utc>> {
         let had = self.record.sandbox_expires_at.filter(|_| ran);
         had.or_else(|| Some(self.runtime.clock.now() + self.runtime.settings.sandboxes.lifetime?))
     }
 
-    /// The sandbox is up: the agent's own session, and everything that happens in it from now on.
+    /// Opens the event stream and the agent's own session, once the sandbox is running.
     async fn converse(
         &self,
         client: Client<Door>,
@@ -307,7 +307,7 @@ impl Launch {
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Agent, LaunchError> {
         self.runtime.store.set_running(&self.owner, sandbox.as_str(), expires_at).await?;
-        // Listened to first, so that nothing that follows is missed.
+        // Subscribe first, so that no later event is missed.
         let events = client.events().await?;
         let known = match &self.record.agent_session_id {
             Some(session) if client.has_session(session).await? => Some(session.clone()),
@@ -329,13 +329,13 @@ impl Launch {
         Door { provider: self.runtime.sandboxes.provider.clone(), id: id.clone(), port }
     }
 
-    /// Begins a stage, which ends the one before. Nobody has to listen.
+    /// Starts a stage, which ends the previous one. A missing receiver is ignored.
     async fn stage(&self, name: &'static str) {
         self.stage_over(Some(name));
         let _ = self.stages.send(name).await;
     }
 
-    /// Notes how long the stage took that is over.
+    /// Records how long the finished stage took.
     fn stage_over(&self, next: Option<&'static str>) {
         let now = self.runtime.clock.elapsed();
         let mut stage = self.running.lock();
@@ -347,7 +347,7 @@ impl Launch {
     }
 }
 
-/// The sandbox of a session: one that it took from the pool, or one that is called as the session is.
+/// The name of a session's sandbox: the recorded one, for example from the pool, or else the session's id.
 pub(crate) fn sandbox_of(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
     match &record.sandbox_id {
         Some(name) => SandboxId::new(name.as_str()),

@@ -1,8 +1,9 @@
-//! Leaving a sandbox whose time is over: its files are kept, the session gets another one, and this one ends.
+//! Retires a sandbox whose lifetime is over: saves its files, gives the session the name of another sandbox, and ends
+//! this one.
 //!
-//! The next sandbox has a name of its own. So nobody ever goes on with what a failed or unfinished end has left of the
-//! old one, and nothing is lost wherever this is cut: before the name changes the session has its sandbox, and after
-//! it the copy.
+//! The next sandbox has a new name, so no session ever continues with the remains of a sandbox whose end failed or was
+//! interrupted. A crash at any point loses nothing: before the name changes the session has its sandbox, and
+//! afterwards it has the copy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,10 @@ use super::prepare::SERVICE;
 use super::snapshot::{SnapshotError, drop_orphans, keep_files};
 use clock::crash_point;
 
-/// How long the agent may take to end. Who answers is hostile.
+/// How long the agent may take to stop. The sandbox is untrusted and may never answer.
 const ENDING: Duration = Duration::from_secs(30);
 
-/// Leaves the sandbox of a session in which nothing is to be done any more. The name of the one to start next.
+/// Retires the sandbox of a session that has no work in it any more. Returns the name of the sandbox to start next.
 pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<SandboxId, SnapshotError> {
     let session = owner.session();
     let record =
@@ -34,7 +35,8 @@ pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<Sandbox
         runtime.store.set_sandbox_expiry(&owner, None).await?;
         return Ok(old);
     }
-    // Many may be left at once, after a start above all, and a disk is not faster for that.
+    // Many sandboxes may be retired at once, above all after a start of the gateway. Limit the concurrent copies,
+    // because the disk is the bottleneck.
     let _turn = runtime.sandboxes.leaving.acquire().await;
     if timeout(ENDING, end_agent(&runtime, &old)).await.is_err() {
         tracing::warn!(sandbox = %old, "a supervisor does not answer; its files are copied as they are");
@@ -49,8 +51,8 @@ pub(crate) async fn leave(runtime: Arc<Runtime>, owner: Owner) -> Result<Sandbox
     Ok(next)
 }
 
-/// An agent that writes while its files are copied would find them half written. One that cannot be asked is dead, or
-/// its files are copied as they are.
+/// Stops the agent before its files are copied, so that the copy has no half-written files. If the supervisor cannot
+/// be reached, the agent is dead or the files are copied as they are.
 async fn end_agent(runtime: &Runtime, sandbox: &SandboxId) {
     match runtime.sandboxes.reach(sandbox).await {
         Ok(inside) => {
@@ -62,12 +64,13 @@ async fn end_agent(runtime: &Runtime, sandbox: &SandboxId) {
     }
 }
 
-/// Generations rise, so no sandbox of the session was ever called this.
+/// The name of the session's next sandbox. Generations only increase, so no sandbox of the session has ever had this
+/// name.
 fn successor(record: &SessionRecord) -> Result<SandboxId, SandboxError> {
     SandboxId::new(format!("{}-{}", record.id, record.sandbox_generation + 1))
 }
 
-/// Ends the sandboxes that sessions have left and that did not end then, and removes what deleted ones have left.
+/// Ends retired sandboxes whose end failed earlier, and removes the snapshots of deleted sessions.
 pub(crate) async fn end_left_behind(runtime: &Runtime) -> Result<(), SnapshotError> {
     drop_orphans(runtime).await?;
     for listed in runtime.sandboxes.provider.list().await? {
@@ -77,7 +80,7 @@ pub(crate) async fn end_left_behind(runtime: &Runtime) -> Result<(), SnapshotErr
         let Some((session, number)) = numbered(listed.id.as_str()) else { continue };
         let record = runtime.store.session_any(session).await?;
         let now = record.and_then(|record| numbered(record.sandbox_id?.as_str()));
-        // Not what is newer: the database may be an older one, put back.
+        // Sandboxes of a newer generation stay: the database may have been restored from an older backup.
         if now.is_some_and(|(_, now)| number < now) {
             runtime.sandboxes.provider.terminate(&listed.id).await?;
             tracing::info!(%session, sandbox = %listed.id, "a sandbox that its session had left was ended");
@@ -86,7 +89,7 @@ pub(crate) async fn end_left_behind(runtime: &Runtime) -> Result<(), SnapshotErr
     Ok(())
 }
 
-/// Whose sandbox this is by its name, and in which generation it was named: the first one has no number.
+/// The session and the generation in a sandbox's name. The first sandbox's name has no number, which counts as 0.
 fn numbered(name: &str) -> Option<(SessionId, u64)> {
     let (session, rest) = name.split_at_checked(SESSION_ID)?;
     let number = match rest {

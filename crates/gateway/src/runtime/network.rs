@@ -1,4 +1,5 @@
-//! The network of sandboxes: the rules of their organization, kept fresh, and a record of every attempt.
+//! The network access of sandboxes: enforces the egress rules of their organization, keeps those rules fresh, and
+//! records every attempt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,20 +21,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How soon a changed rule counts.
+/// The refresh interval, which bounds how soon a changed rule takes effect.
 const FRESH: Duration = Duration::from_millis(500);
-/// Clocks of instances may differ by this much without a change being missed.
+/// The maximum clock skew between instances at which no rule change is missed.
 const SKEW: TimeDelta = TimeDelta::seconds(60);
-/// Name lookups of one sandbox at a time.
+/// The maximum number of concurrent DNS lookups per sandbox.
 const LOOKUPS: usize = 8;
-/// Records of one sandbox that may wait for the database, and how many are written at once.
+/// The maximum number of records per sandbox that wait for the database, and the batch size of writes.
 const QUEUE: usize = 4096;
 const BATCH: usize = 256;
-/// How often a batch is tried again, so long after, while there is no database. More records wait in the queue then.
+/// The number of attempts to write a batch while the database is unavailable, and the delay between them. New
+/// records wait in the queue meanwhile.
 const TRIES: u32 = 60;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Whose network it is.
+/// The sandbox that a network belongs to, with its organization and session.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub org: OrgId,
@@ -44,13 +46,13 @@ pub struct Network {
 /// The networks of all running sandboxes.
 pub struct Networks {
     store: Store,
-    /// Private addresses that the operator lets sandboxes reach.
+    /// The private addresses that the operator lets sandboxes reach.
     private: Vec<String>,
     clock: Clock,
     rng: Rng,
-    /// The rules of each organization that has a sandbox.
+    /// The rules of each organization that has a running sandbox.
     rules: Mutex<HashMap<OrgId, watch::Sender<Arc<Rules>>>>,
-    /// Whoever writes records, and that no more will come.
+    /// The tasks that write records, and the signal that no more records will come.
     writing: TaskTracker,
     closing: CancellationToken,
 }
@@ -63,7 +65,7 @@ impl Networks {
         networks
     }
 
-    /// The way out of one sandbox; its attempts are recorded as long as anybody holds it.
+    /// Creates the egress proxy of one sandbox. Its attempts are recorded for as long as anyone holds the proxy.
     pub async fn proxy(&self, network: Network) -> Result<Proxy, StoreError> {
         let rules = self.follow(network.org).await?;
         let (queue, records) = record_queue(QUEUE);
@@ -73,20 +75,21 @@ impl Networks {
         Ok(proxy(rules, queue, &self.clock))
     }
 
-    /// Waits until all that has happened is written. Nothing may happen any more: connections are closed before.
+    /// Waits until all records are written. The caller has closed all connections before, so that no more records
+    /// come.
     pub async fn close(&self) {
         self.closing.cancel();
         self.writing.close();
         self.writing.wait().await;
     }
 
-    /// Whether sandboxes of an organization might go there, by its rules alone.
+    /// Whether an organization's rules alone allow its sandboxes to reach this target.
     pub(crate) async fn decide(&self, org: OrgId, target: &Target) -> Result<Result<(), Denial>, StoreError> {
         let rules = self.follow(org).await?.borrow().clone();
         Ok(rules.decide(target).map(drop))
     }
 
-    /// The rules of an organization, now and after each change.
+    /// Subscribes to the rules of an organization and their changes.
     async fn follow(&self, org: OrgId) -> Result<watch::Receiver<Arc<Rules>>, StoreError> {
         if let Some(known) = self.rules().get(&org) {
             return Ok(known.subscribe());
@@ -95,7 +98,7 @@ impl Networks {
         Ok(self.rules().entry(org).or_insert_with(|| watch::Sender::new(rules)).subscribe())
     }
 
-    /// Reads all that changed lately, and forgets organizations that have no sandbox any more.
+    /// Reloads recently changed rules, and drops the rules of organizations without sandboxes.
     async fn refresh(&self) {
         self.rules().retain(|_, rules| rules.receiver_count() > 0);
         if self.rules().is_empty() {
@@ -117,7 +120,8 @@ impl Networks {
         }
     }
 
-    /// Rules are checked before they are stored. Should one be wrong all the same, nothing is reached.
+    /// Parses stored rules. They are validated before they are stored; if one is invalid anyway, the sandboxes go
+    /// offline.
     fn read(&self, policy: &EgressPolicy) -> Arc<Rules> {
         let rules = rules(policy.mode, &policy.allow, &policy.deny, &self.private);
         Arc::new(rules.unwrap_or_else(|error| {
@@ -131,13 +135,13 @@ impl Networks {
     }
 }
 
-/// A way out by fixed rules, for a sandbox that is no organization's.
+/// Creates an egress proxy with fixed rules, for a sandbox that belongs to no organization.
 pub fn proxy_of(rules: Rules, recorder: impl Recorder, clock: &Clock) -> Proxy {
     let (_, rules) = watch::channel(Arc::new(rules));
     proxy(rules, recorder, clock)
 }
 
-/// Counts attempts of a sandbox that nobody uses, and keeps none.
+/// Counts the attempts of an unused sandbox in the metrics, without storing them.
 pub struct Counted;
 
 impl Recorder for Counted {
@@ -146,7 +150,7 @@ impl Recorder for Counted {
     }
 }
 
-/// Says which entry is wrong, if one is.
+/// Validates rules, and reports the first invalid entry.
 pub fn check_rules(wanted: &EgressRules) -> Result<(), RuleError> {
     rules(wanted.mode, &wanted.allow, &wanted.deny, &[]).map(drop)
 }
@@ -186,7 +190,7 @@ async fn keep_fresh(networks: Weak<Networks>) {
     }
 }
 
-/// Writes records until the sandbox's proxy is gone, or all are closed, and all are written.
+/// Writes records until the sandbox's proxy is dropped or the gateway closes, and the queue is empty.
 async fn keep_records(
     mut records: Records,
     network: Network,
@@ -224,7 +228,8 @@ async fn keep_records(
     }
 }
 
-/// Tries again for a while where the database cannot be reached; what was written already is not written twice.
+/// Retries a write for a while when the database is unavailable. The write must be idempotent: a batch that was
+/// already written is not written twice.
 async fn until_kept<F: Future<Output = Result<(), StoreError>>>(
     write: impl Fn() -> F,
 ) -> Result<(), StoreError> {
@@ -244,7 +249,7 @@ fn count(record: &Record) {
     metrics::counter!("proliferate_egress_bytes_total", "direction" => "down").increment(record.bytes_down);
 }
 
-/// How an attempt ended, and why if it was not as it should.
+/// The outcome of an attempt, and the reason if it did not complete.
 pub fn outcome_of(record: &Record) -> (EgressOutcome, Option<String>) {
     match (&record.verdict, record.ended) {
         (Verdict::Refused(refusal), _) => (EgressOutcome::Refused, Some(refusal.to_string())),

@@ -1,7 +1,7 @@
-//! Sandboxes that were booted before anybody asked, so that a new session's first prompt reaches an agent at once.
+//! A pool of pre-booted sandboxes, so that the first prompt of a new session reaches an agent at once.
 //!
-//! A pooled sandbox is nobody's: it has no way out, and its token is known to no database until a session takes it. It
-//! is never found again: what a crash leaves of a pool is ended at the next start.
+//! A pooled sandbox belongs to no session: it has no network access, and its token is in no database until a session
+//! takes it. A restarted gateway does not reuse its old pool; it ends what a crash has left of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use crate::config::{Engine, Sandboxes as Settings};
 use crate::identity::{Credential, CredentialKind};
 use crate::telemetry::millis;
 
-/// By this the sandboxes of pools are known, wherever they are listed.
+/// The prefix of the names of pooled sandboxes.
 const PREFIX: &str = "pool-";
-/// After a boot that failed; each further pause is twice as long.
+/// The delay after a failed boot. Each further delay is twice as long, up to the maximum.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(2);
 
-/// Those that wait.
+/// The sandboxes that are ready to be taken.
 pub struct Pool {
     size: usize,
     ready: Mutex<Vec<Warm>>,
     taken: Notify,
 }
 
-/// A booted sandbox that nobody uses. Dropping it ends it.
+/// A booted sandbox that no session uses. Dropping it ends the sandbox.
 pub(super) struct Warm {
     pub(super) room: Room,
     pub(super) client: Client<Door>,
@@ -50,11 +50,11 @@ pub(super) struct Warm {
     pub(super) fate: Fate,
 }
 
-/// Ends a sandbox, unless somebody has come to need it.
+/// A guard that ends a sandbox on drop, unless a session has taken it.
 pub(super) struct Fate(Option<(Arc<dyn Provider>, SandboxId)>);
 
 impl Fate {
-    /// It lives on.
+    /// Disarms the guard: the sandbox keeps running.
     pub(super) fn spare(mut self) {
         self.0 = None;
     }
@@ -81,7 +81,7 @@ async fn end(provider: &Arc<dyn Provider>, id: &SandboxId) {
 }
 
 impl Pool {
-    /// Only engines whose sandboxes have ports of their own can have one.
+    /// Creates the pool. Only engines whose sandboxes have their own ports support one.
     pub fn of(settings: &Settings) -> Self {
         let size = match settings.engine {
             Engine::Local => settings.pool_size.unwrap_or(0),
@@ -90,7 +90,7 @@ impl Pool {
         Self { size, ready: Mutex::default(), taken: Notify::new() }
     }
 
-    /// One that waits, which is the taker's from here on.
+    /// Takes a ready sandbox, which from then on belongs to the caller.
     pub(super) fn take(&self) -> Option<Warm> {
         let taken = self.ready().pop()?;
         self.count();
@@ -98,7 +98,7 @@ impl Pool {
         Some(taken)
     }
 
-    /// How many wait.
+    /// The number of ready sandboxes.
     pub fn waiting(&self) -> usize {
         self.ready().len()
     }
@@ -118,7 +118,7 @@ impl Pool {
     }
 }
 
-/// Ends what an earlier gateway left of its pool: sandboxes that no session took.
+/// Ends what an earlier gateway process left of its pool: sandboxes that no session took.
 pub(crate) async fn sweep(runtime: &Runtime) -> Result<usize, LaunchError> {
     let mut swept = 0;
     for listed in runtime.sandboxes.provider.list().await? {
@@ -131,7 +131,7 @@ pub(crate) async fn sweep(runtime: &Runtime) -> Result<usize, LaunchError> {
     Ok(swept)
 }
 
-/// Keeps the pool full until the gateway stops, and then ends what waits in it. One boot at a time.
+/// Keeps the pool full until the gateway stops, and then ends the unused sandboxes. Boots one sandbox at a time.
 pub(crate) async fn keep(runtime: Arc<Runtime>) {
     let pool = &runtime.pool;
     match sweep(&runtime).await {
@@ -167,7 +167,7 @@ pub(crate) async fn keep(runtime: Arc<Runtime>) {
     }
 }
 
-/// Boots one more, unless it is time to stop.
+/// Boots one sandbox for the pool, unless the gateway is stopping.
 async fn fill(runtime: &Runtime) -> Result<(), LaunchError> {
     let id = SandboxId::new(format!("{PREFIX}{}", runtime.rng.uuid(runtime.clock.now()).simple()))?;
     let fate = Fate(Some((runtime.sandboxes.provider.clone(), id.clone())));

@@ -1,4 +1,4 @@
-//! What a sandbox needs before its agent can work: files, and the agent's own process.
+//! Prepares a sandbox for its agent: writes the agent's files and starts its process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::launch::LaunchError;
 use super::room::{AGENT, Room};
 use super::sandboxes::Sandboxes;
 
-/// Our files inside, outside of every repository.
+/// The folder of the agent's files in the home directory, outside of every repository.
 const FOLDER: &str = ".proliferate/agent";
 pub(super) const SERVICE: &str = "agent";
-/// How often it may be started again before anybody has spoken to it, and how often that is looked at.
+/// The number of restarts after which a booting agent is given up, and how often we check.
 const MOST_STARTS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Whom an agent works for, and on what.
+/// The session that an agent works for, and its settings.
 pub(super) struct Occupant {
     pub(super) token: SecretString,
-    /// Nobody's yet, in a pool.
+    /// `None` in the pool, before a session takes the sandbox.
     pub(super) session: Option<String>,
     pub(super) model: ModelId,
     pub(super) instructions: Instructions,
     pub(super) tools: Vec<Tool>,
 }
 
-/// Where the agent's things are inside one sandbox.
+/// The paths and the port of the agent inside one sandbox.
 pub(super) struct Places {
     home: String,
     folder: String,
@@ -53,7 +53,7 @@ impl Places {
         }
     }
 
-    /// Writes all files of the agent.
+    /// Writes the agent's files.
     pub(super) async fn write(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
         for entry in self.setup(occupant).entries() {
             let path = entry.path.strip_prefix(&self.home).unwrap_or(&entry.path);
@@ -64,7 +64,7 @@ impl Places {
         Ok(())
     }
 
-    /// Starts the agent's process, which finds the files that were written.
+    /// Starts the agent's process, which reads the files written before.
     pub(super) async fn start(&self, inside: &Sandboxd, occupant: &Occupant) -> Result<(), LaunchError> {
         inside.service_start(service(&self.program, self.setup(occupant).launch())).await?;
         Ok(())
@@ -97,14 +97,14 @@ fn service(program: &str, launch: AgentLaunch) -> ServiceSpec {
     }
 }
 
-/// Returns when the agent has ended too often to be waited for, and says how it ended.
+/// Returns once the agent has crashed too often to wait for it, with how it exited.
 pub(super) async fn falls_over(inside: &Sandboxd) -> String {
     loop {
         tokio::time::sleep(LOOK).await;
-        // A supervisor that does not answer is noticed by whoever waits for the agent.
+        // If the supervisor does not answer, the code that waits for the agent notices.
         let services = inside.service_list().await.unwrap_or_default();
         let agent = services.into_iter().find(|service| service.name == SERVICE);
-        // One that runs may have ended often, and long ago.
+        // A running agent may have crashed often, but long ago.
         let down =
             |agent: &ServiceInfo| agent.restarts >= MOST_STARTS && agent.state != ServiceState::Running;
         match agent.filter(down).and_then(|agent| agent.last_exit) {
@@ -115,7 +115,7 @@ pub(super) async fn falls_over(inside: &Sandboxd) -> String {
     }
 }
 
-/// One word for a shell, whatever is in it.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

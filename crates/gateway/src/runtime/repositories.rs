@@ -1,4 +1,4 @@
-//! What a launch needs of git. `git` implements it: that module is a layer above this one.
+//! The git operations that a launch needs. The `git` module, a layer above this one, implements them.
 
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
@@ -13,14 +13,14 @@ pub(crate) trait Repositories: Send + Sync {
     fn check_out<'a>(&'a self, checkout: Checkout<'a>) -> BoxFuture<'a, Result<bool, LaunchError>>;
 }
 
-/// Where to check out what.
+/// The parameters of a checkout.
 pub(crate) struct Checkout<'a> {
     pub(crate) sandbox: Inside,
     pub(crate) session: &'a SessionRecord,
     /// The sandbox's own token, with which git inside authenticates to the gateway.
     pub(crate) token: &'a SecretString,
-    /// The files are a copy of another session's, and may be outdated.
+    /// Whether the files are a copy of another session's, and may be outdated.
     pub(crate) is_copy: bool,
-    /// Reports the stage that begins.
+    /// Reports the stage that starts.
     pub(crate) stage: &'a (dyn Fn(&'static str) -> BoxFuture<'a, ()> + Sync),
 }

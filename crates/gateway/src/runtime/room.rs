@@ -1,5 +1,5 @@
-//! One running sandbox as the gateway holds it: the supervisor inside, and the servers behind its injected ports, which
-//! are the way out and the gateway itself.
+//! The gateway's handle of one running sandbox: the channel to the supervisor inside, and the servers behind the ports
+//! that are injected into it (the egress proxy and the gateway itself).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,70 +25,72 @@ use tokio_util::task::TaskTracker;
 use super::sandboxes::Sandboxes;
 use crate::server;
 
-/// Where the supervisor listens inside, and where the way out and the gateway are.
+/// The ports inside of the supervisor, the egress proxy and the gateway.
 const SUPERVISOR: u16 = 4097;
 const PROXY: u16 = 3128;
 const GATEWAY: u16 = 4098;
-/// Where an agent is to listen.
+/// The port inside that the agent listens on.
 const AGENT_PORT: u16 = 4096;
-/// From a running PID 1 to a supervisor that answers; longer than a loaded machine needs.
+/// How long the supervisor may take to answer after PID 1 runs; longer than a loaded machine needs.
 const READY: Duration = Duration::from_secs(20);
-/// Between two questions whether it answers: first on a thread, since the runtime's timer is too coarse for this.
+/// The delay between connection attempts. The first attempts sleep on a thread, because the runtime's timer is too
+/// coarse for so short a delay.
 const SOON: Duration = Duration::from_micros(300);
 const SOON_TRIES: u32 = 50;
 const LATER: Duration = Duration::from_millis(50);
 /// The names of our own program and the agent's in `/opt`.
 const OURSELVES: &str = "proliferate";
 pub(crate) const AGENT: &str = "agent";
-/// The folder of our own files in the home, which no snapshot has.
+/// The folder of our own files in the home directory. Snapshots never contain it.
 pub(crate) const OURS: &str = ".proliferate";
-/// Settings of git that are ours, in the home.
+/// Our git settings, in the home directory.
 pub(crate) const GIT_CONFIG: &str = ".proliferate/git.config";
-/// Whose commits git makes, which anybody's own settings outweigh.
+/// The default git identity for commits. The user's own settings take precedence.
 pub(crate) const GIT_IDENTITY: &str = ".proliferate/git.identity";
-/// Connections of one sandbox that are served at a time; more of them wait. The proxy has a smaller limit of its own.
+/// The maximum number of connections of one sandbox that are served at a time; more of them wait. The proxy has a
+/// smaller limit of its own.
 const SERVED: usize = 256;
 
-/// A sandbox to be had.
+/// The parameters for starting a sandbox.
 pub struct Wanted {
     pub id: SandboxId,
-    /// What every program inside gets.
+    /// The environment of every program inside.
     pub env: BTreeMap<String, String>,
     pub snapshot: Option<SnapshotId>,
-    /// The only way out.
+    /// The egress proxy, the sandbox's only route to the network.
     pub proxy: Proxy,
-    /// What programs inside find at `PROLIFERATE_GATEWAY_URL`.
+    /// The router behind `PROLIFERATE_GATEWAY_URL` inside.
     pub gateway: Option<Router>,
-    /// A program of the host that is `/opt/agent` inside.
+    /// A program of the host that is mounted as `/opt/agent` inside.
     pub agent: Option<PathBuf>,
 }
 
-/// A sandbox that runs. Dropping it lets go of the sandbox, which goes on without a way out.
+/// A running sandbox. Dropping the handle does not stop the sandbox, but cuts it off from the network.
 pub struct Room {
     pub id: SandboxId,
-    /// As it was reached at the start; see [`Held`] for later.
+    /// The channel that was opened at the start. Later callers use [`Held`].
     pub inside: Sandboxd,
     line: Arc<Line>,
-    /// It ran already, and what was wanted beside its id was not applied.
+    /// Whether the sandbox was already running, so that only the id of the requested parameters applied.
     pub recovered: bool,
-    /// Where programs inside find the gateway.
+    /// The gateway's URL for programs inside.
     pub gateway_url: String,
-    /// Where an agent inside is to listen.
+    /// The port inside for the agent to listen on.
     pub agent_port: u16,
     serving: Serving,
 }
 
-/// A running sandbox for whoever does something in it beside the agent.
+/// A running sandbox with an open supervisor channel, for work in it besides the agent's.
 #[derive(Clone)]
 pub struct Inside {
     pub owner: Owner,
     pub sandbox: SandboxId,
     pub supervisor: Sandboxd,
-    /// Where programs inside find the gateway.
+    /// The gateway's URL for programs inside.
     pub gateway_url: String,
 }
 
-/// A running sandbox that has yet to be entered.
+/// A running sandbox whose supervisor has not been connected to yet.
 pub struct Held {
     pub owner: Owner,
     pub sandbox: SandboxId,
@@ -96,15 +98,15 @@ pub struct Held {
     line: Arc<Line>,
 }
 
-/// The channel to a supervisor, of which there is one for all who need it.
+/// The channel to a supervisor, which all callers share.
 struct Line {
     port: u16,
     channel: Mutex<Sandboxd>,
 }
 
 impl Line {
-    /// The channel, or a new one when that has ended: whoever was silent for a while, because he was stopped, say, is there
-    /// again afterwards.
+    /// Returns the channel, and reconnects if it has closed. A supervisor that was silent for a while, for example
+    /// because it was paused, can thus be reached again.
     async fn reach(&self, sandboxes: &Sandboxes, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
         let mut channel = self.channel.lock().await;
         if channel.is_closed() {
@@ -127,7 +129,7 @@ impl Room {
         Held { owner, sandbox: self.id.clone(), gateway_url, line }
     }
 
-    /// Gives connections that programs inside make from now on another way out.
+    /// Replaces the egress proxy for new connections from inside.
     pub(super) fn lead_out(&self, proxy: Proxy) {
         self.serving.servers.send_modify(|servers| {
             let (gateway, way_out) = (servers.gateway.clone(), servers.way_out.clone());
@@ -160,8 +162,8 @@ impl Ports {
 }
 
 impl Sandboxes {
-    /// Starts a sandbox, or finds it again, and waits until its supervisor answers. When this fails, what it started has
-    /// ended, and of files only those are gone that it made.
+    /// Starts a sandbox, or finds it running, and waits until its supervisor answers. On failure, this ends what it
+    /// started and removes only files that it created.
     pub async fn start(&self, wanted: Wanted) -> Result<Room, SandboxError> {
         let ports = self.ports().await?;
         let spec = self.spec(&wanted, ports)?;
@@ -183,7 +185,7 @@ impl Sandboxes {
         room
     }
 
-    /// The supervisor of a sandbox that runs already, beside whoever else holds it.
+    /// Connects to the supervisor of a running sandbox, besides any other holder.
     pub async fn reach(&self, id: &SandboxId) -> Result<Sandboxd, SandboxError> {
         self.supervisor(id, SUPERVISOR).await
     }
@@ -199,7 +201,8 @@ impl Sandboxes {
         Ok(Room { id: id.clone(), inside, line, recovered, gateway_url, agent_port: ports.agent, serving })
     }
 
-    /// In a network of its own a sandbox has all ports; without one it gets some that are free now.
+    /// The ports to use. A sandbox with its own network namespace can use fixed ports; otherwise we pick ports that are
+    /// free now.
     async fn ports(&self) -> Result<Ports, SandboxError> {
         if self.has_own_network() {
             return Ok(Ports::OWN);
@@ -247,12 +250,13 @@ impl Sandboxes {
         Ok(spec)
     }
 
-    /// Where a program of the host is for programs inside.
+    /// The path of a host program for programs inside.
     pub(crate) fn place_of(&self, name: &str, program: &Path) -> String {
         if self.has_own_network() { format!("/opt/{name}") } else { program.to_string_lossy().into_owned() }
     }
 
-    /// Asks until it answers. A refused connection is one that comes too early, anything else is the end.
+    /// Connects to the supervisor, and retries while the connection is refused, which means too early. Any other error
+    /// is final.
     async fn supervisor(&self, id: &SandboxId, port: u16) -> Result<Sandboxd, SandboxError> {
         let key = self.keys.of(id);
         let asking = async {
@@ -268,7 +272,8 @@ impl Sandboxes {
                     Err(SandboxError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 }
-                // It is up within milliseconds, or the machine is busy and does not need our questions.
+                // A supervisor is up within milliseconds, unless the machine is busy; then frequent attempts only add
+                // load.
                 if tries < SOON_TRIES {
                     let _ = tokio::task::spawn_blocking(|| std::thread::sleep(SOON)).await;
                 } else {
@@ -281,7 +286,7 @@ impl Sandboxes {
     }
 }
 
-/// Serves every connection that comes out of the sandbox, until this is dropped or the sandbox ends.
+/// Serves every connection that programs inside make, until the task is dropped or the sandbox ends.
 async fn serve(mut injected: mpsc::Receiver<InjectedConnection>, servers: watch::Receiver<Arc<Servers>>) {
     let mut served = JoinSet::new();
     while let Some(InjectedConnection { port, stream }) = injected.recv().await {
@@ -294,7 +299,7 @@ async fn serve(mut injected: mpsc::Receiver<InjectedConnection>, servers: watch:
     }
 }
 
-/// What is behind the injected ports.
+/// The servers behind the injected ports.
 struct Servers {
     proxy: Proxy,
     gateway: Option<Router>,
@@ -312,7 +317,7 @@ impl Servers {
     }
 }
 
-/// All connections out of sandboxes, which can be closed at once.
+/// Tracks all proxied connections of sandboxes, so that they can be closed at once.
 #[derive(Clone, Default)]
 pub(super) struct WayOut {
     closed: CancellationToken,
@@ -321,7 +326,7 @@ pub(super) struct WayOut {
 
 impl WayOut {
     async fn lead(&self, connection: impl Future<Output = ()>) {
-        // Given back after the connection is dropped, and so is on record.
+        // Released only after the connection is dropped, which is when its egress record is queued.
         let _open = self.open.token();
         tokio::select! {
             () = connection => {}
@@ -329,7 +334,7 @@ impl WayOut {
         }
     }
 
-    /// Closes them, and waits until all of them are.
+    /// Closes all connections and waits until they have ended.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         self.open.close();
@@ -337,7 +342,7 @@ impl WayOut {
     }
 }
 
-/// Makes git read our files of settings, which may not be there yet; the user's own files stay theirs.
+/// Makes git read our settings files, which may not exist yet. The user's own files stay untouched.
 fn git_variables(home: &Path) -> BTreeMap<String, String> {
     let file = |name: &str| home.join(name).to_string_lossy().into_owned();
     let variables = [
@@ -349,7 +354,7 @@ fn git_variables(home: &Path) -> BTreeMap<String, String> {
     variables.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// What programs look for to learn that there is a proxy; some know only one spelling.
+/// The environment variables that announce the proxy. Some programs know only one spelling.
 fn proxy_variables(port: u16) -> BTreeMap<String, String> {
     let proxy = format!("http://127.0.0.1:{port}");
     let mut variables = BTreeMap::new();
@@ -361,7 +366,7 @@ fn proxy_variables(port: u16) -> BTreeMap<String, String> {
     ] {
         variables.extend(names.map(|name| (name.to_owned(), value.to_owned())));
     }
-    // Node asks for its own proxy support by name.
+    // Node uses the proxy variables only if this one is set.
     variables.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
     variables
 }

@@ -1,4 +1,4 @@
-//! The engine that the settings name, opened: sandboxes are started, found again and ended through it.
+//! The configured sandbox engine, which starts, finds and ends sandboxes.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ use super::room::WayOut;
 use crate::config::{Config, Engine};
 use crate::data_dir::{DataDir, DataDirError};
 
-/// Sandboxes that are copied and left at the same time.
+/// The maximum number of sandboxes that are copied and retired at the same time.
 const LEAVING: usize = 4;
 
-/// Whether somebody has said on the command line that sandboxes may protect nothing.
+/// Whether the command line allows an engine without isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insecure {
     Allowed,
     Refused,
 }
 
-/// Why there can be no sandboxes.
+/// The reason why the sandbox engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxesError {
     #[error(transparent)]
@@ -45,23 +45,23 @@ pub enum SandboxesError {
     Insecure,
 }
 
-/// Sandboxes, by whichever engine.
+/// Sandboxes of the configured engine.
 pub struct Sandboxes {
     pub provider: Arc<dyn Provider>,
     pub(super) limits: Limits,
     pub(super) rootfs: Option<PathBuf>,
-    /// This very program, which is also the supervisor inside.
+    /// The path of this program, which is also the supervisor inside.
     pub(super) program: PathBuf,
     pub(super) keys: RootKey,
     pub(super) rng: Rng,
-    /// How many more may be copied and left at the same time.
+    /// Limits how many sandboxes are copied and retired at the same time.
     pub(super) leaving: Semaphore,
     pub(super) way_out: WayOut,
     engine: Kind,
     folder: PathBuf,
 }
 
-/// What only one engine has.
+/// The engine, with what only this engine has.
 enum Kind {
     Local { provider: LocalProvider, bwrap: PathBuf },
     Attach,
@@ -107,7 +107,7 @@ impl Sandboxes {
         })
     }
 
-    /// How well limits are held, where this machine holds them.
+    /// How well this machine enforces resource limits. `None` if the engine enforces none.
     pub fn limits_report(&self) -> Option<LimitsReport> {
         match &self.engine {
             Kind::Local { provider, .. } => Some(provider.limits_report()),
@@ -115,7 +115,7 @@ impl Sandboxes {
         }
     }
 
-    /// What sandboxes on this machine take together.
+    /// The resources that all sandboxes on this machine use together.
     pub(crate) fn usage(&self) -> Option<Usage> {
         match &self.engine {
             Kind::Local { provider, .. } => Some(provider.usage()),
@@ -123,13 +123,13 @@ impl Sandboxes {
         }
     }
 
-    /// Closes every connection through a proxy of a sandbox, and waits until all of them are. What programs inside ask of the
-    /// gateway goes on.
+    /// Closes every proxied connection of sandboxes and waits until all have ended. Requests from inside to the gateway
+    /// continue.
     pub async fn close_ways_out(&self) {
         self.way_out.close().await;
     }
 
-    /// What is wrong with the engine now, for whoever asks whether we are ready.
+    /// Checks the engine for the readiness probe.
     pub async fn check(&self) -> Result<(), SandboxError> {
         match &self.engine {
             Kind::Local { bwrap, .. } if !bwrap.is_file() => return Err(SandboxError::BubblewrapMissing),
@@ -138,7 +138,7 @@ impl Sandboxes {
         self.provider.list().await.map(drop)
     }
 
-    /// The engine as the database knows it.
+    /// The engine's name in the database.
     pub fn engine(&self) -> &'static str {
         match &self.engine {
             Kind::Local { .. } => "local",
@@ -147,7 +147,7 @@ impl Sandboxes {
         }
     }
 
-    /// What the engine is called.
+    /// The engine's name for people.
     pub fn name(&self) -> &'static str {
         match &self.engine {
             Kind::Local { .. } => "local (bubblewrap)",
@@ -156,7 +156,7 @@ impl Sandboxes {
         }
     }
 
-    /// Where a sandbox's home is for programs inside: its own place, or the host's folder where there is no inside.
+    /// The home directory as programs inside see it. Without isolation, that is the folder on the host.
     pub(super) fn home(&self, id: &SandboxId) -> PathBuf {
         match &self.engine {
             Kind::Process => self.folder.join(id.as_str()),
@@ -164,7 +164,7 @@ impl Sandboxes {
         }
     }
 
-    /// Whether ports inside are the sandbox's own.
+    /// Whether sandboxes have their own network namespace, and thus their own ports.
     pub(super) fn has_own_network(&self) -> bool {
         !matches!(self.engine, Kind::Process)
     }
@@ -172,14 +172,15 @@ impl Sandboxes {
 
 fn local_config(config: &Config, root: PathBuf, program: &std::path::Path, rng: &Rng) -> LocalConfig {
     let mut local = LocalConfig::new(root, program.to_owned());
-    // No file has the empty name: sandboxes are refused with what to do about it.
+    // No file has an empty name, so starting a sandbox fails with an error that says what to install.
     local.bwrap = config.program("bwrap").unwrap_or_default();
     local.uids = config.sandboxes.uids.clone();
     local.rng = rng.clone();
     local
 }
 
-/// Plain http leaves the machine only to a host that the operator has named.
+/// Whether plain HTTP to this URL is allowed. Off this machine, it is allowed only to hosts that the operator has
+/// listed.
 fn plain_http(url: &str, allowed: &[String]) -> PlainHttp {
     let authority = Url::parse(url)
         .ok()
@@ -193,7 +194,7 @@ fn plain_http(url: &str, allowed: &[String]) -> PlainHttp {
 
 #[cfg(test)]
 impl Sandboxes {
-    /// Sandboxes of a provider that a test has made.
+    /// Builds sandboxes on a provider made by a test.
     pub(super) fn of(provider: Arc<dyn Provider>, folder: &std::path::Path) -> Self {
         let rng = Rng::system();
         Self {

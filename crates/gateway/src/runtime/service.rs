@@ -1,4 +1,4 @@
-//! What the functions of this module need: one value that the boot makes and everybody who runs agents holds.
+//! The shared state of this module: boot creates it once, and everything that runs agents holds it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::sandboxes::Sandboxes;
 use crate::config;
 
-/// Where agents run.
+/// The services and settings for running agents.
 pub struct Runtime {
     pub settings: RuntimeSettings,
     pub store: Store,
@@ -30,18 +30,18 @@ pub struct Runtime {
     pub(crate) inward: Inward,
 }
 
-/// The operator's settings that concern agents.
+/// The operator's settings for agents.
 pub struct RuntimeSettings {
     pub sandboxes: config::Sandboxes,
-    /// Where the agent's program is looked for.
+    /// The directories in which the agent's program is searched.
     pub search_path: Vec<PathBuf>,
 }
 
-/// What a sandbox gets of the layers above.
+/// What the layers above provide to a sandbox.
 pub(crate) struct Inward {
-    /// The gateway as programs in a sandbox reach it; none while the gateway stops.
+    /// Returns the gateway's router for programs in a sandbox, or `None` while the gateway stops.
     pub(crate) router: Box<dyn Fn() -> Option<Router> + Send + Sync>,
-    /// The tools of an agent in this kind of session.
+    /// Returns the tools of an agent in this type of session.
     pub(crate) tools: fn(SessionType) -> Vec<Tool>,
 }
 
@@ -51,7 +51,7 @@ impl Runtime {
         (self.inward.router)().ok_or_else(stopping)
     }
 
-    /// The agent's program on this machine.
+    /// The path of the agent's program on this machine.
     pub(super) fn agent_program(&self) -> Result<PathBuf, LaunchError> {
         let found = config::find_program(&self.settings.search_path, "opencode");
         let found = found.and_then(|path| path.canonicalize().ok());

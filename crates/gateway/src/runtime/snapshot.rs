@@ -1,4 +1,5 @@
-//! A copy of a session's files that outlives its sandbox, without the values that were submitted for the app alone.
+//! Snapshots: copies of a session's files that outlive its sandbox, without the secret values that were submitted for
+//! the app only.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,13 +11,13 @@ use store::{NewSnapshot, Owner, SessionRecord, StoreError};
 use super::Runtime;
 use super::room::OURS;
 
-/// Where the user's files are in the home.
+/// The folder of the user's files in the home directory.
 const WORKSPACE: &str = "workspace";
 
-/// Why there is no snapshot. Each is one sentence for the people who wait.
+/// The reason why a snapshot failed. Each is one sentence for the waiting users.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// Also says which capability the provider lacks.
+    /// Also reports which capability the provider lacks.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     #[error("{0}")]
@@ -27,15 +28,15 @@ pub enum SnapshotError {
     Store(#[from] StoreError),
 }
 
-/// A snapshot that was made.
+/// A completed snapshot.
 #[derive(Clone, Debug)]
 pub struct Saved {
     pub id: SnapshotId,
-    /// What starts from it from now on.
+    /// Whether the session or its configuration starts from the snapshot from now on.
     pub target: SnapshotTarget,
 }
 
-/// Copies the files of a session's sandbox, and lets the target start from the copy.
+/// Copies the files of a session's sandbox, and makes the target start from the copy.
 pub(crate) async fn keep_files(
     runtime: &Runtime,
     owner: &Owner,
@@ -61,9 +62,9 @@ pub(crate) async fn keep_files(
     Ok(id)
 }
 
-/// What is not copied: our own files, which hold the credential of this session's sandbox and are written anew for every
-/// other, and the files that hold submitted values. They are left out and not taken away meanwhile, so no program inside
-/// misses them, none can put them back too early, and a crash loses none.
+/// The paths that are not copied: our own files, which hold the credential of this sandbox and are written anew for
+/// every other one, and the files with submitted secrets. They are excluded from the copy instead of being removed
+/// during it, so no program inside misses them, none can put them back too early, and a crash loses none.
 async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathBuf>, SnapshotError> {
     let mut out = vec![PathBuf::from(OURS)];
     let Some(configuration) = record.configuration_id else { return Ok(out) };
@@ -77,7 +78,7 @@ async fn left_out(runtime: &Runtime, record: &SessionRecord) -> Result<Vec<PathB
     Ok(out)
 }
 
-/// A path as the names that it is made of. `None` for one that leaves its folder, or is none.
+/// Normalizes a path to its plain components. `None` for a path that leaves its folder or is empty.
 fn plain(path: &Path) -> Option<PathBuf> {
     let names: Option<PathBuf> = path
         .components()
@@ -87,7 +88,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     names.filter(|names| !names.as_os_str().is_empty())
 }
 
-/// Removes the copies of sessions that were deleted, from which nothing starts.
+/// Removes the snapshots of deleted sessions that nothing starts from.
 pub(super) async fn drop_orphans(runtime: &Runtime) -> Result<(), StoreError> {
     for id in runtime.store.forget_orphaned_snapshots(runtime.sandboxes.engine()).await? {
         drop_copy(runtime, &id).await;

@@ -1,39 +1,40 @@
-//! Counts what a `WebSocket` client has sent of a message that is not complete yet.
+//! Counts the bytes of incomplete messages from a WebSocket client.
 //!
-//! The library that reads frames holds an unfinished one in a buffer that nobody else sees, so bytes are counted where
-//! they leave the connection.
+//! The WebSocket library buffers an unfinished frame where nobody else can see it, so bytes are counted as they leave
+//! the connection.
 
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 use shares::Held;
 
-/// What every connection may hold without being asked: more than all messages but prompts with images.
+/// The number of bytes each connection may buffer without a reservation: more than any message except prompts with
+/// images.
 const FREE: u64 = 16 * 1024;
-/// Memory is taken in steps, with one lock for each.
+/// The step in which memory is reserved, to avoid taking a lock for every read.
 const STEP: u64 = 64 * 1024;
-/// The head and the mask of a client's control frame.
+/// The size of the header and mask of a client's control frame.
 const CONTROL_HEAD: u64 = 6;
 
-/// The bytes of one connection since its last complete message. Nothing is counted before a socket asks for it: bodies
-/// of plain requests are counted where they are read.
+/// The bytes of one connection since its last complete message. Counting starts when a socket asks for it, because
+/// bodies of plain requests are counted where they are read.
 #[derive(Clone, Default)]
 pub(crate) struct Inbound(Arc<OnceLock<Mutex<Counted>>>);
 
 struct Counted {
     bytes: u64,
     memory: Held,
-    /// The share was used up: nothing more is read.
+    /// The share of memory is used up, and nothing more is read.
     over: bool,
 }
 
 impl Inbound {
-    /// Counts from now on, for whom `memory` was taken.
+    /// Starts counting against the holder of `memory`.
     pub(crate) fn count(&self, memory: Held) {
         let _already_counts = self.0.set(Mutex::new(Counted { bytes: 0, memory, over: false }));
     }
 
-    /// More has come; `false` if there is no memory for it.
+    /// Counts bytes that have arrived. Returns `false` if there is no memory for them.
     pub(super) fn arrived(&self, bytes: usize) -> bool {
         let Some(mut counted) = self.lock() else { return true };
         counted.bytes += bytes as u64;
@@ -45,7 +46,7 @@ impl Inbound {
         !counted.over
     }
 
-    /// A message is complete and done with.
+    /// Resets the count after a message is complete and handled.
     pub(crate) fn completed(&self) {
         if let Some(mut counted) = self.lock() {
             counted.bytes = 0;
@@ -53,14 +54,14 @@ impl Inbound {
         }
     }
 
-    /// A ping or pong came, which may be in the middle of a message.
+    /// Subtracts a ping or pong, which may arrive in the middle of a message.
     pub(crate) fn control(&self, payload: usize) {
         if let Some(mut counted) = self.lock() {
             counted.bytes = counted.bytes.saturating_sub(payload as u64 + CONTROL_HEAD);
         }
     }
 
-    /// Whether reading ended because the share was used up.
+    /// Whether reading stopped because the share of memory was used up.
     pub(crate) fn is_over(&self) -> bool {
         self.lock().is_some_and(|counted| counted.over)
     }

@@ -1,5 +1,5 @@
-//! A socket that gives its client up when it takes nothing for too long, or sends more than there is memory for. TCP
-//! itself would wait for ever.
+//! A socket that disconnects a client that reads nothing for too long, or sends more than there is memory for. TCP
+//! itself would wait forever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use tokio::time::Sleep;
 
 use super::Inbound;
 
-/// A stream whose writes fail when one has been waiting for longer than `most`.
+/// A stream whose writes fail after they have been pending for longer than `most`.
 pub(super) struct Patient<S> {
     stream: S,
     most: Duration,
-    /// Runs while a write waits.
+    /// The timer of a pending write.
     waiting: Option<Pin<Box<Sleep>>>,
     inbound: Inbound,
 }
@@ -25,7 +25,7 @@ impl<S> Patient<S> {
         Self { stream, most, waiting: None, inbound }
     }
 
-    /// What a write came to; one that waits is given up when its time is over.
+    /// Passes on the result of a write, or fails if the write has been pending for too long.
     fn in_time<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;

@@ -1,4 +1,4 @@
-//! What proves to a tool who we are, and how it may come back: some tools repeat what they were sent.
+//! The credential for a tool, and the forms in which it may leak back: some tools echo what they were sent.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use reqwest::header::AUTHORIZATION;
 
 const SCHEMES: [&str; 3] = ["bearer ", "basic ", "token "];
 
-/// A header that is sent. Not `Debug`: nobody writes it to a log.
+/// The header that authenticates us to a tool. It does not implement `Debug`, so that it cannot end up in a log.
 pub(super) struct Credential {
     pub(super) header: String,
     pub(super) value: String,
@@ -21,7 +21,8 @@ impl Credential {
         Self::new(AUTHORIZATION.as_str(), format!("Bearer {secret}"))
     }
 
-    /// Whatever of it would be somebody's credential: all of it, what follows a scheme, and what `Basic` encodes.
+    /// Every form of the credential that must be redacted: the whole value, what follows the scheme, and what
+    /// `Basic` encodes.
     pub(super) fn spellings(&self) -> Vec<String> {
         let mut all = vec![self.value.clone()];
         let scheme = SCHEMES.iter().find(|scheme| {

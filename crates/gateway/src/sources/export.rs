@@ -1,5 +1,5 @@
-//! `export.bundle`: the list of a case's artifacts, to be handed to someone outside. The lane decides who may; reading
-//! what the list names is recorded like any reading.
+//! `export.bundle`: the list of a case's artifacts, to be given to someone outside. The lane decides who may export;
+//! reading the listed artifacts is recorded like any other read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use store::Store;
 use super::save_service_commands::store_failure;
 use super::{Found, Source};
 
-/// A bundle is one artifact and names at most so many. It has everything or is refused: whoever is handed it must not take
-/// a part for the whole.
+/// The maximum number of artifacts in a bundle. A larger export is refused instead of being cut, so that nobody
+/// mistakes a part for the complete list.
 const MOST: usize = 10_000;
 
-/// The one tool of this source.
+/// The source of the `export.bundle` tool.
 #[derive(Clone)]
 pub(crate) struct ExportSource {
     store: Store,

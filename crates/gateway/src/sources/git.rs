@@ -1,4 +1,4 @@
-//! The tools behind which pushes and pull requests happen. `git` does the work; what is here connects it to the gate.
+//! The tools for pushes and pull requests. The `git` module does the work; this one connects it to the gate.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,11 +18,12 @@ use crate::git::{
     parameter_problem,
 };
 
-/// A push of a large repository takes long.
+/// The timeout of a push, which takes long for a large repository.
 const PUSH_TIMEOUT: Duration = Duration::from_mins(30);
 const PULL_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Pushes and pull requests. Git calls the gate, which calls this: the reference back must not keep it alive.
+/// The source of the push and pull request tools. Git calls the gate, which calls this source, so the reference back
+/// is weak.
 pub(crate) struct GitSource(pub(crate) Weak<GitService>);
 
 impl Source for GitSource {
@@ -40,7 +41,7 @@ fn operation(name: &str) -> Option<Operation> {
     Operation::ALL.into_iter().find(|operation| operation.tool() == name)
 }
 
-/// What policy has to know about a tool of this source.
+/// The facts about a tool of this source that policy needs.
 pub(super) fn known(name: &str) -> Option<ToolFacts> {
     if name == CREATE_PULL_REQUEST {
         return Some(ToolFacts { risk: Risk::Write, writes: None, mode_key: None });
@@ -83,7 +84,7 @@ impl Tool for PushTool {
     }
 }
 
-/// A push without a body, which somebody asked for over the API.
+/// A push that was requested over the API, which has no pack data. It is always refused.
 impl Outside for PushTool {
     fn replay_safe(&self) -> bool {
         false
@@ -116,7 +117,8 @@ impl Tool for PullRequestTool {
 }
 
 impl Outside for PullRequestTool {
-    /// GitHub would refuse a second one, and nobody would learn that the first exists.
+    /// Not safe to replay: GitHub would refuse a second pull request, and the caller would not learn that the first
+    /// one exists.
     fn replay_safe(&self) -> bool {
         false
     }
@@ -141,7 +143,8 @@ impl Outside for PullRequestTool {
     }
 }
 
-/// GitHub's own message stays with the run, for whoever asked: the operator chose which GitHub it is.
+/// GitHub's own message stays in the run for the caller to read. It is trusted because the operator chose the GitHub
+/// server.
 fn pull_request_failure(error: &PullError) -> Failure {
     let failure = match error {
         PullError::Refused(_) => Failure::Invalid(error.to_string()),

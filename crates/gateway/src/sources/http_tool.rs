@@ -1,4 +1,4 @@
-//! Tools that a team describes in `tools.yaml`: a URL, a credential from the vault, a schema. No code.
+//! HTTP tools that a team describes in `tools.yaml` without code: a URL, a credential from the vault, and a schema.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::{Found, Source};
 use crate::outbound::Outbound;
 use crate::vault::Vault;
 
-/// What tells the other side that a second request is the first one again.
+/// The header that lets the other side detect a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The client that may go to this URL. Private addresses are gone to only where the operator named them.
+/// The HTTP client that may connect to this URL. Private addresses are allowed only if the operator has listed them.
 fn client<'a>(needs: &'a HttpNeeds, url: &Url) -> Option<reqwest::Result<&'a reqwest::Client>> {
     match reach(&needs.allowed_hosts, url)? {
         Reach::Public => Some(needs.outbound.public()),
@@ -52,15 +52,15 @@ fn reach(allowed: &[String], url: &Url) -> Option<Reach> {
     literal.is_none_or(|address| classify(address) == AddressClass::Public).then_some(Reach::Public)
 }
 
-/// What requests to tools need.
+/// The dependencies of HTTP tools.
 pub(crate) struct HttpNeeds {
     pub(crate) vault: Option<Vault>,
     pub(crate) outbound: Arc<Outbound>,
-    /// `host:port` of tools with a private address.
+    /// The `host:port` pairs with private addresses that tools may use.
     pub(crate) allowed_hosts: Vec<String>,
 }
 
-/// The tools of `tools.yaml`, as the policy in force has them.
+/// The source of the tools in `tools.yaml`, as defined by the policy in force.
 pub(crate) struct HttpTools(Arc<HttpNeeds>);
 
 impl HttpTools {
@@ -92,7 +92,7 @@ impl BoundTool {
     async fn send(&self, permit: &Permit, call: &CallRequest) -> Result<Output, Failure> {
         let credential = self.credential(permit).await?;
         let redactor = Redactor::new(credential.as_ref().map(Credential::spellings).unwrap_or_default());
-        // Before it is sent: what could not be taken out of the answer again does not go out.
+        // Checked before sending: a credential that could not be redacted from the response must not be sent.
         let redactor =
             redactor.map_err(|_| Failure::Down("the tool's credential is too large".to_owned()))?;
         let mut request = self.request(permit, call)?;
@@ -104,7 +104,7 @@ impl BoundTool {
         Ok(output(&text, &redactor))
     }
 
-    /// What proves who we are, as it is sent.
+    /// The header that authenticates us to the tool.
     async fn credential(&self, permit: &Permit) -> Result<Option<Credential>, Failure> {
         Ok(match &self.tool.auth {
             Auth::None => None,
@@ -146,7 +146,8 @@ impl BoundTool {
         Ok(if asks { request } else { request.json(&call.target.parameters) })
     }
 
-    /// The text of an answer, up to its limit. What a failing tool says is its own business and may hold anything.
+    /// Reads the response text up to its limit. The body of an error response is ignored, because it may contain
+    /// anything.
     async fn read(&self, mut response: reqwest::Response) -> Result<String, Failure> {
         let status = response.status();
         if status.is_redirection() {
@@ -166,7 +167,7 @@ impl BoundTool {
         String::from_utf8(body).map_err(|_| Failure::Refused("the tool's answer is no text".to_owned()))
     }
 
-    /// What a status that is no success means. A gateway before the tool that lost its answer has passed the request on.
+    /// The failure for an error status. A proxy before the tool that answers 502 or 504 may have passed the request on.
     fn answered(&self, status: u16) -> Failure {
         let message = format!("the tool answered {status}");
         match status {
@@ -177,7 +178,7 @@ impl BoundTool {
         }
     }
 
-    /// Why there is no answer. Only where no connection was made has surely nothing happened.
+    /// The failure for a missing response. Only if no connection was made is it certain that nothing happened.
     fn failure(&self, error: &reqwest::Error) -> Failure {
         if error.is_builder() {
             return Failure::Down("the request cannot be made of the tool's URL and secret".to_owned());
@@ -195,8 +196,8 @@ impl BoundTool {
     }
 }
 
-/// What is kept and told of an answer: without the credential that the tool was sent, and without what it calls a secret
-/// itself. What stands instead may be longer, so it is cut again.
+/// The part of a response that is stored and returned, with the credential we sent and fields named like secrets
+/// redacted. Redaction may lengthen the text, so it is truncated again.
 fn output(text: &str, redactor: &Redactor) -> Output {
     let Ok(value) = serde_json::from_str::<Value>(text) else {
         return Output { text: redactor.text(text), data: None };
@@ -206,7 +207,7 @@ fn output(text: &str, redactor: &Redactor) -> Output {
     Output { text: String::new(), data: Some(data) }
 }
 
-/// The values of a flat object; anything deeper goes as its JSON.
+/// The query parameters of a flat object. Nested values are sent as JSON.
 fn queries(parameters: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let object = parameters.as_object();
@@ -248,7 +249,7 @@ impl Tool for BoundTool {
 }
 
 impl Outside for BoundTool {
-    /// A GET asks and changes nothing; what another request does a second time nobody knows.
+    /// A GET changes nothing, so it can be repeated. The effect of repeating any other request is unknown.
     fn replay_safe(&self) -> bool {
         self.tool.method == Method::Get
     }
@@ -262,7 +263,7 @@ impl Outside for BoundTool {
     }
 }
 
-/// The word of the schema that a parameter breaks.
+/// The schema keyword that a parameter violates.
 fn keyword(error: &jsonschema::ValidationError<'_>) -> String {
     let schema = error.schema_path().to_string();
     schema.rsplit('/').next().unwrap_or_default().chars().take(60).collect()
@@ -301,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_never_reached_may_be_tried_again() {
-        // Taken, and nobody listens.
+        // The port is bound, but nobody listens on it.
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let url = format!("http://{}/", socket.local_addr().unwrap());

@@ -1,4 +1,5 @@
-//! The platform's own tools: one table that the callback route, the agent's files and the API's description are made of.
+//! The platform's own tools: one table from which the callback route, the agent's files and the API description are
+//! generated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use store::{SandboxSession, Store};
 use super::save_snapshot::SnapshotSaver;
 use super::{Found, Source, save_service_commands, save_snapshot};
 
-/// The risk of each of them.
+/// The risk of every platform tool.
 pub(super) const RISK: Risk = Risk::Write;
 
-/// One tool of ours: what the agent is told, what is checked and what is done. All there is to know about it.
+/// One platform tool: its description for the agent, its validation and its implementation.
 pub(crate) struct PlatformTool {
     pub(crate) name: &'static str,
-    /// What the model reads.
+    /// The description for the model.
     pub(crate) description: &'static str,
     /// The JSON schema of its arguments, for the model.
     pub(crate) schema: fn() -> Value,
@@ -37,25 +38,25 @@ pub(super) enum Implementation {
     Outside(Box<dyn Outside>),
 }
 
-/// All of them. A new tool is an entry here.
+/// All platform tools. To add a tool, add an entry here.
 pub(crate) static PLATFORM_TOOLS: [PlatformTool; 2] = [save_snapshot::TOOL, save_service_commands::TOOL];
 
 pub(super) fn find(name: &str) -> Option<&'static PlatformTool> {
     PLATFORM_TOOLS.iter().find(|tool| tool.name == name)
 }
 
-/// Those that a session of this kind has.
+/// The tools that a session of this type has.
 pub(crate) fn offered(kind: SessionType) -> impl Iterator<Item = &'static PlatformTool> {
     PLATFORM_TOOLS.iter().filter(move |tool| !tool.only_setup || kind == SessionType::Setup)
 }
 
-/// The modules of those tools, for the agent's files.
+/// The agent's tool files for a session of this type.
 pub(crate) fn agent_tools(kind: SessionType) -> Vec<AgentTool> {
     let module = |tool: &PlatformTool| AgentTool::gateway_tool(tool.name, tool.description, &(tool.schema)());
     offered(kind).map(module).collect()
 }
 
-/// What the platform's tools need.
+/// The dependencies of the platform tools.
 pub(crate) struct PlatformSource {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
@@ -72,7 +73,7 @@ impl Source for PlatformSource {
     }
 }
 
-/// A tool of the table with what it needs.
+/// A tool of the table with its dependencies.
 struct BoundTool {
     tool: &'static PlatformTool,
     implementation: Implementation,
@@ -99,7 +100,7 @@ impl Tool for BoundTool {
     }
 }
 
-/// The session that a call is about: the caller's own, or the one that is the case.
+/// The session that a call concerns: the caller's own, or the one that the case names.
 pub(super) async fn session_of(store: &Store, call: &CallRequest) -> Result<SandboxSession, Failure> {
     let named = || call.case.as_deref().and_then(|case| case.parse().ok());
     let gone = || Failure::Refused("There is no such session, or it has ended.".to_owned());

@@ -1,12 +1,12 @@
-//! What is wrong with parameters, in few words: a caller reads it, a ledger keeps it, and neither is given what the
-//! parameters hold.
+//! Short descriptions of invalid parameters. They are returned to callers and stored in the ledger, so they must not
+//! reveal the parameters' content.
 
-/// So many problems are named.
+/// The maximum number of problems listed.
 const NAMED: usize = 5;
-/// A place that is longer is not repeated.
+/// The maximum length of a path that is repeated.
 const LONGEST: usize = 100;
 
-/// The first problems in words, and how many more there are. `None` if there are none.
+/// Describes the first problems and counts the rest. `None` if there are none.
 pub(super) fn few<T>(problems: impl IntoIterator<Item = T>, words: impl Fn(T) -> String) -> Option<String> {
     let mut problems = problems.into_iter();
     let named: Vec<_> = problems.by_ref().take(NAMED).map(words).collect();
@@ -18,7 +18,8 @@ pub(super) fn few<T>(problems: impl IntoIterator<Item = T>, words: impl Fn(T) ->
     }
 }
 
-/// Where a parameter is wrong. The names on the way to it are the caller's own: what is long or unusual may be content.
+/// The path of an invalid parameter. The caller chose the names in it, so a long or unusual path may itself be content
+/// and is not repeated.
 pub(super) fn place(path: &str) -> &str {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '.');
     match path {

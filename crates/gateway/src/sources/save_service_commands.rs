@@ -1,4 +1,5 @@
-//! `save_service_commands`: a setup agent says how the services of its configuration are started.
+//! `save_service_commands`: a setup agent stores the commands that start the services of its
+//! configuration.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ struct SaveServiceCommands {
     clock: Clock,
 }
 
-/// One command, as it is kept.
+/// One command as it is stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Service {
@@ -83,7 +84,7 @@ fn check(parameters: &Value) -> Result<(), String> {
     let Some(commands) = parameters.get("commands").and_then(Value::as_array) else {
         return Err("Invalid arguments: commands must be a list".to_owned());
     };
-    // Before they are looked at: a list may be as long as a body.
+    // Check the length before the entries, because a list may be as long as a request body allows.
     if !(1..=MOST).contains(&commands.len()) {
         return Err(format!("Invalid arguments: commands must have 1 to {MOST} entries"));
     }
@@ -101,7 +102,8 @@ fn problems(command: &Value) -> Vec<String> {
     for (field, least, most) in
         [("name", 1, 100), ("command", 1, 1000), ("cwd", 0, 500), ("workspacePath", 0, 500)]
     {
-        // A command may have several lines. PostgreSQL keeps no NUL, and a name is shown in terminals.
+        // A command may have several lines. PostgreSQL cannot store NUL, and names are shown in
+        // terminals, so other control characters are refused.
         let lines = field == "command";
         let odd = |c: char| c.is_control() && !(lines && matches!(c, '\n' | '\r' | '\t'));
         let fits = match command.get(field) {
@@ -161,7 +163,7 @@ fn told(configuration: ConfigurationId, commands: &[Service]) -> Output {
     Output { text, data: Some(data) }
 }
 
-/// The database's own words are for logs.
+/// The failure for a store error. The database's own message goes to the log only.
 pub(super) fn store_failure(error: &StoreError) -> Failure {
     if let StoreError::Missing(what) = error {
         return Failure::Refused(format!("{what} does not exist"));

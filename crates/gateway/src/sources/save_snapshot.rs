@@ -1,5 +1,5 @@
-//! `save_snapshot`: the agent keeps the state of its sandbox. In a setup session it becomes what the configuration's
-//! sessions start from.
+//! `save_snapshot`: the agent saves the files of its sandbox. In a setup session, the configuration's sessions start
+//! from this snapshot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) const TOOL: PlatformTool = PlatformTool {
     },
 };
 
-/// Saves the files of a live session. The live session is in a layer above this one.
+/// Saves the files of a live session. The implementation is in a layer above this one.
 pub(crate) trait SnapshotSaver: Send + Sync {
     fn save<'a>(
         &'a self,
@@ -69,7 +69,7 @@ fn check(parameters: &Value) -> Result<(), String> {
 }
 
 impl Outside for SaveSnapshot {
-    /// A second copy is a second snapshot, and nobody would know the first.
+    /// Not safe to replay: a second run would make a second snapshot, and nothing would refer to the first.
     fn replay_safe(&self) -> bool {
         false
     }

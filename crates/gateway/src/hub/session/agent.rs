@@ -1,4 +1,5 @@
-//! Listening to the agent: what it says is said and done, and when it is lost another one is had.
+//! Listening to the agent: the session broadcasts its events and carries out their effects, and starts another agent
+//! when one is lost.
 
 use std::time::Duration;
 
@@ -12,20 +13,20 @@ use super::super::feed::Feed;
 use super::{Over, Session, millis};
 use crate::runtime::Agent;
 
-/// Events that are taken together: what one read of the stream gave, if it is not more.
+/// The maximum number and size of events handled together. Usually they are what one read of the stream returned.
 const TOGETHER: usize = 512;
 const TOGETHER_BYTES: usize = 1024 * 1024;
-/// Agents that may be lost one after the other, each sooner than this after it was had.
+/// The number of consecutive agents that may be lost, each within `STEADY` after it started, before the session fails.
 const LOSSES: u32 = 6;
 const STEADY: Duration = Duration::from_mins(1);
-/// Before the second attempt to have one again; each further pause is twice as long.
+/// The delay before the second attempt to reconnect. Each further delay is twice as long.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What came of listening to the agent.
+/// The next events of the agent, or the error that ended its stream (`None` if it ended cleanly).
 pub(super) type Heard = Result<Vec<Bytes>, Option<ApiError>>;
 
 impl Session {
-    /// Takes in what the agent said, all of one read together.
+    /// Handles the events that one read of the agent's stream returned.
     pub(super) async fn agent_said(&mut self, heard: Heard) -> Result<(), Over> {
         let events = match heard {
             Ok(events) => events,
@@ -35,19 +36,19 @@ impl Session {
         let now = millis(&self.services);
         let mut all = Output { messages: Vec::with_capacity(events.len()), effects: Vec::new() };
         for data in &events {
-            // What is no event of ours is none: the agent may say anything.
+            // The agent may send events that we do not know. They are ignored.
             let Ok(event) = Event::parse(data) else { continue };
             translator.observe_into(&event, now, &mut all);
         }
         self.take(all).await?;
         if self.turn.is_none() {
-            // It was not asked: what it says all the same does not stay for ever.
+            // The agent speaks without a turn. Prune the log now and then, so that this output does not accumulate.
             Box::pin(self.rest_at_times()).await?;
         }
         if self.works() { Ok(()) } else { Box::pin(self.after_turn()).await }
     }
 
-    /// Says and does what follows from the agent's words.
+    /// Broadcasts the messages that the translator produced, and carries out their effects.
     pub(super) async fn take(&mut self, out: Output) -> Result<(), Over> {
         for effect in &out.effects {
             if let Effect::Interrupted { message } = effect {
@@ -80,7 +81,8 @@ impl Session {
         Ok(())
     }
 
-    /// Listens no longer. A turn that runs goes on, and what it says can be asked for later.
+    /// Disconnects from the agent. A running turn continues, and its output can be read from the agent's history
+    /// later.
     pub(super) fn disconnect(&mut self) {
         self.agent = None;
         if let Some(translator) = &mut self.translator {
@@ -88,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Why the session's sandbox was ended, where the gateway did it because it took too much.
+    /// The reason why the gateway ended the session's sandbox for using too many resources, if it did.
     pub(super) async fn ended_for(&self) -> Option<String> {
         let id = crate::runtime::sandbox_of(&self.record).ok()?;
         self.services.runtime.sandboxes.provider.stop_reason(&id).await
@@ -115,8 +117,8 @@ impl Session {
     }
 }
 
-/// The next events of the agent, if there is one and nobody wants them to wait: all that one read gave, once those who
-/// read have caught up.
+/// Returns the next events of the agent: everything that one read returned, once the listeners have caught up. Waits
+/// forever if there is no agent or if `wait` is set.
 pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> Heard {
     let Some(agent) = agent.as_mut().filter(|_| !wait) else { return std::future::pending().await };
     feed.caught_up().await;
@@ -145,7 +147,7 @@ pub(super) async fn next(agent: &mut Option<Agent>, feed: &Feed, wait: bool) -> 
     Ok(events)
 }
 
-/// Only this event is lost.
+/// Counts an event that could not be read. Only this event is lost; the stream continues.
 fn left_out(error: &ApiError) {
     metrics::counter!("proliferate_agent_events_left_out_total").increment(1);
     tracing::debug!(%error, "an event of the agent was left out");

@@ -1,4 +1,4 @@
-//! Having an agent: woken, booted, tried again, and given up on after a few attempts.
+//! Booting the agent: waking the session, retrying failed boots, and giving up after a few attempts.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::{Boot, Over, Session};
 use crate::llm::{org_budget_spent, session_budget_spent};
 use crate::runtime::{Agent, Launch, LaunchError};
 
-/// Boots that may fail one after the other before the session is given up.
+/// The number of consecutive boots that may fail before the session fails.
 const BOOTS: u32 = 3;
 const STAGES: usize = 8;
 
 impl Session {
-    /// Makes sure that there is an agent, or will be. Where there is no room for one, everyone is told: it can be tried
-    /// again when another one has ended, and nobody has to be sent away.
+    /// Makes sure that an agent is running or booting. If the session may not start one, this broadcasts the refusal
+    /// instead of disconnecting the watchers, because a later attempt may succeed.
     pub(super) async fn wake(&mut self) -> Result<(), Over> {
         match self.try_wake().await? {
             Ok(()) => Ok(()),
@@ -32,7 +32,7 @@ impl Session {
         if self.agent.is_some() || self.boot.is_some() {
             return Ok(Ok(()));
         }
-        // One that was only on its way up may have lost its room meanwhile.
+        // A session that is only starting claims its slot again, since it may have lost it in the meantime.
         if self.record.status == SessionStatus::Running {
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
         } else {
@@ -45,7 +45,7 @@ impl Session {
             }
             (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
         }
-        // One that moves has its agent after that.
+        // A session that is moving to another sandbox boots its agent after the move.
         if self.moving.is_none() {
             self.launch(Duration::ZERO);
         }
@@ -54,7 +54,7 @@ impl Session {
         Ok(Ok(()))
     }
 
-    /// Whether its organization can pay for it.
+    /// Whether the organization can pay for the session.
     async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;
@@ -65,7 +65,7 @@ impl Session {
         Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
     }
 
-    /// Why nothing can be asked of the session any more, though it may be awake: its budget or its organization's is spent.
+    /// The reason why the session accepts no prompts even if it is awake: its budget or its organization's is spent.
     pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, Over> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;
@@ -127,13 +127,13 @@ impl Session {
         if self.translator.is_none() || !agent.remembers {
             let old = self.translator.replace(Translator::new(&agent.session));
             match (&self.turn, old) {
-                // The agent that had the turn is gone, with all that it had not said.
+                // The agent that ran the turn is gone, with all output that it had not sent.
                 (Some(_), Some(mut old)) if lost => {
                     let out =
                         old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
                     self.take(out).await?;
                 }
-                // It was said, and there was no agent that it could have been sent to.
+                // The prompt was broadcast, but no agent has received it.
                 (Some(turn), None) if lost => {
                     unsent = self.services.store.unsettled_prompt(self.record.id, turn).await?;
                 }
@@ -168,13 +168,13 @@ impl Session {
     }
 }
 
-/// How far a boot is.
+/// The progress of a boot.
 pub(super) enum News {
     Stage(&'static str),
     Booted(Box<Result<Agent, LaunchError>>),
 }
 
-/// What happens to a boot, if there is one.
+/// Waits for progress of the boot, or forever if there is none.
 pub(super) async fn news(boot: &mut Option<Boot>) -> News {
     let Some(Boot { task, stages }) = boot else { return std::future::pending().await };
     tokio::select! {

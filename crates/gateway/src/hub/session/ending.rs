@@ -1,4 +1,4 @@
-//! The ends of a session: stopped by somebody, out of money, or given up.
+//! The ways a session ends: someone stops it, its budget is spent, or it fails.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Over, Session, millis};
 use crate::runtime::SnapshotError;
 
 impl Session {
-    /// Gives the session up, until somebody prompts it again. Prompts that wait are kept for then.
+    /// Fails the session until the next prompt. Queued prompts are kept for then.
     pub(super) async fn fail(&mut self, reason: &str) -> Result<(), Over> {
         (self.failures, self.losses, self.moving) = (0, 0, None);
         self.let_go();
@@ -41,7 +41,8 @@ impl Session {
         .await
     }
 
-    /// Nobody counts the sandbox of a session that was given up, so nothing may run in it. Its files stay for the next prompt.
+    /// Stops the sandbox's processes. The sandbox of a failed session is no longer counted, so nothing may run in it.
+    /// Its files stay for the next prompt.
     async fn halt(&mut self) {
         (self.agent, self.translator) = (None, None);
         let Ok(id) = crate::runtime::sandbox_of(&self.record) else { return };
@@ -50,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Ends whatever is on its way to the agent, which must not get it later.
+    /// Aborts every request in flight to the agent, so that none arrives later.
     fn let_go(&mut self) {
         for task in [self.dispatch.take(), self.aborting.take()].into_iter().flatten() {
             task.abort();
@@ -69,9 +70,10 @@ impl Session {
         Ok(())
     }
 
-    /// Stops at once and says why. The sandbox stays, for when there is money again; a prompt then goes on with it.
+    /// Pauses the session at once and broadcasts why. The sandbox stays, so that a prompt can continue in it once there
+    /// is budget again.
     pub(super) async fn over_budget(&mut self, why: &str) -> Result<(), Over> {
-        // Requests that were under way are refused one by one, and one of them is enough.
+        // Each request in flight is refused separately. The first refusal has already paused the session.
         if self.agent.is_none() {
             return Ok(());
         }
@@ -86,14 +88,14 @@ impl Session {
         .await
     }
 
-    /// Has no agent any more: what it did is over, and what waited for it is not sent.
+    /// Drops the agent: ends its turn and cancels the queued prompts.
     async fn dismiss(&mut self, reason: &str) -> Result<(), Over> {
         self.dismiss_agent(reason).await?;
         self.drop_prompts().await?;
         self.flush().await
     }
 
-    /// Has no agent any more, and what it did is over. Prompts that wait are kept.
+    /// Drops the agent and ends its turn. Queued prompts are kept.
     async fn dismiss_agent(&mut self, reason: &str) -> Result<(), Over> {
         self.let_go();
         self.moving.take_if(|moving| matches!(moving, Moving::Waiting(_)));
@@ -101,7 +103,7 @@ impl Session {
             let out = translator.give_up(reason, millis(&self.services));
             self.take(out).await?;
         }
-        // It may go on without us, so it is told to stop.
+        // The agent may keep working without us, so it is told to abort.
         if let (Some(agent), true) = (&self.agent, self.turn.is_some()) {
             let (client, session) = (agent.client.clone(), agent.session.clone());
             tokio::spawn(async move { client.abort(&session).await });
@@ -113,22 +115,22 @@ impl Session {
         self.flush().await
     }
 
-    /// Saves the files and then ends the sandbox, as when its time is over: a crash in between loses neither. The reply
-    /// comes with [`Session::stopped`] or [`Session::not_stopped`].
+    /// Saves the files and then ends the sandbox, as when its lifetime is over, so that a crash in between loses no
+    /// files. [`Session::stopped`] or [`Session::not_stopped`] sends the reply.
     pub(super) async fn stop(&mut self, reply: oneshot::Sender<Result<(), String>>) -> Result<(), Over> {
         self.stopping.push(reply);
-        // Its files are being saved already.
+        // A save is already in progress.
         if matches!(self.moving, Some(Moving::Saving(_))) {
             return Ok(());
         }
         self.abandon_boot().await;
-        // What is prompted from here on is for after the stop, and wakes the session again.
+        // Prompts that arrive from here on belong to the time after the stop, and wake the session again.
         self.dismiss("The session was stopped").await?;
         if self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
             self.save();
             return Ok(());
         }
-        // Without snapshots the files stay where they are.
+        // Without snapshots, the files stay in the sandbox.
         let sandbox = crate::runtime::sandbox_of(&self.record);
         let name = self.record.sandbox_id.clone().filter(|name| *name != self.record.id.to_string());
         self.services.store.new_sandbox_generation(&self.owner, name.as_deref()).await?;
@@ -141,7 +143,7 @@ impl Session {
         self.stopped("").await
     }
 
-    /// The files are safe and the sandbox is over.
+    /// Finishes the stop once the files are saved and the sandbox has ended.
     pub(super) async fn stopped(&mut self, message: &str) -> Result<(), Over> {
         self.dismiss_agent("The session was stopped").await?;
         let ending = Ending {
@@ -161,7 +163,7 @@ impl Session {
         if self.queue.is_empty() { Ok(()) } else { self.wake().await }
     }
 
-    /// The files could not be saved, so the sandbox that has them goes on, with its agent if it had one.
+    /// Handles a failed save: the sandbox that has the files keeps running, with its agent if it had one.
     pub(super) async fn not_stopped(&mut self, error: &SnapshotError) -> Result<(), Over> {
         tracing::error!(session = %self.record.id, %error, "a session could not be saved, so it was not stopped");
         for reply in self.stopping.drain(..) {
@@ -177,10 +179,10 @@ impl Session {
         self.say_status(status, &message).await
     }
 
-    /// Ends the session and its sandbox at once; files that no snapshot has are gone. Its conversation stays.
+    /// Ends the session and its sandbox at once. Files that are in no snapshot are lost. The conversation stays.
     pub(super) async fn discard(&mut self) -> Result<(), Over> {
         self.abandon_boot().await;
-        // Its end would wait for the copy anyway.
+        // Terminating the sandbox would wait for the copy in progress anyway.
         if let Some(Moving::Saving(task)) = self.moving.take()
             && let Ok(Ok(next)) = task.await
         {
@@ -198,7 +200,7 @@ impl Session {
         self.stopped("What was not saved is gone").await
     }
 
-    /// Ends a boot, so that nothing of it comes after its sandbox is over.
+    /// Aborts a boot, so that it can do nothing after its sandbox has ended.
     async fn abandon_boot(&mut self) {
         if let Some(boot) = self.boot.take() {
             boot.task.abort();

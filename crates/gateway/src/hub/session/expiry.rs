@@ -1,5 +1,5 @@
-//! The time of a sandbox is over: its files are kept and the session moves to another one, or sleeps until somebody
-//! needs it. Of a sandbox that cannot be kept only the connection is left, and made anew.
+//! The end of a sandbox's lifetime: the session saves its files and moves to another sandbox, or sleeps until
+//! someone needs it. If the provider has no snapshots, the session only reconnects to the same sandbox.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,31 +14,31 @@ use tokio::time::Sleep;
 use super::{Over, Session, settled};
 use crate::runtime::{SnapshotError, leave};
 
-/// What is said while a session moves.
+/// The status message while a session moves.
 pub(super) const EXTENDING: &str = "Extending session...";
-/// How long a turn may go on before it is cancelled.
+/// How long a running turn may continue before it is cancelled.
 const GRACE: Duration = Duration::from_secs(30);
-/// How often it is tried to keep the files, and after which time again.
+/// How many times we try to save the files, and the delay between attempts.
 const SAVES: u32 = 3;
 const AGAIN: TimeDelta = TimeDelta::minutes(5);
 
-/// How far a session is on its way to another sandbox.
+/// The progress of a move to another sandbox.
 pub(super) enum Moving {
-    /// Its turn may end by itself until this runs out; then it is cancelled.
+    /// Waits for the turn to end by itself. When the timer fires, the turn is cancelled.
     Waiting(Option<Pin<Box<Sleep>>>),
-    /// Its files are being kept, and its sandbox ends. The next one gets this name.
+    /// Saves the files and ends the sandbox. The task returns the name of the next sandbox.
     Saving(JoinHandle<Result<SandboxId, SnapshotError>>),
-    /// The next one boots.
+    /// Boots the next sandbox.
     Booting,
 }
 
-/// What happens on the way.
+/// An event during a move.
 pub(super) enum Step {
     Late,
     Saved(Box<Result<SandboxId, SnapshotError>>),
 }
 
-/// The next step of a session that moves.
+/// Waits for the next event of a move, or forever if the session does not move.
 pub(super) async fn step(moving: &mut Option<Moving>) -> Step {
     match moving {
         Some(Moving::Waiting(late)) => {
@@ -55,7 +55,7 @@ pub(super) async fn step(moving: &mut Option<Moving>) -> Step {
 }
 
 impl Session {
-    /// Looks at the wall clock anew, which may have been moved.
+    /// Sets the expiry timer anew from the wall clock, which may have been adjusted.
     pub(super) fn watch_expiry(&mut self) {
         let left = self.record.sandbox_expires_at.map(|at| at - self.services.clock.now());
         self.expiry = left.map(|left| Box::pin(tokio::time::sleep(left.to_std().unwrap_or_default())));
@@ -63,14 +63,14 @@ impl Session {
 
     pub(super) async fn expire(&mut self) -> Result<(), Over> {
         self.expiry = None;
-        // A boot that failed may have left the old sandbox behind already.
+        // A failed boot may already have retired the old sandbox.
         let record = self.services.store.session(self.record.org_id, self.record.id).await?;
         self.record.sandbox_expires_at = record.and_then(|record| record.sandbox_expires_at);
         if !self.is_overdue() {
             self.watch_expiry();
             return Ok(());
         }
-        // Whoever boots looks again when it is done.
+        // A boot or a move checks the expiry again when it is done.
         if self.boot.is_some() || self.moving.is_some() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Session {
             return self.connect_anew().await;
         }
         if self.turn.is_some() && self.agent.is_none() {
-            // Its agent may have gone on with it, and can be asked.
+            // The agent may have continued the turn, so reconnect and read its history.
             self.launch(Duration::ZERO);
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Session {
         Ok(())
     }
 
-    /// Somebody else runs the sandbox and ends it, or it cannot be kept: nothing of it is touched.
+    /// Reconnects without touching the sandbox: either someone else runs and ends it, or it cannot be saved.
     async fn connect_anew(&mut self) -> Result<(), Over> {
         self.services.store.set_sandbox_expiry(&self.owner, None).await?;
         self.record.sandbox_expires_at = None;
@@ -108,7 +108,7 @@ impl Session {
         Ok(())
     }
 
-    /// No turn runs: keeps the files, and ends the sandbox.
+    /// Saves the files and ends the sandbox. No turn may be running.
     pub(super) fn save(&mut self) {
         self.disconnect();
         self.moving = Some(Moving::Saving(tokio::spawn(leave(self.services.runtime.clone(), self.owner))));
@@ -149,7 +149,7 @@ impl Session {
         self.record.sandbox_expires_at = None;
     }
 
-    /// The sandbox is kept, whatever its time: it has the only copy of what was done in it.
+    /// Handles a failed save: the sandbox outlives its lifetime because it has the only copy of the files.
     async fn not_saved(&mut self, error: &SnapshotError) -> Result<(), Over> {
         count("failed");
         self.unsaved += 1;
@@ -167,7 +167,7 @@ impl Session {
         self.go_on(None).await
     }
 
-    /// Has an agent again for whoever needs one.
+    /// Boots an agent if anyone needs one; otherwise the session sleeps.
     async fn go_on(&mut self, moving: Option<Moving>) -> Result<(), Over> {
         if !self.is_wanted() {
             return self.sleep().await;
@@ -178,7 +178,7 @@ impl Session {
         self.say_status(status, &message).await
     }
 
-    /// Nobody needs it now: the next one who does wakes it.
+    /// Pauses the session. The next prompt or watcher wakes it.
     async fn sleep(&mut self) -> Result<(), Over> {
         if !self.is_up() {
             return Ok(());
@@ -190,12 +190,13 @@ impl Session {
             .await
     }
 
-    /// Whether there is something to do about its sandbox. Who rests before that is done may never do it.
+    /// Whether the sandbox's lifetime is over. The session must not leave memory before it has handled that,
+    /// because nothing may ever load it again.
     pub(super) fn is_overdue(&self) -> bool {
         self.record.sandbox_expires_at.is_some_and(|at| at <= self.services.clock.now())
     }
 
-    /// Whether it has a sandbox, or is about to.
+    /// Whether the session has a sandbox or is starting one.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting)
     }

@@ -1,4 +1,4 @@
-//! Taking over a session from the database, wherever the last owner left it.
+//! Loading a session from the database, in whatever state its last owner left it.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use super::turns::run_status;
 use super::{Over, Session, millis};
 use crate::hub::HubServices;
 
-/// What is read of the log at once.
+/// The number of bytes read from the log at a time.
 const PAGE: usize = 1024 * 1024;
 
 impl Session {
-    /// Becomes the owner. From now on nobody else's writes to this session count.
+    /// Claims ownership of the session. From now on, writes of earlier owners are rejected.
     pub(in crate::hub) async fn load(services: Arc<HubServices>, id: SessionId) -> Result<Self, StoreError> {
         let Owned { owner, record, head } = services.store.own_session(id, &services.instance).await?;
         let prompts = services.store.queued_prompts(id).await?;
         let mut session = Self {
             feed: Arc::new(Feed::new(head, services.clock.clone())),
             pulse: Arc::default(),
-            // The next words reserve anew.
+            // The next broadcast reserves a new block.
             reserved: head,
             transcript: Transcript::default(),
             telemetry: Telemetry::default(),
@@ -59,7 +59,7 @@ impl Session {
             record,
         };
         session.replay().await?;
-        // Whoever watched before was told of these.
+        // Watchers of the last owner have already received this queue length.
         session.told_waiting = session.queue.len();
         session.watch_expiry();
         Ok(session)
@@ -77,13 +77,14 @@ impl Session {
         &self.pulse
     }
 
-    /// Takes over what the log has and the database does not have yet: open messages go back into memory, messages
-    /// that are finished in the log are saved, and a turn that is over in the log is settled. A turn that ran goes on.
+    /// Applies the part of the log that is not in the transcript table yet: open messages are loaded into memory,
+    /// messages that are complete in the log are saved, and a turn that ended in the log is settled. A turn that was
+    /// running continues.
     async fn replay(&mut self) -> Result<(), StoreError> {
         let Reach { seq: reached, complete } = self.services.store.transcript_reach(self.record.id).await?;
         let sent = |prompt: &&QueuedPrompt| prompt.state == PromptState::Dispatched;
         let sent: Vec<String> = self.queue.iter().filter(sent).map(|prompt| prompt.id.clone()).collect();
-        // One that was marked and never said was never sent: it is the next one.
+        // A prompt that was marked as dispatched but never broadcast was never sent, so it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
         let (mut place, mut outcome, now) = (0, None, millis(&self.services));
         let mut finished = Vec::new();
@@ -126,7 +127,7 @@ impl Session {
         }
     }
 
-    /// Goes on with a turn, or does what its end asks for where the last owner died after the end was logged.
+    /// Continues a turn, or settles it if the last owner crashed after it logged the end.
     async fn resume_turn(&mut self, turn: String, outcome: Option<TurnOutcome>) -> Result<(), StoreError> {
         let Some(outcome) = outcome else {
             let prompt = self.services.store.unsettled_prompt(self.record.id, &turn).await?;
@@ -140,7 +141,7 @@ impl Session {
         self.services.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await
     }
 
-    /// Nobody will say more of what is open when there is no turn to go on with.
+    /// Closes the open messages as interrupted when there is no turn to continue, because no agent will complete them.
     pub(in crate::hub) async fn tidy(&mut self) -> Result<(), StoreError> {
         if self.turn.is_some() {
             return Ok(());
@@ -153,13 +154,13 @@ impl Session {
     }
 }
 
-/// What a batch of the log says, with its numbers. A frame of a later version says nothing to this one.
+/// The messages in a batch of the log, with their sequence numbers. Frames that this version cannot parse are skipped.
 pub(in crate::hub) fn spoken(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
     let numbered = (batch.first_seq..).zip(batch.frames.lines());
     numbered.filter_map(|(seq, line)| Some((seq, Frame::parse(line).ok()?.message)))
 }
 
-/// The message that something is said of.
+/// The id of the message that an event belongs to.
 pub(in crate::hub) fn about(said: &ServerMessage) -> Option<&str> {
     match said {
         ServerMessage::Message(message) => Some(&message.id),

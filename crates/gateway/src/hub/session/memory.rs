@@ -1,4 +1,4 @@
-//! The agent's memory: asked for what was missed while nobody listened, and whether a turn is over.
+//! The agent's history: read to find out what was missed while disconnected, and whether a turn is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use opencode::translate::Output;
 use super::{Over, Session, millis};
 use shares::Held;
 
-/// When the agent's memory could not be read, it is asked again after this time.
+/// The delay before another attempt when the agent's history could not be read.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Longer histories are parsed off the async workers.
 const PARSED_AT_ONCE: usize = 64 * 1024;
 const READ: &str = "read the history";
 
-/// What the agent remembers, and the session's share of memory that it takes.
+/// The agent's history, with the reservation for it in the session's share of memory.
 pub(super) struct Memory {
     history: History,
     memory: Held,
 }
 
 impl Session {
-    /// Asks what was missed while nobody listened. An agent that does not answer holds nobody up.
+    /// Starts to read what was missed while disconnected. This runs in the background, so a slow agent delays nobody.
     pub(super) fn catch_up(&mut self) {
         let (Some(agent), Some(translator), Some(turn), None) =
             (&self.agent, &self.translator, &self.turn, &self.reading)
@@ -42,7 +42,7 @@ impl Session {
         }
     }
 
-    /// What the agent remembers is here.
+    /// Handles the result of reading the agent's history.
     pub(super) async fn remembered(&mut self, read: Result<Memory, ApiError>) -> Result<(), Over> {
         self.reading = None;
         match read {
@@ -56,10 +56,10 @@ impl Session {
         self.after_turn().await
     }
 
-    /// Says what was missed, and hands a prompt over again that never arrived.
+    /// Broadcasts what was missed, and sends a prompt again that never arrived.
     async fn reconcile(&mut self, Memory { history, memory: _held }: Memory) -> Result<(), Over> {
         let now = millis(&self.services);
-        // It was told some time ago: if it had not begun by then, it does not begin now.
+        // The abort was sent a while ago. If the agent had not started the turn by then, it will not start it now.
         let stopped = self.cancelled && self.aborts > 0 && self.aborting.is_none() && !history.busy;
         let (Some(translator), Some(turn)) = (&mut self.translator, self.turn.clone()) else { return Ok(()) };
         if history.has(&turn) {
@@ -86,8 +86,8 @@ impl Session {
         self.take(out).await
     }
 
-    /// What the history adds to what was sent. A long one is parsed off the async workers: the agent decides how long it
-    /// is, and other sessions must not wait for it.
+    /// Computes what the history adds to what was already broadcast. A long history is processed off the async workers:
+    /// the agent decides its length, and other sessions must not wait for it.
     async fn compare(&mut self, history: History, now: i64) -> Output {
         let Some(mut translator) = self.translator.take() else { return Output::default() };
         if history.bytes() <= PARSED_AT_ONCE {
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    /// A turn seems to be over and did not say so: the agent's own memory tells.
+    /// A turn seems to be over but the agent did not say so: asks its history.
     pub(super) async fn settle(&mut self) -> Result<(), Over> {
         self.settling = None;
         self.catch_up();

@@ -1,4 +1,5 @@
-//! Saying something to everyone: numbered, logged, and only then heard. And the whole conversation for one.
+//! Broadcasting: messages are numbered and logged before any watcher receives them. Also builds the complete
+//! conversation for a new watcher.
 
 use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Message, ServerMessage, WireStatus};
@@ -7,19 +8,20 @@ use store::{NewBatch, TranscriptWrite};
 use super::super::transcript::Held;
 use super::{Over, Session, frame, millis};
 
-/// Numbers are reserved in blocks on disk: after a crash of the database, which may cost the end of the log, the next
-/// owner goes on behind the block.
+/// The number of sequence numbers reserved on disk at a time. A database crash may lose the end of the log; the next
+/// owner then continues after the reserved block, so that no number is used twice.
 const BLOCK: i64 = 100_000;
-/// What of a conversation is told at once; of a longer one the end.
-/// Whoever does not read it keeps it waiting in our memory, so it is no more than the system itself keeps for a socket.
+/// The maximum size of the stored conversation in an `init` frame. A longer conversation is cut to its end. A client
+/// that does not read keeps the frame in our memory, so it is no larger than what the kernel itself buffers for a
+/// socket.
 pub(in crate::hub) const WHOLE: usize = 256 * 1024;
-/// Frames that stay in the log behind the last turn, for clients that come back.
+/// The number of frames kept in the log after a turn, for clients that reconnect.
 const KEPT: i64 = 5_000;
 
 impl Session {
-    /// Says all this to everyone, in order. When it returns, it is in the log and on its way. Messages that are
-    /// finished by it are saved in the transaction that logs it, so that no client can have received the end of a
-    /// message that a crash loses.
+    /// Broadcasts these messages in order. When this returns, they are in the log and published. The same transaction
+    /// saves the messages that they complete, so that no client can have received the end of a message that a crash
+    /// loses.
     pub(super) async fn say(&mut self, messages: Vec<ServerMessage>) -> Result<(), Over> {
         if messages.is_empty() {
             return Ok(());
@@ -46,7 +48,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes messages into the transcript and the counters; returns what is to be saved because of them.
+    /// Applies messages to the transcript and the counters. Returns the writes to the transcript table that follow from
+    /// them.
     fn observe(&mut self, first: i64, messages: &[ServerMessage]) -> Vec<TranscriptWrite> {
         let now = millis(&self.services);
         let mut finished = Vec::new();
@@ -64,7 +67,7 @@ impl Session {
         self.say(vec![ServerMessage::Status { status, message: message.to_owned() }]).await
     }
 
-    /// The agent will say no more of what is open: it is kept as it is, and marked.
+    /// Saves the open messages as they are, marked as interrupted, because the agent will not complete them.
     pub(super) async fn interrupt(&mut self) -> Result<(), Over> {
         let cut: Vec<_> = self.transcript.interrupt().iter().map(Held::stored).collect();
         if cut.is_empty() {
@@ -73,19 +76,19 @@ impl Session {
         Ok(self.services.store.save_messages(&self.owner, self.feed.head(), cut).await?)
     }
 
-    /// What a long turn has left in memory and in the log is let go of.
+    /// Frees what a long turn has left in memory, and prunes the log.
     pub(super) async fn rest(&mut self) -> Result<(), Over> {
         self.feed.rest();
         self.rested = self.feed.head();
         Ok(self.services.store.prune_events(&self.owner, self.feed.head() - KEPT).await?)
     }
 
-    /// The same where that was not done for long.
+    /// Does the same if the log has not been pruned for many frames.
     pub(super) async fn rest_at_times(&mut self) -> Result<(), Over> {
         if self.feed.head() - self.rested > KEPT { self.rest().await } else { Ok(()) }
     }
 
-    /// The conversation up to now; nothing when the store does not answer.
+    /// Returns the conversation so far, or `None` if the store does not answer.
     pub(super) async fn history(&self) -> Option<(Utf8Bytes, i64)> {
         let stored = match self.services.store.transcript(self.record.id, WHOLE).await {
             Ok(transcript) => transcript,

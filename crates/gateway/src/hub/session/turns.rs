@@ -1,4 +1,4 @@
-//! Prompts and turns: one at a time, in order, each sent once however often it has to be tried.
+//! Prompts and turns: one at a time and in order. Each prompt becomes one turn, however often sending it is retried.
 
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use super::{Over, Session, millis};
 use crate::runtime::Door;
 use shares::Held;
 
-/// Prompts that may wait for their turn, and how large they may be in all. They wait in the database.
+/// The maximum number and total size of queued prompts. Their contents are in the database.
 const WAITING: usize = 100;
 const WAITING_BYTES: u64 = 64 * 1024 * 1024;
-/// So long the key of a prompt stands for it.
+/// How long a prompt's idempotency key is remembered.
 const ONCE: TimeDelta = TimeDelta::hours(1);
-/// Attempts to hand a prompt over, and the pause after the first that failed.
+/// The number of attempts to send a prompt, and the delay after the first failure.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(250);
-/// After this time an agent that was told to stop is asked whether it has; it may not have begun when it was told.
+/// The delay before we check whether an agent has stopped after an abort. The turn may not have started when the abort
+/// arrived.
 const AGAIN: Duration = Duration::from_secs(1);
-/// So often it is told.
+/// The maximum number of abort requests per turn.
 const ABORTS: u32 = 5;
 
-/// How the run of a turn ends.
+/// The status of a turn's run, by the outcome of the turn.
 pub(super) const fn run_status(outcome: TurnOutcome) -> RunStatus {
     match outcome {
         TurnOutcome::Ok => RunStatus::Completed,
@@ -39,7 +40,8 @@ pub(super) const fn run_status(outcome: TurnOutcome) -> RunStatus {
 }
 
 impl Session {
-    /// Takes a prompt: it is on disk when this returns, and becomes a turn when its time comes.
+    /// Accepts a prompt. When this returns, the prompt is on disk; it becomes a turn when it reaches the head of the
+    /// queue.
     pub(super) async fn prompt(&mut self, asked: Asked) -> Result<Prompted, Over> {
         let waiting: u64 = self.queue.iter().map(|prompt| prompt.bytes).sum();
         if self.queue.len() >= WAITING || waiting.saturating_add(asked.bytes()) > WAITING_BYTES {
@@ -51,7 +53,7 @@ impl Session {
         if let Err(refusal) = self.try_wake().await? {
             return Ok(Prompted::Refused(refusal));
         }
-        // What was to be said first comes first, also where its time has not come yet.
+        // The initial prompt always comes first, even if it was not due yet.
         self.initial_prompt().await?;
         let rng = asked.once.map_or_else(|| self.services.rng.clone(), Rng::seeded);
         let id = PromptIds::new(millis(&self.services), 0, &rng).message;
@@ -66,14 +68,14 @@ impl Session {
         Ok(Prompted::Queued { id })
     }
 
-    /// A prompt that came lately with the same key: its answer may have been lost on the way to the client.
+    /// Finds a recent prompt with the same idempotency key. The client may have lost our reply to it and retried.
     async fn same_prompt(&self, id: &str) -> Result<Option<String>, Over> {
         let since = self.services.clock.now() - ONCE;
         let known = self.services.store.prompts_since(self.record.id, since).await?;
         Ok(known.into_iter().find(|known| random_part(known) == random_part(id)))
     }
 
-    /// Puts a prompt at the end of the queue, unless one of this id was ever there, or waits to be sent again.
+    /// Appends a prompt to the queue. A prompt whose id is already stored is appended only if it must be sent again.
     async fn queue_up(&mut self, id: String, asked: Asked) -> Result<(), Over> {
         let now = self.services.clock.now();
         let new = NewPrompt {
@@ -99,8 +101,8 @@ impl Session {
         Ok(())
     }
 
-    /// The session's first prompt, which was given when it was made. Its id is made of the session, so that whoever
-    /// comes after a crash between queueing and marking it queues no second one.
+    /// Queues the prompt that was given when the session was created. Its id is derived from the session, so that a
+    /// crash between queueing and marking it does not queue it twice.
     pub(super) async fn initial_prompt(&mut self) -> Result<(), Over> {
         let (Some(content), None, Some(user)) =
             (self.record.initial_prompt.clone(), self.record.initial_prompt_sent_at, self.record.created_by)
@@ -129,7 +131,7 @@ impl Session {
         PromptIds::new(began, 0, &Rng::seeded(session.as_u64_pair().1)).message
     }
 
-    /// Begins the next turn, if the agent is there and free.
+    /// Starts the next turn if an agent is connected and free.
     pub(super) async fn next_turn(&mut self) -> Result<(), Over> {
         let busy = self.turn.is_some() || self.dispatch.is_some() || self.aborting.is_some();
         if busy || self.agent.is_none() || self.moving.is_some() {
@@ -137,7 +139,7 @@ impl Session {
         }
         let Some(next) = self.queue.front() else { return Ok(()) };
         let Ok(memory) = self.services.memory.take(self.party(), next.bytes) else {
-            // Others hold it for the moment.
+            // Other parties use the memory at the moment, so try again later.
             self.settling.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
             return Ok(());
         };
@@ -147,16 +149,17 @@ impl Session {
         self.turn = Some(prompt.id.clone());
         self.services.gate.begin_turn(&self.record, &prompt.id, prompt.sender_id.as_deref()).await?;
         self.telemetry.start(self.services.clock.elapsed());
-        // Marked and said before it is sent: whoever comes after a crash finds it marked, and sends it again only if
-        // it was not said.
+        // The prompt is marked and broadcast before it is sent. After a crash, the next owner finds it marked, and
+        // sends it again only if it was never broadcast.
         self.services.store.set_prompt_state(&self.owner, &prompt.id, PromptState::Dispatched).await?;
         self.say(vec![ServerMessage::Message(spoken(&prompt))]).await?;
         self.hand_over(prompt, Some(memory));
         self.tell_queue().await
     }
 
-    /// Sends a prompt to the agent in the background, under its own ids, so that a second attempt is no second turn. Where
-    /// there is no memory for it, the agent is asked for it a little later, and it is sent then.
+    /// Sends a prompt to the agent in the background. The ids are derived from the prompt, so a second attempt starts
+    /// no second turn. If there is no memory for the prompt, the next check of the agent's history finds it missing and
+    /// sends it.
     pub(super) fn hand_over(&mut self, prompt: store::Prompt, memory: Option<Held>) {
         let party = self.party();
         let (Some(agent), Some(translator)) = (&self.agent, &mut self.translator) else { return };
@@ -177,13 +180,13 @@ impl Session {
         }));
     }
 
-    /// How the handing over went.
+    /// Handles the result of sending a prompt.
     pub(super) async fn sent(&mut self, sent: Result<(), ApiError>) -> Result<(), Over> {
         self.dispatch = None;
         let lost = self.turn.clone().filter(|turn| sent.is_err() && *turn == self.initial_id());
         if let Err(error) = sent {
             tracing::warn!(session = %self.record.id, %error, "a prompt did not reach the agent");
-            // An agent that is being had again is asked whether it has it.
+            // While an agent is reconnecting, its history will show whether the prompt arrived.
             if self.agent.is_some()
                 && let Some(translator) = &mut self.translator
             {
@@ -193,7 +196,7 @@ impl Session {
         }
         self.abort();
         self.after_turn().await?;
-        // The first prompt is due again, with the next agent or before the next prompt.
+        // The initial prompt is due again, with the next agent or before the next prompt.
         if let Some(first) = lost.filter(|first| self.turn.as_ref() != Some(first)) {
             self.services.store.roll_back_initial_prompt(&self.owner, &first).await?;
             self.record.initial_prompt_sent_at = None;
@@ -205,14 +208,14 @@ impl Session {
         if self.turn.is_some() {
             self.cancelled = true;
             self.abort();
-            // One that goes on without us is told as soon as it is found again.
+            // A turn that continues without us is aborted as soon as we are connected again.
             return if self.agent.is_none() { self.wake().await } else { Ok(()) };
         }
         self.drop_prompts().await?;
         self.say(vec![ServerMessage::MessageCancelled { message_id: None }]).await
     }
 
-    /// Tells the agent that its turn is cancelled, as soon as it is there and has the prompt.
+    /// Sends an abort to the agent if the turn is cancelled, as soon as the agent is connected and has the prompt.
     pub(super) fn abort(&mut self) {
         let (true, None, None, Some(agent)) = (self.cancelled, &self.dispatch, &self.aborting, &self.agent)
         else {
@@ -223,7 +226,7 @@ impl Session {
         self.aborting = Some(tokio::spawn(async move { client.abort(&session).await }));
     }
 
-    /// The agent was told. It says that the turn is over, or it is asked.
+    /// Handles the result of an abort. Either the agent reports that the turn is over, or its history is checked later.
     pub(super) async fn aborted(&mut self, told: Result<(), ApiError>) -> Result<(), Over> {
         self.aborting = None;
         if let Err(error) = told {
@@ -238,7 +241,7 @@ impl Session {
         self.after_turn().await
     }
 
-    /// What runs, what waits and what was to come first will not be answered: no later owner may send it.
+    /// Cancels the running turn, the queued prompts and the unsent initial prompt, so that no later owner sends them.
     pub(super) async fn drop_prompts(&mut self) -> Result<(), Over> {
         let waiting = std::mem::take(&mut self.queue).into_iter().map(|prompt| prompt.id);
         if let Some(turn) = &self.turn {
@@ -255,14 +258,14 @@ impl Session {
         self.tell_queue().await
     }
 
-    /// Whether the agent is at work on a turn, or about to be.
+    /// Whether the agent is working on a turn or is about to.
     pub(super) fn works(&self) -> bool {
         self.dispatch.is_some()
             || self.aborting.is_some()
             || self.translator.as_ref().is_some_and(opencode::translate::Translator::is_busy)
     }
 
-    /// When the agent is free again: the turn is settled and the next one begins.
+    /// Settles the turn and starts the next one, once the agent is free.
     pub(super) async fn after_turn(&mut self) -> Result<(), Over> {
         if self.works() {
             return Ok(());
@@ -286,7 +289,7 @@ impl Session {
         self.next_turn().await
     }
 
-    /// Tells how many prompts wait, where that has changed.
+    /// Broadcasts the queue length if it has changed.
     async fn tell_queue(&mut self) -> Result<(), Over> {
         let waiting = self.queue.len();
         if std::mem::replace(&mut self.told_waiting, waiting) == waiting {
@@ -316,13 +319,13 @@ async fn send(
     client.prompt(&session, &prompt).await
 }
 
-/// Made of the message's id, so that they are the same whenever it is sent.
+/// The ids of the prompt's parts, derived from the message's id so that every attempt sends the same ones.
 fn part_ids(prompt: &store::Prompt) -> Vec<String> {
     let body = prompt.id.trim_start_matches("msg_");
     (0..=prompt.images.len()).map(|part| format!("prt_{body}{part:02}")).collect()
 }
 
-/// A prompt as everyone sees it: images first, then the text.
+/// The prompt as a message for watchers: images first, then the text.
 fn spoken(prompt: &store::Prompt) -> Message {
     let images = prompt.images.iter().map(|image| Part::Image { image: image.clone() });
     let text = Part::Text { text: prompt.content.clone(), part_id: None };

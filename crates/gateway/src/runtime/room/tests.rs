@@ -1,4 +1,4 @@
-//! Rooms in a provider that does what the test says.
+//! Tests of sandbox handles, with a fake provider that the test controls.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -74,10 +74,10 @@ async fn a_connection_that_is_open_when_all_is_closed_is_on_record() {
     serving.abort();
 }
 
-/// A provider of one sandbox, which is wherever the test says.
+/// A fake provider of one sandbox.
 struct Fake {
     ensured: EnsureOutcome,
-    /// Where its supervisor listens; `None` where it cannot be reached.
+    /// The port of its supervisor, or `None` if it cannot be reached.
     supervisor: Option<u16>,
     dialled: AtomicU32,
     undone: std::sync::Mutex<Vec<&'static str>>,
@@ -205,7 +205,7 @@ async fn a_supervisor_whose_channel_has_ended_is_reached_over_another() {
     assert_eq!(fake.dialled.load(Ordering::SeqCst), 1);
 }
 
-/// A channel whose other end is gone.
+/// A channel whose peer is gone.
 async fn ended(key: &Key, rng: &Rng) -> Sandboxd {
     let (ours, theirs) = tokio::io::duplex(4096);
     let limits = ChannelLimits::default();
