@@ -1,5 +1,5 @@
-//! Shell completion for organizations, members, keys and sessions in the database. A shell calls it on every keystroke
-//! of the completion key, so it omits anything that it cannot read and reports no error.
+//! Shell completion for organizations, members, keys and sessions in the database. A shell calls it each time the user
+//! asks for completions, so it omits anything that it cannot read and reports no error.
 
 use std::path::PathBuf;
 
