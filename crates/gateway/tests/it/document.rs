@@ -1,4 +1,5 @@
-//! The OpenAPI document: complete, accurate, and the list of operations that other tests iterate over.
+//! The API description at `/openapi.json`: complete, accurate, and the list of operations that other tests iterate
+//! over.
 
 use std::sync::LazyLock;
 
@@ -10,7 +11,7 @@ use crate::people::{org, person, some_uuid};
 /// The routes that need no credential. Every other route must refuse a caller without one.
 const PUBLIC: [&str; 4] = ["GET /health", "GET /metrics", "GET /ready", "POST /v1/login"];
 
-/// Routes that the document must contain. It may describe further ones.
+/// Routes that the API description must contain. It may describe further ones.
 const ROUTES: [&str; 22] = [
     "DELETE /v1/keys/{keyId}",
     "DELETE /v1/members/{userId}",
@@ -36,12 +37,12 @@ const ROUTES: [&str; 22] = [
     "PUT /v1/secrets/{name}",
 ];
 
-/// One operation of the OpenAPI document.
+/// One operation of the API description.
 pub(crate) struct Operation {
     pub(crate) method: String,
     path: String,
     pub(crate) takes_body: bool,
-    /// The document says that the operation needs no credential.
+    /// The API description says that the operation needs no credential.
     public: bool,
     statuses: Vec<String>,
 }
@@ -61,7 +62,7 @@ impl Operation {
         self.path.contains('{')
     }
 
-    /// Whether the document lists this status.
+    /// Whether the API description lists this status.
     pub(crate) fn documents(&self, status: u16) -> bool {
         self.statuses.iter().any(|known| *known == status.to_string() || known == "default")
     }
@@ -93,7 +94,7 @@ fn described(document: &Value) -> Vec<Operation> {
 static DESCRIBED: LazyLock<Vec<Operation>> =
     LazyLock::new(|| described(&serde_json::to_value(gateway::edge::api_document()).unwrap()));
 
-/// Fails if a route answers with a status that the document does not list. Every request of the tests passes through
+/// Fails if a route answers with a status that the API description does not list. Every test request passes through
 /// here.
 pub(crate) fn assert_described(method: &str, path: &str, status: u16) {
     let asked: Vec<&str> = path.split('/').collect();
