@@ -1,4 +1,4 @@
-//! `actions`: which actions agents of an organization may use.
+//! `actions`: lists and changes which actions the agents of an organization may use.
 
 use policy::ModeKey;
 use proto::{ActionMode, iso};

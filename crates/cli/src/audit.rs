@@ -1,4 +1,4 @@
-//! `audit`: the ledger from the command line, for operators and for auditors who have nothing but an export.
+//! `audit`: commands that read and verify the ledger, for operators and for auditors who have only an export.
 
 mod events;
 mod export;
@@ -15,11 +15,11 @@ use crate::args::AuditCommand;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// The files of an export.
+/// The file names inside an export folder.
 const LEDGER: &str = "ledger.jsonl";
 const CHECKPOINTS: &str = "checkpoints.txt";
 const KEY: &str = "audit.pub";
-/// Rows that are read at a time.
+/// The number of ledger rows read per query.
 const PAGE: i64 = 5_000;
 
 pub(crate) async fn run(context: &Context, command: AuditCommand) -> Result<(), Failure> {

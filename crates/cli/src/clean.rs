@@ -1,16 +1,17 @@
-//! What comes from an agent, a caller or an export is hostile: on a terminal its control characters would move the cursor, rename the window or
-//! show something else than is there. They are shown as escapes instead, so that nothing is hidden either.
+//! Escapes text for the terminal. Text from an agent, a caller or an export is hostile: its control characters could
+//! move the cursor, rename the window or disguise what is shown. We print them as escapes, so that nothing is hidden
+//! either.
 
 use std::fmt::Write as _;
 
-/// The text with escapes for all that a terminal obeys; lines and tabs stay.
+/// Escapes every character that a terminal interprets, except line breaks and tabs.
 pub(crate) fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
         match c {
             '\n' | '\t' => cleaned.push(c),
-            // The end of a line, as other systems write it.
+            // A Windows line break: drop the carriage return.
             '\r' if letters.peek() == Some(&'\n') => {}
             c if is_obeyed(c) => cleaned.extend(c.escape_unicode()),
             c => cleaned.push(c),
@@ -19,13 +20,13 @@ pub(crate) fn clean(text: &str) -> String {
     cleaned
 }
 
-/// The same as one line: what would begin another one is an escape too.
+/// Like [`clean`], but also escapes line breaks and replaces tabs, so that the result is one line.
 pub(crate) fn one_line(text: &str) -> String {
     clean(text).replace('\n', "\\n").replace('\t', " ")
 }
 
-/// JSON text in which no character is left that a terminal obeys. It means the same: such characters can only stand in
-/// strings, where every one may be written as an escape.
+/// Escapes every character in JSON text that a terminal interprets. The meaning stays the same: such characters can
+/// only occur in strings, where JSON allows an escape for each.
 pub(crate) fn clean_json(json: &str) -> String {
     let mut cleaned = String::with_capacity(json.len());
     for c in json.chars() {
@@ -40,19 +41,20 @@ pub(crate) fn clean_json(json: &str) -> String {
     cleaned
 }
 
-/// Control characters, those that turn the direction of text, and those that end lines without being line breaks.
+/// Whether a terminal interprets this character: control characters, characters that change the text direction, and
+/// the Unicode line and paragraph separators.
 fn is_obeyed(c: char) -> bool {
     let is_direction = matches!(c,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_direction || c.is_control()
 }
 
-/// One line of at most this many characters.
+/// Joins the text into one line and truncates it to this many characters.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     cut(&text.split_whitespace().collect::<Vec<_>>().join(" "), most)
 }
 
-/// The beginning of a line, with its indentation.
+/// Truncates a line to this many characters and keeps its indentation.
 pub(crate) fn cut(line: &str, most: usize) -> String {
     if line.chars().count() <= most {
         return line.to_owned();

@@ -1,5 +1,5 @@
-//! Completion of what is in the database: organizations, members, keys and sessions. A shell asks for it with every key,
-//! so what cannot be had is left out without a word.
+//! Shell completion for organizations, members, keys and sessions in the database. A shell calls it each time the user
+//! asks for completions, so it omits anything that it cannot read and reports no error.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ pub(crate) fn sessions() -> Vec<CompletionCandidate> {
     asked(async |store| Ok(shown(lookup::sessions(&store).await?)))
 }
 
-/// Each by its id with its names beside it, and by each name that needs no quotes.
+/// Offers each candidate by its id, with its names as the help text, and by each name that needs no shell quoting.
 fn shown<T: ToString>(all: Vec<Candidate<T>>) -> Vec<CompletionCandidate> {
     let plain = |name: &&String| name.chars().all(|c| c.is_ascii_alphanumeric() || "@._+-".contains(c));
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ async fn open() -> Result<Store, Failure> {
     })
 }
 
-/// The data dir in the line that is being written.
+/// The data dir given on the command line that is being completed.
 fn data_dir() -> Option<PathBuf> {
     let words: Vec<_> = std::env::args_os().collect();
     let named = words.iter().position(|word| word == "--data-dir").and_then(|at| words.get(at + 1));

@@ -1,4 +1,4 @@
-//! What every command needs: settings, time, and the way to the database.
+//! What every command needs: the settings, the clock, and access to the database.
 
 use std::path::PathBuf;
 
@@ -21,16 +21,16 @@ use crate::failure::Failure;
 use crate::operator::host_user;
 use crate::output::{Output, ago};
 
-/// The parts a command works with.
+/// The dependencies of a command.
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) rng: Rng,
     pub(crate) out: Output,
     pub(crate) insecure: Insecure,
-    /// Who runs the command, as the ledger names them.
+    /// The user who runs the command, as the ledger names them.
     pub(crate) operator: String,
-    /// The database, once a command has asked for it.
+    /// The database, opened on first use.
     opened: OnceCell<Store>,
 }
 
@@ -62,7 +62,7 @@ impl Context {
         })
     }
 
-    /// The database as it is: nothing is made and no schema is changed, also beside a running gateway.
+    /// Opens the existing database, even while a gateway is running. Creates nothing and runs no migration.
     pub(crate) async fn store(&self) -> Result<Store, Failure> {
         let open = async || match &self.config.database {
             Database::Sqlite => Store::open_existing_sqlite(&self.config.sqlite_file()).await,
@@ -71,7 +71,7 @@ impl Context {
         Ok(self.opened.get_or_try_init(open).await?.clone())
     }
 
-    /// The database, made when there is none and brought up to date.
+    /// Opens the database; creates it if it does not exist and migrates it to the newest schema.
     pub(crate) async fn store_or_new(&self) -> Result<Store, Failure> {
         if matches!(self.config.database, Database::Sqlite) {
             DataDir::prepare(&self.config.data_dir)?;
@@ -79,14 +79,14 @@ impl Context {
         Ok(self.opened.get_or_try_init(|| open_store(&self.config, &self.clock)).await?.clone())
     }
 
-    /// Lets go of the database; what SQLite has in its log is in its file then.
+    /// Closes the database. SQLite then checkpoints its WAL into the database file.
     pub(crate) async fn close(self) {
         if let Some(store) = self.opened.into_inner() {
             store.close().await;
         }
     }
 
-    /// The keys; never new ones where the lost ones have sealed something.
+    /// Opens the keyring. Creates no new keys if the database holds secrets that were sealed with lost ones.
     pub(crate) async fn keyring(&self, store: &Store) -> Result<Keyring, Failure> {
         Ok(Keyring::open_for(&self.config, &self.rng, &store.secret_key_ids().await?)?)
     }
@@ -96,13 +96,13 @@ impl Context {
         Ok(Vault::new(store.clone(), &keyring, self.clock.clone(), self.rng.clone())?)
     }
 
-    /// What changes the rules of all gateways on this database.
+    /// The interface for changing the policy state of every gateway on this database.
     pub(crate) fn governance<'a>(&'a self, store: &'a Store) -> Governance<'a> {
         let Self { config, clock, rng, operator, .. } = self;
         Governance { settings: config.gate_settings(), store, clock, rng, operator }
     }
 
-    /// The store through which a change of administration is made, so that it is recorded.
+    /// Returns a store that records this administrative change in the ledger together with the write.
     pub(crate) async fn administer(
         &self,
         store: &Store,
@@ -112,23 +112,24 @@ impl Context {
         Ok(self.governance(store).administer(org, change).await?)
     }
 
-    /// How long ago something was, for people.
+    /// Formats how long ago a time was.
     pub(crate) fn ago(&self, at: DateTime<Utc>) -> String {
         ago(at, self.clock.now())
     }
 
-    /// Where a gateway with these settings is reached.
+    /// The URL at which clients reach a gateway with these settings.
     pub(crate) fn public_url(&self) -> Url {
         self.config.public_url.clone().unwrap_or_else(|| self.local_url())
     }
 
-    /// Where the gateway of this data dir listens: where one says so that runs, else where the settings would put it.
+    /// The URL on which the gateway of this data dir listens: the address that a running gateway has published,
+    /// otherwise the configured one.
     pub(crate) fn local_url(&self) -> Url {
         DataDir::address(&self.config.data_dir).unwrap_or_else(|| gateway::url_of(self.config.listen))
     }
 }
 
-/// Where `make up` puts the agent, seen from the binary that it built: it is found there without a changed `PATH`.
+/// The folder where `make up` installs the agent, relative to the binary it built, so that `PATH` need not be changed.
 fn tools_of_this_build() -> Option<PathBuf> {
     let root = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
     Some(root.join(".tools/node_modules/.bin")).filter(|folder| folder.is_dir())

@@ -1,4 +1,4 @@
-//! `db`: bring the database up to date, copy it, put a copy back, fill it for a measurement.
+//! `db`: migrates the database, backs it up, restores a backup, and seeds it for a benchmark.
 
 mod seed;
 
@@ -47,7 +47,8 @@ async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
     let done = match &context.config.database {
         Database::Sqlite => backup_sqlite(&context.config.sqlite_file(), file).await.map_err(Failure::from),
         Database::Postgres(url) => {
-            // Made before it is written, so that nobody else can open it in between.
+            // Create the file with mode 0600 before pg_dump writes to it, so that no other user can open it in
+            // between.
             std::fs::File::options()
                 .write(true)
                 .create_new(true)
@@ -65,7 +66,7 @@ async fn backup(context: &Context, file: &Path) -> Result<(), Failure> {
     };
     spinner.finish_and_clear();
     if let Err(failure) = done {
-        // A copy that broke off looks like a backup and is none.
+        // Remove a partial file: it would look like a valid backup.
         let _ = std::fs::remove_file(file);
         return Err(failure);
     }
@@ -85,7 +86,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     };
     spinner.finish_and_clear();
     checked?;
-    // Held until the end: a gateway that starts meanwhile must not open half a database.
+    // Hold both locks until the restore ends: a gateway that starts meanwhile must not open a half-restored database.
     let _held = DataDir::hold(&context.config.data_dir)?;
     let _lock = match &context.config.database {
         Database::Sqlite => None,
@@ -101,7 +102,7 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     };
     spinner.finish_and_clear();
     let kept = kept?;
-    // A backup of an older schema is brought up to date, or it could not tell what happened to it.
+    // Migrate a backup of an older schema: otherwise the restore could not be recorded in its ledger.
     let store = context.store_or_new().await?;
     store.skip_used_numbers().await?;
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -115,8 +116,8 @@ async fn restore_from(context: &Context, file: &Path, yes: bool) -> Result<(), F
     Ok(())
 }
 
-/// One transaction: everything that is there goes, everything in the dump comes. A dump of an older schema leaves
-/// nothing of a newer one behind.
+/// Replaces the complete database with the dump in one transaction. Dropping everything first ensures that a dump of
+/// an older schema leaves no tables of a newer one behind.
 async fn restore_postgres(url: &SecretString, dump: &Path) -> Result<(), Failure> {
     let script = tempfile::NamedTempFile::new();
     let script = script.map_err(|error| Failure::failed(format!("cannot make a temporary file: {error}")))?;
@@ -140,7 +141,8 @@ fn confirmed(file: &Path) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// PostgreSQL's own tools do this best. They get the password by environment, where other users cannot read it.
+/// Builds a command that runs one of PostgreSQL's own tools. The password is passed in the environment, because other
+/// users can read a process's arguments.
 fn postgres_tool(program: &str, url: &SecretString) -> Result<Command, Failure> {
     let wrong = || Failure::usage("DATABASE_URL: must be postgres://user:password@host:port/database");
     let mut url = Url::parse(url.expose_secret()).map_err(|_| wrong())?;

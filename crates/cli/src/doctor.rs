@@ -1,4 +1,4 @@
-//! `doctor`: looks at the machine as the gateway will need it, and says how to mend each thing that is not right.
+//! `doctor`: checks the machine for everything that the gateway needs, and says how to fix each problem.
 
 mod isolation;
 mod machine;
@@ -13,23 +13,23 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{BOLD, DIM, GREEN, RED, YELLOW, json_line, line};
 
-/// How a thing is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Good,
-    /// It works, with less than one could have.
+    /// It works, but with reduced capability.
     Weak,
     /// Something will not work.
     Bad,
 }
 
-/// What a look at one thing showed.
+/// The outcome of one check.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub(crate) name: &'static str,
     state: State,
     pub(crate) detail: String,
-    /// What to do, when it is not good.
+    /// How to fix the problem; empty if there is none.
     pub(crate) remedy: &'static str,
 }
 
@@ -89,7 +89,7 @@ pub(crate) async fn run(context: &Context) -> Result<(), Failure> {
     report(context, &findings)
 }
 
-/// What a service should be told that it lacks, without trying anything that takes its time.
+/// The problems that a service logs at startup. Runs only the checks that are fast.
 pub(crate) fn lacks(config: &Config) -> Vec<Finding> {
     let programs = ["opencode", "git", "rg"].map(|name| machine::program(config, name));
     let others = [machine::disk(config), machine::btrfs(config), services::prices(config)];

@@ -1,4 +1,4 @@
-//! `egress`: what sandboxes may reach, from the command line. A running gateway follows within a second.
+//! `egress`: shows and changes which hosts sandboxes may reach. A running gateway applies a change within a second.
 
 use gate::AdminChange;
 use gateway::runtime::check_rules;

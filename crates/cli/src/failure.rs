@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed: one clear sentence and an exit code that scripts can act on.
+//! The error type of commands: one clear sentence, and an exit code that scripts can act on.
 
 use std::fmt;
 use std::io::Write as _;
@@ -25,7 +25,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// It was tried and did not work.
+    /// The command was valid but did not succeed.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 1 }
     }
@@ -35,25 +35,25 @@ impl Failure {
         Self { message: message.into(), code: 2 }
     }
 
-    /// Something that is needed is missing or cannot be reached.
+    /// Something that the command needs is missing or unreachable.
     pub(crate) fn missing(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 3 }
     }
 
-    /// The program that was to run is not there, or may not be run: the exit codes of a shell.
+    /// The program to run does not exist (127) or may not be executed (126): the exit codes of a shell.
     pub(crate) fn program(message: impl Into<String>, is_there: bool) -> Self {
         Self { message: message.into(), code: if is_there { 126 } else { 127 } }
     }
 
-    /// The same with something that may help.
+    /// Appends advice to the message.
     pub(crate) fn and(self, advice: &str) -> Self {
         Self { message: format!("{}; {advice}", self.message), code: self.code }
     }
 
-    /// Tells the person, or the program, and gives the exit code.
+    /// Prints the error to stderr, as text or as JSON, and returns the exit code.
     pub(crate) fn report(self, json: bool) -> ExitCode {
         let mut err = anstream::stderr();
-        // Nobody may be left to read it; the exit code says it as well.
+        // Ignore write errors: stderr may be closed, and the exit code still reports the failure.
         let _ = if json {
             let value = serde_json::json!({ "error": self.message, "exitCode": self.code });
             writeln!(err, "{}", clean_json(&value.to_string()))

@@ -1,4 +1,4 @@
-//! `keys`: credentials that act for a member until they are revoked.
+//! `keys`: manages API keys, which act for a member until they are revoked.
 
 use gate::{AdminChange, Subject};
 use gateway::identity::{Credential, CredentialKind};

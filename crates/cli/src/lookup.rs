@@ -1,5 +1,5 @@
-//! Things that people name: by id, by the beginning of an id, by name or by e-mail address. Whatever is meant must be one
-//! thing; of several, all are shown.
+//! Resolves what people type to an id: a complete id, a prefix of an id, a name or an e-mail address. The text must
+//! match exactly one candidate; if it matches several, the error lists them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -12,15 +12,15 @@ use crate::args::WhichMember;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Sessions that are looked through, and how many at a time.
+/// The maximum number of sessions to search, and the page size.
 const MOST_SESSIONS: usize = 5_000;
 const PAGE: u32 = 500;
-/// Candidates that are shown when several are meant.
+/// The maximum number of candidates listed when a name is ambiguous.
 const SHOWN: usize = 10;
-/// The beginning of an id is at least this long.
+/// The minimum length of an id prefix.
 const PREFIX: usize = 4;
 
-/// Something that may be meant: its id, and what else it is called.
+/// A candidate for a lookup: its id and its other names.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate<T> {
     pub(crate) id: T,
@@ -51,7 +51,7 @@ impl<T: Display> Candidate<T> {
     }
 }
 
-/// A kind of thing, and the command that lists all of it.
+/// A kind of resource, and the command that lists all of its instances.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 
@@ -63,7 +63,7 @@ const REPO: Kind = Kind("repository", "GET /v1/repos");
 pub(crate) const CONFIGURATION: Kind = Kind("configuration", "GET /v1/configurations");
 pub(crate) const SESSION: Kind = Kind("session", "proliferate session ls");
 
-/// The one candidate that `wanted` means: an id, else a name, else the beginning of an id.
+/// The one candidate that `wanted` matches: by id, otherwise by name, otherwise by id prefix.
 pub(crate) fn pick<T: Copy + Display>(
     Kind(what, list): Kind,
     wanted: &str,
@@ -93,7 +93,7 @@ pub(crate) async fn orgs(store: &Store) -> Result<Vec<Candidate<OrgId>>, Failure
     Ok(store.orgs().await?.into_iter().map(|org| Candidate::new(org.id, [org.name])).collect())
 }
 
-/// Everybody who is a member anywhere, or of one organization.
+/// The members of one organization, or of all.
 pub(crate) async fn users(store: &Store, org: Option<OrgId>) -> Result<Vec<Candidate<UserId>>, Failure> {
     let orgs = match org {
         Some(org) => vec![org],
@@ -118,7 +118,7 @@ pub(crate) async fn grants(store: &Store, all: Vec<OverrideGrant>) -> Result<Vec
     Ok(all.iter().map(|grant| Candidate::new(grant.id, names(grant))).collect())
 }
 
-/// The e-mail addresses of all members, by user id: people do not know each other's ids.
+/// The e-mail addresses of all members by user id, for output: people do not know each other's ids.
 pub(crate) struct Emails(BTreeMap<String, String>);
 
 pub(crate) async fn emails(store: &Store) -> Result<Emails, Failure> {
@@ -132,7 +132,7 @@ pub(crate) async fn emails(store: &Store) -> Result<Emails, Failure> {
 }
 
 impl Emails {
-    /// The e-mail address of a member; anybody else is called what the database calls it.
+    /// The e-mail address of a member; for anybody else, the id itself.
     pub(crate) fn name(&self, id: &str) -> String {
         self.0.get(id).map_or(id, String::as_str).to_owned()
     }
@@ -166,7 +166,7 @@ pub(crate) async fn sessions(store: &Store) -> Result<Vec<Candidate<SessionId>>,
 }
 
 impl Context {
-    /// The organization that was named, or the first one.
+    /// The organization with this name or id, or the first organization if none is given.
     pub(crate) async fn org(&self, store: &Store, named: Option<&str>) -> Result<OrgId, Failure> {
         let all = orgs(store).await?;
         match named {
@@ -178,12 +178,12 @@ impl Context {
         }
     }
 
-    /// The member of an organization that was named.
+    /// The member of an organization with this name or id.
     pub(crate) async fn user(&self, store: &Store, org: OrgId, named: &str) -> Result<UserId, Failure> {
         pick(USER, named, &users(store, Some(org)).await?)
     }
 
-    /// The member that was named, or the first owner.
+    /// The requested member, or the first owner if none is requested.
     pub(crate) async fn member(&self, store: &Store, which: &WhichMember) -> Result<Member, Failure> {
         let org = match which.org.as_deref() {
             Some(org) => Some(self.org(store, Some(org)).await?),
@@ -209,7 +209,8 @@ impl Context {
         pick(KEY, named, &keys(store, org).await?)
     }
 
-    /// A grant that was named. Of several with one ticket or member, those count that can still be revoked.
+    /// The grant with this name. If several grants share a ticket or member, those that can still be revoked take
+    /// precedence.
     pub(crate) async fn grant(&self, store: &Store, named: &str) -> Result<Uuid, Failure> {
         let all = store.override_grants().await?;
         let now = self.clock.now();
@@ -235,7 +236,7 @@ impl Context {
         pick(CONFIGURATION, named, &configurations(store, org).await?)
     }
 
-    /// The event or run that was named; one that is not there stays as it was named.
+    /// The id of the event or run that starts with this text. If there is none, returns the text unchanged.
     pub(crate) async fn ledger_id(&self, store: &Store, named: &str) -> Result<String, Failure> {
         if named.chars().count() < PREFIX || !store.ledger_entries_about(named, 1).await?.is_empty() {
             return Ok(named.to_owned());
@@ -247,7 +248,7 @@ impl Context {
         }
     }
 
-    /// A session of this database. One that is named by its whole id need not be looked for.
+    /// The id of a session in this database. A complete id is returned without a lookup.
     pub(crate) async fn session(&self, store: &Store, named: &str) -> Result<SessionId, Failure> {
         match named.parse() {
             Ok(id) => Ok(id),

@@ -1,4 +1,4 @@
-//! `proliferate`: the server, and everything an operator does beside it.
+//! `proliferate`: the server and all operator commands.
 
 mod actions;
 mod args;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     if let Some(code) = hidden::run() {
         return code;
     }
-    // Where tests let the process die; nothing in any other build.
+    // Enables the crash points that tests use; a no-op in every other build.
     let _crash_points = fail::FailScenario::setup();
     no_core_dumps();
     clap_complete::CompleteEnv::with_factory(Cli::command).complete();
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     };
     let json = cli.json;
     let done = runtime.block_on(run(cli));
-    // A thread may wait for standard input, which may never come.
+    // Do not wait for threads: one may be blocked on standard input for ever.
     runtime.shutdown_background();
     done.unwrap_or_else(|failure| failure.report(json))
 }
@@ -69,7 +69,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
     done
 }
 
-/// Prints what makes a shell ask this program for completions.
+/// Prints the script that makes a shell ask this program for completions.
 fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
     let shells = clap_complete::env::Shells::builtins();
     let shell = shells.completer(&shell.to_string());
@@ -82,8 +82,8 @@ fn completions(shell: clap_complete::Shell) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A core dump would hold every key in memory. One byte, and not none: where cores are piped to a program, the kernel
-/// ignores a limit of none and takes this one for a ban.
+/// Disables core dumps, which would write every key in memory to disk. The limit is one byte rather than zero: when
+/// `core_pattern` pipes cores to a program, the kernel ignores a limit of zero but treats a limit of one as a ban.
 fn no_core_dumps() {
     let limit = getrlimit(Resource::Core);
     let one = limit.maximum.map_or(1, |most| most.min(1));

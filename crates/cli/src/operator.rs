@@ -1,6 +1,8 @@
-//! Who runs an operator command: whoever can write to the data dir has no login of ours, so the ledger names the host's user.
+//! Identifies the user who runs an operator command. Operators need only write access to the data dir and have no
+//! login with us, so the ledger names the user of the host.
 
-/// The host's user as the ledger names them: `host:alice`, or `host:1000` where the machine has no name for the id.
+/// The host's user as the ledger names them: `host:alice`, or `host:1000` if `/etc/passwd` has no name for the user
+/// id.
 pub(crate) fn host_user() -> String {
     let id = rustix::process::getuid().as_raw();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `orgs`: whose data there is.
+//! `orgs`: manages organizations and their limits.
 
 use gate::{AdminChange, Subject};
 use gateway::config::dollars;
@@ -45,7 +45,7 @@ async fn ls(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Changes what was named, and shows what holds then.
+/// Changes the limits that were given, and prints all limits afterwards.
 async fn limits(context: &Context, args: LimitsArgs) -> Result<(), Failure> {
     let store = context.store().await?;
     let org = context.org(&store, Some(&args.org)).await?;

@@ -1,4 +1,4 @@
-//! What commands print: tables and colours for people on a terminal, one JSON value for programs.
+//! The output of commands: tables and colours for people on a terminal, one JSON value for programs.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(
 pub(crate) const YELLOW: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Yellow)));
 pub(crate) const RED: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
-/// Where a command's result goes.
+/// Prints the result of a command, as text or as JSON.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -28,12 +28,12 @@ impl Output {
         Self { json }
     }
 
-    /// One result: the JSON value for programs, the sentence for people.
+    /// Prints one result: the JSON value for programs, the sentence for people.
     pub(crate) fn result(self, value: &Value, sentence: &str) {
         if self.json { json_line(value) } else { line(&clean(sentence)) }
     }
 
-    /// Many results: a JSON array, or a table with these column names.
+    /// Prints a list of results: a JSON array, or a table with these column names.
     pub(crate) fn list(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
         if self.json {
             json_line(&Value::Array(values));
@@ -44,14 +44,14 @@ impl Output {
         }
     }
 
-    /// Many results beside the one that was asked for: they go where errors go.
+    /// Prints a list of additional results to stderr, so that they do not mix with the main result.
     pub(crate) fn beside(self, values: Vec<Value>, columns: &[&str], rows: &[Vec<String>]) {
         let text =
             if self.json { clean_json(&Value::Array(values).to_string()) } else { table(columns, rows) };
         let _ = writeln!(anstream::stderr(), "{text}");
     }
 
-    /// One result of several words: the JSON value, or a table of one row.
+    /// Prints one result that has several fields: the JSON value, or a table with one row.
     pub(crate) fn one(self, value: &Value, columns: &[&str], row: Vec<String>) {
         if self.json { json_line(value) } else { line(&table(columns, &[row])) }
     }
@@ -60,7 +60,7 @@ impl Output {
         self.json
     }
 
-    /// Something that turns while work goes on, on a terminal and for people only.
+    /// A progress spinner, hidden in JSON mode and when stderr is not a terminal.
     pub(crate) fn spinner(self, what: &str) -> ProgressBar {
         if self.json {
             return ProgressBar::hidden();
@@ -74,12 +74,12 @@ impl Output {
     }
 }
 
-/// Says something to know beside the result.
+/// Prints additional information to stderr.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(anstream::stderr(), "{YELLOW}note{YELLOW:#}: {}", clean(text));
 }
 
-/// Warns of something that the person should change.
+/// Prints a warning to stderr about something that the user should change.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(anstream::stderr(), "{YELLOW}warning{YELLOW:#}: {}", clean(text));
 }
@@ -89,7 +89,7 @@ pub(crate) fn json_line(value: &impl Serialize) {
     line(&clean_json(&serde_json::to_string(value).unwrap_or_default()));
 }
 
-/// How long ago something was, for people; what is long ago is a date.
+/// Formats how long ago a time was, or how far ahead; times more than 30 days away become a date.
 pub(crate) fn ago(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let (seconds, past) = ((now - at).num_seconds(), now >= at);
     let (number, unit) = match seconds.abs() {
@@ -102,7 +102,7 @@ pub(crate) fn ago(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     if past { format!("{number} {unit} ago") } else { format!("in {number} {unit}") }
 }
 
-/// Prints a line. A reader that went away (`| head`) is no error.
+/// Prints a line and ignores write errors: a closed pipe (`| head`) is not an error.
 pub(crate) fn line(text: &str) {
     let mut out = anstream::stdout();
     let _ = writeln!(out, "{text}");

@@ -1,4 +1,4 @@
-//! `policy`: what may be done through the gate, looked at and changed from the command line.
+//! `policy`: commands that inspect and change what the gate allows.
 
 mod explain;
 mod govern;
@@ -88,7 +88,7 @@ fn diff(context: &Context, dirs: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The policy of a folder, or the built-in one.
+/// Loads the policy from a folder, or the built-in one.
 fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
     read_policy(dir).map_err(|error| match (error, dir) {
         (RulesError::Wrong { first, .. }, Some(dir)) => {
@@ -99,7 +99,7 @@ fn load(dir: Option<&Path>) -> Result<Policy, Failure> {
     })
 }
 
-/// Without the name of the setting: the folder may have been named on the command line.
+/// Describes a policy that cannot be loaded without naming the setting: the folder may come from the command line.
 fn unusable(error: RulesError) -> Failure {
     match error {
         RulesError::Unreadable { path, source } => {

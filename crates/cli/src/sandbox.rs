@@ -1,4 +1,4 @@
-//! `sandbox`: sandboxes by hand. They are the same that sessions get, and `run` and `bench` need no gateway.
+//! `sandbox`: manages sandboxes by hand. They are identical to those of sessions; `run` and `bench` need no gateway.
 
 mod bench;
 mod reached;
@@ -49,14 +49,14 @@ pub(crate) async fn run(context: &Context, command: SandboxCommand) -> Result<Ex
         }
         SandboxCommand::Ls => ls(context, &sandboxes).await,
         SandboxCommand::Halt { ids, .. } => halt(context, &sandboxes, ids).await,
-        // Above: it needs no data directory.
+        // Handled above, before the data directory is opened.
         SandboxCommand::Leaked { end } => leaked(context, end),
         SandboxCommand::Rm { ids } => rm(context, &sandboxes, ids).await,
         SandboxCommand::Bench { count } => bench::run(context, &sandboxes, count).await,
     }
 }
 
-/// A name that says where it came from.
+/// A new sandbox id; its prefix `run-` shows that this command created it.
 fn fresh_id(context: &Context) -> Result<SandboxId, Failure> {
     let bytes = context.rng.bytes::<8>();
     let name = bytes.iter().fold(String::from("run-"), |name, byte| format!("{name}{byte:02x}"));
@@ -104,7 +104,7 @@ async fn ls(context: &Context, sandboxes: &Sandboxes) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends processes and keeps files: of these sandboxes, or of all.
+/// Ends the processes of these sandboxes, or of all running ones, and keeps their files.
 async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Result<ExitCode, Failure> {
     let ids = find_all(sandboxes, &ids).await?;
     let there = sandboxes.provider.list().await?;
@@ -123,7 +123,7 @@ async fn halt(context: &Context, sandboxes: &Sandboxes, ids: Vec<String>) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sandboxes that no data directory leads to, found by their processes.
+/// Lists or ends sandboxes that are in no data directory, which it finds by their processes.
 fn leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
     let found = sandbox::local::find_leaked_sandboxes();
     if end {
@@ -142,8 +142,8 @@ fn leaked(context: &Context, end: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The sandbox of this name, or the one whose name begins so. Ending what is not there would succeed; a person who
-/// mistyped wants to know.
+/// The sandbox with this name or name prefix. Fails if there is none: terminating a missing sandbox would succeed and
+/// hide a typing mistake.
 async fn find(sandboxes: &Sandboxes, wanted: &str) -> Result<SandboxId, Failure> {
     let all = sandboxes.provider.list().await?;
     if let Some(one) = all.iter().find(|listed| listed.id.as_str() == wanted) {

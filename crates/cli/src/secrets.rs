@@ -1,4 +1,4 @@
-//! `secrets`: the vault from the command line. Values go in and never come out.
+//! `secrets`: manages the vault. Secrets can be written but never read back.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) async fn run(context: &Context, command: SecretsCommand) -> Result<()
     Ok(())
 }
 
-/// Stores all pairs or none; returns how many were new.
+/// Stores either all pairs or none, and returns how many were new.
 async fn set(context: &Context, owner: &SecretOwner, pairs: &[(String, String)]) -> Result<usize, Failure> {
     let store = context.store().await?;
     let (org, scope) = scope(context, &store, owner).await?;
@@ -76,7 +76,8 @@ async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A made key is renewed first; a key that is a setting has been changed by the operator before.
+/// Re-encrypts all secrets with the current key. A generated key is replaced first; the operator has already replaced
+/// a key that comes from a setting.
 async fn rotate(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
     let mut keyring = context.keyring(&store).await?;
@@ -95,7 +96,7 @@ async fn rotate(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whose secret it is.
+/// The organization and the scope that own the secret.
 async fn scope(context: &Context, store: &Store, owner: &SecretOwner) -> Result<(OrgId, Scope), Failure> {
     let org = context.org(store, owner.org.as_deref()).await?;
     let scope = match (&owner.repo, &owner.configuration) {
@@ -106,7 +107,7 @@ async fn scope(context: &Context, store: &Store, owner: &SecretOwner) -> Result<
     Ok((org, scope))
 }
 
-/// A file's text, or that of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 fn read(file: &Path) -> Result<String, Failure> {
     if file == Path::new("-") {
         let mut text = String::new();
@@ -118,7 +119,7 @@ fn read(file: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::failed(format!("cannot read {}: {error}", file.display())))
 }
 
-/// The line break that `echo` adds is not part of the secret.
+/// Removes the trailing line break: `echo` adds it, and it is not part of the secret.
 fn trimmed(mut text: String) -> String {
     let end = text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text).len());
     if let Some(end) = end {

@@ -1,4 +1,4 @@
-//! `up` and `serve`: the same gateway, once for a person at a terminal and once for a supervisor.
+//! `up` and `serve`: the same gateway, started by a person at a terminal or by a service supervisor.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::failure::Failure;
 use crate::memory;
 use crate::output::{BOLD, DIM, GREEN, json_line, line, warn};
 
-/// By then everything that happens once at the start has happened.
+/// How long to wait before releasing memory; by then all startup work is done.
 const STARTED: Duration = Duration::from_secs(2);
 
-/// Runs everything and greets the person who started it with a fresh login link.
+/// Starts the gateway and prints a new login link for the person who started it.
 pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
     let owner = gateway.app.store.first_owner().await?;
@@ -40,8 +40,8 @@ pub(crate) async fn up(context: &Context, stop_agents: bool) -> Result<(), Failu
     serve_until_stopped(gateway, life, stop_agents).await
 }
 
-/// Runs the gateway and prints where it listens. On the first start of a database it prints the link of its owner, but
-/// only to a terminal: the output of a service is kept, and read by others.
+/// Runs the gateway and prints the address on which it listens. On the first start of a database it also prints the
+/// owner's login link, but only to a terminal: service logs are stored and read by others.
 pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     let (gateway, life) = start(context).await?;
     for lack in doctor::lacks(&context.config) {
@@ -68,7 +68,8 @@ pub(crate) async fn serve(context: &Context) -> Result<(), Failure> {
     serve_until_stopped(gateway, life, false).await
 }
 
-/// Listens to signals first: whoever reads our greeting may answer it with a stop signal at once.
+/// Starts the gateway. Installs the signal handlers first, because a caller may send a stop signal as soon as it reads
+/// the greeting.
 async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     telemetry::start_logging(&context.config);
     raise_descriptor_limit();
@@ -83,7 +84,8 @@ async fn start(context: &Context) -> Result<(Gateway, Lifecycle), Failure> {
     }
 }
 
-/// Clients and sandboxes need some each, and what a shell gives at first is meant for one program.
+/// Raises the limit of open files to the hard limit: every client and sandbox needs several descriptors, and the
+/// default soft limit is meant for one small program.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -104,7 +106,7 @@ async fn serve_until_stopped(gateway: Gateway, life: Lifecycle, stop_agents: boo
     leave_agents(&app.runtime.sandboxes, stop_agents).await
 }
 
-/// Agents outlive the gateway on purpose. Whoever stops it learns which do, or has them ended.
+/// Lists the agents that keep running after the gateway stops, as they do by design, or ends them if `stop` is set.
 async fn leave_agents(sandboxes: &Sandboxes, stop: bool) -> Result<(), Failure> {
     if !sandboxes.provider.capabilities().owns_processes {
         return Ok(());
@@ -142,14 +144,14 @@ async fn link(
     Ok(Some(login_link(&app.store, member, &app.public_url, &context.clock, &context.rng).await?))
 }
 
-/// One JSON value that tells a program where to go.
+/// Prints the address, the URL and the login link as one JSON value.
 fn announce(gateway: &Gateway, link: Option<&SecretString>) {
     let address = gateway.address().map(|address| address.to_string());
     let link = link.map(|link| link.expose_secret().to_owned());
     json_line(&json!({ "address": address, "url": gateway.app.public_url.as_str(), "loginLink": link }));
 }
 
-/// The address as it was asked for, with the port that it got, and the URL where that is another.
+/// Describes the address on which the gateway listens, with the port that it bound, and the public URL if it differs.
 fn listening(gateway: &Gateway) -> String {
     let url = &gateway.app.public_url;
     match gateway.address() {
@@ -160,7 +162,7 @@ fn listening(gateway: &Gateway) -> String {
     }
 }
 
-/// What is wrong with an address that others can reach.
+/// A warning if other machines can reach the gateway over plain HTTP.
 fn exposed(gateway: &Gateway) -> Option<String> {
     let address = gateway.address()?;
     let public = &gateway.app.public_url;

@@ -1,4 +1,4 @@
-//! `session`: the product from a terminal. Everything goes through the public API, so it works from any machine.
+//! `session`: works with sessions from a terminal. It uses only the public API, so it works from any machine.
 
 mod attach;
 mod editor;
@@ -24,10 +24,10 @@ use crate::output::json_line;
 use attach::Attached;
 use screen::Screen;
 
-/// Characters of a title, and of a reason, in a table.
+/// The maximum length of a title and of a failure reason in a table.
 const TITLE: usize = 50;
 const REASON: usize = 80;
-/// Sessions among which one is looked for by name.
+/// The maximum number of sessions to search by name.
 const MOST_LOOKED_THROUGH: u32 = 1_000;
 
 pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode, Failure> {
@@ -79,7 +79,7 @@ pub(crate) async fn run(context: &Context, args: SessionArgs) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// The session that a person means. One that is named by its whole id need not be looked for.
+/// The id of the session with this name or id prefix. A complete id is returned without a lookup.
 async fn find(client: &Client, named: &str) -> Result<SessionId, Failure> {
     if let Ok(id) = named.parse() {
         return Ok(id);
@@ -144,7 +144,8 @@ async fn make(context: &Context, client: Client, new: NewArgs) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets a session begin with its prompt: whoever comes to watch it boots it, and it goes on when they leave.
+/// Boots a session so that it runs its first prompt: the first watcher boots it, and it keeps running after the
+/// watcher disconnects.
 async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
     let mut stream = client.connect(id, Watch::default()).await?;
     while let Some(event) = stream.next().await {
@@ -155,7 +156,7 @@ async fn boot(client: &Client, id: SessionId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends a prompt, once however often the network repeats it, and gives the id of its message.
+/// Sends a prompt and returns its message id. An idempotency key makes network retries safe.
 async fn send(context: &Context, client: &Client, id: SessionId, text: &str) -> Result<String, Failure> {
     let message = PostMessage::Prompt {
         content: text.to_owned(),
@@ -179,7 +180,7 @@ async fn ls(
     Ok(())
 }
 
-/// Sessions, live ones first, page by page.
+/// Lists sessions page by page, live ones first.
 async fn list(client: &Client, status: Option<SessionStatus>, limit: u32) -> Result<Vec<Session>, Failure> {
     let (mut found, mut after) = (Vec::<Session>::new(), None);
     while let Some(missing) =
@@ -196,7 +197,7 @@ async fn list(client: &Client, status: Option<SessionStatus>, limit: u32) -> Res
     Ok(found)
 }
 
-/// There is always a list; a gateway that knows none is none of ours.
+/// Explains a failed listing. Every gateway has a session list, so a 404 means that the URL is not one of a gateway.
 fn unlisted(error: client::Error) -> Failure {
     match error.status() {
         Some(404) => {
@@ -217,7 +218,7 @@ fn row(context: &Context, session: &Session) -> Vec<String> {
     ]
 }
 
-/// The status, and why a session failed.
+/// The status, with the reason if the session failed.
 fn state(status: SessionStatus, reason: Option<&str>) -> String {
     match (status, reason) {
         (SessionStatus::Failed, Some(reason)) => format!("{status}: {}", clean(reason)),
@@ -248,7 +249,7 @@ async fn show(context: &Context, client: &Client, id: SessionId, full: bool) -> 
     Err(Failure::failed("the gateway ended the stream before it showed the conversation: try again"))
 }
 
-/// Fetches what the beginning of a stream leaves out of a long conversation.
+/// Fetches the earlier messages that the first frame of a stream omits from a long conversation.
 async fn complete(
     client: &Client,
     id: SessionId,
@@ -266,7 +267,7 @@ async fn complete(
     Ok(())
 }
 
-/// A name for one call, so that one that is repeated on the way counts once.
+/// A new idempotency key, so that the gateway executes a retried call once.
 fn key(context: &Context) -> String {
     context.rng.uuid(context.clock.now()).to_string()
 }

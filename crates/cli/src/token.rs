@@ -1,4 +1,4 @@
-//! `token`: credentials for users, services and sandboxes, printed alone so that a shell can take them.
+//! `token`: issues tokens for users, services and sandboxes, and prints only the token so that a shell can capture it.
 
 use gateway::identity::{Credential, CredentialKind, Issuer, USER_TOKEN_LIFETIME};
 use secrecy::{ExposeSecret as _, SecretString};

@@ -1,4 +1,4 @@
-//! `users` and `login-link`: who may come in, and as what.
+//! `users` and `login-link`: manages members and their roles, and creates login links.
 
 use gate::{AdminChange, Subject};
 use gateway::identity::login_link;
@@ -22,7 +22,7 @@ pub(crate) async fn run(context: &Context, command: UsersCommand) -> Result<(), 
     }
 }
 
-/// Prints a link that logs a member in, once.
+/// Prints a single-use login link for a member.
 pub(crate) async fn link(context: &Context, which: WhichMember) -> Result<(), Failure> {
     let store = context.store().await?;
     let member = context.member(&store, &which).await?;
@@ -68,7 +68,7 @@ async fn ls(context: &Context, org: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives a member another role, or ends the membership.
+/// Changes the role of a member, or ends the membership.
 async fn change(context: &Context, org: Option<&str>, user: &str, to: Option<Role>) -> Result<(), Failure> {
     let store = context.store().await?;
     let org = context.org(&store, org).await?;

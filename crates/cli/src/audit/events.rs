@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::output::{BOLD, DIM, GREEN, RED, json_line, line};
 
 const FOLLOW: Duration = Duration::from_millis(500);
-/// More of a field does not help on one line; `show` has all of it.
+/// The maximum number of characters of a field that `tail` prints; `show` prints the complete field.
 const LONGEST: usize = 120;
-/// More events than any run has.
+/// The maximum number of events that `show` prints, more than any run has.
 const SHOWN: i64 = 10_000;
 
 pub(super) async fn tail(
@@ -30,7 +30,8 @@ pub(super) async fn tail(
         None => None,
         Some(org) => Some(chain_of(context.org(&store, Some(org)).await?)?),
     };
-    // Before the events: what comes meanwhile is told twice rather than never, and is left out by its position.
+    // Read the ledger size before the events: an event appended in between is then read twice rather than never, and
+    // the next line skips the duplicates by position.
     let mut next = store.ledger_size().await?;
     let last = store.last_ledger_entries(chain.as_ref(), limit.into()).await?;
     next = last.last().map_or(next, |entry| next.max(entry.position + 1));
@@ -44,7 +45,7 @@ pub(super) async fn tail(
     if follow { go_on(context, &store, chain.as_ref(), next).await } else { Ok(()) }
 }
 
-/// Shows what comes from this position on, until somebody has seen enough.
+/// Prints new events from this position on until Ctrl-C.
 async fn go_on(
     context: &Context,
     store: &Store,
@@ -96,7 +97,7 @@ fn value(entry: &Entry) -> Value {
         "hash": entry.hash.to_string(), "prevHash": entry.prev_hash.to_string(), "event": record(entry) })
 }
 
-/// One event on one line.
+/// Prints one event on one line.
 fn print(context: &Context, entry: &Entry) {
     if context.out.is_json() {
         return json_line(&value(entry));

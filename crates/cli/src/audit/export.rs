@@ -1,4 +1,4 @@
-//! `audit export`: all that an auditor needs to verify the ledger without us, in one folder.
+//! `audit export`: writes everything that an auditor needs to verify the ledger without us into one folder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -21,7 +21,7 @@ pub(super) async fn run(context: &Context, folder: &Path) -> Result<(), Failure>
     let failed = |error: io::Error| Failure::failed(format!("cannot write to {}: {error}", folder.display()));
     fs::create_dir_all(folder).map_err(failed)?;
     let mut ledger = BufWriter::with_capacity(BUFFER, create(folder, LEDGER)?);
-    // So that the export ends with a signature.
+    // Sign first, so that the export ends with a signed checkpoint.
     let signed = sign_ledger(&context.config.gate_settings(), &store, &context.clock).await?;
     let checkpoints = read_checkpoints(&context.config.gate_settings())?;
     let newest = checkpoints.iter().map(|checkpoint| checkpoint.size).max().unwrap_or_default();
@@ -72,7 +72,7 @@ async fn write_records(
     Ok(written)
 }
 
-/// A file of our own: an export is never mixed with an older one.
+/// Creates a new file, and fails if it exists: an export is never mixed with an older one.
 fn create(folder: &Path, name: &str) -> Result<File, Failure> {
     let path = folder.join(name);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);

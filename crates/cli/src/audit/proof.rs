@@ -1,5 +1,5 @@
-//! `audit prove`: shows somebody who holds a checkpoint that an event is in the ledger, or that the ledger only grew,
-//! without showing any other event.
+//! `audit prove`: proves to somebody who holds a checkpoint that an event is in the ledger, or that the ledger is
+//! append-only, without revealing any other event.
 
 use std::path::Path;
 
@@ -18,13 +18,13 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::json_line;
 
-/// A proof as it is handed on: it holds what it is checked with.
+/// A self-contained proof: it carries the record and the checkpoints that it is checked against.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 enum Proof {
-    /// The record is in the ledger that the checkpoint speaks of.
+    /// Proves that the record is in the ledger that the checkpoint covers.
     Inclusion { record: String, checkpoint: String, path: Vec<Hash> },
-    /// The ledger of the new checkpoint begins with that of the old one.
+    /// Proves that the ledger of the new checkpoint starts with the ledger of the old one.
     Consistency { old: String, new: String, path: Vec<Hash> },
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn run(context: &Context, args: ProveArgs) -> Result<(), Failur
         ProveArgs { from: Some(from), to, .. } => consistency(context, from, to).await?,
         ProveArgs { event, size, .. } => inclusion(context, &event.unwrap_or_default(), size).await?,
     };
-    // The same for people and programs: it is made to be kept in a file.
+    // Print JSON even without `--json`: a proof is meant to be saved to a file.
     json_line(&json!(proof));
     Ok(())
 }
@@ -89,7 +89,8 @@ async fn consistency(context: &Context, from: u64, to: Option<u64>) -> Result<Pr
     Ok(Proof::Consistency { old: old.to_string(), new: new.to_string(), path })
 }
 
-/// The leaves of the tree that a checkpoint speaks of; a ledger that is no longer that one proves nothing.
+/// Reads the leaf hashes of the tree that a checkpoint covers. Fails if the ledger no longer matches the checkpoint,
+/// since a proof from it would be worthless.
 async fn hashes(store: &Store, checkpoint: &Checkpoint) -> Result<Vec<Hash>, Failure> {
     let mut hashes = Vec::new();
     while (hashes.len() as u64) < checkpoint.size {
@@ -140,7 +141,7 @@ fn check(context: &Context, file: &Path, key: Option<&Path>) -> Result<(), Failu
     Ok(())
 }
 
-/// The one checkpoint of a text, signed by the key where one is given.
+/// Parses exactly one checkpoint and, if a key is given, verifies its signature.
 fn signed(text: &str, key: Option<&PublicKey>) -> Result<Checkpoint, String> {
     let mut found = Checkpoint::parse_all(text).map_err(|error| error.to_string())?;
     let checkpoint = found.pop().filter(|_| found.is_empty()).ok_or("one checkpoint is needed")?;

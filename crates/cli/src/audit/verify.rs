@@ -1,4 +1,4 @@
-//! `audit verify`: says that nothing was changed, or names the first record that is not as it was.
+//! `audit verify`: confirms that no record was changed, or names the first record that fails verification.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,23 +15,23 @@ use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Few and large reads: a ledger has gigabytes.
+/// The read buffer size. Ledgers reach gigabytes, so we read in large chunks.
 const BUFFER: usize = 1 << 20;
-/// So often somebody who watches is told how far it is.
+/// The number of records between two progress updates.
 const TOLD: u64 = 20_000;
 const SAME_PLACE: &str = "the checkpoints came with the export: whoever changed one could change both, so keep some \
     elsewhere and name them with --checkpoint";
 
-/// What is wrong: the record, where it is about one, and the words.
+/// A failed verification: the offending record, if the problem concerns one, and a description.
 struct Bad {
     record: Option<u64>,
     problem: String,
 }
 
-/// What was verified, and what the reader should know beside.
+/// A successful verification, and an optional remark for the reader.
 struct Good {
     report: Report,
-    /// Runs and artifacts that agree with it, where there is a database.
+    /// The number of runs and artifacts that match the ledger, if a database was verified.
     beside: Option<(u64, u64)>,
     remark: Option<&'static str>,
 }
@@ -88,7 +88,7 @@ fn tell(context: &Context, Good { report, beside, remark }: &Good) {
     context.out.result(&value, &lines.join("\n"));
 }
 
-/// An export, without any database. In constant memory, and no line is allocated for itself.
+/// Verifies an export without a database, in constant memory: all lines share one buffer.
 fn exported(
     folder: &Path,
     checkpoint: Option<&Path>,
@@ -108,7 +108,8 @@ fn exported(
     let mut line = Vec::new();
     for count in 0_u64.. {
         line.clear();
-        // One byte more than the longest line and its end: a line without an end does not fill the memory.
+        // Read at most one byte more than the longest line and its line break, so that a file without line breaks
+        // cannot exhaust memory.
         let bounded = &mut lines.by_ref().take(MAX_LINE as u64 + 2);
         if bounded.read_until(b'\n', &mut line).map_err(failed)? == 0 {
             break;
@@ -123,7 +124,8 @@ fn exported(
     Ok(verifier.finish().map(|report| Good { report, beside: None, remark }).map_err(Bad::from))
 }
 
-/// The database as it is, also beside a running gateway: the ledger, and whatever the API shows beside it.
+/// Verifies the database, even while a gateway is running: the ledger, and the runs and artifacts that the API serves
+/// next to it.
 async fn live(
     context: &Context,
     checkpoint: Option<&Path>,
@@ -131,7 +133,7 @@ async fn live(
     spinner: &ProgressBar,
 ) -> Result<Result<Good, Bad>, Failure> {
     let store = context.store().await?;
-    // Before the records: what comes meanwhile is no loss.
+    // Read the checkpoints before the records: records appended in between then do not look missing.
     let checkpoints = match checkpoint {
         Some(file) => read_checkpoint_file(file)?,
         None => read_checkpoints(&context.config.gate_settings())?,
@@ -140,7 +142,8 @@ async fn live(
     let key = key.or_else(|| own.clone());
     let progress = |count: u64| spinner.set_message(format!("verifying the ledger: {count} records"));
     match verify_database(&store, checkpoints, key, &progress).await {
-        // Whoever can write to the database can say that our key was lost; but then ours is not the one that signs.
+        // Anybody who can write to the database can record that our key was lost. That claim is believable only if our
+        // key is the one that signs now.
         Ok(Verified { report, .. }) if has_lost_key(&report) && !signs_now(&store, own.as_ref()).await? => {
             Ok(Err(Fault::Key.into()))
         }

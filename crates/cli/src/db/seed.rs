@@ -1,4 +1,4 @@
-//! The rows that the load generator expects, with the ids it has by default (`bench/loadgen/README.md`).
+//! Inserts the rows that the load generator expects, with its default ids (`bench/loadgen/README.md`).
 
 use std::str::FromStr;
 
@@ -14,11 +14,11 @@ use crate::failure::Failure;
 
 const CONFIGURATIONS: u64 = 64;
 const ENGINE: &str = "attach";
-/// The generator's groups of ids.
+/// The id groups of the load generator.
 const ROWS: u16 = 0x8000;
 const REPOS: u16 = 0x9000;
 
-/// Makes an organization with everything that a measurement needs; does nothing where it is already.
+/// Creates an organization with everything that a benchmark needs. Does nothing if it exists.
 pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     let (org, user): (OrgId, UserId) = (id(ROWS, 0xaa)?, id(ROWS, 0xbb)?);
     let store = context.store_or_new().await?;
@@ -42,7 +42,7 @@ pub(super) async fn bench(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The store through which one row of the measurement is made.
+/// Returns the store that inserts and records one seed row.
 async fn seeding(
     context: &Context,
     store: &Store,

@@ -1,4 +1,4 @@
-//! Whether sandboxes hold: one is started, and what must not be possible inside is tried.
+//! Checks that sandboxes isolate: starts one and tries what must be impossible inside.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 const NAME: &str = "isolation";
 const TIMEOUT_MS: u64 = 10_000;
 
-/// What each script must be able to do inside, by its exit code.
+/// The probes: a description, and a script that exits with 0 inside a sandbox that isolates.
 const PROBES: [(&str, &str); 10] = [
     ("an unprivileged user", "test \"$(id -u)\" = 1000"),
     ("no capabilities", "grep -q '^CapBnd:.0000000000000000$' /proc/self/status"),
@@ -41,7 +41,7 @@ pub(super) async fn look(context: &Context) -> Vec<Finding> {
             )];
         }
     }
-    // In a folder of its own, since looking at a machine should leave nothing on it.
+    // Use a temporary data dir: a check should leave nothing on the machine.
     let Ok(folder) = tempfile::tempdir() else {
         return vec![Finding::bad(NAME, "no temporary folder", "make TMPDIR writable")];
     };
@@ -128,7 +128,8 @@ fn limits(report: LimitsReport) -> Finding {
     let kinds = kinds.map(|(word, strength)| (word, of(strength)));
     let said: Vec<_> = kinds.iter().filter(|(_, names)| !names.is_empty()).collect();
     let detail = said.iter().map(|(word, names)| format!("{word}: {names}")).collect::<Vec<_>>().join("; ");
-    // The disk is always counted by looking; only what the host could hold and does not is a warning.
+    // Disk use is always measured, never limited by the kernel. Warn only about limits that the kernel could enforce
+    // and does not.
     if report.memory == Strength::Hard && report.cpu == Strength::Hard {
         Finding::good(LIMITS, detail)
     } else {

@@ -1,4 +1,4 @@
-//! What sandboxes and agents need of the machine.
+//! Checks what sandboxes and agents need from the machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) fn data_dir(config: &Config) -> Finding {
         there if there == dir => (there, dir.display().to_string()),
         there => (there, format!("{} will be made at the first start", dir.display())),
     };
-    // Asked of the kernel, which also knows read-only mounts; nothing is written.
+    // Ask the kernel, which also knows about read-only mounts, instead of writing a test file.
     match rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if there.is_dir() => Finding::good(NAME, detail),
         Ok(()) => Finding::bad(NAME, format!("{} is no folder", there.display()), WRITABLE),
@@ -29,12 +29,12 @@ pub(super) fn data_dir(config: &Config) -> Finding {
     }
 }
 
-/// The folder, or the nearest one above it that is there.
+/// The folder, or its nearest ancestor that exists.
 fn existing(dir: &Path) -> &Path {
     dir.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether there is room for the database, the ledger and the files of sandboxes.
+/// Checks that there is enough disk space for the database, the ledger and the sandbox files.
 pub(super) fn disk(config: &Config) -> Finding {
     const NAME: &str = "disk space";
     let stat = match rustix::fs::statvfs(existing(&config.data_dir)) {
@@ -98,7 +98,7 @@ pub(super) fn program(config: &Config, name: &'static str) -> Finding {
     }
 }
 
-/// What a program printed, or why it did not work.
+/// Runs a program and returns the first line of its output, or of its error output if it failed.
 async fn output(mut command: Command) -> Result<String, String> {
     let run = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output());
     let output = run.await.map_err(|_| "no answer in 15 s".to_owned())?.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What the gateway talks to: database, model provider, and its own port.
+//! Checks what the gateway talks to: the database, the model provider, and its own port.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::Finding;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks without changing anything: the schema stays as it is.
+/// Checks the database without changing anything: it runs no migration.
 pub(super) async fn database(config: &Config) -> Finding {
     const NAME: &str = "database";
     let (kind, found) = match &config.database {
@@ -40,14 +40,14 @@ pub(super) async fn database(config: &Config) -> Finding {
     }
 }
 
-/// Asks the provider for its list of models: costs nothing and tells whether the key is good.
+/// Requests the provider's list of models, which is free and shows whether the API key is valid.
 pub(super) async fn model(config: &Config) -> Finding {
     const NAME: &str = "model";
     let Some(key) = &config.anthropic_api_key else {
         return Finding::good(NAME, "built-in script; set ANTHROPIC_API_KEY for a real one");
     };
     let url = format!("{}/v1/models", config.anthropic_base_url.as_str().trim_end_matches('/'));
-    // A redirect would carry the key to another host.
+    // Do not follow redirects: a redirect would send the key to another host.
     let client = reqwest::Client::builder().timeout(PATIENCE).redirect(Policy::none()).build();
     let Ok(client) = client else {
         return Finding::bad(NAME, "no HTTP client", "check the system's certificates");
@@ -71,7 +71,7 @@ pub(super) async fn model(config: &Config) -> Finding {
     }
 }
 
-/// How much callers may hold at a time; see the settings of the same names.
+/// Reports how many resources a caller may hold at once; the settings have the same names.
 pub(super) fn shares(config: &Config) -> Finding {
     let shares = Shares::limits(config);
     let rates = CALL_RATES.iter().map(ToString::to_string);
@@ -79,7 +79,7 @@ pub(super) fn shares(config: &Config) -> Finding {
     Finding::good("fair shares", described.join("; "))
 }
 
-/// Whether a budget could be held: nobody can say what a model without a price takes of it.
+/// Checks that every model has a price: the gateway cannot enforce a budget for a model without one.
 pub(super) fn prices(config: &Config) -> Finding {
     const NAME: &str = "prices";
     if config.model_prices.cover_all() {

@@ -1,4 +1,5 @@
-//! What the settings point to, opened as the gateway will open it: keys, policy, checkpoints, the model's script.
+//! Checks what the settings point to, by opening it as the gateway will: keys, policy, checkpoints, the model's
+//! script.
 
 use gate::read_policy;
 use gateway::config::{Config, Database};
@@ -10,14 +11,14 @@ use store::Store;
 
 use super::Finding;
 
-/// Whether there are keys, and those that have sealed the secrets of the database. None is made.
+/// Checks that the keys exist and can open the secrets in the database. Creates no keys.
 pub(super) async fn secrets(config: &Config) -> Finding {
     const NAME: &str = "secrets";
     let store = match &config.database {
         Database::Sqlite => Store::open_existing_sqlite(&config.sqlite_file()).await,
         Database::Postgres(url) => Store::open_existing_postgres(url.expose_secret()).await,
     };
-    // A database that is not there has sealed nothing; one that cannot be read is told of elsewhere.
+    // A missing database holds no secrets; the database check reports one that cannot be read.
     let sealing = match store {
         Ok(store) => {
             let sealing = store.secret_key_ids().await.unwrap_or_default();
@@ -47,7 +48,7 @@ pub(super) fn policy(config: &Config) -> Finding {
     }
 }
 
-/// Whether signed checkpoints of the ledger can be written.
+/// Checks that signed checkpoints of the ledger can be written.
 pub(super) fn checkpoints(config: &Config) -> Finding {
     const NAME: &str = "checkpoints";
     let dir = config.checkpoint_dir();

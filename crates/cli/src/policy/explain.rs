@@ -1,4 +1,4 @@
-//! `policy explain`: a call that is only described, and what each check says to it.
+//! `policy explain`: evaluates a hypothetical call and prints the result of each check.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn print(context: &Context, explained: &Explanation) {
 }
 
 fn request(policy: &Policy, args: &ExplainArgs) -> Request {
-    // What a role is for is in the policy; for one that is not, no class would help.
+    // The policy defines the class of a role. An unknown role is denied whatever its class.
     let class = policy.role(&args.role).map_or(ActorClass::System, |role| role.class);
     let mut scope: BTreeSet<String> = args.scope.iter().cloned().collect();
     scope.insert("run_id".to_owned());
@@ -80,7 +80,7 @@ fn request(policy: &Policy, args: &ExplainArgs) -> Request {
     }
 }
 
-/// The mode of a tool that modes govern.
+/// The mode decision for a tool, if modes govern the tool.
 async fn mode(
     context: &Context,
     policy: &Policy,
@@ -115,7 +115,7 @@ fn action(policy: &Policy, args: &ExplainArgs) -> Action {
         Some(RiskArg::Danger) => Risk::Danger,
         None => known.as_ref().map_or(Risk::Danger, |tool| tool.risk),
     };
-    // A tool that is described need not be there.
+    // A hypothetical tool with a given risk counts as registered.
     let registered = known.is_some() || args.risk.is_some();
     Action::Tool { tool_name, operation, risk, registered, writes: known.and_then(|tool| tool.writes) }
 }

@@ -1,4 +1,4 @@
-//! `policy lock`, `unlock`, `override grant` and `grants revoke`: what an operator changes for all gateways, within a second.
+//! `policy lock`, `unlock`, `override grant` and `grants revoke`: changes that all gateways apply within a second.
 
 use gate::Grant;
 use proto::iso;

@@ -1,4 +1,4 @@
-//! `policy replay`: what a candidate would have decided otherwise, for a review or for CI.
+//! `policy replay`: lists the recorded decisions that a candidate policy would change, for a review or for CI.
 
 use std::path::Path;
 
@@ -13,21 +13,21 @@ use crate::clean::clean;
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// Decisions that are read at a time.
+/// The number of decisions read per query.
 const PAGE: i64 = 1_000;
 
 #[derive(Default)]
 struct Replayed {
     decisions: usize,
-    /// Recorded by another version, in a form that this one does not know.
+    /// The number of decisions that another version recorded in a format unknown to this one.
     unreadable: usize,
-    /// Denied because of the versions that were demanded; no policy's content decides about those.
+    /// The number of denials caused by a version pin. They are not compared: no policy content could change them.
     pinned: usize,
     flips: Vec<(OrgId, Flip)>,
 }
 
 impl Replayed {
-    /// What was not compared, for the end of a sentence.
+    /// Describes the decisions that were not compared, as the end of a sentence.
     fn left_out(&self) -> String {
         match self.pinned {
             0 => String::new(),

@@ -1,4 +1,4 @@
-//! `policy status` and `grants ls`: what governs all gateways on this database now.
+//! `policy status` and `grants ls`: show the lock and the grants that apply to all gateways on this database.
 
 use chrono::{DateTime, Utc};
 use ledger::Event;
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::lookup;
 
-/// The lock, the grants that count now, and the versions of the policy files that gateways go by.
+/// Shows the lock, the active grants, and the versions of the policy files that gateways use.
 pub(super) async fn show(context: &Context) -> Result<(), Failure> {
     let store = context.store().await?;
     let lock = store.safety_lock().await?;

@@ -1,4 +1,4 @@
-//! What a sandbox costs: time to a ready supervisor beside a bare bubblewrap, a round trip, bytes per second, memory.
+//! Measures what a sandbox costs: boot time compared with a bare bubblewrap, round-trip time, throughput, and memory.
 
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::output::{json_line, line};
 const ROUND_TRIPS: usize = 500;
 const BYTES: usize = 512 * 1024 * 1024;
 
-/// What was measured; times in milliseconds.
+/// The measurements; times are in milliseconds.
 struct Figures {
     start: Vec<f64>,
     bare: Vec<f64>,
@@ -39,7 +39,7 @@ pub(super) async fn run(context: &Context, sandboxes: &Sandboxes, count: u32) ->
 async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result<Figures, Failure> {
     let (mut start_times, mut bare) = (Vec::new(), Vec::new());
     let clock = &context.clock;
-    // Each beside the other, so that a busy moment of the machine counts for both.
+    // Alternate between the two, so that a load spike on the machine affects both.
     for _ in 0..count {
         let before = clock.elapsed();
         bare_bubblewrap(context).await?;
@@ -55,7 +55,7 @@ async fn measure(context: &Context, sandboxes: &Sandboxes, count: u32) -> Result
     Ok(Figures { start: start_times, bare, ..inside? })
 }
 
-/// The same namespaces with nothing in them: what the kernel and bubblewrap take alone.
+/// Runs `true` in the same namespaces without a supervisor: the baseline cost of the kernel and bubblewrap.
 async fn bare_bubblewrap(context: &Context) -> Result<(), Failure> {
     let program =
         context.config.program("bwrap").ok_or_else(|| Failure::missing("bwrap is not on the PATH"))?;

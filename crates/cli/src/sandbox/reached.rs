@@ -1,5 +1,5 @@
-//! What a sandbox that was run by hand reached: a line of JSON for each attempt, in a file of the data dir that has an end,
-//! and a table when it is over.
+//! Records the egress of a sandbox that was run by hand: one line of JSON per connection attempt, in a size-limited
+//! file in the data dir, and a summary table at the end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,19 +18,20 @@ use tokio::task::JoinHandle;
 
 use crate::output::{Output, note};
 
-/// All records of sandboxes that were run by hand, and the ones before those.
+/// The log file for all sandboxes run by hand, and its rotated predecessor.
 const FILE: &str = "egress-by-hand.jsonl";
 const BEFORE: &str = "egress-by-hand.1.jsonl";
 const MOST_BYTES: u64 = 8 * 1024 * 1024;
-/// As many as wait for a database elsewhere.
+/// The capacity of the record queue, the same as that of a gateway's database writer.
 const QUEUE: usize = 4096;
-/// Hosts that are told apart, as their number is the sandbox's choice, and how many of them are shown.
+/// The maximum number of hosts counted separately, since the sandbox controls how many there are, and the number
+/// shown.
 const MOST_HOSTS: usize = 1000;
 const SHOWN: usize = 20;
-/// From the end of a sandbox to that of its connections.
+/// How long to wait for a sandbox's connections to close after it has ended.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// The records of one run in the making.
+/// The egress recorder of one sandbox run.
 pub(super) struct Reached {
     task: JoinHandle<Sums>,
     file: PathBuf,
@@ -43,7 +44,7 @@ impl Reached {
         (queue, Self { task: tokio::spawn(keep(records, id.clone(), log)), file: data_dir.join(FILE) })
     }
 
-    /// Shows the sums, once the sandbox and its way out are gone.
+    /// Prints the totals. Waits for the recorder, which ends after the sandbox and its proxy.
     pub(super) async fn show(self, out: Output) {
         let Ok(Ok(sums)) = tokio::time::timeout(ENDING, self.task).await else {
             return note("what the sandbox reached could not be summed up");
@@ -75,7 +76,7 @@ impl Reached {
 #[derive(Default)]
 struct Sums {
     hosts: BTreeMap<(String, &'static str), Sum>,
-    /// Attempts that are in no file, and why.
+    /// The number of attempts that could not be written to the file, and the reason.
     missing: u64,
     why: String,
 }
@@ -117,7 +118,7 @@ impl Sums {
     }
 }
 
-/// The words of `egress log --json`.
+/// Formats a record with the same fields as `egress log --json`.
 fn line(id: &SandboxId, record: &Record) -> String {
     let (outcome, reason) = outcome_of(record);
     let target = record.target.as_ref();
@@ -128,7 +129,7 @@ fn line(id: &SandboxId, record: &Record) -> String {
     format!("{value}\n")
 }
 
-/// The file, which others write to as well.
+/// The log file. Other processes append to it as well.
 struct Log {
     folder: PathBuf,
     open: Option<File>,
@@ -144,7 +145,7 @@ impl Log {
             self.put_aside(&file)?;
             file = self.open()?;
         }
-        // In one piece, so that lines of several do not mix.
+        // Write the line with one call, so that lines from several processes do not interleave.
         file.write_all(line.as_bytes())?;
         self.open = Some(file);
         Ok(())
@@ -155,7 +156,8 @@ impl Log {
         options.append(true).create(true).mode(0o600).open(self.folder.join(FILE))
     }
 
-    /// The name of a full file goes to the next one; whoever else finds it full leaves that to the first.
+    /// Rotates a full file. The lock and the inode check ensure that only the first process to find it full renames
+    /// it.
     fn put_aside(&self, full: &File) -> io::Result<()> {
         rustix::fs::flock(full, FlockOperation::LockExclusive)?;
         let named = self.folder.join(FILE);

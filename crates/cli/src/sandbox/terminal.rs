@@ -1,4 +1,5 @@
-//! A program inside a sandbox as if it ran here: its input, output, errors, signals, terminal and exit code.
+//! Runs a program inside a sandbox as if it ran here: forwards stdin, stdout, stderr, signals, the terminal size and
+//! the exit code.
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use crate::failure::Failure;
 const KILL: i32 = 9;
 const PIECE: usize = 64 * 1024;
 
-/// Runs a program to its end and gives its exit code; that of a signal is 128 and its number, as in a shell.
+/// Runs a program to its end and returns its exit code; for a signal, 128 plus its number, as a shell does.
 pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode, Failure> {
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let pty = if is_terminal { size() } else { None };
@@ -32,7 +33,7 @@ pub(super) async fn run(inside: &Sandboxd, argv: Vec<String>) -> Result<ExitCode
     }))
 }
 
-/// A shell's exit codes for a program that is not there, or is none.
+/// The exit codes of a shell for a program that does not exist or is not executable.
 fn unstarted(error: ClientError, program: &str) -> Failure {
     match error {
         ClientError::Refused(refusal) if refusal.code == Code::NotFound => {
@@ -45,7 +46,7 @@ fn unstarted(error: ClientError, program: &str) -> Failure {
     }
 }
 
-/// Carries bytes and signals until the program has ended.
+/// Forwards bytes and signals until the program has ended.
 async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> {
     let ExecHandle { mut stdin, mut output, mut control } = handle;
     let feeding = tokio::spawn(async move {
@@ -71,7 +72,7 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> 
                         Some(Size { cols, rows }) => control.resize(cols, rows).await,
                         None => Ok(()),
                     },
-                    // Who asks twice is not asking any more.
+                    // The second request to stop kills the program.
                     Heard::Stop(number) => control.signal(if asked { KILL } else { number }).await,
                 };
                 asked |= matches!(heard, Heard::Stop(_));
@@ -83,7 +84,7 @@ async fn pass(handle: ExecHandle, program: &str) -> Result<ExitReason, Failure> 
     Ok(ended)
 }
 
-/// A program that has just ended takes no more signals, and its end comes next.
+/// Ignores a closed stream: a program that has just ended takes no signals, and its exit event follows.
 fn ignore_gone(told: Result<(), ClientError>) -> Result<(), ClientError> {
     match told {
         Err(ClientError::Stream(_)) | Ok(()) => Ok(()),
@@ -91,7 +92,7 @@ fn ignore_gone(told: Result<(), ClientError>) -> Result<(), ClientError> {
     }
 }
 
-/// Somebody who has stopped reading us (`| head`) is no reason to stop the program.
+/// Prints output and ignores write errors: a closed pipe (`| head`) is no reason to stop the program.
 async fn print(lane: Lane, bytes: &[u8]) {
     let _ = match lane {
         Lane::Main => {
@@ -110,7 +111,7 @@ fn size() -> Option<Size> {
     Some(Size { cols: size.ws_col, rows: size.ws_row })
 }
 
-/// The terminal passes every key through, until this is dropped.
+/// Puts the terminal into raw mode until it is dropped.
 struct Raw(Termios);
 
 impl Raw {

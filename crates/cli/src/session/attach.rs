@@ -1,4 +1,4 @@
-//! A terminal, or a pipe, attached to a session: what is said there is shown here, what is written here is said there.
+//! Attaches a terminal or a pipe to a session: prints its events here and sends each input line as a prompt.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{DIM, RED, json_line, line};
 
-/// One session and whoever sits here.
+/// A connection between one session and the local terminal or pipe.
 pub(super) struct Attached<'a> {
     context: &'a Context,
     client: Client,
@@ -26,25 +26,25 @@ pub(super) struct Attached<'a> {
     stream: Stream,
     turns: Turns,
     screen: Screen<Terminal>,
-    /// Somebody types here and sees what they typed.
+    /// Standard input is a terminal, where a person types.
     is_terminal: bool,
     history: History,
-    /// Somebody has asked to cancel the turn that runs.
+    /// The user has asked to cancel the running turn.
     cancelled: bool,
     answers: Answers,
     full: bool,
 }
 
-/// What became of our prompts.
+/// The outcome of the prompts sent from here.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answers {
     Awaited,
     Good,
-    /// One of them was not answered, or its turn did not end well.
+    /// At least one prompt was not answered, or its turn failed.
     Bad,
 }
 
-/// Whether what was said before is wanted, or only what comes.
+/// Whether to show earlier messages or only new ones.
 enum History {
     Shown,
     Hidden,
@@ -73,7 +73,7 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// The session will begin with this prompt by itself.
+    /// Registers the first prompt of a new session, which the session starts by itself.
     pub(super) fn expecting(mut self, prompt: Option<String>) -> Self {
         if let Some(prompt) = prompt {
             self.turns.sent(Prompt::Words(prompt));
@@ -81,7 +81,7 @@ impl<'a> Attached<'a> {
         self
     }
 
-    /// Talks until whoever sits here has enough, or until the last piped line is answered.
+    /// Runs until the user leaves, or until the last piped line is answered.
     pub(super) async fn run(mut self) -> Result<ExitCode, Failure> {
         if self.is_terminal {
             return self.converse().await;
@@ -102,8 +102,8 @@ impl<'a> Attached<'a> {
         Ok(if self.answers == Answers::Bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// The same for a person, who is told of what goes wrong. There is a prompt when nothing runs; what is typed ahead
-    /// stays in the terminal until then.
+    /// The interactive loop, which prints errors instead of ending. The prompt appears only while no turn runs;
+    /// anything typed earlier stays in the terminal's input buffer until then.
     async fn converse(mut self) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
         let mut editor = Editor::start()?;
@@ -124,7 +124,7 @@ impl<'a> Attached<'a> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Sends one prompt and shows what comes of it; what others have asked before is neither shown nor waited for.
+    /// Sends one prompt and prints its answer. Neither prints nor waits for the turns of other users.
     pub(super) async fn answer(mut self, text: &str) -> Result<ExitCode, Failure> {
         let mut interrupts = interrupts()?;
         self.history = History::Hidden;
@@ -150,14 +150,14 @@ impl<'a> Attached<'a> {
         }
         match send(self.context, &self.client, self.id, &text).await {
             Ok(id) => self.turns.sent(Prompt::Id(id)),
-            // Whoever types can type it again.
+            // Report the error and continue: a person can type the prompt again.
             Err(failure) if self.is_terminal => self.complain(&failure.to_string()),
             Err(failure) => return Err(failure),
         }
         Ok(())
     }
 
-    /// Ctrl-C: the first one cancels what runs. `true`: it is time to leave.
+    /// Handles Ctrl-C: the first one cancels the running turn. Returns `true` if the program should exit.
     async fn interrupted(&mut self) -> Result<bool, Failure> {
         if self.cancelled || !self.turns.is_busy() {
             return Ok(true);
@@ -240,9 +240,10 @@ impl<'a> Attached<'a> {
         self.beside(&format!("{DIM}· {}{DIM:#}", clean(text)));
     }
 
-    /// For people and not for what reads our output, except that both are one on a terminal.
+    /// Prints a message for people: to the screen on a terminal, otherwise to stderr, so that piped output stays
+    /// clean.
     fn beside(&mut self, text: &str) {
-        // Nobody may be left to read it, which is no reason to stop.
+        // Ignore write errors: a closed stderr is no reason to stop.
         let _ =
             if self.is_terminal { self.screen.note(text) } else { writeln!(anstream::stderr(), "{text}") };
     }
@@ -253,7 +254,7 @@ impl<'a> Attached<'a> {
     }
 }
 
-/// The next line of whoever writes here; nothing ever again once there is no more.
+/// The next line of standard input; `None` at its end, and pending for ever after that.
 async fn next_line(lines: &mut Option<Lines<BufReader<Stdin>>>) -> Result<Option<String>, Failure> {
     match lines {
         Some(lines) => {

@@ -1,7 +1,8 @@
-//! The line that a person writes: with history, and with pastes of several lines, while the session goes on above it.
+//! The line editor for prompts, with history and multi-line pastes, while the session prints above it.
 //!
-//! The editor has a thread of its own, as it waits for keys. Only while it waits does it own the terminal; what is shown
-//! meanwhile goes through it, line by line. At all other times text is shown as it comes.
+//! The editor blocks on keystrokes, so it runs on its own thread. It owns the terminal only while it waits for input;
+//! output printed meanwhile goes through it, one line at a time. At all other times output goes straight to the
+//! terminal.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -20,17 +21,17 @@ use crate::failure::Failure;
 
 const PROMPT: &str = "› ";
 
-/// What a person did at the prompt.
+/// An input event at the prompt.
 #[derive(Debug)]
 pub(super) enum Typed {
     Line(String),
     /// Ctrl-C.
     Interrupt,
-    /// Ctrl-D, or the terminal is gone.
+    /// Ctrl-D, or the terminal was closed.
     End,
 }
 
-/// The editor of one terminal.
+/// The line editor of one terminal.
 pub(super) struct Editor {
     go: std_mpsc::Sender<()>,
     typed: mpsc::Receiver<Typed>,
@@ -41,13 +42,13 @@ pub(super) struct Editor {
 
 type Printer = Box<dyn ExternalPrinter>;
 
-/// The terminal as a place to write to, whoever owns it.
+/// A writer to the terminal that works whether or not the editor owns it.
 #[derive(Clone)]
 pub(super) struct Terminal(Rc<RefCell<Inner>>);
 
 struct Inner {
     printer: Option<Printer>,
-    /// The beginning of a line that goes to the editor when it is complete.
+    /// An incomplete line, buffered until it can be passed to the editor.
     line: Vec<u8>,
     edits: bool,
 }
@@ -80,7 +81,7 @@ impl Write for Terminal {
 impl Inner {
     fn print(&mut self, text: &[u8]) {
         if let Some(printer) = &mut self.printer {
-            // A terminal that is gone is found by whoever reads from it.
+            // Ignore errors: reading from the terminal reports that it was closed.
             let _ = printer.print(String::from_utf8_lossy(text).into_owned());
         }
     }
@@ -94,7 +95,7 @@ impl Editor {
         let printer = editor.create_external_printer().map_err(failed)?;
         let history = history_file();
         if let Some(file) = &history {
-            // There is none at the first time.
+            // The history file does not exist on the first use.
             let _ = editor.load_history(file);
         }
         let (go, asked) = std_mpsc::channel();
@@ -110,12 +111,13 @@ impl Editor {
         self.terminal.clone()
     }
 
-    /// Whether the prompt is shown.
+    /// Whether the prompt is visible.
     pub(super) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// The next line. The prompt is shown from the first call on; a caller that stops waiting may come back.
+    /// Waits for the next line. The first call shows the prompt. Cancel-safe: a caller that stops waiting may call
+    /// again.
     pub(super) async fn next(&mut self) -> Typed {
         if !self.waits {
             self.waits = true;
@@ -132,14 +134,14 @@ impl Editor {
     }
 }
 
-/// A thread that still waits for keys does not put the terminal back.
+/// Restores the terminal settings, because a thread that is still waiting for keys does not.
 impl Drop for Editor {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
         if self.waits {
-            // No marks around what is pasted any more.
+            // Disable bracketed paste.
             let _ = io::stdout().write_all(b"\x1b[?2004l\n");
         }
     }
@@ -157,7 +159,7 @@ fn read_lines(
                 if editor.add_history_entry(line.as_str()).unwrap_or(false)
                     && let Some(file) = history
                 {
-                    // A prompt that is not remembered is no reason to refuse it.
+                    // Ignore errors: a prompt is still valid if it cannot be saved to the history.
                     let _ = editor.append_history(file);
                 }
                 Typed::Line(line)
@@ -171,7 +173,7 @@ fn read_lines(
     }
 }
 
-/// `$XDG_STATE_HOME/proliferate/history`, readable by its owner only.
+/// The path of the history file, `$XDG_STATE_HOME/proliferate/history`, in a folder that only its owner can read.
 fn history_file() -> Option<PathBuf> {
     let environment = config::environment();
     let folder = |name: &str| environment.get(name).filter(|path| !path.is_empty()).map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! Which gateway to speak to, and the token for it.
+//! Chooses the gateway to connect to, and the token for it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::args::{Reach, WhichMember, web_url};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// As long as a login: a terminal that is attached all day must be able to come back.
+/// The lifetime of the token, as long as a login: a terminal attached all day must be able to reconnect.
 const LIFETIME: Duration = Duration::from_hours(12);
 
 pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Failure> {
@@ -33,7 +33,7 @@ pub(super) async fn client(context: &Context, reach: Reach) -> Result<Client, Fa
     Ok(Client::new(url, &token)?)
 }
 
-/// A token of the first owner. Whoever can read the data dir could make any other as well.
+/// Issues a token for the first owner. This grants nothing new: a user who can read the data dir can issue any token.
 async fn first_owner(context: &Context) -> Result<SecretString, Failure> {
     let made = async {
         let store = context.store().await?;

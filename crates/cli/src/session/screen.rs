@@ -1,4 +1,4 @@
-//! A session as lines of text: what people say, what the agent says while it says it, what it does, and how it goes.
+//! Renders a session as lines of text: prompts, streamed answers, tool calls, and status changes.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -9,23 +9,23 @@ use serde_json::Value;
 use crate::clean::{clean, cut, shortened};
 use crate::output::{BOLD, DIM, GREEN, RED, YELLOW};
 
-/// Characters of arguments and of one line of a result, and lines of a result.
+/// The maximum width of arguments, the maximum width of a result line, and the maximum number of result lines.
 const ARGUMENTS: usize = 120;
 const RESULT_WIDTH: usize = 160;
 const RESULT_LINES: usize = 5;
 
-/// Where a session is shown.
+/// Renders a session to a writer.
 pub(super) struct Screen<W> {
     out: W,
-    /// Arguments and results are not cut.
+    /// Do not truncate arguments and results.
     full: bool,
-    /// The part whose text is written as it comes.
+    /// The id of the part whose text is being streamed.
     open: Option<String>,
-    /// The last line is not finished.
+    /// The last line has no line break yet.
     is_inside_line: bool,
-    /// Parts whose text was shown as it came, and calls that were announced.
+    /// The ids of text parts that were streamed and of tool calls that were announced.
     shown: HashSet<String>,
-    /// The last thing that was said about the state, which is said once.
+    /// The last status printed, so that it is not repeated.
     state: String,
 }
 
@@ -34,7 +34,7 @@ impl<W: Write> Screen<W> {
         Self { out, full, open: None, is_inside_line: false, shown: HashSet::new(), state: String::new() }
     }
 
-    /// A whole conversation.
+    /// Prints a complete conversation.
     pub(super) fn conversation(&mut self, messages: &[Message]) {
         self.finish();
         self.shown.clear();
@@ -46,7 +46,7 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// The next thing that happens.
+    /// Prints one event of the session.
     pub(super) fn show(&mut self, message: &ServerMessage) {
         match message {
             ServerMessage::Message(message) if message.role == MessageRole::User => self.prompt(message),
@@ -76,24 +76,24 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// How the session is.
+    /// Prints the status of the session.
     pub(super) fn state(&mut self, state: &str) {
         self.dim(&format!("· {state}"));
     }
 
-    /// Something that is said beside the conversation.
+    /// Prints a message that is not part of the conversation.
     pub(super) fn note(&mut self, text: &str) -> std::io::Result<()> {
         self.finish();
         writeln!(self.out, "{text}")
     }
 
-    /// Ends a line that is not finished.
+    /// Ends an unfinished line.
     pub(super) fn finish(&mut self) {
         self.open = None;
         if self.is_inside_line {
             self.write("\n");
         }
-        // A reader that went away (`| head`) is no error.
+        // Ignore errors: a closed pipe (`| head`) is not an error.
         let _ = self.out.flush();
     }
 
@@ -111,7 +111,7 @@ impl<W: Write> Screen<W> {
     }
 
     fn answer(&mut self, message: &Message) {
-        // Parts that would only repeat the content are left out.
+        // A message without parts has its text in `content`; the gateway omits parts that would only repeat it.
         if message.parts.is_empty() && !message.content.is_empty() {
             self.line(&clean(message.content.trim_end()));
         }
@@ -145,7 +145,7 @@ impl<W: Write> Screen<W> {
         let _ = self.out.flush();
     }
 
-    /// A part has ended: it was shown as it came, or is shown now.
+    /// Handles the end of a text part: prints the text unless it was streamed already.
     fn text(&mut self, part: &str, text: &str) {
         if self.shown.contains(part) {
             return self.finish();
@@ -154,7 +154,8 @@ impl<W: Write> Screen<W> {
         self.line(&clean(text.trim_end()));
     }
 
-    /// A call begins; the first word of it may come before its arguments.
+    /// Handles the start of a tool call. The gateway may send the start event before the arguments are known; then the
+    /// call is announced later.
     fn call(&mut self, id: &str, tool: &str, args: &Value) {
         if args.as_object().is_some_and(|args| !args.is_empty()) {
             self.announce(id, tool, args);
@@ -194,7 +195,7 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// What the gate says; the rest is for programs.
+    /// Prints approval requests, their results, and the results of actions; other messages are for programs.
     fn action(&mut self, message: &ServerMessage) {
         match message {
             ServerMessage::ActionApprovalRequest { integration, action, risk_level, params, .. } => {
@@ -243,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// What is on the screen, without its colours, after all of this.
+    /// The screen contents without colours after these frames.
     fn shown(frames: &[Value]) -> String {
         seen(frames, false)
     }

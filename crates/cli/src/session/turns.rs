@@ -1,20 +1,20 @@
-//! Where the prompts of this terminal are: sent, running, answered. Other people may talk to the same session.
+//! Tracks the prompts sent from this terminal: sent, running, answered. Other users may prompt the same session.
 
 use std::collections::{HashSet, VecDeque};
 
 use proto::socket::{Frame, Message, MessageRole, ServerMessage, TurnOutcome, WireStatus};
 
-/// How a turn of ours ended.
+/// How a turn started from this terminal ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     With(TurnOutcome),
-    /// Part of the stream was lost, and its end with it.
+    /// Part of the stream was lost, including the end of the turn.
     Unseen,
-    /// The session ended or failed before the prompt had its turn.
+    /// The session ended or failed before the turn of the prompt started.
     Never,
 }
 
-/// Whose turn runs.
+/// Whose turn is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     Nobody,
@@ -22,22 +22,22 @@ enum Running {
     Others,
 }
 
-/// A prompt of this terminal, as it will be recognised.
+/// A prompt sent from this terminal, and how to recognise it in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Prompt {
-    /// By the id that the gateway gave it.
+    /// By the message id that the gateway assigned.
     Id(String),
-    /// By its words: the first prompt of a session is sent by the gateway itself.
+    /// By its text: the gateway itself sends the first prompt of a session, so we do not know its id.
     Words(String),
 }
 
 pub(super) struct Turns {
-    /// Sent, and their turns have not begun.
+    /// Prompts that were sent and whose turns have not started.
     waiting: VecDeque<Prompt>,
     running: Running,
-    /// Prompts that were heard of, so that an old one is not taken for a new one of the same words.
+    /// The ids of all prompts seen, so that an old prompt is not mistaken for a new one with the same text.
     known: HashSet<String>,
-    /// The conversation so far is known.
+    /// The conversation so far has been received.
     ready: bool,
 }
 
@@ -46,12 +46,12 @@ impl Turns {
         Self { waiting: VecDeque::new(), running: Running::Nobody, known: HashSet::new(), ready: false }
     }
 
-    /// A prompt of ours is on its way.
+    /// Registers a prompt that was sent from this terminal.
     pub(super) fn sent(&mut self, prompt: Prompt) {
         self.waiting.push_back(prompt);
     }
 
-    /// Whether a turn of ours runs.
+    /// Whether the running turn was started from this terminal.
     pub(super) fn is_ours(&self) -> bool {
         self.running == Running::Ours
     }
@@ -60,7 +60,7 @@ impl Turns {
         self.ready
     }
 
-    /// Whether a turn runs that could be cancelled.
+    /// Whether there is a running or waiting turn that could be cancelled.
     pub(super) fn is_busy(&self) -> bool {
         self.running != Running::Nobody || !self.waiting.is_empty()
     }
@@ -69,7 +69,7 @@ impl Turns {
         self.ready && !self.is_busy()
     }
 
-    /// Takes in what the session says; tells when a turn of ours has ended.
+    /// Processes one frame of the stream. Returns how a turn ended if it was started from this terminal.
     pub(super) fn observe(&mut self, frame: &Frame) -> Option<Ended> {
         match &frame.message {
             ServerMessage::Init { messages, .. } => self.all(messages),
@@ -86,12 +86,14 @@ impl Turns {
                 self.waiting.retain(|prompt| *prompt != Prompt::Id(id.clone()));
                 (self.waiting.len() < before).then_some(Ended::With(TurnOutcome::Cancelled))
             }
-            // One that waits is cancelled only while no turn runs: a cancel hits the running turn first.
+            // A cancellation without a message id cancels the waiting prompts only if no turn is running: otherwise it
+            // cancels the running turn.
             ServerMessage::MessageCancelled { message_id: None } if self.running == Running::Nobody => {
                 let waited = !std::mem::take(&mut self.waiting).is_empty();
                 waited.then_some(Ended::With(TurnOutcome::Cancelled))
             }
-            // Only what is said to everyone is news; what greets a new watcher may be older than its prompt.
+            // Only a broadcast frame, which has a sequence number, is news; the status sent to a new watcher may be
+            // older than its prompt.
             ServerMessage::Status { status: WireStatus::Error | WireStatus::Stopped, .. }
                 if frame.seq.is_some() =>
             {
@@ -103,7 +105,7 @@ impl Turns {
         }
     }
 
-    /// Whether this is a prompt of ours whose turn begins.
+    /// Whether this message starts the turn of a prompt sent from this terminal.
     fn begins(&mut self, message: &Message) -> bool {
         let new = self.known.insert(message.id.clone());
         let meant = |prompt: &Prompt| match prompt {
@@ -114,7 +116,7 @@ impl Turns {
         at.and_then(|at| self.waiting.remove(at)).is_some()
     }
 
-    /// The whole conversation: the first thing that is heard, or what is left after a gap.
+    /// Processes a complete conversation: the first frame of a stream, or the snapshot after a gap.
     fn all(&mut self, messages: &[Message]) -> Option<Ended> {
         self.ready = true;
         let mut ours = self.running == Running::Ours;
@@ -122,7 +124,7 @@ impl Turns {
             ours |= self.begins(message);
         }
         let goes_on = messages.last().is_some_and(|last| match last.role {
-            // A prompt without an answer may be one that was cancelled long ago.
+            // A prompt of another user without an answer may have been cancelled long ago.
             MessageRole::User => ours,
             MessageRole::Assistant => !last.is_complete && !last.interrupted,
         });
@@ -178,7 +180,7 @@ mod tests {
     fn only_the_end_of_our_own_turn_counts() {
         let mut turns = ready(vec![]);
         turns.sent(Prompt::Id("b".to_owned()));
-        // Somebody else may say the same words.
+        // Another user may send a prompt with the same text.
         assert_eq!(turns.observe(&user("a", "ours")), None);
         assert!(!turns.is_ours());
         assert_eq!(turns.observe(&end(TurnOutcome::Error)), None);

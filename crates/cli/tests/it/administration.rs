@@ -1,5 +1,5 @@
-//! Whoever administers from the command line is in the ledger under the name of the host's user; and what else the
-//! ledger says of its own upkeep: restores and keys.
+//! Every administrative command is in the ledger under the name of the host's user; so are restores and changes of the
+//! signing key.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +19,8 @@ fn last_event(machine: &Machine) -> Value {
     machine.json(&["audit", "tail", "--limit", "1"])[0].clone()
 }
 
-/// A command that changes something, and what the ledger says of it. `ORG`, `USER`, `KEY` and `GRANT` stand for ids.
+/// A command that changes something, and its event in the ledger. `ORG`, `USER`, `KEY` and `GRANT` are replaced with
+/// ids.
 type Step = (&'static [&'static str], [&'static str; 3]);
 
 const STEPS: &[Step] = &[
@@ -69,7 +70,7 @@ const STEPS: &[Step] = &[
     (&["audit", "rotate-key"], ["system", "audit_signing_key", "change"]),
 ];
 
-/// Commands that change nothing, or that other tests here follow.
+/// Commands that change nothing, or that other tests here cover.
 const OTHERS: &[&str] = &[
     "audit export",
     "audit key",
@@ -191,7 +192,7 @@ fn path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Some events of the system's chain, and a checkpoint of them.
+/// Adds some events to the system chain, and a checkpoint that covers them.
 fn grow(machine: &Machine) {
     machine.json(&["db", "migrate"]);
     machine.json(&["policy", "lock", "--reason", "a drill"]);
@@ -223,7 +224,7 @@ fn after_a_restore_verify_says_what_happened_and_only_a_signed_restore_explains_
             "{}",
             verified.out
         );
-        // Also against the checkpoints that an auditor kept from before.
+        // Verification also succeeds against checkpoints that an auditor kept from before.
         let verified = machine.run(&["audit", "verify", "--checkpoint", &path(&kept)]);
         assert!(
             verified.code == 0 && verified.out.contains(&by),
@@ -237,7 +238,7 @@ fn after_a_restore_verify_says_what_happened_and_only_a_signed_restore_explains_
     let event =
         event.as_array().unwrap().iter().find(|it| it["position"] == records).unwrap()["event"].clone();
     assert_eq!(event["actor"]["actor_id"], host_user(), "{event}");
-    // A copy of the same file over the database by hand is not explained.
+    // Copying the same file over the database by hand leaves no restore event, so verification fails.
     std::fs::copy(&backup, machine.data_dir().join("proliferate.db")).unwrap();
     let found = machine.run(&["audit", "verify"]);
     assert_eq!(found.code, 1, "{}", found.out);
@@ -264,7 +265,7 @@ fn a_lost_audit_key_is_not_replaced_silently() {
     let verified = machine.run(&["audit", "verify"]);
     assert_eq!(verified.code, 0, "{}", verified.err);
     assert!(verified.out.contains("was lost and replaced at record"), "{}", verified.out);
-    // Whoever has the lost one still proves what is before.
+    // Whoever holds the lost public key can still verify the records before the replacement.
     let file = machine.file("old.pub");
     std::fs::write(&file, &old).unwrap();
     let verified = machine.run(&["audit", "verify", "--key", &path(&file)]);

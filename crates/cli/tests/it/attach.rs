@@ -1,4 +1,4 @@
-//! Agents that somebody else runs, reached over TLS: trusted by the machine's authorities, or not at all.
+//! Agents that somebody else runs, reached over TLS: the certificate must be trusted by the machine's authorities.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::harness::Machine;
 use crate::live::{Real, tokens};
 
-/// An agent behind TLS.
+/// A fake agent behind a TLS proxy.
 struct Behind {
     front: TlsFront,
     _agent: FakeAgent,

@@ -1,4 +1,5 @@
-//! The ledger as its operator and its auditor meet it: verified live and offline, exported, changed behind our back.
+//! The ledger from the perspective of its operator and its auditor: verified live and offline, exported, and tampered
+//! with.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Ended, Machine, Server};
 
-/// A call that is denied, since there is no such tool: two events.
+/// Makes a call that is denied because the tool does not exist, which adds two events.
 fn denied_call(server: &Server, token: &str, run: &str) {
     let body = json!({"tool_name": "nowhere.look", "operation": "nowhere.look", "lane_id": "actions.read",
         "actor": {"actor_type": "system", "actor_id": "worker"}, "run_id": run});
@@ -17,7 +18,7 @@ fn denied_call(server: &Server, token: &str, run: &str) {
     assert_eq!((status, answer["error"]["error_code"].as_str()), (403, Some("POLICY_DENIED")), "{answer}");
 }
 
-/// Some events, a checkpoint in the middle, and one at the end.
+/// A machine with some events, a checkpoint in the middle, and one at the end.
 fn machine_with_events() -> Machine {
     let machine = Machine::new();
     let server = machine.serve();
@@ -48,7 +49,7 @@ fn lines(folder: &Path) -> Vec<String> {
     std::fs::read_to_string(folder.join("ledger.jsonl")).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Verifies on a machine that has nothing but the files.
+/// Verifies on a machine that has only the exported files.
 fn verify_offline(folder: &Path, checkpoint: &Path, key: &Path) -> Ended {
     let (folder, checkpoint, key) = (path(folder), path(checkpoint), path(key));
     Machine::new().run(&[
@@ -105,7 +106,7 @@ fn a_ledger_verifies_live_and_as_an_export_and_says_what_is_unproven() {
     assert!(again.err.contains("name a new folder"), "{}", again.err);
 }
 
-/// Makes the whole ledger anew with one record changed: every hash is right again.
+/// Rewrites the complete ledger with one record changed and all hashes recomputed.
 fn rewritten(lines: &[String], changed: usize) -> Vec<String> {
     let mut heads = std::collections::HashMap::<String, Head>::new();
     let mut write = |(position, line): (usize, &String)| {
@@ -152,12 +153,13 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
     attempt("garbage", with(&|lines| lines[2] = "{}".to_owned()), 2);
     attempt("truncate", with(&|lines| lines.truncate(7)), 7);
     attempt("nothing left", vec![], 0);
-    // All hashes are right, so only the checkpoints tell: the bad record is after the last one that agrees.
+    // All hashes are valid, so only the checkpoints reveal the change: the first bad record follows the last
+    // checkpoint that still matches.
     attempt("rewrite of an early record", rewritten(&good, 3), 2);
     attempt("rewrite of a late record", rewritten(&good, early + 1), early);
     attempt("rewrite and truncate", with(&|lines| *lines = rewritten(lines, 3)[..6].to_vec()), 2);
 
-    // Who names the record reads what a stranger wrote: nothing that a terminal obeys.
+    // An error message that quotes a record must escape the control characters in it.
     let hostile = with(&|lines| lines[3] = lines[3].replacen("\"evt_", "\"evt_\u{202e}", 1));
     std::fs::write(folder.join("ledger.jsonl"), hostile.join("\n")).unwrap();
     let found = Machine::new().run(&["audit", "verify", "--export", &path(&folder)]);
@@ -173,7 +175,7 @@ fn every_change_of_an_export_is_found_and_the_first_bad_record_is_named() {
     assert!(found.err.contains("not signed by the key"), "{}", found.err);
 }
 
-/// Does to the database what only its owner can: takes the triggers away, and the row with them.
+/// Runs statements that only the owner of the database can, such as dropping the triggers that protect the ledger.
 fn behind_our_back(machine: &Machine, statements: &[&str]) {
     let file = machine.data_dir().join("proliferate.db").display().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -209,7 +211,7 @@ fn a_database_that_was_changed_behind_our_back_does_not_verify() {
         assert_eq!(value(&found)["firstBadRecord"], json!(first), "{statement}: {}", found.out);
         assert!(found.err.contains(words), "{statement}: {}", found.err);
     }
-    // Without any checkpoint the database's own count still tells.
+    // Without any checkpoint, the size of the ledger stored in the database still reveals the loss.
     let machine = machine_with_events();
     std::fs::remove_file(machine.data_dir().join("checkpoints/checkpoints.txt")).unwrap();
     behind_our_back(
@@ -220,7 +222,7 @@ fn a_database_that_was_changed_behind_our_back_does_not_verify() {
     assert_eq!((found.code, &value(&found)["firstBadRecord"]), (1, &json!(8)), "{}", found.out);
 }
 
-/// What somebody does to a proof.
+/// A modification of a proof.
 type Change<'a> = &'a dyn Fn(&mut Value);
 
 #[test]
@@ -307,7 +309,7 @@ fn a_key_change_that_broke_off_is_finished_and_nothing_is_signed_meanwhile() {
     let (file, next) = (machine.data_dir().join("audit.key"), machine.data_dir().join("audit.key.next"));
     let old = std::fs::read(&file).unwrap();
     let rotated = machine.json(&["audit", "rotate-key"]);
-    // As it was after the event, before the file was replaced.
+    // Restore the state between the rotation event and the replacement of the key file.
     std::fs::rename(&file, &next).unwrap();
     std::fs::copy(&next, &file).unwrap();
     std::fs::write(&file, &old).unwrap();
@@ -324,7 +326,7 @@ fn a_key_change_that_broke_off_is_finished_and_nothing_is_signed_meanwhile() {
     let changes = lines(&folder).iter().filter(|line| line.contains("audit_signing_key")).count();
     assert_eq!(changes, 1);
     assert_eq!(machine.json(&["audit", "verify"])["unproven"], json!([]));
-    // A key that is neither is no key of this ledger.
+    // A key file that is neither the old nor the new key is refused.
     std::fs::write(&file, &old).unwrap();
     let refused = machine.run(&["audit", "rotate-key"]);
     assert!(refused.code == 1 && refused.err.contains("is not the key"), "{}", refused.err);
@@ -353,7 +355,7 @@ fn events_are_shown_as_they_come() {
     let mut follow = machine.command(&["audit", "tail", "--follow", "--limit", "0", "--org", &org]);
     let mut child = follow.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    // It may look for the first time before or after this call; one more comes until it has seen one.
+    // The follower may poll for the first time before or after this call, so add events until it prints one.
     let mut line = String::new();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| out.read_line(&mut line));

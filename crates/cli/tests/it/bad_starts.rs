@@ -1,4 +1,5 @@
-//! What cannot work says so in one clear sentence, with a code that scripts understand, and leaves nothing behind.
+//! Commands that cannot work print one clear sentence, exit with a code that scripts understand, and leave nothing
+//! behind.
 
 use std::net::TcpListener;
 
@@ -61,7 +62,7 @@ fn a_data_dir_that_cannot_be_written() {
 
 #[test]
 fn a_read_only_data_dir() {
-    // Root writes where it likes, so this one is read-only for root too: no file can be made in it.
+    // Root ignores file permissions, so use a folder in which not even root can create a file.
     refused(
         &Machine::new().run(&[SERVE, &["--data-dir", "/proc/self"]].concat()),
         3,
@@ -108,7 +109,7 @@ fn a_database_of_a_newer_program() {
     machine.serve().stop();
     let file = machine.data_dir().join("proliferate.db");
     let insert = "INSERT INTO schema_migrations VALUES (999, 'later', 'x', 'now')";
-    // The version is the last thing a newer program writes; this is how its database looks to us.
+    // Simulate a database of a newer version: a migration writes its schema version last.
     execute(&file, insert);
     refused(&machine.run(SERVE), 3, &["999", "newer program"]);
     refused(&machine.run(&["users", "ls"]), 3, &["999"]);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::harness::Machine;
 
-/// The page as the browser has it once its script has run.
+/// The DOM of the page after its script has run.
 fn page(machine: &Machine, url: &str) -> String {
     let profile = machine.file("profile");
     let output = Command::new("chromium")

@@ -1,4 +1,4 @@
-//! Backups: made beside a running gateway, checked before they replace anything, and whole.
+//! Backups: taken while a gateway is running, checked before they replace anything, and complete.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -97,7 +97,7 @@ fn a_database_from_before_the_first_release_is_refused_everywhere_with_one_sente
     }
     let doctor = machine.run(&["doctor", "--json"]).out;
     assert!(doctor.contains("schema version 19") && doctor.contains("move the data dir away"), "{doctor}");
-    // The operator can still take a copy, and cannot restore it into this version.
+    // The operator can still take a backup, but cannot restore it into this version.
     let out = machine.file("old.db");
     assert_eq!(machine.run(&["db", "backup", out.to_str().unwrap()]).code, 0);
     let restored = machine.run(&["db", "restore", out.to_str().unwrap(), "--yes"]);

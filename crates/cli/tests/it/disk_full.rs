@@ -1,4 +1,5 @@
-//! A gateway whose own disk is full: it says so, shows what it has, and goes on by itself when there is space.
+//! A gateway whose own disk is full: it reports the problem, still serves reads, and resumes by itself once there is
+//! space.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ use crate::live::{Real, Watching};
 use crate::live_broken::until;
 use crate::live_crash::Stage;
 
-/// Marks the small disk that the test mounts for a process of its own.
+/// A file that marks the small disk, which is mounted for a child process.
 const MARK: &str = "small-disk";
 const SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$2"; export TMPDIR="$1"
     exec "$3" --exact disk_full::on_a_small_disk --nocapture"#;
@@ -17,7 +18,7 @@ const SCRIPT: &str = r#"mount -t tmpfs -o size=32m tmpfs "$1"; touch "$1/$2"; ex
 #[test]
 fn a_full_disk_is_told_and_the_conversation_is_served() {
     let folder = tempfile::tempdir().unwrap();
-    // In a mount table of its own, so that a test that fails leaves no mount.
+    // Use a separate mount namespace, so that a failing test leaves no mount behind.
     let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
     let mut unshare = Command::new("unshare");
     unshare.args([flags, "sh", "-ec", SCRIPT, "sh"]).arg(folder.path()).arg(MARK);
@@ -26,7 +27,7 @@ fn a_full_disk_is_told_and_the_conversation_is_served() {
     assert!(ran.status.success() && said.contains("it went on"), "{said}");
 }
 
-/// Does nothing but on that disk.
+/// The child process of the test above; does nothing unless it runs on the small disk.
 #[test]
 fn on_a_small_disk() {
     let disk = std::env::temp_dir();
@@ -55,7 +56,7 @@ fn fill(disk: &Path) -> PathBuf {
     filler
 }
 
-/// Whoever watches learns why it ends, and whoever comes back or comes anew may stay until it goes on.
+/// Checks that watchers learn why the session ends, and that clients that reconnect or join can stay until it resumes.
 fn told_and_served(real: &Real, mut socket: Watching, filler: &Path) {
     socket.prompt(&"too much ".repeat(100_000));
     while socket.next().is_some() {}
@@ -83,14 +84,14 @@ fn told_and_served(real: &Real, mut socket: Watching, filler: &Path) {
     again.until(|frame| frame["payload"]["token"] == "echo: after");
 }
 
-/// The status of `/ready`, and what it says of the disk.
+/// The status of `/ready`, and the result of its disk check.
 fn disk_check(real: &Real) -> (u16, Value) {
     let (status, ready) = real.server().get("/ready", "");
     let check = ready["checks"].as_array().unwrap().iter().find(|check| check["name"] == "disk");
     (status, check.unwrap_or_else(|| panic!("{ready}"))["ok"].clone())
 }
 
-/// What a client is told that comes while the disk is full.
+/// The frames that a client receives when it connects while the disk is full.
 fn refused(socket: &mut Watching) -> Vec<Value> {
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "error")
 }

@@ -1,5 +1,5 @@
-//! The gate in a process that dies: at every point between a claim and its answer, with every kind of tool. What
-//! happened is counted outside, and what is told afterwards is compared with it.
+//! The gate in a process that dies at every point between a claim and its answer, with every kind of tool. The test
+//! counts the effects outside and compares them with what the gateway reports afterwards.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::harness::{Machine, Server};
 use crate::live::{Real, tokens};
 use crate::postgres::Database;
 
-/// After the claim and before the effect; after the effect and before its outcome; after the outcome and before the
-/// reply.
+/// The crash points: after the claim and before the effect, after the effect and before its outcome is recorded, after
+/// the outcome is recorded and before the reply.
 const POINTS: [&str; 3] = ["gate-claimed", "gate-executed", "gate-settled"];
 
-/// Less than the 30 s after which a gateway that shows no heartbeat counts as dead.
+/// How long to wait: less than the 30 s after which a gateway without a heartbeat counts as dead.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A machine whose tools count their effects elsewhere.
+/// A machine whose tools count their effects in the recorder.
 fn machine(effects: &EffectRecorder) -> Machine {
     with_tools(Machine::new(), effects)
 }
@@ -44,7 +44,7 @@ fn post(server: &Server, path: &str, token: &str, body: &Value) -> reqwest::Resu
     Ok((answer.status().as_u16(), answer.json()?))
 }
 
-/// Waits for a server that has been told to die, and says that it did so by itself.
+/// Waits for a server with a crash point, and asserts that it aborted itself.
 pub(crate) fn dead(mut server: Server) {
     let status = server.child.wait().unwrap();
     assert_eq!(status.signal(), Some(6), "{status:?}");
@@ -57,7 +57,7 @@ fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies() {
     }
 }
 
-/// The next gateway on the host knows that the process is gone: it does not wait until the heartbeat is old.
+/// The next gateway on the same host sees that the process is gone, and does not wait for the heartbeat to expire.
 #[test]
 fn an_effect_outside_happens_at_most_once_wherever_the_gateway_dies_on_postgres() {
     for point in POINTS {
@@ -103,7 +103,7 @@ fn die_during_an_effect(point: &str, machine: Machine) {
     assert_eq!(server.stop(), 0);
 }
 
-/// The key of a request whose gateway died before anything was done is free for the next attempt.
+/// If a gateway dies before it executes a request, the request's idempotency key is free for the retry.
 #[test]
 fn a_request_with_a_key_is_done_after_the_gateway_died_with_it() {
     let machine = Machine::new();
@@ -151,7 +151,7 @@ fn a_tool_that_only_asks_is_asked_again_wherever_the_gateway_dies() {
     }
 }
 
-/// Nothing of such a call is ever there alone: it dies whole, or it is done.
+/// Such a call is atomic: after a crash, either all of it has happened or nothing.
 #[test]
 fn a_change_of_our_own_is_done_once_wherever_the_gateway_dies() {
     for point in ["gate-decided", "gate-settled"] {
@@ -191,7 +191,7 @@ fn a_change_of_our_own_is_done_once_wherever_the_gateway_dies() {
     }
 }
 
-/// Real agent, tool, callback, gate, effect, ledger, answer, stream: and the gateway dies in the middle of it.
+/// The complete path: agent, tool, callback, gate, effect, ledger, answer and stream. The gateway dies in the middle.
 #[test]
 fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between() {
     let mut real = Real::serving(&[]);
@@ -216,7 +216,7 @@ fn the_real_agent_saves_its_commands_once_although_the_gateway_dies_in_between()
     assert_eq!(runs.len(), 1, "{runs:?}");
     assert_eq!(runs[0]["status"], "completed");
     assert!(runs[0]["parent_run_id"].as_str().unwrap().starts_with("turn_"), "{runs:?}");
-    // A turn is over for those who watch before its run is.
+    // Watchers see the end of a turn before its run is completed.
     let path = format!("/v1/runs?case_id={}&run_kind=agent", real.session);
     let ended = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! A data dir of one's own, the binary in a clean environment, and a server that dies with its test.
+//! A temporary data dir, the binary in a clean environment, and a server that is killed with its test.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 const BIN: &str = env!("CARGO_BIN_EXE_proliferate");
 
-/// A data dir and the settings that commands on it get.
+/// A data dir, and the environment of the commands that use it.
 pub(crate) struct Machine {
     dir: TempDir,
     env: Vec<(String, String)>,
     program: PathBuf,
 }
 
-/// How a command ended.
+/// The exit code and output of a command.
 pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -30,16 +30,16 @@ impl Machine {
         Self { dir: tempfile::tempdir().unwrap(), env: Vec::new(), program: BIN.into() }
     }
 
-    /// The same with the program in a folder where nothing lies beside it: it finds what was built with it.
+    /// Copies the program into an empty folder. In its build folder it would find the tools that were installed there.
     pub(crate) fn moved_to(mut self, folder: &Path) -> Self {
-        // Sandboxes have users of their own, and start it too.
+        // Sandboxes run as other users, and execute the program too.
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
         self.program = folder.join("proliferate");
         std::fs::copy(BIN, &self.program).unwrap();
         self
     }
 
-    /// The same with one more setting in the environment.
+    /// Adds a setting to the environment.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
@@ -67,7 +67,7 @@ impl Machine {
         ended(&self.command(args).stdin(Stdio::null()).output().unwrap())
     }
 
-    /// A service's token for the first organization.
+    /// A service token for the first organization.
     pub(crate) fn service(&self) -> String {
         let org = self.first_org();
         self.run(&["token", "service", "--name", "worker", "--org", &org]).out.trim().to_owned()
@@ -77,7 +77,7 @@ impl Machine {
         self.json(&["orgs", "ls"])[0]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Runs a command to its end with something on its standard input.
+    /// Runs a command to its end with this standard input.
     pub(crate) fn feed(&self, args: &[&str], input: &str) -> Ended {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -93,24 +93,24 @@ impl Machine {
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error} in {}", ended.out))
     }
 
-    /// Starts the gateway on a free port and waits until it says where.
+    /// Starts the gateway on a free port and waits until it prints its address.
     pub(crate) fn serve(&self) -> Server {
         self.serve_at("127.0.0.1:0")
     }
 
-    /// Starts the gateway there.
+    /// Starts the gateway on this address.
     pub(crate) fn serve_at(&self, address: &str) -> Server {
         start(self.command(&["serve", "--json", "--listen", address]))
     }
 
-    /// Starts the gateway on a free port with more settings, for this one start.
+    /// Starts the gateway on a free port with additional settings for this start only.
     pub(crate) fn serve_with(&self, settings: &[(&str, &str)]) -> Server {
         let mut command = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
         command.envs(settings.iter().copied());
         start(command)
     }
 
-    /// Starts the gateway as a shell does that was told to let programs open 256 files.
+    /// Starts the gateway with a soft limit of 256 open files.
     pub(crate) fn serve_short_of_descriptors(&self) -> Server {
         let plain = self.command(&["serve", "--json", "--listen", "127.0.0.1:0"]);
         let mut shell = Command::new("/bin/sh");
@@ -132,10 +132,10 @@ fn start(mut command: Command) -> Server {
     Server { child, said, _out: out }
 }
 
-/// A running gateway; killed when the test is over.
+/// A running gateway; killed when it is dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    /// What it printed first.
+    /// The JSON value that it printed at startup.
     pub(crate) said: Value,
     _out: BufReader<ChildStdout>,
 }
@@ -159,14 +159,14 @@ impl Server {
         (answer.status().as_u16(), answer.json().unwrap_or_default())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM, waits for the end, and returns the exit code.
     pub(crate) fn stop(mut self) -> i32 {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the server without a chance to clean up, as a power failure would.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -185,19 +185,19 @@ fn ended(output: &Output) -> Ended {
     Ended { code: output.status.code().unwrap_or(-1), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// The search path of the test run: where bubblewrap and PostgreSQL's tools are.
+/// The `PATH` of the test run, which has bubblewrap and PostgreSQL's tools.
 #[expect(clippy::disallowed_methods, reason = "a test run finds programs as its user does")]
 pub(crate) fn path() -> String {
     std::env::var("PATH").unwrap_or_default()
 }
 
-/// Where `make test` put its PostgreSQL.
+/// The URL of the PostgreSQL server that `make test` starts.
 #[expect(clippy::disallowed_methods, reason = "the test run says where its servers are")]
 pub(crate) fn postgres() -> String {
     std::env::var("TEST_DATABASE_URL").unwrap_or_else(|_| panic!("run `make test`, which starts PostgreSQL"))
 }
 
-/// Everything below a folder that has these bytes in it.
+/// All files below a folder that contain these bytes.
 pub(crate) fn files_with(folder: &Path, needle: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {

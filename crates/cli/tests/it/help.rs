@@ -1,4 +1,4 @@
-//! What a newcomer sees first.
+//! The first impression: help texts and `doctor`.
 
 use crate::harness::Machine;
 
@@ -76,7 +76,7 @@ fn doctor_looks_at_everything_and_says_how_to_mend_it() {
     for check in checks.iter().filter(|check| check["state"] != "ok") {
         assert!(!check["remedy"].as_str().unwrap().is_empty(), "no remedy in {check}");
     }
-    // No host gives a hard limit of the disk, and which of the others are soft is its own affair.
+    // Disk limits are always soft; which of the others are soft depends on the host.
     let limits = checks.iter().find(|check| check["name"] == "limits").unwrap();
     let soft = limits["detail"].as_str().unwrap().split("soft: ").nth(1).unwrap();
     assert!(soft.split(';').next().unwrap().contains("disk"), "{limits}");

@@ -1,4 +1,4 @@
-//! Organizations, users, keys and tokens from the command line, beside a running gateway.
+//! Organizations, users, keys and tokens from the command line, next to a running gateway.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
@@ -142,7 +142,7 @@ fn what_an_organization_may_spend_and_run_is_set_shown_and_taken_back() {
     assert_eq!(create().0, 201);
     let (status, refused) = create();
     assert_eq!((status, refused["details"]["billingCode"].as_str()), (402, Some("CONCURRENT_LIMIT")));
-    // What is not named stays as it is.
+    // A limit that is not given stays unchanged.
     assert_eq!(limits(&["--sessions", "none"])["budgetMicros"], 2_500_000);
     assert_eq!(create().0, 201);
     limits(&["--budget", "0"]);

@@ -1,4 +1,4 @@
-//! Starting, stopping, being killed, and starting again.
+//! Start, stop, kill and restart.
 
 use std::io::Read as _;
 
@@ -121,7 +121,7 @@ fn there_are_no_core_dumps() {
 
 #[test]
 fn up_greets_with_a_link_on_every_start() {
-    // It is killed, and nobody would end what waits in a pool.
+    // The test kills the gateway, and nobody would end the sandboxes in its pool.
     let machine = Machine::new().with("WARM_POOL_SIZE", "0");
     for _ in 0..2 {
         let mut command = machine.command(&["up", "--listen", "127.0.0.1:0"]);

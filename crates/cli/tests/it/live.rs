@@ -1,4 +1,4 @@
-//! Everything real at once: this binary, OpenCode in a sandbox, a model by script, and clients that watch.
+//! End-to-end tests: this binary, OpenCode in a sandbox, a scripted model, and clients that watch.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, WebSocket, client};
 
 use crate::harness::{Machine, Server};
 
-/// Longer than a boot of the agent on a busy machine.
+/// A timeout longer than a boot of the agent on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 const SCRIPT: &str = r#"
@@ -69,12 +69,12 @@ error = { status = 400, message = "the model refuses" }
 text = "You said: {prompt}"
 "#;
 
-/// What is counted: long enough to be interrupted in the middle.
+/// The scripted answer to "count": long enough to be interrupted in the middle.
 fn count() -> String {
     (1..=300).fold(String::new(), |text, number| format!("{text}{number} "))
 }
 
-/// A server with a session in it; the sandbox goes with it.
+/// A server with one session; its sandbox ends with it.
 pub(crate) struct Real {
     pub(crate) machine: Machine,
     pub(crate) server: Option<Server>,
@@ -89,7 +89,7 @@ impl Real {
         real
     }
 
-    /// A server with these settings, and no session yet.
+    /// Starts a server with these settings and no session.
     pub(crate) fn serving(settings: &[(&str, &str)]) -> Self {
         Self::on(Machine::new(), settings)
     }
@@ -100,7 +100,7 @@ impl Real {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
         let path = format!("{}:{}", tools.display(), crate::harness::path());
         let machine = machine.with("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).with("PATH", &path);
-        // All that the real agent asks for must be known before where a budget holds.
+        // With a budget set, every model that the real agent requests must have a price.
         let machine = machine.with("MODEL_PRICES", "*=3/15").with("SESSION_BUDGET_DOLLARS", "50");
         let machine = settings.iter().fold(machine, |machine, (name, value)| machine.with(name, value));
         let server = machine.serve();
@@ -108,7 +108,7 @@ impl Real {
         Self { machine, server: Some(server), key, session: String::new() }
     }
 
-    /// Makes a session with more of what can be asked for, and goes on with it.
+    /// Creates a session with additional fields in the request, and uses it from now on.
     pub(crate) fn new_session(&mut self, more: &Value) {
         let mut body = json!({"sessionType": "coding", "clientType": "web"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -116,7 +116,7 @@ impl Real {
         made["sessionId"].as_str().unwrap().clone_into(&mut self.session);
     }
 
-    /// What the server says to the member.
+    /// Sends a GET request as the member and expects success.
     pub(crate) fn get(&self, path: &str) -> Value {
         let (status, answer) = self.server().get(path, &self.key);
         assert_eq!(status, 200, "{path}: {answer}");
@@ -129,7 +129,7 @@ impl Real {
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
     }
 
-    /// Meddles with the database beside the gateway. The text that it answers, if it does.
+    /// Runs SQL directly on the gateway's database. Returns the text of the result, if any.
     pub(crate) fn sql(&self, statement: &'static str) -> Option<String> {
         let file = self.machine.data_dir().join("proliferate.db");
         let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -141,7 +141,7 @@ impl Real {
         })
     }
 
-    /// The names of all sandboxes.
+    /// The ids of all sandboxes.
     pub(crate) fn sandboxes(&self) -> Vec<String> {
         let all = self.machine.json(&["sandbox", "ls"]);
         all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
@@ -151,13 +151,13 @@ impl Real {
         &self.key
     }
 
-    /// The name of the session's present sandbox.
+    /// The id of the session's current sandbox.
     pub(crate) fn sandbox(&self) -> String {
         let info = self.get(&format!("/proliferate/{}", self.session));
         info["sandboxId"].as_str().unwrap_or(&self.session).to_owned()
     }
 
-    /// What a shell prints in a sandbox.
+    /// Runs a shell command in a sandbox and returns its output.
     pub(crate) fn shell(&self, sandbox: &str, command: &str) -> String {
         let ran = self.machine.run(&["sandbox", "exec", sandbox, "--", "sh", "-c", command]);
         assert_eq!(ran.code, 0, "{command}: {}", ran.err);
@@ -168,7 +168,7 @@ impl Real {
         self.server.as_ref().unwrap()
     }
 
-    /// The status of an answer.
+    /// Sends a POST request and returns the status.
     pub(crate) fn try_post(&self, path: &str, body: &Value) -> u16 {
         self.send(path, body).status().as_u16()
     }
@@ -185,13 +185,13 @@ impl Real {
         answer.json().unwrap()
     }
 
-    /// Ends the gateway as a power cut would, and starts it again.
+    /// Kills the gateway, as a power failure would, and starts it again.
     pub(crate) fn kill_and_start(&mut self) {
         self.server.take().unwrap().kill();
         self.server = Some(self.machine.serve());
     }
 
-    /// Starts the gateway again with more settings, for this one start.
+    /// Restarts the gateway with additional settings for this start only.
     pub(crate) fn restart_with(&mut self, settings: &[(&str, &str)]) {
         assert_eq!(self.server.take().unwrap().stop(), 0);
         self.server = Some(self.machine.serve_with(settings));
@@ -219,7 +219,7 @@ impl Drop for Real {
 
 pub(crate) struct Watching {
     socket: WebSocket<TcpStream>,
-    /// How the server closed the connection.
+    /// The close code and reason from the server.
     pub(crate) closed: Option<(u16, String)>,
 }
 
@@ -228,7 +228,7 @@ impl Watching {
         self.next().unwrap_or_else(|| panic!("the connection has ended"))
     }
 
-    /// The next frame, until the server ends the connection.
+    /// The next frame; `None` once the server has closed the connection.
     pub(crate) fn next(&mut self) -> Option<Value> {
         loop {
             match self.socket.read() {
@@ -239,7 +239,7 @@ impl Watching {
                 }
                 Err(Error::ConnectionClosed | Error::Protocol(_)) => return None,
                 Ok(_) => {}
-                // The whole machine may have been stopped for a moment.
+                // A read may be interrupted when the whole machine is suspended for a moment.
                 Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
                 Err(Error::Io(error)) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("{error}"),
@@ -267,7 +267,7 @@ impl Watching {
         self.say(&json!({"type": "prompt", "content": content}));
     }
 
-    /// Reads until this many tokens have come.
+    /// Reads until this many tokens have arrived.
     pub(crate) fn some_tokens(&mut self, many: usize) -> Vec<Value> {
         let mut seen = 0;
         self.until(|frame| {
@@ -299,7 +299,7 @@ pub(crate) fn outcome(frames: &[Value]) -> &str {
     frames.last().unwrap()["payload"]["outcome"].as_str().unwrap()
 }
 
-/// The code of a failed commit comes from the state of the repository: another process has the index, or there are conflicts.
+/// The error code of a failed commit follows from the state of the repository: a locked index, or conflicts.
 fn failed_commits_have_codes(real: &Real, git: &mut impl FnMut(Value) -> Value) {
     let code = |result: Value| result["code"].as_str().unwrap().to_owned();
     real.shell(&real.session, "touch .git/index.lock");
@@ -355,7 +355,7 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
         (Some("work"), Some("first"))
     );
     assert_eq!(state["untrackedFiles"], json!(["b"]));
-    // Nobody had to say whose commit it is, and a repository may.
+    // Commits have the member as their author by default, and a repository's own configuration overrides it.
     let author = |real: &Real| real.shell(&real.session, "git log -1 --format='%an <%ae>'");
     let me = real.get("/v1/members")["members"][0].clone();
     let name = |field: &str| me[field].as_str().unwrap().to_owned();
@@ -365,7 +365,7 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
     let path = format!("/proliferate/sessions/{}/status", real.session);
     assert_eq!(real.get(&path)["sandboxAlive"], true);
     assert_eq!(real.get("/proliferate/sessions")["sessions"][0]["branchName"], "work");
-    // A status that did not come to its end is no clean repository.
+    // A `git status` that was killed must not be reported as a clean repository.
     let filter = "git config filter.x.clean 'kill -9 $PPID; :' && echo '* filter=x' > .git/info/attributes";
     real.shell(&real.session, &format!("{filter} && touch 'a file'"));
     socket.say(&json!({"type": "get_git_status"}));
@@ -375,12 +375,12 @@ fn git_works_in_the_real_sandbox_and_answers_the_one_who_asked() {
         (&broken["action"], &broken["code"], &broken["message"]),
         (&json!("get_status"), &json!("UNKNOWN_ERROR"), &json!("git was killed by signal 9"))
     );
-    // A client that asks and asks is told to wait.
+    // A client that floods the session with requests gets `REPO_BUSY`.
     for _ in 0..100 {
         socket.say(&json!({"type": "get_git_status"}));
     }
     socket.until(|frame| frame["type"] == "git_result" && frame["payload"]["code"] == "REPO_BUSY");
-    // Nobody looks after it now, and whoever asks is told.
+    // After the restart no owner monitors the sandbox; its status is checked on request.
     real.kill_and_start();
     assert_eq!(real.get(&path)["sandboxAlive"], true);
     assert_eq!(real.machine.run(&["sandbox", "rm", &real.session]).code, 0);
@@ -446,7 +446,8 @@ fn a_client_that_leaves_and_a_gateway_that_is_killed_lose_nothing() {
     let init = real.watch("").until_type("init").pop().unwrap();
     let answer = init["payload"]["messages"][1].clone();
     let text = answer["content"].as_str().unwrap().trim();
-    // Either the agent lived on and asked its model again, or what there is of its answer is kept and marked.
+    // Either the agent survived and repeated its model request, or its partial answer is kept and marked as
+    // interrupted.
     let (before, whole) = (tokens(&frames[..many]), count());
     assert!(before.len() > 20 && text.starts_with(&before), "{text}");
     if answer["interrupted"] == true {

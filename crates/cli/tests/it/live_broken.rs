@@ -1,4 +1,4 @@
-//! The real agent gone: not installed, or killed in the middle of a turn. Everyone is told why, and what can go on does.
+//! The real agent fails: not installed, or killed during a turn. Everyone learns why, and what can continue does.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -43,11 +43,11 @@ fn an_agent_that_ends_again_and_again_is_given_up_and_everyone_is_told_how_it_en
         assert!(reason.contains("ends as soon as it is started (exit code 7)"), "{reason}");
     }
     failed(&real);
-    // Nobody counts it any more, so nothing runs in it. Its files are kept.
+    // The session has released its sandbox, so its processes are ended. Its files are kept.
     until(|| real.machine.json(&["sandbox", "ls"])[0]["state"] == "dead");
 }
 
-/// The session is given up, with a reason.
+/// Waits until the session has failed, and checks its reason.
 fn failed(real: &Real) {
     let path = format!("/proliferate/sessions/{}/status", real.session);
     until(|| real.get(&path)["status"] == "failed");

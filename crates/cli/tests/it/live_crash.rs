@@ -1,5 +1,5 @@
-//! The gateway is killed, or its database fails, as a client receives a frame: for every frame of a turn, on both
-//! databases. Everything that the client has received is in `init` afterwards, and the turn comes to its end.
+//! The gateway is killed, or its database fails, just as a client receives a frame: for every frame of a turn, on both
+//! databases. Afterwards `init` contains everything that the client has received, and the turn completes.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::live_broken::until;
 
 type Act = fn(&Turn);
 
-/// What the agent does in the turn, and the frame that shows that it was done.
+/// The agent's actions in the turn, and the type of the frame that shows each.
 const ACTS: [(Act, &str); 6] = [
     (Turn::begin, "message"),
     (|turn| turn.say("I will look. "), "token"),
@@ -24,19 +24,20 @@ const ACTS: [(Act, &str); 6] = [
     (|turn| turn.say("There is a file."), "token"),
     (Turn::end, "turn_complete"),
 ];
-/// The frames of such a turn at least: the prompt, two answers with their ends, two tokens, the call, the end.
+/// The minimum number of frames of such a turn: the prompt, two answers with their ends, two tokens, the call, the
+/// end.
 const FRAMES: usize = 12;
 
 #[derive(Clone, Copy)]
 enum Fault {
     Kill,
-    /// The database ends its connections, or refuses to save.
+    /// PostgreSQL closes its connections, or SQLite refuses to save.
     Database,
 }
 
 pub(crate) struct Stage {
     pub(crate) real: Real,
-    /// The URL of PostgreSQL, if it is on that.
+    /// The URL of the database, if it is PostgreSQL.
     url: Option<String>,
     pub(crate) agent: FakeAgent,
     threads: Runtime,
@@ -67,7 +68,7 @@ impl Stage {
         self.threads.block_on(next).unwrap()
     }
 
-    /// A turn whose nth frame is followed by the fault; `false` if it has fewer.
+    /// Plays a turn and injects the fault after its nth frame. Returns `false` if the turn has fewer frames.
     fn walk(&mut self, nth: usize, fault: Fault) -> bool {
         self.real.new_session(&json!({}));
         let mut socket = self.real.watch("");
@@ -124,13 +125,13 @@ impl Stage {
     fn repair(&self, fault: Fault) {
         match (fault, &self.url) {
             (Fault::Kill, _) => {}
-            // Whoever asks first may be told that the connection is broken.
+            // The first requests may fail because their pooled connection is broken.
             (Fault::Database, Some(_)) => until(|| self.real.server().get("/ready", "").0 == 200),
             (Fault::Database, None) => drop(self.real.sql("DROP TRIGGER broken")),
         }
     }
 
-    /// The prompt is sent once, and its run ends.
+    /// Waits for the end of the prompt's run, and checks that the prompt was sent to the agent once.
     fn until_turn_ended(&self, prompt: &Value) {
         let prompt = prompt["payload"]["id"].as_str().unwrap();
         let path = format!("/v1/runs/turn_{prompt}");
@@ -140,7 +141,7 @@ impl Stage {
     }
 }
 
-/// What was received since the prompt, and the agent's side of it.
+/// The frames received since the prompt, and the agent's side of the turn.
 #[derive(Default)]
 struct Played {
     frames: Vec<Value>,
@@ -148,7 +149,7 @@ struct Played {
 }
 
 impl Played {
-    /// Reads up to a type, or so many frames; `false` if the server closed before.
+    /// Reads up to a frame of this type, or up to this many frames. Returns `false` if the server closed first.
     fn read(&mut self, socket: &mut Watching, wanted: &str, most: usize) -> bool {
         loop {
             let Some(frame) = socket.next() else { return false };
@@ -169,7 +170,7 @@ fn psql(url: &str, sql: &str) {
     assert!(done.status.success(), "{sql}: {done:?}");
 }
 
-/// Asserts that a conversation has all that the frames say.
+/// Asserts that a conversation contains everything that the frames reported.
 fn assert_contains(init: &Value, frames: &[Value], when: &str) {
     let messages = init["payload"]["messages"].as_array().unwrap();
     let find = |id: &Value| {

@@ -1,12 +1,13 @@
-//! A sandbox that fills its disk: everyone is told why it ended, it starts again with room to clean up, and where even that
-//! is used up an operator can raise the limit.
+//! A sandbox that fills its disk: everyone learns why it ended, it restarts with some space to clean up, and if even
+//! that is used up, an operator can raise the limit.
 
 use serde_json::json;
 
 use crate::live::Real;
 use crate::live_expiry::{answer, info, says, until};
 
-/// Writes so many files of 50 MB beside the agent: one alone cannot be larger than the limit. The sandbox may end meanwhile.
+/// Writes this many files of 50 MB next to the agent, since one file cannot exceed the limit. The sandbox may end
+/// meanwhile.
 fn fill(real: &Real, files: u32) {
     let command = format!("for i in $(seq {files}); do head -c 50000000 /dev/zero > big.$i.$$; done");
     real.machine.run(&["sandbox", "exec", &real.sandbox(), "--", "sh", "-c", &command]);
@@ -23,12 +24,12 @@ fn a_sandbox_over_its_disk_limit_says_so_and_can_be_cleaned_up_or_given_more() {
     let told = told.as_str().unwrap();
     assert!(told.contains("took more than 128 MiB") && told.contains("SANDBOX_DISK_MIB"), "{told}");
     says(&mut socket, "running");
-    // There is room for the agent and for whoever cleans up.
+    // There is enough space for the agent, and for cleaning up.
     assert_eq!(answer(&mut socket, "hello"), "You said: hello");
     real.shell(&real.sandbox(), "rm big.*");
     assert_eq!(answer(&mut socket, "hello again"), "You said: hello again");
 
-    // Far over the limit it does not start any more, and its session says why.
+    // Far over the limit the sandbox no longer starts, and its session says why.
     until("it starts again and again", || {
         fill(&real, 5);
         info(&real)["status"] == "failed"

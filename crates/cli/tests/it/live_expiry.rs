@@ -1,5 +1,5 @@
-//! Real sandboxes whose time is over: the session goes on in another one with its files, and what cannot be saved stays
-//! where it is.
+//! Real sandboxes that expire: the session continues in a new one with its files, and files that cannot be saved stay
+//! where they are.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::harness::{Machine, files_with};
 use crate::live::{Real, Watching, outcome, tokens};
 use crate::live_pool::waiting;
 
-/// Together longer than a boot of the agent on a busy machine.
+/// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
 const PAUSE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 2400;
 
@@ -46,12 +46,12 @@ text = "Never said."
 text = "You said: {prompt}"
 "#;
 
-/// A session in a gateway whose sandboxes last so many seconds.
+/// A session on a gateway with this sandbox lifetime in seconds.
 pub(crate) fn lasting(seconds: &str) -> Real {
     lasting_with(seconds, "0")
 }
 
-/// With so many sandboxes that are booted before.
+/// Like [`lasting`], with this many sandboxes in the warm pool.
 fn lasting_with(seconds: &str, pooled: &str) -> Real {
     let machine = Machine::new();
     let script = machine.file("expiry.toml");
@@ -67,7 +67,7 @@ pub(crate) fn says(socket: &mut Watching, status: &str) -> Vec<Value> {
     socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == status)
 }
 
-/// What the agent answers.
+/// Sends a prompt and returns the agent's answer.
 pub(crate) fn answer(socket: &mut Watching, prompt: &str) -> String {
     socket.prompt(prompt);
     let frames = socket.until_type("turn_complete");
@@ -79,7 +79,7 @@ pub(crate) fn info(real: &Real) -> Value {
     real.get(&format!("/proliferate/{}", real.session))
 }
 
-/// Waits until something is so.
+/// Polls until the condition holds.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let mut tries = 0;
     while !is_so() {
@@ -91,9 +91,9 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
 
 const OVER: &str =
     "UPDATE sessions SET sandbox_expires_at = '2020-01-01T00:00:00.000000Z' WHERE sandbox_id IS NOT NULL";
-/// As a gateway leaves it that dies after it has kept the files, and before it has ended the sandbox.
+/// The state that a gateway leaves when it dies after it has saved the files and before it has ended the sandbox.
 const LEFT: &str = "UPDATE sessions SET sandbox_id = sandbox_id || '-1', sandbox_expires_at = NULL";
-/// What the agent calls the session.
+/// Selects the agent's own id of the session.
 const MEMORY: &str = "SELECT agent_session_id FROM sessions";
 const ENV_FILES: &str = r#"UPDATE configurations SET env_files =
     '[{"workspacePath":".","path":".env","mode":"secret","keys":[{"key":"API_KEY"}]}]'"#;
@@ -176,7 +176,7 @@ fn one_whose_sandbox_is_gone_sleeps_and_wakes_without_it() {
     real.sql(OVER);
     real.server = Some(real.machine.serve());
     until("it does not sleep", || info(&real)["status"] == "paused");
-    // It may be on another machine, and nothing says that it was kept.
+    // The sandbox may be on another machine, and nothing shows that its files were saved, so its id is kept.
     let now = info(&real);
     assert_eq!((&now["expiresAt"], &now["sandboxId"]), (&Value::Null, &json!(real.session)));
     assert_eq!(answer(&mut real.watch(""), "hello"), "You said: hello");
@@ -196,7 +196,7 @@ fn one_from_the_pool_is_left_like_any_other() {
     assert!(now.starts_with(&real.session) && now != real.session, "{now}");
 }
 
-/// A file where a folder should be.
+/// A file in place of a folder, so that writing to the folder fails.
 pub(crate) struct InTheWay(PathBuf);
 
 impl InTheWay {

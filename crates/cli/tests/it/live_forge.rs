@@ -200,7 +200,8 @@ fn the_gateway_opens_pull_requests_and_lists_them_with_the_session() {
     assert_eq!(foreign["code"], "NOT_GITHUB_REMOTE", "{foreign}");
 }
 
-/// An error of a proxy in front of the forge does not prove that nothing was created, and its message contains no credential.
+/// An error from a proxy in front of the forge does not prove that nothing was created, and its message contains no
+/// credential.
 fn a_lost_response_leaves_a_pull_request_unknown(stage: &Stage, socket: &mut Watching) {
     let mut pull = |branch: &str| {
         ask(socket, &json!({"type": "git_create_branch", "branchName": branch}));
@@ -238,7 +239,7 @@ fn a_repository_is_cloned_at_its_default_branch_and_pull_requests_target_it() {
     assert_eq!(made["code"], "SUCCESS", "{made}");
     assert_eq!(stage.forge.pulls()[0]["base"], "trunk");
 
-    // The default branch was renamed at the forge; the next clone follows without anybody's help.
+    // The default branch was renamed at the forge; the next clone follows automatically.
     git(&stage.folder.path().join("ada/old.git"), &["branch", "-m", "trunk", "main"]);
     stage.real.new_session(&json!({"configurationId": session["configurationId"]}));
     let mut socket = stage.real.watch("");
@@ -259,7 +260,7 @@ fn repositories_from_another_sessions_snapshot_are_updated_and_own_files_are_kep
     let mut socket = stage.work();
     socket.say(&json!({"type": "save_snapshot"}));
     let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"]["snapshotId"].clone();
-    // The first session continues, and a later one wants what it pushes.
+    // The first session continues, and a later one needs the commit that it pushes.
     stage.shell("git commit -q --allow-empty -m second && git push -q");
     let configuration = stage.real.get("/proliferate/sessions")["sessions"][0]["configurationId"].clone();
     let first = stage.real.session.clone();

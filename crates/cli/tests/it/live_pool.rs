@@ -1,4 +1,4 @@
-//! Agents that were booted before anybody asked: whose they are, what they know, and what becomes of them.
+//! The warm pool of booted agents: who gets them, what they know, and how they end.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use crate::live::{Real, outcome, tokens};
 
-/// Together longer than a boot of the agent on a busy machine.
+/// The poll interval and the number of polls: in total longer than a boot of the agent on a busy machine.
 const PAUSE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 2400;
 
-/// A server with a pool of one, once that one waits.
+/// Starts a server with a pool of one, and waits until the pool is full.
 fn pooled() -> Real {
     let real = Real::serving(&[("WARM_POOL_SIZE", "1")]);
     waiting(&real);
     real
 }
 
-/// The sandbox that waits in the pool, once there is one.
+/// Waits until a sandbox is in the pool, and returns its id.
 pub(crate) fn waiting(real: &Real) -> String {
     let mut tries = 0;
     loop {
@@ -65,7 +65,7 @@ fn a_new_session_takes_an_agent_that_waits_and_is_alone_with_it() {
     let known = real.shell(&sandbox, "cat ../.proliferate/agent/session.json");
     let known: Value = serde_json::from_str(&known).unwrap();
     assert_eq!((&known["sessionId"], &known["token"]), (&json!(real.session), &json!(token)));
-    // Those who look must not find themselves, so no command line of theirs has the id in one piece.
+    // The search must not find itself, so no command line may contain the id in one piece.
     let (head, tail) = real.session.split_at(18);
     let baked = format!(
         "printf %s%s {head} {tail} > /tmp/wanted; \

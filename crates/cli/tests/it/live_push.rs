@@ -1,4 +1,4 @@
-//! Pushes and pull requests are calls of the gate, whoever starts them: decided about before anything reaches the forge,
+//! Pushes and pull requests are calls of the gate, whoever starts them: decided before anything reaches the forge,
 //! recorded with their outcome, and refused in a way that makes git print the reason.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -147,7 +147,7 @@ fn every_push_is_one_gate_call_and_the_safety_lock_stops_it() {
     stage.verify();
 }
 
-/// The branch is at the forge already, so this is the refusal of the pull request and not of a push.
+/// The forge already has the branch, so the pull request itself is refused, and not a push.
 fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     let posted = stage.forge.posted();
     stage.shell("git fetch -q origin topic && git checkout -q -b topic FETCH_HEAD");
@@ -162,14 +162,14 @@ fn no_pull_request_while_locked(stage: &Stage, socket: &mut Watching) {
     stage.shell("git checkout -q main");
 }
 
-/// A branch of a shallow history that the forge does not have, and that a deeper clone does not complete.
+/// Pushes a branch with a shallow history that the forge does not have and that a deeper clone does not complete.
 fn a_shallow_push_has_its_own_code(stage: &Stage, socket: &mut Watching) {
     stage.shell("git init -q /tmp/old && cd /tmp/old && git commit -q --allow-empty -m a");
     stage.shell("cd /tmp/old && git commit -q --allow-empty -m b");
     stage.shell("git fetch -q --depth 1 file:///tmp/old HEAD:refs/heads/shallow");
     let refused = ask(socket, &json!({"type": "git_push", "branchName": "shallow"}));
     assert_eq!(refused["code"], "SHALLOW_PUSH_FAILED", "{refused}");
-    // git's own report to the agent is the same one.
+    // git prints the same error to the agent.
     let printed = stage.push("origin shallow");
     assert!(printed.contains("shallow update not allowed"), "{printed}");
 }

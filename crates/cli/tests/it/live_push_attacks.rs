@@ -1,5 +1,5 @@
-//! Pushes that exceed what somebody allowed: a repository that redirects a person's push, and agents that overwrite, delete,
-//! tag, or push to refs that they may not update. Git and the forge are real.
+//! Pushes that exceed what was allowed: a repository that redirects a person's push, and agents that overwrite,
+//! delete, tag, or push to refs that they may not update. Git and the forge are real.
 
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-/// Every way known to us to make git run a program, connect elsewhere, or push something else, by means of a repository.
+/// Every way we know in which a repository can make git run a program, connect elsewhere, or push something else.
 const TRAPS: &str = r#"
 mkdir -p /tmp/traps .git/hooks && cat > /tmp/traps/trap <<'TRAP'
 #!/bin/sh
@@ -96,7 +96,7 @@ fn a_repository_cannot_redirect_a_persons_push() {
     assert_eq!(stage.last(), ("git.push completed".to_owned(), "human".to_owned()));
     assert_eq!(stage.calls().len(), 1);
 
-    // The named branch is pushed, whatever is checked out.
+    // The push sends the named branch, whatever is checked out.
     stage.shell("git -c core.fsmonitor=false checkout -q evil 2>/dev/null; rm -f /tmp/traps/ran; true");
     let pushed = ask(&mut socket, &json!({"type": "git_push", "branchName": "work"}));
     assert_eq!(pushed["code"], "SUCCESS", "{pushed}");
@@ -123,10 +123,10 @@ fn agents_may_fast_forward_branches_and_need_an_action_mode_for_other_updates() 
     stage.accepted("origin work");
     stage.commit("two");
     stage.accepted("origin work");
-    // The commits are at the forge already, so the pack contains none.
+    // The forge already has the commits, so the pack contains none.
     stage.accepted("origin work:main");
     assert_eq!(stage.id("main"), stage.id("work"));
-    // A merge with a branch that is at the forge.
+    // A merge with a branch that the forge already has.
     stage.shell(
         "git checkout -q -b other main && git commit -q --allow-empty -m other && git push -q origin other",
     );

@@ -1,5 +1,5 @@
-//! `stop` with real sandboxes: files are saved before the sandbox ends, wherever the gateway dies meanwhile, and a prompt
-//! goes on with them. So do agents when the gateway itself stops.
+//! `stop` with real sandboxes: files are saved before the sandbox ends, even if the gateway dies meanwhile, and the
+//! next prompt continues with them. Agents also continue after the gateway itself stops.
 
 use std::process::Stdio;
 

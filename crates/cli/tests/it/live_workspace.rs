@@ -1,4 +1,4 @@
-//! What is done in a real sandbox beside the agent: its files are saved and come back, its services are tried.
+//! Work in a real sandbox besides the agent's: snapshots are saved and restored, and services are tested.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn saved_files_come_back_in_another_session_and_after_a_stop() {
     second.until_type("turn_complete");
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
 
-    // The first one goes on with what it had when it was stopped.
+    // The first session continues with the files that it had when it was stopped.
     real.session = first;
     real.post(&format!("/proliferate/{}/stop", real.session), &json!({}));
     assert_eq!(real.sandboxes(), [""; 0], "a stopped session keeps a sandbox");
@@ -91,7 +91,7 @@ fn a_snapshot_has_neither_submitted_values_nor_our_credentials_and_nobody_misses
     socket.say(&json!({"type": "save_snapshot"}));
     let saved = socket.until_type("snapshot_result").pop().unwrap()["payload"].clone();
     assert_eq!(saved["success"], true, "{saved}");
-    // Whoever works there goes on with them.
+    // The running sandbox keeps its secrets; only the snapshot omits them.
     assert_eq!(real.shell(&real.session, "cat app/.env.local"), "API_KEY=submitted-0123456789");
     assert_eq!(real.shell(&real.session, "grep -rlF pls_ ~/.proliferate | wc -l"), "3");
 

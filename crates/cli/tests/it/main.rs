@@ -1,4 +1,4 @@
-//! The binary as its users meet it: started, asked, fed wrong input, stopped and killed.
+//! Tests of the binary as its users run it: started, queried, given invalid input, stopped and killed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail like tests")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]

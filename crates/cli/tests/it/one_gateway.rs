@@ -1,4 +1,5 @@
-//! One gateway serves a PostgreSQL database at a time: a second one waits for the first to finish stopping, or is refused.
+//! One gateway serves a PostgreSQL database at a time: a second one waits for the first to finish stopping, or is
+//! refused.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -48,7 +49,7 @@ fn a_second_gateway_on_a_postgres_database_is_refused() {
 fn a_gateway_that_starts_while_the_first_one_stops_waits_for_it() {
     let [first, second] = machines("stopping");
     let mut server = first.serve_with(&[("PROLIFERATE_STOP_SECONDS", "2")]);
-    // A request that never ends keeps the first one stopping until its deadline.
+    // A request that never ends keeps the first gateway stopping until its deadline.
     let address = server.url("").trim_start_matches("http://").to_owned();
     let mut client = TcpStream::connect(address).unwrap();
     client.write_all(b"POST /v1/login HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{").unwrap();

@@ -1,4 +1,5 @@
-//! Policy as its operator meets it: checked, explained, compared, replayed, locked, and broken through with a grant.
+//! Policy from the operator's perspective: checked, explained, compared, replayed, locked, and overridden with a
+//! grant.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use crate::harness::{Machine, Server};
 const LANES: &str = include_str!("../../../../policy/lanes.yaml");
 const ROLES: &str = include_str!("../../../../policy/roles.yaml");
 
-/// A folder with these policy files.
+/// Creates a folder with these policy files.
 fn folder(machine: &Machine, name: &str, files: &[(&str, &str)]) -> (PathBuf, String) {
     let folder = machine.file(name);
     std::fs::create_dir_all(&folder).unwrap();
@@ -23,9 +24,9 @@ fn folder(machine: &Machine, name: &str, files: &[(&str, &str)]) -> (PathBuf, St
     (folder, shown)
 }
 
-/// A gateway with one tool that works: `forecast.look`, which anybody may call.
+/// A gateway with one working tool, `forecast.look`, which everybody may call.
 struct Weather {
-    /// Before the machine, so that it stops before its files go.
+    /// Declared before the machine, so that the server is dropped before its files.
     server: Server,
     machine: Machine,
     token: String,
@@ -51,7 +52,7 @@ impl Weather {
         self.server.post("/v1/tool-calls", &self.token, &call(run, "actions.read", &actor, &json!({})))
     }
 
-    /// Calls until it is answered so: what an operator changes counts within a second, not at once.
+    /// Repeats a call until it gets this status: an operator's change takes up to a second to apply.
     fn call_until(&self, name: &str, wanted: u16) -> Value {
         for number in 0..200 {
             let (status, answer) = self.call(&format!("{name}-{number}"));
@@ -64,7 +65,7 @@ impl Weather {
     }
 }
 
-/// Answers one request without a body.
+/// Answers one HTTP request that has no body.
 fn answer(mut stream: std::net::TcpStream) {
     let mut seen = Vec::new();
     let mut byte = [0];
@@ -123,7 +124,7 @@ fn a_described_call_is_explained_check_by_check() {
     );
     let nowhere = machine.json(&service);
     assert_eq!(nowhere["verdict"]["reason"], "the tool is not available", "nobody has described it");
-    // Looked for as the gate does: by its whole name, and also where it is in no file.
+    // The tool is looked up as in the gate: by its complete name, even if tool and operation are given separately.
     let (_, dir) =
         folder(&machine, "own", &[("tools.yaml", "- {name: forecast.look, url: 'http://x/', risk: read}")]);
     let split = ["--tool", "forecast", "--operation", "look", "--dir", &dir];
@@ -249,7 +250,7 @@ fn a_lock_stops_every_call_and_an_unlock_lets_them_through() {
         .collect();
     assert_eq!(told, [(json!("lock"), json!("a drill")), (json!("unlock"), json!("over"))]);
     assert_eq!(weather.machine.run(&["policy", "lock", "--reason", " "]).code, 2);
-    // It outlives the gateway, and holds for the next one from its first call on.
+    // The lock outlives the gateway, and applies to the next one from its first call.
     weather.machine.json(&["policy", "lock", "--reason", "for the night"]);
     let Weather { machine, server, token } = weather;
     assert_eq!(server.stop(), 0);
@@ -293,7 +294,7 @@ fn a_replay_lists_every_verdict_that_would_flip() {
     let table = machine.run(&["policy", "replay", &stricter, "--org", &machine.first_org()]);
     assert!(table.code == 1 && table.out.contains("allow → deny"), "{}", table.out);
     assert!(table.err.contains("1 of 3 verdicts"), "{}", table.err);
-    // Only the tool is another one, or none at all.
+    // The same policy with a changed tool, or without any tool.
     for (name, tools) in [("danger", tools.replace("risk: read", "risk: danger")), ("none", "[]".to_owned())]
     {
         let (_, dir) = folder(machine, name, &[("tools.yaml", &tools)]);
@@ -371,7 +372,7 @@ fn a_grant_breaks_the_glass_for_its_ticket_and_its_time_only() {
     assert!(refused.code == 1 && refused.err.contains("no member"), "{}", refused.err);
 }
 
-/// As if their time had gone by.
+/// Moves the end of all grants into the past.
 fn end_grants(machine: &Machine) {
     let file = machine.data_dir().join("proliferate.db").display().to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,10 +1,10 @@
-//! A PostgreSQL database of a test's own, and a machine whose gateway keeps its data there.
+//! A PostgreSQL database for one test, and a machine whose gateway uses it.
 
 use std::process::Command;
 
 use crate::harness::{Machine, postgres};
 
-/// A database on the server of the test run; it is dropped with the test.
+/// A database on the server of the test run; dropped at the end of the test.
 pub(crate) struct Database(String);
 
 impl Database {
@@ -28,7 +28,7 @@ impl Drop for Database {
 }
 
 impl Machine {
-    /// The same machine with its data in PostgreSQL, and the secrets that this requires.
+    /// Configures the machine to use PostgreSQL, with the secrets that this requires.
     pub(crate) fn on(self, url: &str) -> Self {
         self.with("DATABASE_URL", url)
             .with("GATEWAY_JWT_SECRET", &"j".repeat(32))

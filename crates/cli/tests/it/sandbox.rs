@@ -1,4 +1,4 @@
-//! Sandboxes by hand, and everything that a hostile program inside one might try against the gateway around it.
+//! Sandboxes run by hand, and attacks by a hostile program inside one on the gateway around it.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -142,7 +142,7 @@ fn what_a_sandbox_by_hand_reached_is_kept_and_summed_up() {
 fn the_supervisor_stands_against_its_own_sandbox() {
     let machine = Machine::new();
     let mut held = Held::start(&machine);
-    // Sockets that are ours cannot be taken, and garbage on them changes nothing.
+    // A program inside cannot take over our ports, and garbage sent to them changes nothing.
     let taken = held.ask(
         "perl -MIO::Socket::INET -e 'for (3128, 4097) { print q(TAKEN) if IO::Socket::INET->new(LocalAddr => \"127.0.0.1:$_\", \
          Listen => 1, ReuseAddr => 1, ReusePort => 1) } print q(end)'",
@@ -162,7 +162,8 @@ fn the_supervisor_stands_against_its_own_sandbox() {
         held.ask("cat /proc/1/environ /proc/1/mem /proc/2/environ 2>&1 | tr '\\0' ' ' | grep -vc denied");
     assert_eq!(traced, "0", "something of the supervisor could be read");
     assert_eq!(machine.run(&["sandbox", "exec", &held.id, "--", "cat", "file"]).out, "one\n");
-    // It has the same user, so it can be killed: that ends the sandbox, and nobody else can answer for it.
+    // The supervisor runs as the same user, so a program can kill it. That ends the sandbox, and nobody can
+    // impersonate it.
     let killed = machine.run(&["sandbox", "exec", &held.id, "--", "kill", "-9", "2"]);
     assert_eq!(killed.code, 1, "{}{}", killed.out, killed.err);
     assert_ne!(held.child.wait().unwrap().code(), Some(0));
@@ -194,7 +195,7 @@ fn what_is_missing_is_named_with_its_remedy() {
     let none = Machine::new().with("SANDBOX_ROOTFS", "/nonexistent").run(&["sandbox", "run", "--", "true"]);
     assert_eq!(none.code, 2);
     assert!(none.err.contains("usr"), "{}", none.err);
-    // A system in which nothing can run: the sandbox never becomes ready.
+    // A root file system in which nothing can run: the sandbox never becomes ready.
     let empty = Machine::new();
     std::fs::create_dir_all(empty.file("rootfs/usr")).unwrap();
     let rootfs = empty.file("rootfs").display().to_string();
@@ -209,8 +210,9 @@ fn what_is_missing_is_named_with_its_remedy() {
 fn a_sandbox_that_never_becomes_ready_is_given_up_and_removed() {
     let machine = Machine::new();
     let bin = machine.file("bin").display().to_string();
-    // What it runs is not the supervisor and never answers. Written by another process: what a child of a neighbouring
-    // test holds open for writing cannot be run.
+    // A fake `bwrap` that runs `sleep` instead of the supervisor, so nothing ever answers. Another process writes it:
+    // if this one did, a child forked by a concurrent test could hold it open for writing, and executing it would
+    // fail.
     let write = r#"mkdir -m 755 "$1"; chmod 711 "$1/.."; cat > "$1/bwrap"; chmod 755 "$1/bwrap""#;
     let mut written =
         Command::new("sh").args(["-c", write, "sh", &bin]).stdin(Stdio::piped()).spawn().unwrap();
@@ -224,7 +226,7 @@ fn a_sandbox_that_never_becomes_ready_is_given_up_and_removed() {
     assert_eq!(left_behind(&machine), 0);
 }
 
-/// In a user namespace that allows no further ones, which is what a host that forbids them looks like.
+/// Runs in a user namespace that allows no nested ones, which simulates a host that forbids them.
 #[test]
 fn a_host_that_forbids_namespaces_is_told_and_nothing_runs_without_them() {
     let mut unshare = vec!["unshare", "--map-current-user", "--keep-caps", "--", "sh", "-c"];
@@ -235,7 +237,7 @@ fn a_host_that_forbids_namespaces_is_told_and_nothing_runs_without_them() {
         std::os::unix::fs::chown(folder.path(), owner, owner).unwrap();
         unshare.splice(0..0, ["setpriv", &become_user[0], &become_user[1], "--clear-groups", "--"]);
     }
-    // Without the privileges that were needed to forbid them, as everybody else.
+    // Drop the privileges that were needed to forbid namespaces.
     let script = r#"echo 0 > /proc/sys/user/max_user_namespaces || { echo skipped; exit; }
         exec setpriv --ambient-caps=-all --inh-caps=-all -- "$@""#;
     let machine = Machine::new();
@@ -284,7 +286,7 @@ fn all_of_this_holds_for_an_ordinary_user_too() {
     assert!(ran.status.success() && said.contains(" 10 passed"), "{said}");
 }
 
-/// A sandbox that is kept by a shell which does what it is told.
+/// A sandbox kept alive by a shell that runs scripts on request.
 struct Held {
     child: Child,
     id: String,
@@ -302,7 +304,7 @@ impl Held {
         held
     }
 
-    /// The first line that a script prints.
+    /// Runs a script in the sandbox and returns the first line that it prints.
     fn ask(&mut self, script: &str) -> String {
         writeln!(self.child.stdin.as_mut().unwrap(), "{script}; echo").unwrap();
         let mut line = String::new();
@@ -321,7 +323,7 @@ impl Drop for Held {
     }
 }
 
-/// A web server of few words.
+/// A minimal web server.
 struct Origin {
     port: u16,
 }

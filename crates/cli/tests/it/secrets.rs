@@ -1,4 +1,4 @@
-//! The vault from the command line: values go in, names come out.
+//! The vault from the command line: values can be written, and only names can be read.
 
 use crate::harness::{Machine, files_with};
 

@@ -1,4 +1,4 @@
-//! What the load generator needs is there after one command, and a second one changes nothing.
+//! One command creates everything that the load generator needs, and running it again changes nothing.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Sessions from the terminal: the real binary, the real OpenCode in the real sandbox, a model by script.
+//! Sessions from the terminal: the real binary, the real OpenCode in a real sandbox, and a scripted model.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -26,13 +26,13 @@ delta_delay_ms = 150
 text = "A plain answer."
 "#;
 
-/// A machine on which the agent is found where `make test` puts it.
+/// A machine with the agent that `make test` installs on its `PATH`.
 fn machine() -> Machine {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/node_modules/.bin");
     Machine::new().with("PATH", &format!("{}:{}", tools.display(), path()))
 }
 
-/// A gateway whose model follows our own script.
+/// A gateway whose model follows the script of these tests.
 pub(crate) fn scripted() -> (Machine, Server) {
     let machine = machine();
     let script = machine.file("script.toml");
@@ -46,14 +46,14 @@ fn types(frames: &[Value]) -> Vec<&str> {
     frames.iter().filter_map(|frame| frame["type"].as_str()).collect()
 }
 
-/// Fails unless every number comes once, in order, and none is left out.
+/// Fails unless the sequence numbers increase by exactly one.
 fn assert_whole(frames: &[Value]) {
     let numbers: Vec<i64> = frames.iter().filter_map(|frame| frame["seq"].as_i64()).collect();
     let expected: Vec<i64> = (numbers[0]..).take(numbers.len()).collect();
     assert_eq!(numbers, expected);
 }
 
-/// What an agent said, from its tokens.
+/// The agent's text, concatenated from its tokens.
 fn spoken(frames: &[Value]) -> String {
     frames.iter().filter_map(|frame| frame["payload"]["token"].as_str()).collect()
 }
@@ -157,7 +157,7 @@ fn attach_outlives_its_connection_and_its_gateway() {
     let rest = waiting.until("turn_complete");
     assert_eq!(rest.last().unwrap()["payload"]["outcome"], "cancelled");
     assert_eq!(waiting.end(), 1, "a turn that was cancelled did not go well");
-    // A killed gateway leaves its sandboxes to the next one, and here is none.
+    // Remove the session: dropping the server kills it, and no next gateway would clean up its sandbox.
     assert_eq!(machine.run(&["session", "rm", &id]).code, 0);
 }
 
@@ -226,7 +226,7 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
     assert!(empty.err.contains("session ls"), "{}", empty.err);
 }
 
-/// The network between the terminal and the gateway.
+/// A fault-injecting proxy between the terminal and the gateway.
 struct Wire {
     proxy: FaultProxy,
     _threads: tokio::runtime::Runtime,
@@ -246,14 +246,14 @@ fn a_session_that_nobody_watches_begins_with_its_prompt() {
     let (machine, server) = scripted();
     let machine = machine.with("PROLIFERATE_URL", &server.url(""));
     let id = machine.json(&["session", "new", "--prompt", "hello"])["id"].as_str().unwrap().to_owned();
-    // Looking does not wake it.
+    // Showing a session does not boot it.
     let shown = || machine.run(&["session", "show", &id]).out;
     until("there is no answer", || shown().contains("A plain answer."));
     assert_eq!(shown(), "› hello\nA plain answer.\n");
     machine.json(&["session", "rm", &id]);
 }
 
-/// More than a stream begins with.
+/// Inserts more messages than the first frame of a stream contains.
 const MANY: &str = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 20)
     INSERT INTO messages (session_id, id, org_id, position, role, content, is_complete, interrupted, created_at)
     SELECT s.id, printf('msg_%02d', n.n), s.org_id, n.n, 'user', printf('number %d ', n.n) || hex(zeroblob(500000)),
@@ -283,7 +283,7 @@ fn a_conversation_is_shown_whole_however_long_it_is() {
     machine.json(&["session", "rm", &id]);
 }
 
-/// A command that prints frames.
+/// A command that prints frames as JSON.
 struct Watcher {
     child: Child,
     input: Option<ChildStdin>,
@@ -303,7 +303,7 @@ impl Watcher {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"))
     }
 
-    /// Everything up to the next frame of a type.
+    /// Reads all frames up to and including the next one of this type.
     fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut frames = vec![self.next()];
         while frames.last().unwrap()["type"] != kind {
@@ -317,7 +317,7 @@ impl Watcher {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     }
 
-    /// Says no more, and waits for its end.
+    /// Closes standard input, waits for the end, and returns the exit code.
     fn end(&mut self) -> i32 {
         self.input = None;
         self.out.read_to_string(&mut String::new()).unwrap();

@@ -1,5 +1,5 @@
-//! Somebody with the database's own rights changes what the API shows. Every column of every table of the gate is
-//! changed, one by one, on both databases: `audit verify` must fail and name it.
+//! Somebody with full access to the database changes what the API shows. The test changes every column of every table
+//! of the gate, one at a time, on both databases: `audit verify` must fail and name it.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const TABLES: [&str; 10] = [
     "safety_lock",
 ];
 
-/// Columns that may be changed unnoticed, and why.
+/// Columns whose change goes undetected, each with the reason.
 const UNVERIFIED: [(&str, &str, &str); 6] = [
     ("ledger_checkpoints", "created_at", "nothing shows it; the signed note has no time"),
     ("ledger_tree", "id", "the table can have one row only"),
@@ -33,10 +33,10 @@ const UNVERIFIED: [(&str, &str, &str); 6] = [
     ("safety_lock", "id", "the table can have one row only"),
 ];
 
-/// The columns that make the chain: a change there is named by its record.
+/// The columns of the hash chain: for a change there, the error names the record.
 const CHAINED: [&str; 6] = ["position", "chain", "sequence", "record", "prev_hash", "hash"];
 
-/// A database behind a gateway's back.
+/// Direct access to a database, bypassing the gateway.
 struct Sql {
     runtime: tokio::runtime::Runtime,
     connection: Raw,
@@ -48,7 +48,7 @@ enum Raw {
 }
 
 impl Sql {
-    /// Opens it as its owner, and takes away what protects its tables.
+    /// Connects as the owner and disables the triggers and foreign keys that protect the tables.
     fn open(machine: &Machine, url: Option<&str>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let file = format!("sqlite:{}", machine.data_dir().join("proliferate.db").display());
@@ -95,7 +95,7 @@ impl Sql {
         }
     }
 
-    /// The columns that the database itself says a table has.
+    /// The columns of a table according to the database.
     fn columns(&mut self, table: &str) -> Vec<String> {
         self.texts(&if self.is_postgres() {
             format!(
@@ -107,7 +107,7 @@ impl Sql {
     }
 }
 
-/// The gate of one machine, with a tool that counts what it does.
+/// A gate on one machine, with a tool that counts its effects.
 struct Stage {
     machine: Machine,
     url: Option<String>,
@@ -154,7 +154,7 @@ impl Stage {
         server.post("/v1/tool-calls", token, &call)
     }
 
-    /// Something in every table.
+    /// Makes calls that put rows into every table.
     fn filled(self) -> Self {
         let server = self.machine.serve();
         let token = self.machine.service();
@@ -191,7 +191,7 @@ impl Stage {
         self
     }
 
-    /// What `audit verify` says of a database that was changed.
+    /// Asserts that `audit verify` fails on a changed database, and returns its output.
     fn refused(&self, what: &str) -> String {
         let found = self.machine.run(&["audit", "verify"]);
         assert_eq!(found.code, 1, "{what} went unnoticed: {} {}", found.out, found.err);
@@ -200,7 +200,7 @@ impl Stage {
     }
 }
 
-/// The row that is changed.
+/// The condition that selects the row to change.
 fn row(table: &str) -> &'static str {
     match table {
         "runs" => "run_id = 'run-00000001'",
@@ -215,7 +215,7 @@ fn row(table: &str) -> &'static str {
     }
 }
 
-/// Another value that the column's type and its constraints allow.
+/// Another value that the type and the constraints of the column allow.
 fn other_value(table: &str, column: &str, kind: &str, is_postgres: bool) -> String {
     let words = [
         ("outcome", "ledger_events", "'failure'"),
@@ -247,7 +247,7 @@ fn other_value(table: &str, column: &str, kind: &str, is_postgres: bool) -> Stri
     }
 }
 
-/// What each column is, as PostgreSQL names it; one schema text makes both databases.
+/// The PostgreSQL type of each column; both databases use the same schema.
 fn kinds(sql: &mut Sql) -> BTreeMap<(String, String), String> {
     let all = "SELECT table_name || ' ' || column_name || ' ' || data_type FROM information_schema.columns
         WHERE table_schema = 'public'";
@@ -273,7 +273,7 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
             let kind = &kinds[&(table.to_owned(), column.clone())];
             let value = other_value(table, &column, kind, sql.is_postgres());
             let changed = match (table, &*column) {
-                // Whether a run references an event: false for one that none does.
+                // Choose a policy change: no run references it.
                 (_, "unattached") => sql.run(
                     "UPDATE ledger_events SET unattached = NOT unattached WHERE position = (SELECT max(position)
                     FROM ledger_events WHERE action_type = 'policy_change')",
@@ -300,7 +300,7 @@ fn change_every_column(stage: &Stage, kinds: &BTreeMap<(String, String), String>
     assert_eq!(stage.machine.run(&["audit", "verify"]).code, 0, "everything is back as it was");
 }
 
-/// A row less, or one more.
+/// Deletes a row from each table, and inserts additional ones.
 fn take_rows_away(stage: &Stage, sql: &mut Sql) {
     for table in TABLES {
         sql.run(&format!("DELETE FROM {table} WHERE {}", row(table)));
@@ -325,7 +325,7 @@ fn take_rows_away(stage: &Stage, sql: &mut Sql) {
     }
 }
 
-/// Runs a story on both databases.
+/// Runs a test on both databases.
 fn on_both(name: &str, story: impl Fn(Stage)) {
     story(Stage::new(None));
     let database = Database::new(name);
@@ -363,7 +363,7 @@ fn a_forged_artifact_is_not_served() {
         let (status, said) = read(&content);
         assert_eq!(status, 500, "{said}");
         assert!(said.to_string().contains("was changed in the database"), "{said}");
-        // Also together with its hash: the name of an artifact is made of that.
+        // Changing the hash as well does not help: the artifact id is derived from it.
         let hash = ledger::sha256(b"{  }");
         stage.sql().run(&format!("UPDATE artifacts SET hash_sha256 = '{hash}' {key}"));
         for path in [content, format!("/v1/artifacts/{id}?case_id=case-1")] {

@@ -1,4 +1,4 @@
-//! What a person meets at a terminal: names instead of ids, a prompt with history, completion, and clear words.
+//! The experience at a terminal: names instead of ids, a prompt with history, completion, and clear messages.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::harness::{Machine, Server};
 use crate::session::scripted;
 
-/// A machine with two organizations, of which one has a member.
+/// A machine with two organizations, one of which has a member.
 fn acme() -> Machine {
     let machine = Machine::new();
     machine.json(&["orgs", "create", "--name", "First"]);
@@ -96,7 +96,7 @@ fn a_missing_right_is_not_called_damage() {
         let shown = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(machine.data_dir(), shown.clone()).unwrap();
         std::fs::set_permissions(machine.data_dir().parent().unwrap(), shown).unwrap();
-        // The program lies where an ordinary user may not look.
+        // Copy the program: the build folder may not be readable for an ordinary user.
         let folder = tempfile::tempdir().unwrap();
         let machine = machine.moved_to(folder.path());
         let plain = machine.command(&["orgs", "ls"]);
@@ -151,7 +151,7 @@ fn doctor_tries_what_serve_needs_and_changes_nothing() {
     std::fs::write(&keys, kept).unwrap();
 }
 
-/// Every file with its content and when it was changed.
+/// Every file with its content and modification time.
 fn everything_in(folder: &Path) -> Vec<(String, Vec<u8>, std::time::SystemTime)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -170,13 +170,13 @@ fn everything_in(folder: &Path) -> Vec<(String, Vec<u8>, std::time::SystemTime)>
 #[test]
 fn wait_shows_and_waits_for_its_own_prompt_alone() {
     let (machine, server) = scripted();
-    // A stop signs the ledger.
+    // Stopping the gateway signs the ledger.
     machine.run(&["policy", "lock", "--reason", "r"]);
     machine.run(&["policy", "unlock", "--reason", "r"]);
     server.stop();
     let server = machine.serve();
     let id = machine.json(&["session", "new", "--prompt", "count slowly"])["id"].as_str().unwrap().to_owned();
-    // Twice the same words: the first are not ours.
+    // Send the same prompt twice: `--wait` must not show the first one.
     assert_eq!(machine.run(&["session", "prompt", &id, "hello"]).code, 0);
     let asked = machine.run(&["session", "prompt", &id, "hello", "--wait"]);
     assert_eq!(asked.code, 0, "{}", asked.err);
@@ -205,7 +205,7 @@ fn metrics(server: &Server) -> String {
     client.get(server.url("/metrics")).send().unwrap().text().unwrap()
 }
 
-/// A command on a terminal of its own.
+/// A command running on its own pseudo-terminal.
 struct Typing {
     child: Child,
     keys: Option<ChildStdin>,
@@ -267,7 +267,7 @@ fn a_prompt_is_edited_pasted_and_remembered() {
     let (machine, _server) = scripted();
     let id = machine.json(&["session", "new"])["id"].as_str().unwrap().to_owned();
     let mut typing = Typing::start(&machine, &["session", "attach", &id]);
-    // Once the editor has the terminal it asks for marks around what is pasted.
+    // The editor enables bracketed paste when it takes over the terminal.
     typing.until("\u{1b}[?2004h");
     typing.press("\u{1b}[200~one\ntwo\u{1b}[201~");
     typing.press(" threX\u{7f}e\r");
@@ -276,7 +276,7 @@ fn a_prompt_is_edited_pasted_and_remembered() {
     typing.end();
     let mut typing = Typing::start(&machine, &["session", "attach", &id]);
     typing.until("\u{1b}[?2004h");
-    // The last line of another time.
+    // The up arrow recalls the last line of the earlier run.
     typing.press("\u{1b}[A\r");
     typing.until("A plain answer.");
     typing.until("\u{1b}[?2004h");

@@ -1,5 +1,5 @@
-//! The module that the agent's tools are made of, run for real against a real gateway over a connection that is cut at
-//! every moment: it asks again under the same id, and what it asks for happens once.
+//! Runs the module that implements the agent's tools against a real gateway, over a connection that is cut at every
+//! point: the module retries under the same id, and its request is executed once.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -24,7 +24,7 @@ struct World {
     token: String,
 }
 
-/// A gateway with a setup session that has no sandbox; the module stands for what would be inside.
+/// A gateway with a setup session that has no sandbox; the test runs the module in its place.
 fn world() -> World {
     let machine = Machine::new();
     let server = machine.serve();
@@ -47,7 +47,7 @@ fn post(server: &Server, path: &str, key: &str, body: &Value) -> Value {
 }
 
 impl World {
-    /// Starts the tool with an id of its own, against this address.
+    /// Builds a command that runs the tool with this call id against this gateway.
     fn call(&self, folder: &Path, gateway: &str, id: &str) -> Command {
         let mut node = Command::new("node");
         node.current_dir(folder).args(["--input-type=module", "-e", RUN, id]).env_clear().env("PATH", path());

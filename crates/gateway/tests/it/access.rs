@@ -1,4 +1,5 @@
-//! Who may do what: every cell of the table over HTTP, the same rows over the socket, and the page that shows them.
+//! Access control: every cell of the permission table over HTTP, the same rows over the socket, and the page that
+//! shows the table.
 
 use gateway::access::{self, Act, CallerKind};
 use gateway::edge::route_acts;
@@ -25,22 +26,22 @@ fn write_access_page() {
     std::fs::write(PAGE, access::document(&route_acts())).unwrap();
 }
 
-/// One request, and the act that decides about it.
+/// One request, and the act whose permission it needs.
 struct Probe {
     operation: &'static str,
     act: Act,
     path: String,
     body: Value,
-    /// How the refusal looks.
+    /// The status codes that count as a refusal.
     refusals: &'static [u16],
 }
 
-/// What the creator made, fresh for every request.
+/// Resources of the creator, new for every request.
 struct Things {
     session: String,
     configuration: String,
     run: String,
-    /// Of somebody who asks for nothing here.
+    /// An API key of a user who makes no requests here.
     key: String,
 }
 
@@ -202,7 +203,7 @@ fn probes(things: &Things, user: &str) -> Vec<Probe> {
     [of_organization(things), of_sessions(things, user), of_contract(things)].into_iter().flatten().collect()
 }
 
-/// The columns, with whether the caller counts as the creator.
+/// The columns of the permission table, and whether the caller counts as the creator.
 const COLUMNS: [(CallerKind, bool); 6] = [
     (CallerKind::Member, true),
     (CallerKind::Member, false),
@@ -282,7 +283,8 @@ async fn every_cell_of_the_table_holds_over_http() {
     }
 }
 
-/// The creator's run is not the sandbox's, whose own one is tried below.
+/// Whether the probed run belongs to another caller: a sandbox cannot finish the creator's run. A test below covers
+/// the sandbox's own run.
 fn is_foreign(probe: &Probe, kind: CallerKind) -> bool {
     probe.act == Act::FinishRun && kind == CallerKind::Sandbox
 }
@@ -350,7 +352,7 @@ async fn a_session_of_a_service_has_every_member_as_its_creator() {
     }
 }
 
-/// Whether a command is refused; everything that answers it comes before the pong.
+/// Sends a command and returns its refusal, if any. A ping follows, so that every answer arrives before the pong.
 async fn refusal(socket: &mut Socket, command: &Value) -> Option<String> {
     socket.send(command).await;
     socket.send(&json!({"type": "ping"})).await;
@@ -385,7 +387,7 @@ async fn commands_over_the_socket_obey_the_same_rows() {
         for (act, command) in &commands {
             let mut socket = world.live.try_watch(&things.session, &token, "").await.unwrap();
             let refused = refusal(&mut socket, command).await;
-            // A service's connection names no user: it listens only.
+            // A service's connection has no user, so it can only watch.
             let silent = column.0 == CallerKind::Service && *act != Act::Watch;
             let expected = match access::may(*act, column.0, column.1) {
                 _ if silent => Some("Unauthorized"),

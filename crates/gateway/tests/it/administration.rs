@@ -1,4 +1,4 @@
-//! Whoever administers an organization over HTTP is in the ledger: each change with who made it, in its transaction.
+//! Every administrative change over HTTP is in the ledger with the user who made it, written in the same transaction.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::document::operations;
 use crate::harness::{Setup, TestGateway};
 use crate::people::OrgOf3;
 
-/// A change of administration: the operation, what it is called with, and what the ledger says of it.
+/// An administrative change: the operation, its path and body, and what the ledger records about it.
 type Step = (&'static str, &'static str, Value, [&'static str; 3]);
 
-/// In this order each finds what it changes. `{…}` in a path stands for an id that an earlier answer gave.
+/// The changes in an order in which each finds what it changes. `{…}` in a path is an id from an earlier answer.
 fn steps() -> Vec<Step> {
     let egress = json!({"mode": "open", "allow": [], "deny": ["bad.example"]});
     let repo = json!({"url": "https://git.example/acme/app.git"});
@@ -69,7 +69,7 @@ fn steps() -> Vec<Step> {
     ]
 }
 
-/// Operations that change something else than administration, by the beginning of their names, and why they are not here.
+/// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
 const OTHERS: [(&str, &str); 8] = [
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
@@ -80,7 +80,7 @@ const OTHERS: [(&str, &str); 8] = [
     ("POST /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
     ("DELETE /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),
 ];
-/// The gate's own: they have their events by themselves.
+/// Operations of the gate, which records its own events.
 const OF_THE_GATE: [&str; 2] = ["POST /v1/runs", "POST /v1/tool-calls"];
 
 async fn last_event(gateway: &TestGateway, team: &OrgOf3) -> (usize, Value) {
@@ -116,7 +116,7 @@ async fn every_change_is_recorded(setup: Setup) {
         assert_eq!(event["actor"], actor, "{name}");
         assert!(!event.to_string().contains("hush-hush"), "{name}: {event}");
     }
-    // What is refused changes nothing, and is not told as a change.
+    // A refused change changes nothing and is not recorded.
     let (before, _) = last_event(&gateway, &team).await;
     let nobody = format!("/v1/members/{}", crate::people::some_uuid());
     assert_eq!(gateway.call("DELETE", &nobody).bearer(&owner.token).send().await.status, 404);
@@ -148,8 +148,8 @@ async fn no_operation_that_changes_something_is_forgotten() {
     assert_eq!(all, known, "an operation without a step above and without a reason to have none");
 }
 
-/// The functions of the store that change what is administered. They record what they are given through
-/// `Store::recorded`, so none may be called on a store without an event.
+/// The store functions that make administrative changes. They write the event given to `Store::recorded`, so none may
+/// be called on a store without an event.
 const ADMINISTRATIVE: [&str; 17] = [
     "add_member",
     "change_member",
@@ -170,7 +170,7 @@ const ADMINISTRATIVE: [&str; 17] = [
     "update_configuration",
 ];
 
-/// What gives a store with an event, and how many characters above its use that stands at most.
+/// The functions that return a store with an event, and the maximum distance in characters between them and the call.
 const RECORDING: [&str; 4] = ["administer", "made_by(", "seeding(", "recorded("];
 const NEAR: usize = 600;
 
@@ -187,7 +187,7 @@ fn nothing_is_administered_through_a_store_without_an_event() {
         for name in ADMINISTRATIVE {
             for (place, _) in text.match_indices(&format!(".{name}(")) {
                 calls += 1;
-                // The store comes from one of these, in the same function and a few lines above at most.
+                // The store must come from one of these functions, a few lines above in the same function.
                 let before: String = text[..place].chars().rev().take(NEAR).collect();
                 let recorded =
                     RECORDING.iter().any(|it| before.contains(&it.chars().rev().collect::<String>()));

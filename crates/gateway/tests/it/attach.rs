@@ -1,4 +1,4 @@
-//! Agents that somebody else runs: what their provider cannot give is said by name, and harms nothing.
+//! Agents that somebody else runs: the gateway names each capability that their provider lacks, and keeps working.
 
 use serde_json::json;
 

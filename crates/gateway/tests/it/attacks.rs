@@ -1,5 +1,5 @@
-//! Attacks on and by tools: one that answers with whatever it likes, secrets that would write headers of their own, paths
-//! that lead out of the workspace. `docs/contract.md` lists them with their numbers.
+//! Attacks on and by tools: a tool that sends arbitrary answers, secrets that try to inject headers, and paths that
+//! leave the workspace. `docs/contract.md` lists the attacks by number.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,10 +20,10 @@ use crate::harness::{Setup, TestGateway};
 use crate::model_proxy::serve;
 use crate::people::{OrgOf3, sandbox_token, service_token, some_uuid};
 
-/// What a hostile tool was sent: the path and the headers.
+/// The requests that a hostile tool received: path and headers.
 type Seen = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// A tool that answers as its path says.
+/// Starts a hostile tool that chooses its answer by the request path.
 async fn hostile_tool() -> (String, Seen) {
     async fn answer(State(seen): State<Seen>, request: axum::extract::Request) -> axum::response::Response {
         let path = request.uri().path().to_owned();
@@ -53,7 +53,7 @@ async fn hostile_tool() -> (String, Seen) {
     (serve(router).await.to_string(), seen)
 }
 
-/// What a tool was sent, in every arrangement that one may give it back in.
+/// The headers that a tool received, echoed in every encoding and position that a tool might use.
 fn echoed(headers: &HeaderMap) -> Value {
     let sent = headers["authorization"].to_str().unwrap();
     let token = sent.trim_start_matches("Bearer ");
@@ -143,7 +143,7 @@ async fn a_hostile_tool_gets_its_own_secret_and_nothing_else() {
     assert!(!events.contains("canary-4711") && !events.contains("s3cret"), "{events}");
 }
 
-/// Attack 44: a tool that gives back what it was sent. Its caller must not learn what the vault holds for the tool.
+/// Attack 44: a tool echoes the credential it received. Its caller must not learn what the vault holds for the tool.
 #[tokio::test]
 async fn a_tool_that_repeats_its_credential_tells_nobody() {
     let world = World::new().await;
@@ -168,7 +168,7 @@ async fn a_tool_that_repeats_its_credential_tells_nobody() {
     }
 }
 
-/// Attack 19: a secret with a line end does not become a header of its own.
+/// Attack 19: a secret with a line break must not inject a header.
 #[tokio::test]
 async fn a_secret_writes_no_header() {
     let world = World::new().await;
@@ -181,7 +181,7 @@ async fn a_secret_writes_no_header() {
     assert_eq!(world.call("run-00000002", "plain").await.status, 200);
 }
 
-/// Attack 22, through the door that a sandbox has.
+/// Attack 22, through the callback route of a sandbox.
 #[tokio::test]
 async fn commands_stay_inside_the_workspace() {
     for gateway in TestGateway::both().await {
@@ -198,7 +198,7 @@ async fn commands_stay_inside_the_workspace() {
             ("workspacePath", "a\u{0}b"),
             ("cwd", ".."),
             ("cwd", "a\\..\\..\\b"),
-            // PostgreSQL would not keep these, and what is not kept is not audited.
+            // PostgreSQL cannot store NUL characters, and a value that is not stored is not audited.
             ("name", "w\u{0}"),
             ("command", "x\u{0}"),
         ]

@@ -1,5 +1,5 @@
-//! Calls that are wrong in every way that anybody thought of, at both doors: refused, recorded, never executed, never
-//! our fault, and never a way to learn what there is in other cases.
+//! Calls that are wrong in every conceivable way, on both routes: refused, recorded, never executed, never answered
+//! with a 5xx, and never revealing what exists in other cases.
 
 use proto::{Role, SessionId};
 use serde_json::{Value, json};
@@ -16,19 +16,19 @@ async fn worlds() -> [World; 2] {
     [World::on(limited(Setup::sqlite())).await, World::on(limited(Setup::postgres().await)).await]
 }
 
-/// All events of the organization, in order.
+/// All events of the organization in order.
 async fn told(world: &World) -> Vec<Value> {
     let path = "/v1/audit/events?limit=1000";
     let answer = world.gateway.get(path).bearer(world.team.token(Role::Owner)).send().await;
     answer.json()["events"].as_array().unwrap().clone()
 }
 
-/// An object that is too deep to be read, as a value.
+/// A JSON object that is nested too deeply to be parsed.
 fn deep() -> String {
     [r#"{"a":"#.repeat(200), "1".to_owned(), "}".repeat(200)].concat()
 }
 
-/// A text with `"X"` replaced by something that no JSON library would write.
+/// The call as JSON text, with `"X"` replaced by text that no JSON library would write.
 fn holding(call: &Value, raw: &str) -> String {
     call.to_string().replace("\"X\"", raw)
 }
@@ -113,7 +113,8 @@ async fn a_bad_call_is_refused_recorded_and_not_executed() {
     }
 }
 
-/// The names of parameters are the caller's own words: what is long or odd may be content, and a database may not keep it.
+/// Parameter names are chosen by the caller: long or unusual ones may carry content, or text that a database cannot
+/// store.
 #[tokio::test]
 async fn what_is_wrong_is_told_in_few_words_and_none_of_the_callers() {
     let (long, many): (String, Vec<_>) =
@@ -152,7 +153,7 @@ fn of_lane(call: Value, lane: &str) -> Value {
     with(with(call, "lane_id", json!(lane)), "operation", json!("effect.note"))
 }
 
-/// A role of ours that the organization's files do not know.
+/// A built-in role that the organization's policy files do not define.
 #[tokio::test]
 async fn a_role_that_is_in_no_file_may_do_nothing() {
     for world in worlds().await {
@@ -171,7 +172,7 @@ async fn a_role_that_is_in_no_file_may_do_nothing() {
     }
 }
 
-/// A sandbox and what it may say at its own door.
+/// A sandbox session, and its token for the callback route.
 struct Inside {
     world: World,
     session: SessionId,
@@ -243,7 +244,7 @@ async fn a_bad_callback_is_refused_recorded_and_not_executed() {
     }
 }
 
-/// Attack 1: the token of one session on the path of another. Nothing tells whether that one exists.
+/// Attack 1: the token of one session on the path of another. The answer does not reveal whether the other one exists.
 #[tokio::test]
 async fn a_sandbox_on_another_path_learns_nothing_and_is_recorded() {
     for world in worlds().await {
@@ -265,7 +266,7 @@ async fn a_sandbox_on_another_path_learns_nothing_and_is_recorded() {
         let denied = [("authz_decision", "deny"), ("tool_call", "deny")];
         assert_eq!(outcomes(&events[before..]), denied.repeat(shown.len()));
         assert!(!json!(events).to_string().contains(&foreign), "what was asked for is not repeated");
-        // A person at the sandbox's door is refused like that too, and named.
+        // A person on the callback route is refused in the same way, and the event names them.
         let path = format!("/proliferate/{}/tools/save_snapshot", inside.session);
         let owner = inside.world.team.token(Role::Owner);
         let person =
@@ -280,7 +281,7 @@ fn named(id: &str) -> String {
     json!({"tool_call_id": id, "args": {}}).to_string()
 }
 
-/// Attack 37: the id of a call in one session is nobody else's: not its answer, not its claim.
+/// Attack 37: a tool call id belongs to its session. Another session gets neither its answer nor its claim.
 #[tokio::test]
 async fn the_id_of_a_call_belongs_to_its_session() {
     for world in worlds().await {
@@ -290,21 +291,21 @@ async fn the_id_of_a_call_belongs_to_its_session() {
         let first = one.ask(&one.session.to_string(), "save_snapshot", wrong(1)).await;
         assert_eq!(first.status, 200, "{}", first.text());
         let two = Inside::of(one.world).await;
-        // With other arguments it would be a conflict in the session that has the id.
+        // In the session that owns the id, other arguments would be a conflict.
         let second = two.ask(&two.session.to_string(), "save_snapshot", wrong(2)).await;
         assert_eq!((second.status, two.calls().await), (200, 1), "{}", second.text());
         let tools = two.ask(&two.session.to_string(), "save_service_commands", wrong(3)).await;
         assert_eq!((tools.status, two.calls().await), (200, 2), "another tool: {}", tools.text());
         let conflict = two.ask(&two.session.to_string(), "save_snapshot", wrong(1)).await;
         assert_eq!((conflict.status, two.calls().await), (409, 2));
-        // The id of the run that a callback makes is not one that anybody may give.
+        // Callers cannot use the run id of a callback.
         let runs = two.world.gateway.get("/v1/runs").bearer(&two.token).send().await.json();
         let run = runs["runs"][0]["run_id"].as_str().unwrap();
         assert_eq!(two.world.call(&write_call(run)).await.status, 400);
     }
 }
 
-/// The same answer, byte by byte, for what is in another case or organization and for what is nowhere.
+/// The answer is byte for byte the same for something in another case or organization and for something nonexistent.
 #[tokio::test]
 async fn what_is_elsewhere_and_what_is_nowhere_are_refused_alike() {
     for world in worlds().await {
@@ -365,7 +366,7 @@ async fn what_is_elsewhere_and_what_is_nowhere_are_refused_alike() {
     }
 }
 
-/// A sandbox's case is its session. Saying another one is a look into that case, whether there is such a one or not.
+/// The case of a sandbox is its session. A call that names another case is refused, whether or not that case exists.
 #[tokio::test]
 async fn a_sandbox_cannot_call_in_the_name_of_another_case() {
     for world in worlds().await {

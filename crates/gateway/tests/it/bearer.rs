@@ -1,11 +1,11 @@
-//! The `Authorization` header as careless and as hostile clients write it.
+//! The `Authorization` header as careless and hostile clients write it.
 
 use proto::Role;
 
 use crate::harness::TestGateway;
 use crate::people::{org, person};
 
-/// The status of `/v1/me` with these `Authorization` headers; `{}` stands for a good token.
+/// The status of `/v1/me` with these `Authorization` headers; `{}` is replaced with a valid token.
 async fn ask(gateway: &TestGateway, token: &str, headers: &[&[u8]]) -> u16 {
     let mut call = gateway.get("/v1/me");
     for header in headers {

@@ -1,4 +1,4 @@
-//! One request to the router, in one readable line, and its answer.
+//! A builder for one request to the router, and its answer.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 use crate::document::assert_described;
 use crate::harness::{TestGateway, within};
 
-/// A request that is being written.
+/// A request under construction.
 pub(crate) struct Call {
     router: Router,
     request: Builder,
@@ -19,7 +19,7 @@ pub(crate) struct Call {
     cookie: String,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -100,7 +100,7 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Everything a client can tell two refusals apart by.
+    /// Everything by which a client could tell two refusals apart.
     pub(crate) fn shown(&self) -> (u16, String, Option<String>) {
         (self.status, self.text(), self.header("content-type").map(str::to_owned))
     }

@@ -1,5 +1,5 @@
-//! The Tool Gateway Contract against the HTTP API. Every MUST of it stands in `docs/contract.md` with the name of the
-//! check that shows it; each check runs on both databases. A row without a check and a check without a row are failures.
+//! Checks the HTTP API against the Tool Gateway Contract. `docs/contract.md` lists every MUST with the name of its
+//! check; each check runs on both databases. A row without a check, or a check without a row, fails.
 
 mod calls;
 mod events;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::gate;
 
-/// One test for each check and database, and the list of all.
+/// Generates one test per check and database, and the list of all checks.
 macro_rules! checks {
     ($($module:ident::$check:ident $(: $id:literal)*;)+) => {
         const CHECKS: &[(&str, &[&str])] = &[$((stringify!($check), &[$($id),*])),+];
@@ -90,7 +90,7 @@ checks! {
     words::a_sandbox_says_nothing_of_other_cases;
 }
 
-/// A row is `| id | what must hold | `check` |`; rows of attacks are others.
+/// Whether a line is a contract row, `| id | what must hold | `check` |`, and not a row of the attack table.
 fn is_row(line: &str) -> bool {
     line.starts_with("| ") && !line.starts_with("| T-") && line.ends_with("` |")
 }

@@ -1,4 +1,5 @@
-//! The description of the API: complete, true, and the list that other tests walk.
+//! The API description at `/openapi.json`: complete, accurate, and the list of operations that other tests iterate
+//! over.
 
 use std::sync::LazyLock;
 
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 use crate::harness::TestGateway;
 use crate::people::{org, person, some_uuid};
 
-/// What needs no credential. A route that is missing here must refuse whoever has none.
+/// The routes that need no credential. Every other route must refuse a caller without one.
 const PUBLIC: [&str; 4] = ["GET /health", "GET /metrics", "GET /ready", "POST /v1/login"];
 
-/// What the router has; a route that comes later may be described before it is listed here.
+/// Routes that the API description must contain. It may describe further ones.
 const ROUTES: [&str; 22] = [
     "DELETE /v1/keys/{keyId}",
     "DELETE /v1/members/{userId}",
@@ -36,12 +37,12 @@ const ROUTES: [&str; 22] = [
     "PUT /v1/secrets/{name}",
 ];
 
-/// One operation of the description.
+/// One operation of the API description.
 pub(crate) struct Operation {
     pub(crate) method: String,
     path: String,
     pub(crate) takes_body: bool,
-    /// Needs no credential, as the description says.
+    /// The API description says that the operation needs no credential.
     public: bool,
     statuses: Vec<String>,
 }
@@ -51,7 +52,7 @@ impl Operation {
         format!("{} {}", self.method, self.path)
     }
 
-    /// The path with `value` in all its holes.
+    /// The path with every parameter replaced by `value`.
     pub(crate) fn at(&self, value: &str) -> String {
         let parts = self.path.split('/').map(|part| if part.starts_with('{') { value } else { part });
         parts.collect::<Vec<_>>().join("/")
@@ -61,7 +62,7 @@ impl Operation {
         self.path.contains('{')
     }
 
-    /// Whether the description names this status.
+    /// Whether the API description lists this status.
     pub(crate) fn documents(&self, status: u16) -> bool {
         self.statuses.iter().any(|known| *known == status.to_string() || known == "default")
     }
@@ -93,7 +94,8 @@ fn described(document: &Value) -> Vec<Operation> {
 static DESCRIBED: LazyLock<Vec<Operation>> =
     LazyLock::new(|| described(&serde_json::to_value(gateway::edge::api_document()).unwrap()));
 
-/// Fails where a route answers with a status that its description does not name. Every test that asks goes through here.
+/// Fails if a route answers with a status that the API description does not list. Every test request passes through
+/// here.
 pub(crate) fn assert_described(method: &str, path: &str, status: u16) {
     let asked: Vec<&str> = path.split('/').collect();
     let fits = |operation: &&Operation| {
@@ -174,7 +176,7 @@ async fn all_but_the_named_routes_refuse_whoever_has_no_token() {
     }
 }
 
-/// A request that is taken, for each body whose limits are tried.
+/// A valid request for each body whose limits are tested.
 fn accepted() -> Vec<(&'static str, &'static str, Value)> {
     let call = json!({"tool_name": "t", "operation": "t.o", "lane_id": "actions.read", "run_id": "run-00000001",
         "actor": {"actor_type": "human", "actor_id": "somebody"}});
@@ -191,7 +193,7 @@ fn accepted() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// The longest and shortest text of each property are taken, and one more or less is not.
+/// Each text property accepts its minimum and maximum length, and rejects one character less or more.
 #[tokio::test]
 async fn the_limits_of_the_description_are_those_of_the_routes() {
     let gateway = TestGateway::sqlite().await;
@@ -220,14 +222,14 @@ async fn the_limits_of_the_description_are_those_of_the_routes() {
     assert!(tried > 25, "only {tried} limits were found");
 }
 
-/// The properties of a schema, also of one that is put together of several.
+/// The properties of a schema, including one that combines several with `allOf`.
 fn properties(schema: &Value) -> Vec<(String, Value)> {
     let parts = schema["allOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
     let named = |part: Value| part["properties"].as_object().cloned().unwrap_or_default();
     parts.into_iter().flat_map(named).collect()
 }
 
-/// Values at each limit of a property, and beyond it. Limits of things with a form of their own are tried elsewhere.
+/// A value at each limit of a property, and one beyond it. Properties with their own format are tested elsewhere.
 fn limits(name: &str, property: &Value) -> Vec<(Value, Value)> {
     if ["email", "request_hash_sha256"].contains(&name) {
         return Vec::new();

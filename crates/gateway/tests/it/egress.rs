@@ -1,4 +1,4 @@
-//! What sandboxes may reach: who sets it, how soon it counts, and that every attempt is on record.
+//! Egress rules: who sets them, how soon they apply, and that every attempt is recorded.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -128,7 +128,7 @@ async fn what_is_not_written_yet_is_written_before_a_gateway_stops() {
         let gateway = setup.try_start().await.unwrap_or_else(|error| panic!("{error}"));
         let team = OrgOf3::new(&gateway.app).await;
         let network = Network { org: team.org, session: None, sandbox: SandboxId::new("one").unwrap() };
-        // It is held beyond the end, as a session holds that of its sandbox.
+        // Keep the proxy alive after the gateway has ended, as a session keeps its sandbox's proxy.
         let proxy = gateway.app.runtime.networks.proxy(network).await.unwrap();
         let (mut ours, theirs) = tokio::io::duplex(1 << 20);
         let request = |number| format!("GET http://127.0.0.1:{number}/ HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -167,7 +167,7 @@ async fn what_was_reached_long_ago_is_forgotten() {
                 duration_ms: 1,
             }
         };
-        // More than go at once.
+        // More records than the sweep deletes at once.
         let mut records: Vec<_> = (0..1001).map(|_| record(8, "old.example")).collect();
         records.push(record(6, "new.example"));
         app.store.add_egress_records(records).await.unwrap();
@@ -187,7 +187,7 @@ async fn what_was_reached_long_ago_is_forgotten() {
     }
 }
 
-/// What a sandbox gets for a plain request through its proxy.
+/// Sends a plain HTTP request through the sandbox's proxy and returns the answer.
 async fn ask(proxy: &Proxy, host: &str) -> String {
     let (mut ours, theirs) = tokio::io::duplex(4096);
     let asking = async {

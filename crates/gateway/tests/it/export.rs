@@ -1,4 +1,4 @@
-//! An export has everything that the case has, or is refused: a part must never pass for the whole.
+//! An export contains the complete case or is refused: a partial export must never look complete.
 
 use proto::Role;
 use serde_json::json;

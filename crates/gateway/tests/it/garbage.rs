@@ -1,4 +1,4 @@
-//! Nonsense on every route: a refusal that is described, in JSON, and never our fault.
+//! Malformed requests on every route: the answer is a documented refusal in JSON, never a 5xx.
 
 use proto::Role;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::people::{OrgOf3, some_uuid};
 
 const LIMIT: usize = 4096;
 
-/// Bodies that mean nothing, each with its name.
+/// Meaningless bodies, each with a name.
 fn bodies() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("no body", Vec::new()),
@@ -67,10 +67,10 @@ async fn no_body_makes_a_route_fail_otherwise_than_described() {
 async fn what_is_too_large_is_413_whether_its_length_is_told_or_not() {
     let gateway = Setup::sqlite().set("PROLIFERATE_MAX_BODY_BYTES", &LIMIT.to_string()).start().await;
     let team = OrgOf3::new(&gateway.app).await;
-    // Of a session that is not there nobody reads the body.
+    // Use an existing session: for a missing one, no route reads the body.
     let session = crate::people::session(&gateway.app, team.org).await.to_string();
     let value = format!(r#"{{"value":"{}"}}"#, "x".repeat(LIMIT));
-    // What agents and prompts bring has limits of its own.
+    // The model proxy and prompts have their own limits.
     let usual = |name: &str| !name.contains("/llm/") && !name.ends_with("/{id}/message");
     for operation in operations(&gateway).await.into_iter().filter(|o| o.takes_body && usual(&o.name())) {
         let path = operation.at(&session);

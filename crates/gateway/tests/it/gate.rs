@@ -1,4 +1,4 @@
-//! What happens to a call at the gate: checks that `contract` runs on both databases.
+//! The processing of a call in the gate: checks that `contract` runs on both databases.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub(crate) async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run(w
         ["success", "effect", "effect.write", "run-00000001", "why-1"]
     );
     assert!(body["error"].is_null());
-    // 1.5: hashes of what was asked and what was answered.
+    // Contract 1.5: hashes of the request and the answer.
     let mut without = body.clone();
     without["response_hash_sha256"] = Value::Null;
     let hash = ledger::payload_hash(&without).unwrap().to_string();
@@ -30,13 +30,13 @@ pub(crate) async fn a_call_that_is_allowed_has_one_effect_two_events_and_a_run(w
     assert!(events.iter().all(|event| event["request_hash_sha256"] == json!(asked)));
     assert_eq!(events[1]["response_hash_sha256"], json!(hash));
     assert_eq!(events[0]["authz"]["decision"], "allow");
-    // 1.4: the pins of the policy.
+    // Contract 1.4: the policy pins.
     let run = world.run("run-00000001").await;
     assert_eq!((run["run_kind"].as_str(), run["status"].as_str()), (Some("tool_gateway"), Some("completed")));
     assert_eq!(run["contract_version"], "v1");
     assert!(events.iter().all(|event| event["policy_versions"] == run["policy_versions"]));
     assert_eq!(run["policy_versions"]["lanes"].as_str().unwrap().len(), 40);
-    // 1.6 and 8: content is in artifacts of the case, never in an event.
+    // Contract 1.6 and 8: content is in artifacts of the case, never in an event.
     assert!(!events.iter().any(|event| event.to_string().contains("hello")));
     let artifact = &body["output_artifacts"][0];
     assert_eq!(artifact["case_id"], "case-1");
@@ -54,10 +54,10 @@ pub(crate) async fn the_same_id_is_the_same_call_and_other_content_is_refused(wo
     let other = world.call(&other).await;
     assert_eq!(other.status, 409, "{}", other.text());
     assert_eq!(world.effects(), 1);
-    // The refusal is told; the run that has the id stays as it is.
+    // The refusal is recorded; the run with this id is unchanged.
     assert_eq!(world.events("run-00000001").await.len(), 4);
     assert_eq!(world.run("run-00000001").await["status"], "completed");
-    // Somebody else's words are another call, be they the same: the answer is for whoever asked first.
+    // The same body from another caller is another call: only the first caller gets the answer.
     let body = write_call("run-00000001");
     for person in [Role::Owner, Role::Member] {
         let answer =
@@ -87,7 +87,7 @@ pub(crate) async fn duplicates_in_flight_wait_for_the_one_execution(world: World
     assert_eq!(world.events("run-00000001").await.len(), 2);
 }
 
-/// Every way to be denied: nothing is executed, the run is denied, and both events say so.
+/// Every kind of denial: nothing is executed, the run is denied, and both events say so.
 pub(crate) async fn what_policy_does_not_allow_is_denied_recorded_and_not_executed(world: World) {
     let cases: [(&str, &str, Value); 9] = [
         ("lane unknown", "lane_id", json!("no.such.lane")),
@@ -116,7 +116,7 @@ pub(crate) async fn what_policy_does_not_allow_is_denied_recorded_and_not_execut
     assert_eq!(world.effects(), 0);
 }
 
-/// Pins are those of the policy in force. Whoever demands others, and whoever's run has others, is denied.
+/// The pins must be those of the active policy. A call that demands others, or whose parent run has others, is denied.
 pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
     let started = world.start_run(&json!({"run_kind": "orchestrator", "case_id": "case-1"})).await;
     let child = |run: &str| with(write_call(run), "parent_run_id", started["run_id"].clone());
@@ -148,7 +148,7 @@ pub(crate) async fn a_call_under_other_pins_is_denied(world: World) {
     );
 }
 
-/// What is no call, or a call of the wrong form: `INVALID_REQUEST`, recorded, never executed, never our fault.
+/// Malformed calls: `INVALID_REQUEST`, recorded, never executed, never a 5xx.
 pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: World) {
     let long = "x".repeat(300);
     let deep = [r#"{"a":"#.repeat(200), "1".to_owned(), "}".repeat(200)].concat();
@@ -199,7 +199,7 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
             assert_eq!(after - before, 2, "{body}");
         }
     }
-    // What has the form of a call is told of in its own words.
+    // If the body has the form of a call, the events repeat its fields.
     let events = world.events("run-00000001").await;
     assert_eq!(events.len(), 2 * wrong_call.len());
     for event in events {
@@ -208,7 +208,7 @@ pub(crate) async fn what_cannot_be_understood_is_invalid_and_recorded(world: Wor
         assert_eq!(event["request_hash_sha256"].as_str().unwrap().len(), 64);
     }
     assert!(world.run("run-00000001").await["run_id"].is_null(), "it made no run");
-    // The form is right and the tool's own schema says no: there is a run, and it failed.
+    // The form is valid but the tool's own schema rejects the parameters: there is a run, and it failed.
     let wrong = with(write_call("run-00000002"), "parameters", json!({"note": "far too long for this tool"}));
     let answer = world.call(&wrong).await;
     assert_eq!(
@@ -225,7 +225,7 @@ pub(crate) async fn a_tool_that_fails_hangs_or_cannot_be_reached_is_told_apart(w
     let hangs = testkit::Plan { delay: std::time::Duration::from_secs(5), ..plan };
     let cut = testkit::Plan { hang_up: true, ..plan };
     let of = |status: u16| testkit::Plan { status, ..plan };
-    // What may have happened is not tried again by itself; only `effect.peek` asks and changes nothing.
+    // A call that may have had an effect is not retryable; only `effect.peek` is read-only and can be retried.
     for (number, (tool, plan, status, code, retryable)) in [
         ("effect.write", of(500), 502, "TOOL_ERROR", false),
         ("effect.write", of(503), 503, "DEPENDENCY_DOWN", true),
@@ -278,7 +278,7 @@ pub(crate) async fn a_child_needs_an_active_parent_and_inherits_from_it(world: W
     assert_eq!(world.call(&child("run-00000001")).await.status, 200);
     let run = world.run("run-00000001").await;
     assert_eq!((&run["parent_run_id"], &run["root_run_id"]), (&json!(parent), &json!(parent)));
-    // Of another case than its parent: as if there were no such parent.
+    // A child of another case than its parent is refused as if the parent did not exist.
     let stray = with(child("run-00000002"), "case_id", json!("case-2"));
     assert_eq!(world.call(&stray).await.status, 403);
     assert!(world.events("run-00000002").await.iter().all(|event| event["parent_run_id"].is_null()));
@@ -370,14 +370,14 @@ pub(crate) async fn a_service_of_no_organization_names_one_and_an_export_needs_i
     assert_eq!(world.run("run-00000004").await["run_kind"], "export");
     let events = world.events("run-00000004").await;
     assert_eq!(outcomes(&events).last(), Some(&("export", "success")));
-    // Whatever it is called and whatever else it says, an export is one.
+    // An export counts as an export, whatever its tool name and ticket say.
     let mut renamed =
         export("run-00000005", json!({"export_reason": "again", "override_ticket_id": "INC-1"}));
     (renamed["tool_name"], renamed["operation"]) = (json!("export"), json!("bundle"));
     let done = ask(renamed).await;
     assert_eq!(done.status, 200, "{}", done.text());
     assert_eq!(world.run("run-00000005").await["run_kind"], "export");
-    // A ticket where no glass is broken is none.
+    // A ticket has no effect on a call that needs no override.
     let call = with(write_call("run-00000006"), "scope", json!({"override_ticket_id": "INC-1"}));
     assert_eq!(world.call(&call).await.status, 200);
     assert_eq!(world.run("run-00000006").await["run_kind"], "tool_gateway");
@@ -426,7 +426,7 @@ pub(crate) async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_sa
         let path = format!("/proliferate/{own}/tools/{tool}");
         world.gateway.post(&path, &body).bearer(&token).send()
     };
-    // A coding session has no such tool, whatever its arguments.
+    // A coding session does not have this tool, whatever the arguments are.
     let body = json!({"tool_call_id": "toolu_1", "args": {"commands": [{"name": "web", "command": "run"}]}});
     let answer = ask("save_service_commands", body).await;
     let expected =
@@ -444,7 +444,7 @@ pub(crate) async fn a_callback_answers_200_once_for_each_id_whatever_the_tool_sa
     assert_eq!(ask("save_snapshot", json!({"args": {}})).await.status, 400);
 }
 
-/// Issue 3: where a provider lacks a capability, tools answer 200 and name it.
+/// Issue 3: if the provider lacks a capability, tools answer 200 and name the capability.
 #[tokio::test]
 async fn a_tool_that_the_provider_cannot_serve_says_which_capability_is_missing() {
     let setup = Setup::sqlite()

@@ -1,5 +1,5 @@
-//! Files that hang, as on a dead network mount, and a lock that cannot be read: calls are refused, `/ready` says so, and a
-//! stop ends.
+//! Files that hang, as on a dead network mount, and a lock that cannot be read: the gateway refuses calls, `/ready`
+//! reports the problem, and shutdown still completes.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::harness::{Running, Setup, client, within};
 use crate::world::{World, with, write_call};
 
-/// Whoever opens it waits for the other side, which never comes.
+/// Replaces the file with a FIFO, so that opening it blocks for ever.
 fn hang(file: &Path) {
     let _ = std::fs::remove_file(file);
     assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
 }
 
-/// A served gateway, and what is needed to call it.
+/// A serving gateway, and what is needed to call it.
 struct Served {
     running: Running,
     token: String,
@@ -37,7 +37,7 @@ impl Served {
         (answer.status().as_u16(), answer.json().await.unwrap())
     }
 
-    /// The parts that are not ready.
+    /// The names of the checks that are not ready.
     async fn down(&self) -> Vec<String> {
         let body: Value =
             client().get(self.running.url("/ready")).send().await.unwrap().json().await.unwrap();
@@ -52,7 +52,7 @@ impl Served {
         within(async { while self.down().await != parts {} }).await;
     }
 
-    /// The lock holds, whatever else hangs: the next call that is told so was not executed, and none after it.
+    /// Checks that the safety lock works whatever else hangs: after the first refused call, no call is executed.
     async fn the_lock_holds(&self) {
         assert_eq!(self.post("/v1/tool-calls", &write_call("run-unlocked")).await.0, 200);
         let config = self.running.setup.config();
@@ -92,7 +92,7 @@ async fn a_policy_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
     hang(&tools);
     served.down_is(&["policy"]).await;
     served.the_lock_holds().await;
-    // The thread that hangs is let go, and the folder is read again.
+    // Release the hanging thread, so that the gateway reads the folder again.
     std::fs::write(tools.with_extension("next"), before).unwrap();
     let hanging = std::fs::OpenOptions::new().write(true).open(&tools).unwrap();
     std::fs::rename(tools.with_extension("next"), &tools).unwrap();
@@ -107,7 +107,7 @@ async fn a_policy_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
 async fn a_checkpoint_folder_that_hangs_stops_neither_the_lock_nor_the_stop() {
     let served = Served::new().await;
     hang(&served.running.setup.data_dir().join("checkpoints").join("checkpoints.txt"));
-    // Enough events for a checkpoint: each run that is started is told twice.
+    // Write enough events for a checkpoint: each started run adds two.
     let run = json!({"run_kind": "orchestrator", "case_id": "case-1"});
     for _ in 0..500 {
         assert_eq!(served.post("/v1/runs", &run).await.0, 201);

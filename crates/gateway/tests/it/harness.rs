@@ -1,4 +1,4 @@
-//! A gateway to attack: on a temporary SQLite file or a fresh PostgreSQL database, in process or on a port.
+//! The gateway under test: on a temporary SQLite file or a new PostgreSQL database, in process or on a port.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use tokio::task::JoinHandle;
 
 use crate::pgwire;
 
-/// Known to the tests, so that they can sign what the gateway never would.
+/// The secrets of the gateway under test, which tests use to sign tokens that the gateway would never issue.
 pub(crate) const JWT_SECRET: &str = "the-user-secret-of-the-gateway-tests";
 pub(crate) const SERVICE_SECRET: &str = "the-service-secret-of-the-gateway-tests";
 pub(crate) const VAULT_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Longer than anything here may take: a hang becomes a failure.
+/// Fails a test that hangs: no operation here may take a minute.
 pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_mins(1), what).await.unwrap_or_else(|_| panic!("it hangs"))
 }
@@ -36,20 +36,20 @@ pub(crate) fn postgres_url() -> String {
     test_variable("TEST_DATABASE_URL")
 }
 
-/// Host and port of a URL of a service on loopback.
+/// The host and port of a URL on loopback.
 pub(crate) fn address_of(url: &str) -> SocketAddr {
     let url = url::Url::parse(url).unwrap();
     format!("{}:{}", url.host_str().unwrap(), url.port().unwrap()).parse().unwrap()
 }
 
-/// The same URL by way of another address.
+/// The same URL with the port of another address, such as a proxy's.
 pub(crate) fn through(url: &str, address: SocketAddr) -> String {
     let mut url = url::Url::parse(url).unwrap();
     url.set_port(Some(address.port())).unwrap();
     url.to_string()
 }
 
-/// How a gateway is to be started.
+/// The configuration of a gateway under test.
 pub(crate) struct Setup {
     settings: BTreeMap<String, String>,
     clock: Clock,
@@ -57,12 +57,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// A temporary SQLite file; keys of the vault are made in the data dir.
+    /// Uses a temporary SQLite file; the gateway generates the vault keys in the data dir.
     pub(crate) fn sqlite() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        // Readiness looks for the sandbox engine on the PATH; what stands there is never run.
+        // The readiness check looks for the sandbox engine on the PATH; this placeholder is never executed.
         std::fs::write(bin.join("bwrap"), "").unwrap();
         std::fs::set_permissions(bin.join("bwrap"), PermissionsExt::from_mode(0o755)).unwrap();
         let setup = Self { settings: BTreeMap::new(), clock: Clock::system(), dir };
@@ -75,7 +75,7 @@ impl Setup {
             .set("SERVICE_TO_SERVICE_AUTH_TOKEN", SERVICE_SECRET)
     }
 
-    /// A fresh PostgreSQL database.
+    /// Uses a new PostgreSQL database.
     pub(crate) async fn postgres() -> Self {
         let url = fresh_database().await;
         Self::sqlite().set("DATABASE_URL", &url).set("USER_SECRETS_ENCRYPTION_KEY", VAULT_KEY)
@@ -86,7 +86,7 @@ impl Setup {
         self
     }
 
-    /// With these tools of its own, which may go to this address.
+    /// Adds these tools to the policy and allows connections to this address.
     pub(crate) fn with_tools(self, tools: &str, address: &str) -> Self {
         let folder = self.folder().join("policy");
         std::fs::create_dir_all(&folder).unwrap();
@@ -94,7 +94,7 @@ impl Setup {
         self.set("PROLIFERATE_POLICY_DIR", folder.to_str().unwrap()).set("CONNECTOR_ALLOWED_HOSTS", address)
     }
 
-    /// Runs SQL on the database; only with PostgreSQL.
+    /// Runs SQL on the database; PostgreSQL only.
     pub(crate) async fn sql(&self, text: &str) {
         pgwire::run(&self.settings["DATABASE_URL"], text).await;
     }
@@ -107,7 +107,7 @@ impl Setup {
         self.dir.path().join("data")
     }
 
-    /// A folder beside the data dir.
+    /// The temporary folder that contains the data dir.
     pub(crate) fn folder(&self) -> &Path {
         self.dir.path()
     }
@@ -128,7 +128,7 @@ impl Setup {
     }
 }
 
-/// A new database on the test server; its URL.
+/// Creates a database on the test server and returns its URL.
 pub(crate) async fn fresh_database() -> String {
     let name = format!("gateway_{}", hex::encode(Rng::system().bytes::<8>()));
     pgwire::run(&postgres_url(), &format!("CREATE DATABASE {name}")).await;
@@ -137,7 +137,7 @@ pub(crate) async fn fresh_database() -> String {
     url.to_string()
 }
 
-/// A gateway whose router is asked without a socket.
+/// A gateway whose router is called in process, without a socket.
 pub(crate) struct TestGateway {
     pub(crate) app: AppState,
     pub(crate) router: Router,
@@ -158,18 +158,18 @@ impl TestGateway {
         [Self::sqlite().await, Self::postgres().await]
     }
 
-    /// Runs SQL beside the gateway; only with PostgreSQL.
+    /// Runs SQL on the gateway's database; PostgreSQL only.
     pub(crate) async fn sql(&self, text: &str) {
         self.setup.sql(text).await;
     }
 
-    /// Ends it without having served; what it leaves can be started again.
+    /// Stops a gateway that has not served; the returned setup can start it again.
     pub(crate) async fn stop(self) -> Setup {
         within(self.app.store.clone().close()).await;
         self.setup
     }
 
-    /// The same gateway on its port.
+    /// Serves the same gateway on its port.
     pub(crate) fn serve(self) -> Running {
         let (address, life) = (self.gateway.address().unwrap(), Lifecycle::default());
         let ours = life.clone();
@@ -178,7 +178,7 @@ impl TestGateway {
     }
 }
 
-/// A gateway on a port of loopback.
+/// A gateway that serves on a loopback port.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) life: Lifecycle,
@@ -191,7 +191,7 @@ impl Running {
         format!("http://{}{path}", self.address)
     }
 
-    /// Stops it at once; what it leaves can be started again.
+    /// Stops the gateway without a grace period; the returned setup can start it again.
     pub(crate) async fn stop(self) -> Setup {
         self.life.soft.cancel();
         self.life.hard.cancel();
@@ -199,12 +199,12 @@ impl Running {
         self.setup
     }
 
-    /// What `run` returns, and what it leaves.
+    /// Waits for the gateway to end. Returns the result of `run` and the setup.
     pub(crate) async fn finished(self) -> (bool, Setup) {
         (within(self.task).await.unwrap(), self.setup)
     }
 
-    /// What `run` returns: whether everything was finished.
+    /// Waits for the gateway to end. Returns whether it finished all requests.
     pub(crate) async fn ended(self) -> bool {
         within(self.task).await.unwrap()
     }

@@ -1,4 +1,4 @@
-//! Clients that mean harm, on real sockets: slow, endless, many and malformed. Others must not notice.
+//! Hostile clients on real sockets: slow, endless, many and malformed. Other clients must not be affected.
 
 use std::net::Ipv4Addr;
 
@@ -17,7 +17,8 @@ async fn impatient() -> Running {
     gateway(&[("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "1")]).await
 }
 
-/// Never runs out while a test runs, so that nothing below can be a timeout by accident.
+/// Starts a gateway whose client timeout never expires during a test, so that no result below is a timeout by
+/// accident.
 async fn patient(settings: &[(&str, &str)]) -> Running {
     gateway(&[settings, &[("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600")]].concat()).await
 }
@@ -64,7 +65,7 @@ async fn a_body_that_drips_for_ever_is_given_up() {
     client.send("POST /v1/login HTTP/1.1\r\nHost: t\r\nContent-Length: 4000\r\n\r\n").await;
     let (mut from, mut to) = client.0.split();
     let drip = async {
-        // Each piece comes in time; all of them together would take hours.
+        // Each byte arrives before the timeout, but the complete body would take hours.
         let mut pace = tokio::time::interval(std::time::Duration::from_millis(200));
         while to.write_all(b" ").await.is_ok() {
             pace.tick().await;
@@ -149,7 +150,7 @@ async fn a_client_that_never_reads_its_answers_is_given_up() {
     let gateway = impatient().await;
     let mut client = Raw::open(gateway.address).await;
     let many = "GET /openapi.json HTTP/1.1\r\nHost: t\r\n\r\n".repeat(100);
-    // Soon neither side takes more; the server has to end it.
+    // The buffers on both sides soon fill up; the server has to close the connection.
     within(async { while client.0.write_all(many.as_bytes()).await.is_ok() {} }).await;
     assert!(Raw::open(gateway.address).await.healthy().await);
 }

@@ -1,4 +1,4 @@
-//! Whom the gateway takes a credential for, and what ends one at once.
+//! Authentication: which caller a credential identifies, and what revokes it immediately.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Each caller's share of the ledger: a bounded number of runs and events, a count of the rest, and no artifact of a
-//! refused call.
+//! Each caller's share of the ledger: a bounded number of runs and events, a count of the rest, and no artifacts for
+//! refused calls.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::harness::{Setup, client, within};
 use crate::people::{sandbox_token, session};
 use crate::world::{World, with, write_call};
 
-/// The refused calls of one session that are recorded one by one.
+/// The number of refused calls per session that are recorded individually.
 const SHARE: u64 = 500;
-/// The allowed calls that one session may make at once.
+/// The number of allowed calls that one session may make in a burst.
 const ALLOWED: u64 = 2_000;
 
 async fn worlds(clock: &Clock) -> [World; 2] {
@@ -25,7 +25,7 @@ fn manual() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
-/// The events that carry a number of calls.
+/// The events that carry a count of unrecorded calls.
 fn counts(events: &[Value]) -> Vec<&str> {
     events
         .iter()
@@ -50,7 +50,7 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
         let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
         let denied = |run: &str| with(with(write_call(run), "actor", actor.clone()), "case_id", Value::Null);
         let before = app.store.ledger_size().await.unwrap();
-        // Every kind of refusal counts: no JSON, a tool that is none, a call that is denied.
+        // Every kind of refusal counts: invalid JSON, an unknown tool, a denied call.
         let callback = format!("/proliferate/{own}/tools/nothing");
         for number in 0..SHARE {
             let (path, body, status) = match number % 3 {
@@ -74,7 +74,7 @@ async fn junk_beyond_its_share_gets_429_and_one_event_a_minute() {
             assert!(answer.text().await.unwrap().contains("share of refused calls"));
         }
         assert_eq!(app.store.ledger_size().await.unwrap(), recorded, "nothing is recorded one by one");
-        // What was answered is answered again, what is allowed is done, and neighbours notice nothing.
+        // Duplicates get their first answer again, allowed calls are executed, and other callers are not affected.
         let answer = send(&token, "/v1/tool-calls", denied("run-junk-2").to_string()).await;
         assert_eq!(answer.status().as_u16(), 403);
         let read = with(
@@ -201,7 +201,7 @@ async fn what_is_counted_when_the_gateway_stops_is_told_at_the_end() {
     assert_eq!(counts(&events), ["unrecorded calls: 7"]);
 }
 
-/// The name that the parameters of a call would have as an artifact.
+/// The artifact id that the parameters of a call would have.
 fn input_of(org: OrgId, case: &str, parameters: &Value) -> String {
     let hash = ledger::sha256(ledger::canonical(parameters).unwrap().as_bytes()).to_string();
     let place = json!([org.to_string(), case, "tool_input", hash]).to_string();
@@ -228,7 +228,7 @@ async fn a_refused_call_leaves_its_hashes_and_no_artifact() {
             let events = world.events(call["run_id"].as_str().unwrap()).await;
             assert!(events.iter().all(|event| event["request_hash_sha256"].is_string()), "{why}");
         }
-        // What the platform's tools do not know they refuse: nothing large hides beside what they do.
+        // The platform's tools reject unknown arguments, so a large value cannot be stored next to valid ones.
         let own: SessionId = session(app, world.team.org).await;
         let token = sandbox_token(app, own).await;
         let body = json!({"tool_call_id": "toolu_1", "args": large});
@@ -239,7 +239,7 @@ async fn a_refused_call_leaves_its_hashes_and_no_artifact() {
         let kept =
             app.store.artifact(world.team.org, &input_of(world.team.org, &own.to_string(), &large)).await;
         assert_eq!(kept.unwrap(), None);
-        // One that is done keeps what it was done with.
+        // A call that was executed keeps its parameters as an artifact.
         assert_eq!(world.call(&write_call("run-small-1")).await.status, 200);
         let small = input_of(world.team.org, "case-1", &json!({"note": "hello"}));
         assert!(app.store.artifact(world.team.org, &small).await.unwrap().is_some());

@@ -1,9 +1,9 @@
-//! Dependencies inside the gateway point one way: a module names only modules below its own.
+//! Checks that dependencies inside the gateway point one way: a module names only modules of lower layers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The layers, from the top. Modules of one layer do not name each other.
+/// The layers from top to bottom. Modules of one layer do not name each other.
 const LAYERS: [&[&str]; 10] = [
     &["boot"],
     &["sweep"],
@@ -17,9 +17,10 @@ const LAYERS: [&[&str]; 10] = [
     &["config"],
 ];
 
-/// What still points upward or sideways. The list only gets shorter: an entry that is not needed any more fails too.
+/// Dependencies that still point upward or sideways. The list may only shrink: an entry that is no longer needed fails
+/// too.
 const EXCEPTIONS: [(&str, &str); 2] = [
-    // Handlers get all parts at once, and sockets rest on credentials that `edge` looks up.
+    // Handlers receive the complete `AppState`, and sockets depend on the credentials that `edge` looks up.
     ("edge", "app"),
     ("app", "edge"),
 ];
@@ -39,7 +40,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The top-level modules that a text names: `crate::name`, `crate::{name, …}`, and `app` for what `lib.rs` re-exports.
+/// The top-level modules that a source text names: `crate::name`, `crate::{name, …}`, and `app` for re-exports in
+/// `lib.rs`.
 fn named(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for after in text.split("crate::").skip(1) {
@@ -72,7 +74,7 @@ fn named(text: &str) -> BTreeSet<String> {
     names
 }
 
-/// Each pair of modules where the first names the second.
+/// All pairs of modules in which the first names the second.
 fn edges() -> BTreeSet<(String, String)> {
     let mut files = Vec::new();
     rust_files(&sources(), &mut files);

@@ -1,5 +1,5 @@
-//! Calls that are found as somebody left them: claimed and never executed, or answered long ago. The rows are made by
-//! hand, since no instance of a test dies in the right moment.
+//! Orphaned calls: claimed but never executed, or answered long ago. The tests insert the rows by hand, because no
+//! instance can be made to die at exactly the right moment.
 
 use proto::{RunKind, RunStatus, ToolErrorCode};
 use serde_json::{Value, json};
@@ -9,17 +9,17 @@ use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
 use crate::world::{World, with, write_call};
 
-/// The instance of nobody.
+/// The id of an instance that does not exist.
 const DEAD: &str = "an instance that died";
 
 async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
 }
 
-/// What is in the database of a call that `instance` has claimed.
+/// The database row of a call that `instance` has claimed.
 async fn claimed(world: &World, call: &Value, instance: &str) -> NewRun {
     let text = |field: &str| call[field].as_str().unwrap().to_owned();
-    // Who the token of this world is, as the gate writes it down.
+    // Make one real call, to learn how the gate records the caller of this token.
     let known = format!("known-{}", text("run_id"));
     world.call(&with(write_call(&known), "parameters", json!({}))).await;
     let known = world.run(&known).await;
@@ -65,7 +65,7 @@ fn look_call(run: &str) -> Value {
     with(call, "parameters", json!({}))
 }
 
-/// The database has taken a claim, and the connection broke before it could say so.
+/// The database has committed a claim, but the connection broke before the gateway received the confirmation.
 #[tokio::test]
 async fn a_claim_of_our_own_that_nobody_executes_is_not_waited_for() {
     for world in worlds().await {
@@ -116,7 +116,7 @@ async fn an_answer_stays_whatever_is_decided_later() {
     }
 }
 
-/// 503 makes the tool inside the sandbox ask again under the same id, and that is what it would be told for ever.
+/// On a 503, the tool inside the sandbox retries under the same id and would get the same answer for ever.
 #[tokio::test]
 async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
     for world in worlds().await {
@@ -157,7 +157,7 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
     }
 }
 
-/// An empty failure would invite the agent to do it again.
+/// The agent must learn that the outcome is unknown: an empty failure would invite it to repeat the call.
 #[tokio::test]
 async fn a_callback_whose_gateway_died_is_told_that_its_outcome_is_unknown() {
     for world in worlds().await {
@@ -186,13 +186,13 @@ async fn a_callback_whose_gateway_died_is_told_that_its_outcome_is_unknown() {
     }
 }
 
-/// An instance of this machine whose process is gone is dead, however lately it was seen.
+/// An instance on this machine whose process is gone is dead, however recent its heartbeat.
 #[tokio::test]
 async fn what_a_process_left_that_died_on_this_machine_is_not_waited_for() {
     for world in worlds().await {
         let store = &world.gateway.app.store;
         let own = store.instance_processes().await.unwrap().remove(0).1;
-        // Our own pid, as it was called at another time.
+        // Our own pid with another start time: a process that is gone and whose pid was reused.
         let (place, started) = own.rsplit_once(' ').unwrap();
         let gone = format!("{place} {}", started.parse::<u64>().unwrap() + 1);
         store.see_instance("neighbour", Some(&gone), world.gateway.app.clock.now()).await.unwrap();

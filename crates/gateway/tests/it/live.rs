@@ -1,4 +1,4 @@
-//! A gateway with an agent that does what the test says, and clients that watch over real sockets.
+//! A gateway with a fake agent that each test scripts, and clients that watch over real sockets.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use gateway::AppState;
@@ -14,7 +14,7 @@ use crate::document::assert_described;
 use crate::harness::{Running, Setup, client, within};
 use crate::people::{Person, org, person, service_token};
 
-/// The database that a story is told on.
+/// The database that a test runs on.
 #[derive(Clone, Copy)]
 pub(crate) enum On {
     Sqlite,
@@ -30,7 +30,7 @@ impl On {
     }
 }
 
-/// Makes two tests of each story in the module: `sqlite::…` and `postgres::…`.
+/// Generates two tests for each function: `sqlite::…` and `postgres::…`.
 macro_rules! on_both {
     ($($story:ident)+) => {
         mod sqlite {
@@ -49,7 +49,7 @@ macro_rules! on_both {
 }
 pub(crate) use on_both;
 
-/// A gateway on its port, its agent, and a member.
+/// A gateway on its port, its fake agent, and a member.
 pub(crate) struct Live {
     pub(crate) agent: FakeAgent,
     pub(crate) gateway: Running,
@@ -62,33 +62,33 @@ impl Live {
         Self::with(on.setup().await).await
     }
 
-    /// With settings of its own.
+    /// Starts a gateway with this setup.
     pub(crate) async fn with(setup: Setup) -> Self {
         let agent = FakeAgent::start().await.unwrap();
         let url = agent.url();
         Self::at(agent, &url, setup).await
     }
 
-    /// With an agent that can never be reached: it does not speak the TLS that it is to speak.
+    /// Starts a gateway whose agent is unreachable: the URL says TLS, which the agent does not speak.
     pub(crate) async fn unreachable(on: On) -> Self {
         let agent = FakeAgent::start().await.unwrap();
         let url = agent.url().replace("http://", "https://");
         Self::at(agent, &url, on.setup().await).await
     }
 
-    /// One whose agent answers everything by itself.
+    /// Starts a gateway whose agent answers every prompt by itself.
     pub(crate) async fn echoing(on: On) -> Self {
         let live = Self::start(on).await;
         live.agent.behave(|manner| manner.echoes = true);
         live
     }
 
-    /// One that has sandboxes of its own, and an agent that nobody asks.
+    /// Starts a gateway that runs its own local sandboxes and never calls the fake agent.
     pub(crate) async fn local(setup: Setup) -> Self {
         Self::around(FakeAgent::start().await.unwrap(), setup).await
     }
 
-    /// With the agent at another address than its own.
+    /// Starts a gateway that reaches the agent at this URL instead of the agent's own.
     pub(crate) async fn at(agent: FakeAgent, url: &str, setup: Setup) -> Self {
         Self::around(agent, setup.set("SANDBOX_PROVIDER", "attach").set("SANDBOX_ATTACH_URL", url)).await
     }
@@ -101,12 +101,12 @@ impl Live {
         Self { agent, gateway: gateway.serve(), app, ada }
     }
 
-    /// The same after a restart of the gateway.
+    /// Restarts the gateway.
     pub(crate) async fn restarted(self) -> Self {
         self.restarted_after(&[]).await
     }
 
-    /// The same after a restart, before which this SQL is run; only with PostgreSQL.
+    /// Restarts the gateway and runs this SQL while it is down; PostgreSQL only.
     pub(crate) async fn restarted_after(self, sql: &[&str]) -> Self {
         let setup = self.gateway.stop().await;
         for text in sql {
@@ -117,41 +117,41 @@ impl Live {
         Self { gateway: gateway.serve(), app, ..self }
     }
 
-    /// Asks as the member.
+    /// Sends a GET request as the member and returns the body.
     pub(crate) async fn get(&self, path: &str) -> Value {
         self.ask("GET", path, Some(&self.ada.token), &json!(null), None).await.1
     }
 
-    /// Whether a session goes on.
+    /// The status of a session.
     pub(crate) async fn status(&self, session: &str) -> Value {
         self.get(&format!("/proliferate/sessions/{session}/status")).await
     }
 
-    /// The conversation as somebody sees it who comes now.
+    /// The conversation as a client that connects now receives it.
     pub(crate) async fn init(&self, session: &str) -> Value {
         self.watch(session).await.until_type("init").await.pop().unwrap()
     }
 
-    /// The turn that the agent gets next.
+    /// Waits for the next turn that the agent receives.
     pub(crate) async fn next_turn(&self) -> Turn {
         within(self.agent.next_turn()).await
     }
 
-    /// Boots a session, as a service does.
+    /// Boots a session with a service token.
     pub(crate) async fn eager_start(&self, session: &str) {
         let (path, token) = (format!("/proliferate/{session}/eager-start"), service_token(&self.app, None));
         let (status, answer) = self.ask("POST", &path, Some(&token), &json!({}), None).await;
         assert_eq!(status, 202, "{answer}");
     }
 
-    /// Asks as the member, and expects a yes.
+    /// Sends a POST request as the member and expects success.
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.ask("POST", path, Some(&self.ada.token), body, None).await;
         assert!((200..300).contains(&status), "{path}: {status} {answer}");
         answer
     }
 
-    /// Adds a repository, as an admin does.
+    /// Adds a repository as an admin.
     pub(crate) async fn add_repo(&self, url: &str) -> Value {
         let admin = person(&self.app, self.ada.org, Role::Admin).await.token;
         let (status, repo) = self.ask("POST", "/v1/repos", Some(&admin), &json!({ "url": url }), None).await;
@@ -183,7 +183,7 @@ impl Live {
         (status, serde_json::from_str(&within(answer.text()).await.unwrap()).unwrap_or_default())
     }
 
-    /// A new session of the member's, with more of what can be asked for.
+    /// Creates a session of the member with additional fields in the request.
     pub(crate) async fn session_with(&self, more: &Value) -> String {
         let mut body = json!({ "sessionType": "coding", "clientType": "web" });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -203,20 +203,20 @@ impl Live {
         self.watch_with(session, "").await
     }
 
-    /// Watches with more in the query, such as `&since=3`.
+    /// Watches with additional query parameters, such as `&since=3`.
     pub(crate) async fn watch_with(&self, session: &str, more: &str) -> Socket {
         self.try_watch(session, &self.ada.token, more)
             .await
             .unwrap_or_else(|status| panic!("refused: {status}"))
     }
 
-    /// Tries to watch; the status of the refusal otherwise.
+    /// Tries to watch; on refusal returns the HTTP status.
     pub(crate) async fn try_watch(&self, session: &str, token: &str, more: &str) -> Result<Socket, u16> {
         let stream = within(TcpStream::connect(self.gateway.address)).await.unwrap();
         self.watch_over(stream, session, token, more).await
     }
 
-    /// Watches over a connection that holds little of what is not read.
+    /// Watches over a connection with a small receive buffer.
     pub(crate) async fn watch_narrowly(&self, session: &str) -> Socket {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(64 * 1024).unwrap();
@@ -232,7 +232,7 @@ impl Live {
         more: &str,
     ) -> Result<Socket, u16> {
         let url = format!("ws://{}/proliferate/{session}?token={token}{more}", self.gateway.address);
-        // A whole conversation is one frame.
+        // Lift the size limits: a complete conversation arrives in one frame.
         let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
         match within(client_async_with_config(url, stream, Some(config))).await {
             Ok((socket, _)) => Ok(Socket { socket }),
@@ -241,7 +241,7 @@ impl Live {
         }
     }
 
-    /// Watches, and returns once the agent runs and everything up to then was read.
+    /// Watches a session and returns once its agent is running, with all earlier frames read.
     pub(crate) async fn running(&self, session: &str) -> Socket {
         let mut socket = self.watch(session).await;
         socket.until(|frame| is_status(frame, "running")).await;
@@ -249,13 +249,13 @@ impl Live {
     }
 }
 
-/// A turn in which something was said, and one who has read it.
+/// A turn in progress that has produced text, and a client that has read it.
 pub(crate) struct Midway {
     pub(crate) live: Live,
     pub(crate) session: String,
     pub(crate) socket: Socket,
     pub(crate) turn: Turn,
-    /// Everything since the prompt.
+    /// All frames since the prompt.
     pub(crate) frames: Vec<Value>,
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn id(session: &str) -> SessionId {
     session.parse().unwrap()
 }
 
-/// A client that watches.
+/// A WebSocket client that watches a session.
 pub(crate) struct Socket {
     pub(crate) socket: WebSocketStream<TcpStream>,
 }
@@ -291,7 +291,7 @@ impl Socket {
         self.send(&json!({ "type": "prompt", "content": content })).await;
     }
 
-    /// The next frame as it came.
+    /// The next frame as raw text.
     pub(crate) async fn text(&mut self) -> String {
         match self.next_or_close().await {
             Ok(text) => text,
@@ -303,9 +303,9 @@ impl Socket {
         serde_json::from_str(&self.text().await).unwrap()
     }
 
-    /// The next frame, or how the connection ended.
+    /// The next frame, or the close code and reason.
     pub(crate) async fn next_or_close(&mut self) -> Result<String, (u16, String)> {
-        // Pings count for nothing, or they would keep a hang alive.
+        // One timeout for all messages: pings must not extend it, or they would hide a hang.
         within(async {
             loop {
                 match self.socket.next().await {
@@ -322,7 +322,7 @@ impl Socket {
         .await
     }
 
-    /// All frames up to and with the one that is wanted.
+    /// Reads all frames up to and including the first one that `wanted` accepts.
     pub(crate) async fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let mut frames = Vec::new();
         loop {
@@ -339,7 +339,7 @@ impl Socket {
         self.until(|frame| frame["type"] == kind).await
     }
 
-    /// All frames up to the end of so many turns.
+    /// Reads all frames up to the end of this many turns.
     pub(crate) async fn until_turns(&mut self, turns: usize) -> Vec<Value> {
         let mut ended = 0;
         let over = |frame: &Value| {
@@ -349,13 +349,13 @@ impl Socket {
         self.until(over).await
     }
 
-    /// What is said at once after a question: nothing else may come before the answer.
+    /// Sends a ping and asserts that no other frame arrives before the pong.
     pub(crate) async fn nothing_but_pong(&mut self) {
         self.send(&json!({ "type": "ping" })).await;
         assert_eq!(self.frame().await, json!({ "type": "pong" }));
     }
 
-    /// How the server ended the connection; frames before that do not matter.
+    /// Reads until the server closes the connection, and returns the close code and reason.
     pub(crate) async fn closed(&mut self) -> (u16, String) {
         loop {
             if let Err(close) = self.next_or_close().await {
@@ -369,7 +369,7 @@ pub(crate) fn is_status(frame: &Value, status: &str) -> bool {
     frame["type"] == "status" && frame["payload"]["status"] == status && frame["seq"].is_number()
 }
 
-/// The numbers of all frames that have one, with those that joined frames stand for.
+/// The sequence numbers of all numbered frames; a merged frame counts with its complete range.
 pub(crate) fn numbers(frames: &[Value]) -> Vec<i64> {
     let numbered = frames.iter().filter(|frame| frame["type"] != "init");
     numbered
@@ -381,7 +381,7 @@ pub(crate) fn numbers(frames: &[Value]) -> Vec<i64> {
         .collect()
 }
 
-/// Asserts that numbers rise by one.
+/// Asserts that sequence numbers increase by exactly one.
 pub(crate) fn assert_unbroken(frames: &[Value]) {
     let numbers = numbers(frames);
     let wanted: Vec<i64> =
@@ -389,7 +389,7 @@ pub(crate) fn assert_unbroken(frames: &[Value]) {
     assert_eq!(numbers, wanted);
 }
 
-/// The text of all tokens.
+/// The concatenated text of all tokens.
 pub(crate) fn tokens(frames: &[Value]) -> String {
     let tokens = frames.iter().filter(|frame| frame["type"] == "token");
     tokens.map(|frame| frame["payload"]["token"].as_str().unwrap()).collect()

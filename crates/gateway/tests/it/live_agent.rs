@@ -1,4 +1,4 @@
-//! Agents that break, fall silent, lie or never come: what is said to people stays whole, bounded and clear.
+//! Agents that break, hang, lie or never start: what users see stays complete, bounded and clear.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ on_both! {
 async fn a_stream_that_is_cut_in_the_middle_goes_on_without_loss_or_repetition(on: On) {
     let Midway { live, mut socket, turn, mut frames, .. } = Midway::start(on, "one ").await;
     live.agent.cut();
-    // Said while nobody listens.
+    // Emitted while the gateway is disconnected.
     turn.say("two ");
     frames.extend(socket.until(|frame| is_status(frame, "running")).await);
     turn.say("three");
@@ -78,7 +78,7 @@ async fn garbage_endless_lines_and_forged_events_change_nothing(on: On) {
         live.agent.emit(&json!({"type": "message.part.delta", "properties": properties}));
         live.agent.emit(&json!({"type": "session.status", "properties": {"sessionID": session, "status": {"type": "idle"}}}));
     }
-    // A line without an end, longer than any event may be.
+    // A line without an end, longer than the maximum event size.
     live.agent.send_raw(b"data: ");
     for _ in 0..20 {
         live.agent.send_raw(&vec![b'x'; 1024 * 1024]);
@@ -126,7 +126,7 @@ async fn an_agent_that_drops_every_listener_is_given_up_after_a_few_attempts(on:
     let info = live.status(&session).await;
     assert_eq!(info["status"], "failed");
     assert_eq!(info["reason"], reason);
-    // Who comes later is told as well, and nobody tries again unasked.
+    // A later watcher gets the same status, and the gateway does not retry by itself.
     let mut late = live.watch(&session).await;
     let state = late
         .until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "stopped")
@@ -163,7 +163,7 @@ async fn a_session_stays_in_hand_while_its_agent_does_not_answer(on: On) {
     live.agent.cut();
     socket.until(|frame| is_status(frame, "running")).await;
     within(live.agent.wait_for_asked("/session/status", 1)).await;
-    // Asked through the actor, which must not be waiting for the agent.
+    // The session actor answers this, so it must not be blocked on the agent.
     socket.send(&json!({"type": "get_status"})).await;
     assert_eq!(socket.frame().await["payload"]["status"], "running");
     live.watch(&session).await.until_type("init").await;

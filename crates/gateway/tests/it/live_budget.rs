@@ -1,4 +1,5 @@
-//! What a session spends: counted while the model answers, and an end to it that pauses and says so.
+//! Session budgets: usage is counted while the model answers, and a session that exceeds its budget pauses and says
+//! so.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::live::{Live, id, is_status, of_type, tokens};
 use crate::model_proxy::serve;
 use crate::people::sandbox_token;
 
-/// A token costs a dollar, and there are just enough for one request.
+/// Starts a gateway on which a token costs a dollar and the budget suffices for one request.
 async fn dear() -> Live {
     let setup = Setup::sqlite().set("MODEL_PRICES", "*=1000000/1000000").set("SESSION_BUDGET_DOLLARS", "140");
     let live = Live::with(setup).await;
@@ -26,14 +27,14 @@ async fn dear() -> Live {
     live
 }
 
-/// Asks the model as the session's agent does.
+/// Sends a model request with the token of the session's agent.
 async fn model(live: &Live, token: &str, stream: bool) -> (u16, Value) {
     let messages = json!([{"role": "user", "content": "hi"}]);
     let body = json!({"model": "claude-sonnet-4-6", "max_tokens": 9, "stream": stream, "messages": messages});
     live.ask("POST", "/llm/v1/messages", Some(token), &body, None).await
 }
 
-/// What the session used, once anything was counted.
+/// Waits until the session has any usage, and returns it.
 async fn counted(live: &Live, session: &str) -> store::Usage {
     within(async {
         loop {
@@ -74,7 +75,7 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
     assert_eq!(model(&live, &token, true).await.0, 200);
     let refused = within(async {
         loop {
-            // What has ended is counted in the background, and held until then.
+            // Usage of a finished request is recorded in the background; its reservation is held until then.
             match model(&live, &token, true).await {
                 (200 | 429, _) => {}
                 other => break other,
@@ -95,29 +96,29 @@ async fn a_session_that_has_spent_its_budget_pauses_says_so_and_goes_on_when_the
     assert_eq!(frames.last().unwrap()["payload"]["message"], why);
     let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
     assert_eq!((record.status, record.pause_reason), (SessionStatus::Paused, Some(PauseReason::CreditLimit)));
-    // The agent at hand asks our model for nothing, so it can go on; what counts is that it does, and runs again.
+    // The fake agent does not use our model, so it can answer. The session must resume and run again.
     socket.prompt("more").await;
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(tokens(&frames), "echo: more");
     let record = live.app.store.session_any(id(&session)).await.unwrap().unwrap();
     assert_eq!((record.status, record.pause_reason), (SessionStatus::Running, None));
-    // And a second time it pauses again.
+    // The second model request over budget pauses the session again.
     assert_eq!(model(&live, &token, true).await.0, 402);
     socket.until(|frame| is_status(frame, "paused")).await;
 }
 
-/// A provider whose answers each need a permit, and use as much as their requests allow: each byte was a token that was
-/// written to a cache, and all of the answer was used up.
+/// A model provider that needs a permit for each answer and always reports the maximum usage: every request byte as a
+/// cache-write token, and every allowed output token.
 struct Held {
     live: Live,
     permits: Arc<Semaphore>,
-    /// One for each request that the provider got.
+    /// One permit for each request that the provider has received.
     arrived: Arc<Semaphore>,
     seen: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Held {
-    /// Ten tokens cost a tenth of a dollar: of half a dollar, five such answers fit.
+    /// Ten tokens cost a tenth of a dollar, so a budget of half a dollar pays for five such answers.
     async fn start() -> Self {
         Self::with("*=0/10000").await
     }
@@ -155,12 +156,12 @@ impl Held {
         (session, token)
     }
 
-    /// What the provider got so far.
+    /// Returns and clears the requests that the provider has received.
     fn seen(&self) -> Vec<Value> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 
-    /// Asks until others have ended.
+    /// Retries a request while concurrent ones make the gateway answer 429.
     async fn ask_alone(&self, token: &str, body: &Value) -> (u16, Value) {
         within(async {
             loop {
@@ -173,7 +174,7 @@ impl Held {
         .await
     }
 
-    /// Waits until the provider has got one more.
+    /// Waits until the provider has received one more request.
     async fn arrives(&self) {
         within(self.arrived.acquire()).await.unwrap().forget();
     }
@@ -204,7 +205,7 @@ async fn requests_at_once_cannot_spend_a_budget_twice() {
     }
     let (status, refused) = within(async {
         loop {
-            // What has ended is counted in the background.
+            // Usage of a finished request is recorded in the background.
             match held.ask(&token).await {
                 (429, _) => {}
                 other => break other,
@@ -244,7 +245,7 @@ async fn a_client_that_hangs_up_before_the_answer_has_still_asked() {
         answer = held.ask(&token) => panic!("{answer:?}"),
         () = held.arrives() => {}
     }
-    // The answer comes when nobody is there; it says what the request has cost.
+    // The provider answers after the client has disconnected; its answer still determines the cost.
     held.permits.add_permits(1);
     let used = counted(&held.live, &session).await;
     assert_eq!((used.requests, used.output_tokens, used.cost_micros), (1, 10, 100_000));
@@ -270,7 +271,7 @@ async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_i
         200
     );
     assert_eq!(held.seen()[0]["max_tokens"], 300, "what fits is left alone");
-    // 0.5 - 0.35 - 0.03 are left, which is 1200 tokens.
+    // The remaining budget is 0.5 - 0.35 - 0.03 dollars, which buys 1200 tokens.
     assert_eq!(held.ask_alone(&token, &asked).await.0, 200);
     let expected = json!({"model": "m", "max_tokens": 1200, "thinking": {"type": "disabled"}, "messages": [], "stream": true});
     assert_eq!(held.seen(), [expected]);
@@ -279,7 +280,7 @@ async fn a_request_is_asked_for_less_where_no_more_fits_and_refused_where_that_i
     let why = "All of this session's budget of 0.50 dollars is spent. Start a new session or raise \
         SESSION_BUDGET_DOLLARS.";
     assert_eq!(refused["error"]["message"], why);
-    // A prompt could not be answered either, and says so at once.
+    // A prompt could not be answered either, and is refused immediately.
     let prompt = json!({"type": "prompt", "content": "more"});
     let path = format!("/proliferate/{session}/message");
     let (status, answer) = held.live.ask("POST", &path, Some(&held.live.ada.token), &prompt, None).await;
@@ -311,7 +312,7 @@ async fn however_many_ask_at_once_and_for_how_much_no_budget_is_exceeded() {
     }
     let mut sum = 0;
     for (session, token) in &agents {
-        // Until nothing is left that is of use.
+        // Continue until too little budget is left for a useful request.
         let last = json!({"model": "m", "max_tokens": 64_000, "messages": []});
         while held.ask_alone(token, &last).await.0 == 200 {
             passed += 1;
@@ -362,7 +363,7 @@ async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_b
     assert_eq!((status, &refused["error"]["message"]), (402, &json!(text("m"))));
     let opus = json!({"model": "claude-opus-4-6", "max_tokens": 9, "messages": []});
     assert_eq!(held.ask_alone(&token, &opus).await.0, 200, "this one has a price");
-    // The same is said before there is a sandbox to ask from.
+    // The same error is reported before there is a sandbox.
     let create = |model: &str| json!({"sessionType": "coding", "clientType": "web", "agentConfig": {"modelId": model}});
     let ask = async |path: &str, body: &Value| {
         held.live.ask("POST", path, Some(&held.live.ada.token), body, None).await
@@ -378,7 +379,7 @@ async fn where_an_organization_has_a_budget_a_model_without_a_price_is_refused_b
     assert_eq!(ask("/proliferate/sessions", &create("claude-opus-4.6")).await.0, 201);
 }
 
-/// Counts after the gateway has ended, from its database.
+/// Restarts the gateway and reads the usage of a session from its database.
 async fn counted_after(setup: Setup, org: proto::OrgId, session: &str) -> store::Usage {
     let gateway = setup.start().await;
     let used = gateway.app.store.session_usage(org, id(session)).await.unwrap();
@@ -394,7 +395,7 @@ async fn a_stop_waits_for_the_model_and_counts_its_answer() {
     let url = held.live.gateway.url("/llm/v1/messages");
     let asked = tokio::spawn(client().post(url.clone()).bearer_auth(&token).body(tenth().to_string()).send());
     held.arrives().await;
-    // The agent hangs up, so that no connection of ours is left to wait for.
+    // The client disconnects, so that the gateway has no connection left to wait for.
     asked.abort();
     let _ = asked.await;
     let (gateway, app) = (held.live.gateway, held.live.app.clone());
@@ -439,7 +440,7 @@ async fn no_new_request_to_the_model_is_begun_while_the_gateway_stops() {
 
 #[tokio::test]
 async fn an_answer_that_is_lost_on_its_way_is_charged_at_its_worst_case() {
-    // A provider that takes requests and hangs up.
+    // A provider that accepts requests and closes the connection.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -463,7 +464,7 @@ async fn an_answer_that_is_lost_on_its_way_is_charged_at_its_worst_case() {
 async fn an_aborted_answer_that_is_not_streamed_costs_what_it_can_have_cost() {
     let (head_sent, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let (sent, ended) = (Arc::clone(&head_sent), Arc::clone(&told));
-    // The head of the answer comes, and nothing of its body before it is told.
+    // The provider sends the response head at once, and the body only when the test releases it.
     let answer = move |_: Bytes| {
         let (sent, ended) = (Arc::clone(&sent), Arc::clone(&ended));
         async move {

@@ -1,4 +1,4 @@
-//! Callbacks of an agent while its turns begin and end.
+//! Callbacks of an agent while its turns start and end.
 
 use proto::RunStatus;
 use serde_json::json;
@@ -11,8 +11,8 @@ on_both! {
     a_callback_whose_turn_has_ended_in_between_is_decided_without_it
 }
 
-/// The moment between asking which turn a session is in and the decision, held open: the run of the turn has ended and the
-/// session does not know it yet.
+/// A race, held open: the callback has looked up the current turn of the session, and the run of that turn has ended
+/// before the decision. The session does not know yet.
 async fn a_callback_whose_turn_has_ended_in_between_is_decided_without_it(on: On) {
     let Midway { live, session, .. } = Midway::start(on, "Once upon").await;
     let (org, store) = (live.ada.org, &live.app.store);

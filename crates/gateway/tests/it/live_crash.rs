@@ -1,4 +1,4 @@
-//! Owners that died at any moment: whoever comes next does what was left, and nothing twice.
+//! Session owners that crash at any point: the next owner finishes the remaining work, and does nothing twice.
 
 use clock::Rng;
 use opencode::ids::PromptIds;
@@ -18,7 +18,7 @@ on_both! {
     what_was_counted_survives_a_stop
 }
 
-/// What the owner had done when it died, in this order.
+/// The last step that the owner completed before it died, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Died {
     Owning,
@@ -28,7 +28,7 @@ enum Died {
     Said,
 }
 
-/// Does what an owner does with the initial prompt, up to its death.
+/// Performs the steps of an owner for the initial prompt, up to its death.
 async fn die(live: &Live, owner: &Owner, prompt: NewPrompt, died: Died) {
     let (store, now) = (&live.app.store, live.app.clock.now());
     let said = Message {
@@ -92,7 +92,7 @@ async fn the_initial_prompt_is_one_turn_wherever_its_owner_died(on: On) {
     }
 }
 
-/// Longer than what is read of the log at once.
+/// The turn is longer than one batch read from the log.
 async fn a_long_turn_goes_on_after_a_restart(on: On) {
     let Midway { live, session, mut socket, turn, frames } = Midway::start(on, "begin ").await;
     let place = numbers(&frames).pop().unwrap();

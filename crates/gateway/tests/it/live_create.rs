@@ -1,4 +1,4 @@
-//! What a session can be made from, how sessions are found again, and what is counted of them.
+//! Session creation: what a session can start from, how sessions are listed, and what is counted.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organization(on: 
     let (status, named) = create(&live, &ada, &json!({"title": format!(" {} ", "x".repeat(200))})).await;
     assert_eq!(status, 201, "{named}");
 
-    // A folder of a user is one configuration, and needs a user.
+    // A user's local folder maps to one configuration, and requires a user.
     let folder =
         json!({"cliConfiguration": {"localPathHash": "h1", "displayName": "app"}, "clientType": "cli"});
     let (status, first) = create(&live, &ada, &folder).await;
@@ -80,7 +80,7 @@ async fn a_session_starts_from_nothing_or_one_thing_of_its_own_organization(on: 
     let bound = service_token(&live.app, Some(live.ada.org));
     assert_eq!(create(&live, &bound, &folder).await.0, 400);
 
-    // What is not there and what is another organization's answer alike.
+    // A missing configuration and one of another organization get the same answer.
     let stranger = person(&live.app, org(&live.app).await, Role::Owner).await.token;
     let theirs = create(&live, &stranger, &json!({"configurationId": place})).await;
     let absent = create(&live, &stranger, &json!({"configurationId": some_uuid()})).await;

@@ -1,4 +1,5 @@
-//! A socket ends with the credential that opened it, whichever process ends that, and no command outlives it.
+//! A socket closes when the credential that opened it ends, whichever process ends it, and no later command is
+//! executed.
 
 use proto::Role;
 use serde_json::json;
@@ -32,7 +33,7 @@ async fn a_socket_ends_with_the_membership(on: On) {
     let mut by_key = live.try_watch(&session, &key, "").await.unwrap();
     let mut others = live.running(&session).await;
     let mut service = live.try_watch(&session, &service_token(&live.app, None), "").await.unwrap();
-    // As `users rm` does it in another process: nothing in this one is told.
+    // Change the store directly, as `users rm` does in another process: this process is not notified.
     live.app.store.change_member(bob.org, bob.id, None).await.unwrap();
     assert_ended(&mut by_token).await;
     assert_ended(&mut by_key).await;
@@ -56,7 +57,7 @@ async fn a_socket_ends_with_its_key_and_no_other(on: On) {
     by_other.until_type("pong").await;
 }
 
-/// A ticket for the session's socket, made with this credential.
+/// Creates a ticket for the session's socket with this credential.
 async fn ticket(live: &Live, session: &str, credential: (&str, &str)) -> String {
     let (header, value) = credential;
     let origin = live.app.public_url.origin().ascii_serialization();
@@ -72,7 +73,7 @@ async fn ticket(live: &Live, session: &str, credential: (&str, &str)) -> String 
     body["ticket"].as_str().unwrap().to_owned()
 }
 
-/// A login of this person: the header that carries its cookie.
+/// Logs this person in and returns the value of the cookie header.
 async fn login(live: &Live, person: &Person) -> String {
     let code = crate::people::login_code(&live.app, person).await;
     let request = crate::harness::client()
@@ -111,7 +112,7 @@ async fn a_ticket_remembers_what_it_was_made_with(on: On) {
     assert_ended(&mut socket).await;
 }
 
-/// Every command is checked, however short a time ago the credential has ended.
+/// Every command is checked, however recently the credential has ended.
 async fn a_command_is_refused_before_the_socket_is_closed(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;

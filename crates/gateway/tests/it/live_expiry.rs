@@ -1,5 +1,5 @@
-//! Sandboxes that somebody else runs and whose time is over: the connection is made anew when it is needed, and nothing is
-//! lost, ended or called a failure. Those that are ours are in the tests of the binary.
+//! Expired sandboxes that somebody else runs: the gateway reconnects when needed, and nothing is lost, ended or
+//! reported as a failure. The tests of the binary cover our own sandboxes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ on_both! {
 
 const LIFETIME: Duration = Duration::from_mins(1);
 
-/// Sandboxes that last a minute by a clock that stands still.
+/// Starts a gateway with a manual clock and a sandbox lifetime of one minute.
 async fn lasting(on: On) -> (Live, Clock) {
     let clock = Clock::manual(Clock::system().now());
     let setup = on.setup().await.clock(&clock).set("SANDBOX_LIFETIME_SECONDS", "60");
@@ -30,7 +30,7 @@ async fn info(live: &Live, session: &str) -> Value {
     live.get(&format!("/proliferate/{session}")).await
 }
 
-/// Returns once the session sleeps, and checks that it was left as it was.
+/// Waits until the session is paused, and checks that nothing else about it has changed.
 async fn until_it_sleeps(live: &Live, session: &str) {
     within(async { while info(live, session).await["status"] != "paused" {} }).await;
     let now = info(live, session).await;
@@ -75,7 +75,7 @@ async fn one_that_is_not_in_memory_is_found_and_sleeps_until_a_prompt(on: On) {
     within(async { while info(&live, &session).await["status"] != "running" {} }).await;
     let expires = (clock.now() + LIFETIME).timestamp_millis();
     assert_eq!(info(&live, &session).await["expiresAt"], json!(expires));
-    // Another one takes its place in memory.
+    // Another session evicts it from memory.
     let other = live.session().await;
     let _watched = live.running(&other).await;
     within(async {

@@ -1,4 +1,4 @@
-//! Steering over HTTP: made once, named, stopped, deleted; and who may do which of it.
+//! Session control over HTTP: create once, rename, stop, delete; and who may do each.
 
 use chrono::TimeDelta;
 use proto::socket::{Message, MessageRole};
@@ -189,7 +189,7 @@ async fn an_immediate_session_that_cannot_start_leaves_nothing_behind(on: On) {
     assert_eq!(status, 503, "{answer}");
     let list = live.get("/proliferate/sessions").await;
     assert_eq!(list["sessions"], json!([]));
-    // It says what those are told who watch one that cannot start.
+    // The error is the same as the one that watchers of a session that cannot start receive.
     let mut socket = live.watch(&live.session().await).await;
     let told = socket.until(|frame| is_status(frame, "error")).await.pop().unwrap();
     let reason = told["payload"]["message"].as_str().unwrap();
@@ -224,7 +224,7 @@ async fn every_route_knows_who_may_call_it(on: On) {
     let elsewhere = service_token(&live.app, Some(org(&live.app).await));
     let sandbox = sandbox_token(&live.app, id(&session)).await;
     let prompt = json!({"type": "prompt", "content": "x", "userId": live.ada.id.to_string()});
-    // Route, body, and what a member, a service and the sandbox get.
+    // Route, body, and the statuses that a member, a service and the sandbox get.
     let routes = [
         ("GET", "", json!(null), 200, 200, 200),
         ("POST", "/message", prompt, 200, 200, 401),
@@ -364,7 +364,7 @@ async fn a_managed_configuration_that_could_not_be_set_up_is_set_up_for_whoever_
     limit(0).await;
     assert_eq!(create().await.0, 402);
     assert_eq!(live.get("/v1/configurations").await["configurations"], json!([]), "it was made for nobody");
-    // There is room for the session and not for the one that sets up.
+    // The limit allows the session itself, but not the additional setup session.
     limit(1).await;
     let (status, made) = create().await;
     assert_eq!((status, &made["isNewConfiguration"]), (201, &json!(true)));
@@ -401,7 +401,7 @@ async fn a_long_conversation_is_read_page_by_page_without_waking_anything(on: On
     let all: Vec<_> = (0..20).map(|number| StoredMessage::from_message(said(number), [])).collect();
     live.app.store.save_messages(&owner, 0, all).await.unwrap();
 
-    // A stream begins with the newest, as much as is reasonable, and says how many came before.
+    // A stream starts with the newest messages, up to a size limit, and says how many came before.
     let mut socket = live.watch_with(&session, "&passive=1").await;
     let init = socket.until_type("init").await.pop().unwrap();
     let shown = init["payload"]["messages"].as_array().unwrap().clone();

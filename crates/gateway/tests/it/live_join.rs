@@ -1,4 +1,4 @@
-//! Clients that join in the middle or afterwards: `init` has all they need, once, and no more than a frame should hold.
+//! Clients that join during or after a turn: `init` has all they need, once, and no more than a frame should hold.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ on_both! {
     an_endless_answer_is_cut_and_its_conversation_can_be_opened
 }
 
-/// The agent of a turn tells that it tries again.
+/// The event by which an agent reports that it retries the model request.
 fn retry(session: &str) -> Value {
     let status = json!({"type": "retry", "attempt": 1, "message": "overloaded", "next": 1});
     json!({"type": "session.status", "properties": {"sessionID": session, "status": status}})

@@ -1,4 +1,4 @@
-//! A key of the client's stands for one request: it is done once, answered the same again, and free when it failed.
+//! Idempotency keys: a request is executed once, a retry gets the same answer, and a failed request frees its key.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ async fn one_key_is_one_session_and_one_prompt(on: On) {
     let mut socket = live.running(&session).await;
     let (path, body) =
         (format!("/proliferate/{session}/message"), json!({"type": "prompt", "content": "once"}));
-    // The same key on another route is another key.
+    // Keys are separate for each route.
     let (one, two) = tokio::join!(ask(&path, &body, "k"), ask(&path, &body, "k"));
     let mut statuses = [one.0, two.0];
     statuses.sort_unstable();
@@ -139,7 +139,7 @@ async fn a_key_is_settled_although_its_client_hung_up(on: On) {
     assert_eq!(list["sessions"].as_array().unwrap().len(), 1, "it was made twice");
 }
 
-/// The gateway died after the prompt was kept and before its answer was.
+/// The gateway died after it stored the prompt and before it stored the answer.
 #[tokio::test]
 async fn a_prompt_that_comes_again_with_its_key_is_one_prompt_though_its_answer_was_lost() {
     let live = Live::echoing(On::Postgres).await;

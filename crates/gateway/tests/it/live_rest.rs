@@ -1,11 +1,11 @@
-//! Sessions that nobody needs rest, and whoever asks for one at that very moment is heard all the same.
+//! Idle sessions are evicted from memory, and a request that arrives during an eviction is still served.
 
 use serde_json::json;
 
 use crate::harness::within;
 use crate::live::{Live, On};
 
-/// A gateway that keeps one session in memory.
+/// Starts a gateway that keeps at most one session in memory.
 async fn small() -> Live {
     let live = Live::with(On::Sqlite.setup().await.set("PROLIFERATE_MAX_LIVE_SESSIONS", "1")).await;
     live.agent.behave(|manner| manner.echoes = true);
@@ -27,7 +27,7 @@ async fn those_that_nobody_needs_make_room_and_come_back_as_they_were() {
     drop(first);
     second.prompt("and here").await;
     second.until_type("turn_complete").await;
-    // Who left is seen to have left, and the next one who is asked for makes room.
+    // Once the gateway notices that the first watcher has left, the next request evicts that session.
     within(async {
         while live.app.hubs.count() > 1 {
             live.post(&format!("/proliferate/{two}/cancel"), &json!({})).await;
@@ -61,7 +61,7 @@ async fn a_session_with_a_turn_stays() {
     assert_eq!(live.agent.asked("/event").len(), listened, "it was left and had again");
 }
 
-/// Every command is answered, however often the session is sent to rest between.
+/// Every command is answered, however often the session is evicted in between.
 #[tokio::test]
 async fn no_command_is_lost_to_a_session_that_goes_to_rest() {
     let live = small().await;

@@ -1,4 +1,4 @@
-//! Readers that stand still: they lose nothing that they are not told of, and cost the others nothing.
+//! Slow readers: they are notified of everything that they miss, and they do not slow down others.
 
 use serde_json::{Value, json};
 use testkit::Turn;
@@ -6,8 +6,8 @@ use testkit::Turn;
 use crate::harness::within;
 use crate::live::{Live, On, Socket, assert_unbroken, numbers, tokens};
 
-/// Reads to the end of the turn, however often it is sent away: all frames, or those before a gap and the whole
-/// conversation after it.
+/// Reads to the end of the turn, and reconnects whenever the server closes the connection for slowness. Returns all
+/// frames, or the frames up to a gap and the complete conversation that follows.
 async fn read_all(live: &Live, session: &str, mut socket: Socket) -> (Vec<Value>, Option<Value>) {
     let mut frames = Vec::<Value>::new();
     loop {
@@ -35,10 +35,10 @@ async fn read_all(live: &Live, session: &str, mut socket: Socket) -> (Vec<Value>
     }
 }
 
-/// What is said in one step: as much as one part may be long.
+/// The length of the text in one step, the maximum length of a part.
 const STEP: usize = 1000 * 1000;
 
-/// Says so many steps and ends.
+/// Emits this many steps of text and ends the turn.
 fn talk(turn: &Turn, steps: usize) {
     let piece = "x".repeat(1000);
     for step in 0..steps {
@@ -89,7 +89,7 @@ async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_wh
     turn.begin();
     stalled.until_type("message").await;
     talk(&turn, 8);
-    // The other one keeps up, and is through when the log has been cut.
+    // The other reader keeps up, and has read everything by the time the log is truncated.
     let frames = socket.until_type("turn_complete").await;
     assert_unbroken(&frames);
     assert_eq!(tokens(&frames).len(), 8 * STEP);
@@ -99,7 +99,7 @@ async fn a_reader_that_misses_what_is_kept_is_sent_away_and_comes_back_to_the_wh
     let (frames, whole) = read_all(&live, &session, stalled).await;
     assert_unbroken(&frames);
     let init = whole.unwrap_or_else(|| panic!("it was never sent away"));
-    // What is told at once is bounded; the rest is there to be asked for.
+    // The size of `init` is bounded; earlier messages can be fetched.
     let mut messages = init["payload"]["messages"].as_array().unwrap().clone();
     let mut earlier = init["payload"]["earlier"].clone();
     assert!(init.to_string().len() < 1024 * 1024);
@@ -130,7 +130,7 @@ async fn many_readers_that_stand_still_leave_the_others_alone() {
     let frames = socket.until_type("turn_complete").await;
     assert_unbroken(&frames);
     assert_eq!(tokens(&frames).len(), 8 * STEP);
-    // They are still served, each from where it stands.
+    // Stalled readers are still served, each from its own position.
     let (late, whole) = read_all(&live, &session, stalled.pop().unwrap()).await;
     assert_unbroken(&late);
     assert!(whole.is_some() || tokens(&late).len() == 8 * STEP, "{} bytes", tokens(&late).len());

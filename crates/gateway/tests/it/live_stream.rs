@@ -1,4 +1,4 @@
-//! The stream: what a client sees first, in which order, and how it goes on after it was away.
+//! The event stream: what a client sees first, in which order, and how it resumes after a disconnect.
 
 use serde_json::json;
 
@@ -64,7 +64,7 @@ async fn two_clients_see_the_same_bytes(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
     let (mut one, mut two) = (live.running(&session).await, live.watch(&session).await);
-    // The second one is there when it has its state.
+    // The second client is connected once it has received its status.
     two.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running").await;
     one.prompt("count").await;
     let turn = live.next_turn().await;
@@ -112,7 +112,7 @@ async fn a_client_that_comes_back_late_gets_what_it_missed_from_the_log(on: On) 
         numbers(&socket.until_type("turn_complete").await).pop().unwrap()
     };
     drop(socket);
-    // Longer than what stays in memory after a turn.
+    // More text than stays in memory after a turn.
     let long = "x".repeat(40_000);
     let mut other = live.watch(&session).await;
     for _ in 0..3 {
@@ -146,7 +146,7 @@ async fn a_place_that_is_gone_or_not_there_yet_is_a_gap_and_the_whole_conversati
         socket.until(|frame| frame["type"] == "status").await;
         socket.nothing_but_pong().await;
     }
-    // Much was said since, and the log keeps only the end of it.
+    // Emit so much text that the log keeps only its end.
     live.agent.behave(|manner| manner.echoes = false);
     socket.prompt("talk").await;
     let turn = live.next_turn().await;
@@ -291,7 +291,7 @@ async fn what_a_client_says_wrongly_is_ignored_or_refused_and_the_rest_goes_on(o
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: still there");
 }
 
-/// Ends of turns, for example.
+/// Frames that are not part of the conversation, such as the ends of turns.
 async fn who_asks_for_the_conversation_misses_nothing_that_is_not_in_it(on: On) {
     let live = Live::echoing(on).await;
     let session = live.session().await;
@@ -344,8 +344,8 @@ async fn a_service_may_listen_and_not_speak(on: On) {
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: by a person");
 }
 
-/// After a power cut the reservations are there and the end of the log is not. Whoever has seen it must not take other
-/// words for it.
+/// After a power failure the reservations of sequence numbers are in the database, but the end of the log is lost. A
+/// client that has seen the lost frames must not get other frames under the same numbers.
 #[tokio::test]
 async fn after_a_crash_of_the_database_no_number_is_used_again() {
     let Midway { live, session, mut socket, turn, frames } = Midway::start(On::Postgres, "kept ").await;

@@ -1,4 +1,4 @@
-//! Prompts become turns: one at a time, in order, each once, and cancelled when somebody says so.
+//! Prompts become turns: one at a time, in order, each exactly once, and cancelled on request.
 
 use proto::PromptState;
 use serde_json::{Value, json};
@@ -137,11 +137,11 @@ async fn a_cancel_never_hits_the_prompt_after_it(on: On) {
     socket.send(&json!({"type": "cancel"})).await;
     socket.prompt("second").await;
     within(live.agent.wait_for_asked("/abort", 1)).await;
-    // The turn ends by itself while the cancel is still on its way.
+    // The turn ends by itself while the cancel request is in flight.
     first.end();
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(outcomes(&frames), ["ok"]);
-    // Whatever the end of the turn leads to has begun when the session answers again.
+    // When the session answers again, it has processed the end of the turn.
     live.init(&session).await;
     assert_eq!(live.agent.asked("/prompt_async").len(), 1, "the next prompt was sent into the cancel");
     live.agent.behave(|manner| manner.abort = Abort::Honest);
@@ -157,7 +157,7 @@ async fn a_cancel_that_comes_before_the_agent_has_begun_still_counts(on: On) {
     let mut socket = live.running(&session).await;
     socket.prompt("first").await;
     let turn = live.next_turn().await;
-    // An agent that is not at work yet has nothing to cancel, and says yes.
+    // An agent that has not started the turn has nothing to abort, and reports success.
     socket.send(&json!({"type": "cancel"})).await;
     within(live.agent.wait_for_asked("/abort", 1)).await;
     turn.begin();
@@ -199,7 +199,7 @@ async fn a_cancel_without_a_turn_clears_the_queue(on: On) {
 
 async fn the_initial_prompt_is_sent_once_however_many_come(on: On) {
     let live = Live::echoing(on).await;
-    // Nothing begins before both are there, or one of them would find it in its `init`.
+    // Hold the boot back until both clients are connected; otherwise one would find the prompt in its `init`.
     live.agent.behave(|manner| manner.healthy = false);
     let session = live.session_with(&json!({"initialPrompt": "begin"})).await;
     let (mut one, mut two) = tokio::join!(live.watch(&session), live.watch(&session));
@@ -277,7 +277,7 @@ async fn a_prompt_that_cannot_be_handed_over_ends_its_turn_and_the_next_one_is_h
     assert_eq!(tokens(&socket.until_type("turn_complete").await), "echo: found");
 }
 
-/// Such as one with an image that is none.
+/// For example, a prompt with an invalid image.
 async fn a_prompt_that_the_agent_cannot_use_ends_its_turn_and_the_next_one_is_heard(on: On) {
     let live = Live::start(on).await;
     let session = live.session().await;
@@ -317,7 +317,7 @@ async fn an_error_of_the_model_is_shown_and_ends_the_turn(on: On) {
     let frames = socket.until_type("turn_complete").await;
     assert_eq!(of_type(&frames, "error")[0]["payload"]["message"], "the model is overloaded");
     assert_eq!(outcomes(&frames), ["error"]);
-    // The next turn begins once the first is settled, and the ledger says that it failed.
+    // The next turn starts once the first one is settled, and the ledger records that the first one failed.
     socket.prompt("y").await;
     live.next_turn().await;
     let (_, runs) = live.ask("GET", "/v1/runs", Some(&live.ada.token), &Value::Null, None).await;

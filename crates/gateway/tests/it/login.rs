@@ -1,4 +1,4 @@
-//! A person comes in by a link and stays by a cookie, which no other site can use.
+//! A person logs in with a link and stays logged in with a cookie that no other site can use.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn cookie(answer: &Answer) -> [String; 3] {
     [name, value, attributes].map(str::to_owned)
 }
 
-/// The value of a fresh login cookie.
+/// Logs in and returns the value of the login cookie.
 pub(crate) async fn logged_in(gateway: &TestGateway, person: &Person) -> String {
     let code = login_code(&gateway.app, person).await;
     let answer = gateway.post("/v1/login", &json!({"code": code})).send().await;

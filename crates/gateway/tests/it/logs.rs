@@ -1,4 +1,4 @@
-//! Nothing secret reaches a log, whatever the level and wherever a credential is put.
+//! Checks that no secret reaches a log, whatever the level and wherever a client puts a credential.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -17,17 +17,18 @@ use crate::harness::{JWT_SECRET, Running, SERVICE_SECRET, Setup, VAULT_KEY};
 use crate::people::{OrgOf3, api_key, login_code, sandbox_token, service_token, session};
 
 thread_local! {
-    /// What this thread has logged while somebody listens to it.
+    /// The log output of this thread while a test captures it.
     static HEARD: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 
-/// Everything that is logged by this thread, at every level, until it is dropped. A test runs on one thread, and so
-/// does all it spawns.
+/// Captures everything that this thread logs, at every level, until dropped. A test and all its tasks run on one
+/// thread.
 pub(crate) struct Captured(());
 
 impl Captured {
     pub(crate) fn start() -> Self {
-        // For the whole process: a subscriber of one thread misses what another thread was first to log.
+        // Install one subscriber for the whole process: tracing caches for each call site whether anybody is
+        // interested, so a per-thread subscriber misses events that another thread logged first.
         static LISTENER: Once = Once::new();
         LISTENER.call_once(|| {
             let listens = dynamic_filter_fn(|_, _| HEARD.with_borrow(Option::is_some));
@@ -67,7 +68,7 @@ impl Write for Listener {
     }
 }
 
-/// How a value may be hidden from a plain search.
+/// The secret in every encoding that would hide it from a plain search.
 pub(crate) fn forms(secret: &str) -> Vec<String> {
     vec![
         secret.to_owned(),
@@ -77,7 +78,7 @@ pub(crate) fn forms(secret: &str) -> Vec<String> {
     ]
 }
 
-/// Puts `secret` wherever a client can put one.
+/// Sends `secret` in every place where a client can put one.
 async fn show_everywhere(running: &Running, secret: &str, session: &str, owner: &str) {
     let client = crate::harness::client();
     let cookie = format!("proliferate_login_{}={secret}", running.address.port());

@@ -1,4 +1,5 @@
-//! The gateway attacked from outside: every credential, every route, hostile sockets and broken neighbours.
+//! Integration tests that attack the gateway from outside: every credential, every route, hostile sockets and failing
+//! dependencies.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 #![expect(clippy::panic, reason = "helpers of tests may fail like tests")]
 
@@ -12,7 +13,7 @@ mod policy_files;
 mod raw;
 mod world;
 
-// Who is asking.
+// Authentication and authorization.
 mod access;
 mod administration;
 mod attach;
@@ -27,7 +28,7 @@ mod roles;
 mod sessions;
 mod snapshots;
 mod tickets;
-// What may be said.
+// Validation and policy.
 mod attacks;
 mod bad_calls;
 mod contract;
@@ -37,15 +38,15 @@ mod export;
 mod garbage;
 mod gate;
 mod manners;
-// What must stay secret.
+// Secrets.
 mod logs;
 mod rotation;
 mod vault;
-// The agent's model.
+// The model proxy, the git proxy and tool modes.
 mod git_proxy;
 mod model_proxy;
 mod modes;
-// The live session.
+// Live sessions.
 mod live_agent;
 mod live_budget;
 mod live_callback;
@@ -59,7 +60,7 @@ mod live_rest;
 mod live_slow;
 mod live_stream;
 mod live_turns;
-// The process and its neighbours.
+// The process and its dependencies.
 mod hostile;
 mod ready;
 mod shares;

@@ -1,4 +1,4 @@
-//! What every answer has and every browser is told, on every kind of request.
+//! Headers of every response, including those for browsers, on every kind of request.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The model as agents reach it: our credentials on this side, the provider's key on the other, never mixed.
+//! The model proxy for agents: it takes our credentials and sends the provider's key, and never mixes the two.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ async fn scripted(script: &str) -> ScriptedModel {
     ScriptedModel::start(Script::parse(script).unwrap()).await.unwrap()
 }
 
-/// A gateway in front of a provider, and the key of a sandbox.
+/// A gateway in front of a provider, and a sandbox's API key.
 async fn in_front_of(base: &str) -> (TestGateway, String) {
     let gateway = behind(Setup::sqlite(), base).start().await;
     let key = of_a_sandbox(&gateway).await;
@@ -239,7 +239,7 @@ async fn what_comes_before_a_planned_cut_arrives() {
     let gateway = setup.set("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap()).start().await;
     let key = api_key(&gateway.app, &agent(&gateway).await).await.1;
     let running = gateway.serve();
-    // Each request is another one, for the script cuts each of them once.
+    // Each request differs, because the script interrupts each distinct request once.
     for at in 0..10 {
         let mut client = Raw::open(running.address).await;
         let body = prompt(&format!("hi {at}"), true).to_string();

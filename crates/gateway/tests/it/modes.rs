@@ -1,4 +1,5 @@
-//! Modes: tools from `tools.yaml` that an agent calls are allowed, asked about or denied; nobody else is asked.
+//! Modes: tools from `tools.yaml` that an agent calls are allowed, need approval, or are denied; other callers are
+//! exempt.
 
 use proto::{Role, SessionId};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ async fn worlds() -> [World; 2] {
     [World::on(Setup::sqlite()).await, World::on(Setup::postgres().await).await]
 }
 
-/// An agent of the world's organization, and its token.
+/// Creates an agent session in the world's organization, and its token.
 async fn agent(world: &World) -> (SessionId, String) {
     let session = session(&world.gateway.app, world.team.org).await;
     (session, sandbox_token(&world.gateway.app, session).await)
@@ -47,7 +48,7 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
         let (own, token) = agent(&world).await;
         let actor = json!({"actor_type": "agent", "actor_id": own.to_string()});
         let tool = |run: &str, operation, lane| call(run, operation, lane, actor.clone());
-        // What only reads follows from its risk.
+        // The default mode of a read-only tool follows from its risk.
         let (status, body) = send(&world, &token, &tool("run-modes-1", "effect.read", "actions.read")).await;
         assert_eq!((status, world.effects()), (200, 1), "{body}");
         let events = world.events("run-modes-1").await;
@@ -55,7 +56,7 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
             events[0]["outcome_reason"],
             "all checks of the lane passed; mode allow (inferred_default)"
         );
-        // What writes would be asked about, and nobody can be asked.
+        // A write needs approval by default, and nobody can approve yet.
         let (status, body) =
             send(&world, &token, &tool("run-modes-2", "effect.write", "actions.write")).await;
         assert_eq!((status, world.effects()), (403, 1), "{body}");
@@ -64,14 +65,14 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
         let events = world.events("run-modes-2").await;
         assert_eq!(outcomes(&events), DENIED);
         assert_eq!(events[0]["authz"]["rule_id"], "mode:require_approval:inferred_default");
-        // The danger lane is not for agents, whatever the mode says.
+        // Agents may not use the danger lane, whatever the mode is.
         assert_eq!(set(&world, Role::Admin, "tools:effect.drop", "allow").await, 200);
         for (number, lane) in ["actions.danger", "actions.write", "actions.read"].into_iter().enumerate() {
             let danger = tool(&format!("run-danger-{number}"), "effect.drop", lane);
             let (status, body) = send(&world, &token, &danger).await;
             assert_eq!((status, world.effects()), (403, 1), "{lane}: {body}");
         }
-        // With a mode that somebody set, the lane decides.
+        // With an explicit mode of `allow`, the lane decides.
         assert_eq!(set(&world, Role::Owner, "tools:effect.write", "allow").await, 200);
         let (status, body) =
             send(&world, &token, &tool("run-modes-3", "effect.write", "actions.write")).await;
@@ -86,7 +87,7 @@ async fn an_agent_needs_a_mode_that_allows_what_is_more_than_reading() {
             let rule = format!("mode:{mode}:org_default");
             assert_eq!(world.events(&run).await[0]["authz"]["rule_id"], json!(rule));
         }
-        // Another organization's modes are its own.
+        // Modes apply only to their own organization.
         let elsewhere = crate::people::OrgOf3::new(&world.gateway.app).await;
         let other = session_of(&world, elsewhere.org).await;
         let actor = json!({"actor_type": "agent", "actor_id": other.0.to_string()});

@@ -1,4 +1,4 @@
-//! Who lives in a test: organizations, members of each role, sessions, and every kind of credential.
+//! Test fixtures: organizations, members of each role, sessions, and every kind of credential.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as B64;
@@ -12,19 +12,18 @@ use serde_json::Value;
 use sha2::Sha256;
 use store::{NewApiKey, NewMember, NewOrg, NewSandboxToken, NewSession};
 
-/// A member with what it takes to act as one.
+/// A member and a token to act as one.
 pub(crate) struct Person {
     pub(crate) id: UserId,
     pub(crate) org: OrgId,
     pub(crate) token: String,
 }
 
-/// A random UUID.
 pub(crate) fn some_uuid() -> uuid::Uuid {
     Rng::system().uuid(Clock::system().now())
 }
 
-/// Seconds since 1970, for tokens that are signed by hand.
+/// The current Unix time in seconds, for tokens that are signed by hand.
 pub(crate) fn now() -> i64 {
     Clock::system().now().timestamp()
 }
@@ -41,7 +40,7 @@ pub(crate) async fn person(app: &AppState, org: OrgId, role: Role) -> Person {
     Person { id, org, token: user_token(app, id, org) }
 }
 
-/// Makes whoever has the address a member.
+/// Adds the user with this address to the organization.
 pub(crate) async fn join(app: &AppState, org: OrgId, role: Role, email: &str) -> UserId {
     let (user_id, name, email) = (UserId::from(some_uuid()), "Somebody".to_owned(), email.to_owned());
     let new = NewMember { user_id, email, name, org_id: org, role, at: app.clock.now() };
@@ -88,7 +87,7 @@ pub(crate) async fn sandbox_token(app: &AppState, session: SessionId) -> String 
     token.text.expose_secret().to_owned()
 }
 
-/// The code of a fresh login link.
+/// The code of a new login link.
 pub(crate) async fn login_code(app: &AppState, person: &Person) -> String {
     let member = app.store.member(person.org, person.id).await.unwrap().unwrap();
     let link =
@@ -96,7 +95,7 @@ pub(crate) async fn login_code(app: &AppState, person: &Person) -> String {
     link.expose_secret().split_once("code=").unwrap().1.to_owned()
 }
 
-/// A token that is signed by hand, and may therefore claim anything.
+/// Signs a token by hand, so that it may claim anything.
 pub(crate) fn signed(secret: &str, claims: &Value) -> String {
     let body = format!("{}.{}", B64.encode(r#"{"alg":"HS256"}"#), B64.encode(claims.to_string()));
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();

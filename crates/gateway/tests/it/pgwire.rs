@@ -1,4 +1,4 @@
-//! Runs SQL on the test PostgreSQL without a driver: the gateway itself must not know one.
+//! Runs SQL on the test PostgreSQL server without a driver: the gateway crate must not depend on one.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -7,7 +7,7 @@ use crate::harness::{address_of, within};
 
 const PROTOCOL: i32 = 196_608;
 
-/// Runs `sql` on the database of `url`, whose server trusts everybody on loopback.
+/// Runs `sql` on the database of `url`, whose server accepts every loopback connection without a password.
 pub(crate) async fn run(url: &str, sql: &str) {
     let parsed = url::Url::parse(url).unwrap();
     let mut stream = TcpStream::connect(address_of(url)).await.unwrap();
@@ -26,7 +26,7 @@ pub(crate) async fn run(url: &str, sql: &str) {
     within(until_ready(&mut stream)).await;
 }
 
-/// A length counts itself.
+/// The length field of a message, which counts its own four bytes.
 fn length(rest: usize) -> [u8; 4] {
     i32::try_from(rest + 4).unwrap().to_be_bytes()
 }

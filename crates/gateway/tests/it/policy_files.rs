@@ -1,11 +1,11 @@
-//! A policy that was changed while no gateway ran is told before anything is decided by it.
+//! A policy that changed while no gateway ran is recorded before the first decision under it.
 
 use serde_json::Value;
 
 use crate::harness::Setup;
 use crate::world::World;
 
-/// The id of the event that tells which policy is in force.
+/// The id of the event that records the active policy.
 async fn told(world: &World) -> Value {
     let record = world.gateway.app.store.last_policy_change().await.unwrap().unwrap();
     serde_json::from_str::<Value>(&record).unwrap()["event_id"].clone()
@@ -29,7 +29,7 @@ async fn tools_that_were_changed_while_the_gateway_was_stopped_are_told() {
         let first = told(&world).await;
         let world = restarted(world, None).await;
         assert_eq!(told(&world).await, first, "nothing has changed");
-        // The lock is a change of policy that says nothing about files.
+        // Changing the safety lock is a policy change, but its event does not describe files.
         let world = world.locked(true).await.locked(false).await;
         assert_eq!(told(&world).await, first, "the files have not changed");
         let world = restarted(world, Some("# another version\n")).await;

@@ -1,11 +1,11 @@
-//! `/ready` while PostgreSQL is cut off: it names the part, in bounded time, and recovers by itself.
+//! `/ready` while PostgreSQL is unreachable: it names the failing check in bounded time and recovers by itself.
 
 use serde_json::Value;
 use testkit::{Direction, FaultProxy};
 
 use crate::harness::{Setup, TestGateway, address_of, fresh_database, through, within};
 
-/// How a neighbour can go away.
+/// The ways in which a dependency can become unreachable.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Refuse,
@@ -22,7 +22,7 @@ async fn break_off(proxy: &FaultProxy, fault: Fault) {
     }
 }
 
-/// The names of the parts that are down.
+/// The names of the failing checks.
 async fn down(gateway: &TestGateway) -> Vec<String> {
     let answer = gateway.get("/ready").send().await;
     let body = answer.json();
@@ -36,12 +36,12 @@ async fn down(gateway: &TestGateway) -> Vec<String> {
     assert!(answer.status == 200 || answer.status == 503, "{body}");
     assert!(!answer.text().contains("127.0.0.1"), "where things are is for the log: {body}");
     let names = down.iter().map(|check| check["name"].as_str().unwrap().to_owned());
-    // It is in the database: after two seconds it is as unknown as all that is there.
+    // The safety lock is stored in the database: two seconds after the database fails, its check fails too.
     let database = down.iter().any(|check| check["name"] == "database");
     names.filter(|name| !database || name != "safety_lock").collect()
 }
 
-/// Cuts the part off and back on, in both ways; each answer has to come before the harness loses patience.
+/// Cuts the dependency off and restores it, with each fault; each answer must arrive before the harness times out.
 async fn comes_and_goes(gateway: &TestGateway, proxy: &FaultProxy, part: &str) {
     for fault in [Fault::Refuse, Fault::BlackHole] {
         within(async { while !down(gateway).await.is_empty() {} }).await;
@@ -86,7 +86,7 @@ async fn an_error_of_the_database_that_no_waiting_heals_is_a_500_and_logged() {
     let team = crate::people::OrgOf3::new(&gateway.app).await;
     let owner = team.token(proto::Role::Owner);
     let expected = r#"{"error":"Internal server error","code":"internal"}"#;
-    // A row that cannot be read, a rule that no code of ours knows, and a table that is not there.
+    // A row that cannot be decoded, a constraint that the code does not know, and a missing table.
     for (sql, method, path) in [
         (
             "ALTER TABLE members DROP CONSTRAINT members_role_check; UPDATE members SET role = 'strange' WHERE role = 'member'",

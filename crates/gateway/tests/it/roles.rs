@@ -1,4 +1,4 @@
-//! Who may change what in an organization: the whole matrix, and nobody above themselves.
+//! Roles: the complete matrix of who may change what in an organization, and that nobody can raise their own role.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::people::{OrgOf3, api_key, org, person, service_token, some_uuid};
 
 const ROLES: [Role; 3] = [Role::Member, Role::Admin, Role::Owner];
 
-/// A route, and what member, admin and owner get there.
+/// A route, and the statuses that a member, an admin and an owner get there.
 type Row<'a> = (&'a str, String, Value, [u16; 3]);
 
 async fn ask(gateway: &TestGateway, token: &str, (method, path, body, _): &Row<'_>) -> u16 {

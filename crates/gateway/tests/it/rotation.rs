@@ -1,4 +1,4 @@
-//! A new vault key, beside a running gateway and through interruptions: nothing may become unreadable.
+//! Vault key rotation, next to a running gateway and with interruptions: no secret may become unreadable.
 
 use std::cell::Cell;
 
@@ -12,14 +12,14 @@ use store::{NewSecret, Scope};
 use crate::harness::{Setup, TestGateway, within};
 use crate::people::{org, some_uuid};
 
-/// More than one page of a rotation.
+/// More secrets than one page of a rotation.
 const MANY: usize = 130;
 
 fn keyring(gateway: &TestGateway) -> Keyring {
     Keyring::open(&gateway.setup.config(), &Rng::system()).unwrap()
 }
 
-/// What an operator's command has: a vault of its own on the same data.
+/// A separate vault on the same data, like that of an operator's command.
 fn vault(gateway: &TestGateway, keyring: &Keyring) -> Vault {
     Vault::new(gateway.app.store.clone(), keyring, gateway.app.clock.clone(), Rng::system()).unwrap()
 }
@@ -34,7 +34,7 @@ async fn opens(vault: &Vault, org: OrgId, name: &str) {
     assert_eq!(opened.expose_secret(), format!("value of {name}"));
 }
 
-/// A keyring with one key and no file.
+/// A keyring with only this key and no key file.
 fn only(key: &SecretString, of: &Keyring) -> Keyring {
     Keyring { vault: key.clone(), old_vault: Vec::new(), file: None, ..of.clone() }
 }
@@ -83,7 +83,7 @@ async fn what_a_running_vault_seals_after_a_rotation_can_be_opened_after_a_resta
     command.renew_vault_key(&Rng::system()).unwrap();
     vault(&gateway, &command).rotate(|_| ()).await.unwrap();
     command.forget_old_vault_key().unwrap();
-    // The running gateway has met no value under the new key yet.
+    // The running gateway has not yet seen a value sealed with the new key.
     set(&gateway.app.vault, org, "LATE").await;
     let restarted = vault(&gateway, &keyring(&gateway));
     opens(&restarted, org, "BEFORE").await;
@@ -95,7 +95,7 @@ async fn an_interrupted_rotation_can_be_begun_again() {
     let gateway = TestGateway::sqlite().await;
     let org = org(&gateway.app).await;
     set(&gateway.app.vault, org, "FIRST").await;
-    // Twice the command is ended after it has made its key and before it has sealed anything.
+    // Twice, the command is killed after it has created its key and before it has resealed anything.
     for name in ["SECOND", "THIRD"] {
         let mut interrupted = keyring(&gateway);
         interrupted.renew_vault_key(&Rng::system()).unwrap();
@@ -127,7 +127,7 @@ async fn of_two_rotations_at_once_neither_forgets_a_key_that_the_other_needs() {
     vault(&gateway, &fast).rotate(|_| ()).await.unwrap();
     slow.renew_vault_key(&Rng::system()).unwrap();
     fast.forget_old_vault_key().unwrap();
-    // What `fast` sealed is not under the key of `slow` yet, and `slow` may be ended before it gets there.
+    // The value that `fast` sealed is not resealed with the key of `slow` yet, and `slow` may be killed before that.
     opens(&vault(&gateway, &keyring(&gateway)), org, "A").await;
     assert_eq!(
         within(vault(&gateway, &fast).rotate(|_| ())).await.unwrap(),

@@ -1,4 +1,4 @@
-//! The one check between a caller and a session: who is refused learns nothing about what exists.
+//! The access check between a caller and a session: a refusal reveals nothing about what exists.
 
 use proto::Role;
 
@@ -28,7 +28,7 @@ impl World {
         if let Some(token) = token { call.bearer(token).send().await } else { call.send().await }
     }
 
-    /// Ids of sessions that are not ours, in every way that can be.
+    /// Ids that do not name a session of ours: foreign, nonexistent and malformed ones.
     fn strange(&self) -> Vec<String> {
         let upper = self.foreign.to_uppercase();
         let more = [

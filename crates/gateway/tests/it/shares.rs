@@ -1,4 +1,4 @@
-//! Neighbours: whatever one session, organization or address holds, the next one is answered.
+//! Fair shares: however much one session, organization or address holds, the next one is served.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::raw::Raw;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The token of a sandbox in an organization of its own.
+/// The token of a sandbox in a new organization.
 async fn sandbox(app: &AppState) -> String {
     sandbox_token(app, session(app, org(app).await).await).await
 }
@@ -33,7 +33,7 @@ async fn patient(setup: Setup) -> TestGateway {
     setup.set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await
 }
 
-/// Sends the head of a request to the model and what there is of its body.
+/// Sends the head of a model request and the given part of its body.
 async fn ask(running: &Running, token: &str, length: usize, body: &[u8]) -> Raw {
     let mut client = Raw::open(running.address).await;
     let head = format!("POST /llm/v1/messages HTTP/1.1\r\nHost: t\r\nx-api-key: {token}");
@@ -42,13 +42,13 @@ async fn ask(running: &Running, token: &str, length: usize, body: &[u8]) -> Raw 
     client
 }
 
-/// The whole answer to a request to the model.
+/// The complete answer to a model request.
 async fn answered(running: &Running, token: &str) -> String {
     let body = prompt("hi");
     ask(running, token, body.len(), body.as_bytes()).await.rest().await
 }
 
-/// Waits for what other tasks do.
+/// Yields to other tasks until the condition holds.
 async fn until(mut done: impl FnMut() -> bool) {
     within(async {
         while !done() {
@@ -67,7 +67,7 @@ async fn slow_requests_of_one_sandbox_leave_the_model_to_its_neighbours() {
     for _ in 0..80 {
         held.push(ask(&running, &slow, 99_999, b"{").await);
     }
-    // All of them have arrived when each holds memory.
+    // All requests have arrived once each holds memory.
     until(|| app.shares.memory.used() >= 80).await;
     assert_eq!(app.shares.model_requests.used(), 0, "who still sends has no slot");
     let said = answered(&running, &neighbour).await;
@@ -76,7 +76,7 @@ async fn slow_requests_of_one_sandbox_leave_the_model_to_its_neighbours() {
     assert!(said.starts_with("HTTP/1.1 200"), "its own finished request passes too: {said}");
 }
 
-/// A provider that answers "slow" only when it is told to.
+/// A model provider that answers prompts with "slow" in them only when the test releases it.
 async fn slow_provider() -> (String, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let told = Arc::clone(&gate);
@@ -196,7 +196,7 @@ async fn who_has_not_logged_in_sends_a_few_kilobytes_and_holds_little_in_all() {
     assert_eq!(app.shares.memory.used(), 0);
 }
 
-/// A client of its own session that has sent its handshake.
+/// Connects to a new session of this person and completes the WebSocket handshake.
 async fn watch(app: &AppState, running: &Running, who: &Person) -> Raw {
     let session = session(app, who.org).await;
     let mut client = Raw::open(running.address).await;
@@ -211,7 +211,7 @@ async fn watch(app: &AppState, running: &Running, who: &Person) -> Raw {
     client
 }
 
-/// The head of a text frame of this length whose mask changes nothing.
+/// The header of a text frame of this length, with a mask of zeros that changes nothing.
 fn frame_of(length: u64) -> Vec<u8> {
     [&[0x81, 0xff][..], &length.to_be_bytes(), &[0; 4]].concat()
 }
@@ -234,7 +234,7 @@ async fn unfinished_frames_are_held_within_the_share_of_their_session_and_organi
         held.push(client);
     }
     until(|| app.shares.memory.used() >= 120 * MIB).await;
-    // The seventh is more than half of all, and more than one session may hold.
+    // The seventh frame would exceed half of the memory, and the share of one session.
     let mut over = watch(&app, &running, &greedy).await;
     over.send(frame_of(30 * MIB)).await;
     over.send(&part).await;
@@ -289,7 +289,7 @@ async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_no
     }
     live.agent.behave(|manner| manner.endless_history = Some(20 << 20));
     live.agent.cut();
-    // Both read until their share is used up.
+    // Both sessions read the endless history until their share is used up.
     let most = Arc::new(std::sync::atomic::AtomicU64::new(0));
     until(|| {
         let used = live.app.shares.memory.used();
@@ -297,7 +297,7 @@ async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_no
         used > 20 * MIB
     })
     .await;
-    // One worker serves everything here: it is free all the time.
+    // The test runtime has one worker thread, so this request succeeds only if nothing blocks it.
     let mut other = Raw::open(live.gateway.address).await;
     until(|| {
         most.fetch_max(live.app.shares.memory.used(), std::sync::atomic::Ordering::SeqCst);
@@ -307,7 +307,7 @@ async fn hostile_histories_take_no_more_than_their_sessions_share_and_hold_up_no
     assert!(other.healthy().await);
     let most = most.load(std::sync::atomic::Ordering::SeqCst);
     assert!(most <= 64 * MIB, "{most}");
-    // An honest history is read again.
+    // A normal history is read again.
     live.agent.behave(|manner| manner.endless_history = None);
     for (session, turn) in sessions {
         let mut socket = live.watch(&session).await;

@@ -1,4 +1,4 @@
-//! A sandbox whose supervisor starts and never says a word: told in bounded time, and nothing of it is left.
+//! A sandbox whose supervisor starts but never responds: the start fails in bounded time and leaves nothing behind.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use sandbox::{SandboxError, SandboxId};
 
 use crate::harness::Setup;
 
-/// The supervisor of the next test, which is this program called by the supervisor's word.
+/// The unresponsive supervisor of the next test. The sandbox starts this test binary with the argument `sandboxd`,
+/// which selects this test.
 #[test]
 fn sandboxd() {
     let folder = std::env::current_dir().unwrap();
@@ -18,7 +19,7 @@ fn sandboxd() {
     }
 }
 
-/// Time passes as soon as nobody has anything to do.
+/// The paused clock of tokio advances as soon as all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_that_never_becomes_ready_is_told_and_ended() {
     let setup = Setup::sqlite().set("SANDBOX_PROVIDER", "process");

@@ -1,4 +1,4 @@
-//! Nobody starts from a snapshot that is not their organization's, whatever they write into a request.
+//! Nobody can start from another organization's snapshot, whatever their request contains.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -11,7 +11,7 @@ use crate::harness::Setup;
 use crate::live::{Live, On, is_status};
 use crate::people::{org, person};
 
-/// A session of an organization with a snapshot of it.
+/// Creates a session in the organization with this snapshot.
 async fn with_snapshot(live: &Live, org: OrgId, id: &str) {
     let now = live.app.clock.now();
     let session = live.app.rng.uuid(now).into();
@@ -58,7 +58,7 @@ async fn a_snapshot_of_another_organization_and_one_that_is_not_there_answer_ali
 #[tokio::test]
 async fn a_session_that_names_anothers_snapshot_does_not_boot() {
     let setup = Setup::sqlite();
-    // It is looked for, and never run.
+    // The gateway checks that the agent's program exists; the test never runs it.
     let (agent, data_dir) = (setup.folder().join("bin/opencode"), setup.data_dir());
     std::fs::write(&agent, "").unwrap();
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -71,7 +71,7 @@ async fn a_session_that_names_anothers_snapshot_does_not_boot() {
         let new = NewSession::new(session, live.ada.org, SessionType::Coding, "local", now);
         let new = NewSession { snapshot_id: Some("theirs".to_owned()), ..new };
         live.app.store.create_session(new).await.unwrap();
-        // As a gateway leaves it that is killed before it has all files of the snapshot.
+        // The state that a gateway leaves when it is killed before it has copied all files of the snapshot.
         let folder = data_dir.join("sandboxes/sandboxes").join(session.to_string());
         if half {
             std::fs::create_dir_all(folder.join("home.draft")).unwrap();

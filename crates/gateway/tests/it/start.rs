@@ -1,4 +1,4 @@
-//! Starts that must fail do so with one sentence that says what to do, and leave nothing behind.
+//! Failed starts: the gateway prints one sentence that says what to do, and leaves nothing behind.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use testkit::{Direction, FaultProxy};
 
 use crate::harness::{Setup, address_of, fresh_database, postgres_url, through};
 
-/// The start fails, its text has all these parts, and no data dir was made.
+/// Asserts that the start fails, that its error contains all these parts, and that no data dir was created.
 async fn refused(setup: &Setup, parts: &[&str]) {
     let Err(error) = setup.try_start().await else { panic!("it started") };
     let text = error.to_string();
@@ -19,7 +19,7 @@ async fn refused(setup: &Setup, parts: &[&str]) {
     assert!(!setup.data_dir().exists(), "a data dir was left behind: {text}");
 }
 
-/// A port that nobody listens on, with the socket that keeps it so.
+/// A port on which nobody listens, and the bound socket that keeps it reserved.
 fn closed_port() -> (tokio::net::TcpSocket, u16) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -111,13 +111,13 @@ async fn of_two_gateways_that_start_on_one_postgres_database_one_is_refused() {
     assert!(again.is_ok_and(|gateway| gateway.first_owner.is_none()), "a later start makes nobody");
 }
 
-/// A gateway whose connections broke, while the server behind them lives, takes the lock again before a second one does.
+/// A gateway whose connections broke while the server stayed up reacquires the lock before a second gateway gets it.
 #[tokio::test]
 async fn a_gateway_keeps_its_database_after_its_connections_broke() {
     let url = fresh_database().await;
     let proxy = FaultProxy::start(address_of(&url)).await.unwrap();
     let first = Setup::postgres().await.set("DATABASE_URL", &through(&url, proxy.address())).start().await;
-    // The server's side stays open, so the lock is still held by a connection that nobody uses any more.
+    // The server's side stays open, so an abandoned connection still holds the lock.
     proxy.black_hole(Direction::ToTarget);
     let seen = proxy.counts().connections;
     proxy.wait_for(|counts| counts.connections > seen).await;
@@ -167,7 +167,7 @@ async fn a_key_file_that_others_can_read_is_refused() {
     assert!(error.to_string().contains(&format!("chmod 600 {}", keys.display())), "{error}");
 }
 
-/// A gateway that has sealed a value and was stopped: how it was set up, and the id of the key.
+/// Starts a gateway, seals a value, and stops it. Returns the setup and the id of the key.
 async fn with_a_sealed_value(setup: Setup) -> (Setup, String) {
     let gateway = setup.start().await;
     let org = crate::people::org(&gateway.app).await;

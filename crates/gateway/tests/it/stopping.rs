@@ -1,4 +1,4 @@
-//! How a gateway ends: what runs is finished, what hangs is cut off, and nobody new comes in.
+//! Shutdown: requests in flight are finished, hanging ones are cut off, and new ones are refused.
 
 use crate::harness::{Running, Setup, within};
 use crate::raw::Raw;
@@ -9,7 +9,7 @@ async fn gateway() -> Running {
     Setup::sqlite().set("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", "600").start().await.serve()
 }
 
-/// A request whose handler waits for the body: the server asked for it.
+/// Starts a request whose handler waits for the body: the server has sent `100 Continue`.
 async fn in_flight(gateway: &Running) -> Raw {
     let mut client = Raw::open(gateway.address).await;
     let length = BODY.len();
@@ -58,7 +58,7 @@ async fn nobody_new_comes_in_after_the_soft_stop() {
     let gateway = gateway().await;
     let mut client = in_flight(&gateway).await;
     gateway.life.soft.cancel();
-    // Until the listener is closed the kernel may still take a connection; nobody answers on it.
+    // Until the listener is closed the kernel may still accept a connection, but nobody answers on it.
     within(async {
         while let Ok(stream) = tokio::net::TcpStream::connect(gateway.address).await {
             let mut late = Raw(stream);

@@ -1,4 +1,4 @@
-//! Credentials in URLs: a ticket opens one socket once, and nothing that a sandbox holds works there.
+//! Credentials in URLs: a ticket opens one socket once, and no sandbox credential works there.
 
 use std::time::Duration;
 

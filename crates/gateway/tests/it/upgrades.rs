@@ -1,4 +1,4 @@
-//! Connections that became sockets: they outlive their request, and still count.
+//! Upgraded connections: a WebSocket outlives its request and still counts against the connection limits.
 
 use axum::extract::WebSocketUpgrade;
 use axum::extract::ws::WebSocket;
@@ -14,7 +14,7 @@ use crate::raw::Raw;
 const HELLO: &str = "GET /socket HTTP/1.1\r\nHost: t\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// Listens until the client goes away, and holds the connection for so long.
+/// Reads until the client disconnects, and holds the connection's slot until then.
 async fn socket(upgrade: WebSocketUpgrade, Extension(held): Extension<ConnectionHeld>) -> Response {
     upgrade.on_upgrade(async |mut socket: WebSocket| {
         while socket.recv().await.is_some() {}
@@ -22,7 +22,7 @@ async fn socket(upgrade: WebSocketUpgrade, Extension(held): Extension<Connection
     })
 }
 
-/// A connection, if the server took it.
+/// Opens a connection; `None` if the server refuses it.
 async fn connected(address: std::net::SocketAddr) -> Option<Raw> {
     let mut client = Raw::open(address).await;
     client.send(HELLO).await;

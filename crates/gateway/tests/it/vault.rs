@@ -1,4 +1,4 @@
-//! The vault from outside: values go in, and neither a reader nor the disk ever shows one.
+//! The vault from outside: secrets can be written, and neither a reader nor the disk ever reveals one.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -70,7 +70,7 @@ async fn sealed(gateway: &TestGateway, org: OrgId, name: &str) -> Sealed {
     gateway.app.store.sealed_secret(org, Scope::Org, name).await.unwrap().unwrap()
 }
 
-/// Writes a sealed value under another owner or name, as somebody with the database could.
+/// Stores a sealed value under another owner or name, as somebody with access to the database could.
 async fn plant(
     gateway: &TestGateway,
     org: OrgId,

@@ -1,4 +1,4 @@
-//! A gateway whose tools count what they do, and what is asked of it.
+//! A gateway whose tools count their effects, and helpers to call it.
 
 use gate::Governance;
 use proto::Role;
@@ -9,7 +9,7 @@ use crate::call::Answer;
 use crate::harness::{Setup, TestGateway};
 use crate::people::{OrgOf3, service_token};
 
-/// A gateway with tools that count what they do; two of them write to a table.
+/// A gateway with tools that count their effects; two of the tools write to a table.
 pub(crate) struct World {
     pub(crate) effects: EffectRecorder,
     pub(crate) gateway: TestGateway,
@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub(crate) token: String,
 }
 
-/// A file of tools whose effects are counted at this address.
+/// A `tools.yaml` whose tools call the effect counter at this address.
 pub(crate) fn tools(address: &str) -> String {
     format!(
         "- {{name: effect.write, method: POST, url: 'http://{address}/effects/write', timeout_ms: 2000, risk: write,\n   \
@@ -46,7 +46,7 @@ impl World {
         Self { effects, gateway, team, token }
     }
 
-    /// The same gateway after a restart with another version of the same policy.
+    /// Restarts the gateway with another version of the same policy.
     pub(crate) async fn with_next_policy(self) -> Self {
         self.with_policy("# the next version\n").await
     }
@@ -56,7 +56,7 @@ impl World {
         self.with_files(&lanes, include_str!("../../../../policy/roles.yaml")).await
     }
 
-    /// The same gateway after a restart with other lanes and roles.
+    /// Restarts the gateway with other lanes and roles.
     pub(crate) async fn with_files(self, lanes: &str, roles: &str) -> Self {
         let Self { effects, gateway, team, token } = self;
         let setup = gateway.stop().await;
@@ -66,12 +66,12 @@ impl World {
         Self { effects, gateway: setup.start().await, team, token }
     }
 
-    /// The same gateway after a restart with one prohibition more.
+    /// Restarts the gateway with one more prohibition.
     pub(crate) async fn with_prohibition(self, rule: &str) -> Self {
         self.with_policy(&format!("  - {rule}\n")).await
     }
 
-    /// The same gateway after a restart with the safety lock engaged, or not any more.
+    /// Restarts the gateway with the safety lock engaged or released.
     pub(crate) async fn locked(self, locked: bool) -> Self {
         let Self { effects, gateway, team, token } = self;
         let (app, config) = (&gateway.app, gateway.setup.config());
@@ -87,7 +87,7 @@ impl World {
         Self { effects, gateway, team, token }
     }
 
-    /// Starts a run for calls to belong to.
+    /// Starts a parent run for calls.
     pub(crate) async fn start_run(&self, run: &Value) -> Value {
         let started = self.gateway.post("/v1/runs", run).bearer(&self.token).send().await;
         assert_eq!(started.status, 201, "{}", started.text());
@@ -130,7 +130,7 @@ pub(crate) fn with(mut call: Value, field: &str, value: Value) -> Value {
     call
 }
 
-/// What is told of a call that policy does not allow.
+/// The events of a call that policy denies.
 pub(crate) const DENIED: [(&str, &str); 2] = [("authz_decision", "deny"), ("tool_call", "deny")];
 
 pub(crate) fn outcomes<'a>(events: &'a [Value]) -> Vec<(&'a str, &'a str)> {

@@ -1,4 +1,4 @@
-//! A call: what it is made of, what comes back, what is kept.
+//! Tool calls: the request, the answer, and what is recorded.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use testkit::Plan;
 
 use crate::world::{DENIED, World, outcomes, with, write_call};
 
-/// What a tool does is counted outside. Every effect belongs to a call that the gate allowed, under the id of its run.
+/// The test tool counts its own effects. Every effect must belong to a call that the gate allowed, under its run id.
 pub(super) async fn only_the_gate_executes(world: World) {
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 200);
     let denied = with(write_call("run-00000002"), "lane_id", json!("actions.read"));
@@ -41,7 +41,7 @@ pub(super) async fn a_call_names_a_lane(world: World) {
     assert!(world.events("run-00000001").await.iter().all(|event| event["lane_id"] == "actions.write"));
 }
 
-/// Success, denial, failure of the tool, parameters that do not fit, and a body that is no call.
+/// Records success, denial, tool failure, invalid parameters, and a body that is not a call.
 pub(super) async fn every_attempt_is_told(world: World) {
     assert_eq!(world.call(&write_call("run-success")).await.status, 200);
     let denied = with(write_call("run-denied-1"), "operation", json!("effect.unheard"));
@@ -73,7 +73,7 @@ async fn told(world: &World) -> Vec<Value> {
     answer.json()["events"].as_array().unwrap().clone()
 }
 
-/// The order of keys, white space and the time of sending are not part of what is asked; everything else is.
+/// Key order, white space and the time of sending do not change the request hash; everything else does.
 pub(super) async fn equal_requests_have_equal_hashes(world: World) {
     let call = write_call("run-00000001");
     let first = world.call(&call).await;
@@ -114,7 +114,7 @@ pub(super) async fn every_field_of_a_request_is_understood(world: World) {
         assert_eq!(event["input_artifacts"][0]["artifact_id"], made["artifact_id"]);
         assert_eq!(event["request_hash_sha256"], json!(hash));
     }
-    // Everything but what the contract calls optional must be there, and nothing else may be.
+    // Every field that the contract does not call optional is required, and no other field is accepted.
     for field in ["tool_name", "operation", "lane_id", "actor", "run_id"] {
         let mut less = with(call.clone(), "run_id", json!("run-00000003"));
         less.as_object_mut().unwrap().remove(field);
@@ -149,7 +149,7 @@ pub(super) async fn every_field_of_an_answer_is_there(world: World) {
     assert_eq!(done["output_artifacts"].as_array().unwrap().len(), 1);
 }
 
-/// What goes in and what comes out is in no event, no record and no answer, only in artifacts of the case.
+/// Parameters and results appear only in the artifacts of the case, never in an event, a run or an answer.
 pub(super) async fn content_is_in_artifacts_and_nowhere_else(world: World) {
     const CANARY: &str = "canary-9917331842";
     let call = |run: &str| with(write_call(run), "parameters", json!({"note": CANARY}));

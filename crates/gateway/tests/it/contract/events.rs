@@ -1,4 +1,4 @@
-//! Events and references: what they say, how they are numbered, and that nobody changes them.
+//! Events and references: their content, their sequence numbers, and that nobody can change them.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub(super) async fn an_event_says_who_what_where_and_when(world: World) {
     assert_ne!(events[0]["event_id"], events[1]["event_id"]);
 }
 
-/// The ledger counts, not the caller, and there is no way to say anything again.
+/// The ledger assigns sequence numbers, not the caller, and no route rewrites an event.
 pub(super) async fn events_are_numbered_and_nobody_changes_them(world: World) {
     for number in 0..3 {
         world.call(&write_call(&format!("run-number-{number}"))).await;
@@ -60,7 +60,7 @@ pub(super) async fn events_are_numbered_and_nobody_changes_them(world: World) {
         }
     }
     assert_eq!(list().await.json(), before);
-    // A caller's own numbers and events are not taken.
+    // Sequence numbers, event ids and timestamps from a caller are rejected.
     for field in ["sequence", "event_id", "timestamp_utc"] {
         let call = with(write_call("run-00000001"), field, json!(1));
         assert_eq!(world.call(&call).await.status, 400, "{field}");
@@ -105,7 +105,7 @@ pub(super) async fn a_reference_is_whole_and_read_strictly(world: World) {
     assert_eq!(world.gateway.get(&path).bearer(&world.token).send().await.json(), made);
 }
 
-/// Whoever reads a run must not find out its parameters by trying: `{"note":"hello"}` is quickly tried.
+/// A reader of a run must not be able to recover its parameters by guessing: `{"note":"hello"}` is quickly found.
 pub(super) async fn guessable_parameters_are_hashed_with_a_key(world: World) {
     for number in 1..=2 {
         assert_eq!(world.call(&write_call(&format!("run-0000000{number}"))).await.status, 200);

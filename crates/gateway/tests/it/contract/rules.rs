@@ -1,4 +1,4 @@
-//! What policy demands of a call, one thing at a time.
+//! The policy checks of a call, one at a time.
 
 use proto::Role;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
 use crate::world::{DENIED, World, outcomes, with, write_call};
 
-/// The rule by which a call is denied, which must be in its first event. Nothing is executed.
+/// Sends a call that must be denied without an effect, and returns the rule id in its first event.
 async fn denied_by(world: &World, token: &str, call: &Value) -> String {
     let before = world.effects();
     let answer = world.gateway.post("/v1/tool-calls", call).bearer(token).send().await;
@@ -18,7 +18,7 @@ async fn denied_by(world: &World, token: &str, call: &Value) -> String {
     events[0]["authz"]["rule_id"].as_str().unwrap().to_owned()
 }
 
-/// Who calls is decided by the credential. Whoever says something else is denied, whichever part of it differs.
+/// The credential determines the caller. A call that claims any other actor type or id is denied.
 pub(super) async fn the_caller_is_who_the_token_says(world: World) {
     let owner = world.team.id(Role::Owner).to_string();
     let actors =
@@ -61,7 +61,7 @@ pub(super) async fn the_lane_lists_the_tool(world: World) {
     assert_eq!(denied_by(&world, &world.token, &unlisted).await, "lane:artifacts.append:action");
     let risky = with(write_call("run-00000002"), "lane_id", json!("actions.read"));
     assert_eq!(denied_by(&world, &world.token, &risky).await, "lane:actions.read:risk");
-    // A name that the lane lists beside an operation that it does not: the whole name counts.
+    // The lane lists one half of the name, but policy compares the complete name.
     for (number, (tool, operation)) in [("effect", "unheard"), ("evil", "effect.write")].iter().enumerate() {
         let call = with(write_call(&format!("run-tool-{number}")), "tool_name", json!(tool));
         let call = with(with(call, "operation", json!(operation)), "lane_id", json!("artifacts.append"));
@@ -91,7 +91,7 @@ pub(super) async fn the_scope_is_there(world: World) {
     assert_eq!(world.gateway.post("/v1/tool-calls", &whole).bearer(owner).send().await.status, 200);
 }
 
-/// Flags that the lane prohibits, and rules that say no in every lane.
+/// Flags that the lane prohibits, and prohibitions that apply in every lane.
 pub(super) async fn prohibitions_hold(world: World) {
     let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
     let stranger =
@@ -105,17 +105,17 @@ pub(super) async fn prohibitions_hold(world: World) {
     assert_eq!(denied_by(&world, &world.token, &export).await, "lane:actions.danger:flags");
     let answer = world.call(&export).await.json();
     assert_eq!(answer["error"]["message"], "lane prohibits external_export");
-    // A rule of the organization that stands above all lanes.
+    // An organization's prohibition, which takes precedence over all lanes.
     let world = world
         .with_prohibition("{rule_id: no-effects, reason: nothing is written, tools: [effect.write]}")
         .await;
     assert_eq!(denied_by(&world, &world.token, &write_call("run-00000004")).await, "prohibition:no-effects");
-    // Under another name there is no such tool: what is decided about is what would be executed.
+    // Under another tool name the operation is not registered, so the prohibition cannot be bypassed by renaming.
     let renamed = with(write_call("run-00000005"), "tool_name", json!("evil"));
     assert_eq!(denied_by(&world, &world.token, &renamed).await, "lane:actions.write:registered");
 }
 
-/// A call in which everything is wrong is mended from the first check to the last.
+/// Starts with a call that fails every check, and fixes the checks in order.
 pub(super) async fn the_first_check_that_fails_is_the_one_that_is_told(world: World) {
     let started = world.start_run(&json!({"run_kind": "orchestrator"})).await;
     let nothing =
@@ -145,7 +145,7 @@ pub(super) async fn the_first_check_that_fails_is_the_one_that_is_told(world: Wo
     assert_eq!((answer.status, world.effects()), (200, 1), "{}", answer.text());
 }
 
-/// A tool whose effect is a write to a table is a run of kind `db_write` in a lane that lists the table and the mode.
+/// A tool that writes to a table makes a run of kind `db_write`, and needs a lane that lists the table and the mode.
 pub(super) async fn a_write_needs_a_lane_that_lists_it(world: World) {
     let parent = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await;
     let call = |run: &str, operation: &str, lane: &str| {
@@ -163,7 +163,8 @@ pub(super) async fn a_write_needs_a_lane_that_lists_it(world: World) {
     );
     let expected = json!({"name": "artifacts", "operation": "append", "target_type": "table"});
     assert_eq!(events[2]["target"], expected);
-    // Another table, and lanes that list the tool and not what it writes: also the one for everything that writes.
+    // Denied: another table, and lanes that list the tool but not the table it writes, including the general write
+    // lane.
     for (number, (operation, lane)) in [
         ("effect.rows", "artifacts.append"),
         ("effect.note", "actions.write"),
@@ -188,7 +189,7 @@ pub(super) async fn the_safety_lock_stops_everything(world: World) {
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 403, "what was denied stays so");
 }
 
-/// A lane that lists a role which does not list the lane, and the other way round: there is no policy to start with.
+/// A lane that lists a role which does not list the lane, or the reverse: the gateway refuses to start.
 pub(super) async fn files_that_disagree_are_refused(world: World) {
     let setup = world.gateway.stop().await;
     let lanes = include_str!("../../../../../policy/lanes.yaml");

@@ -1,4 +1,4 @@
-//! Runs: what they are, how they end, what they hold.
+//! Runs: their kinds, their states, and their fields.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub(super) async fn a_call_is_a_child_run(world: World) {
     assert_eq!(world.effects(), 2);
 }
 
-/// created → running → completed, failed, denied or cancelled; what has ended stays so, and nothing runs below it.
+/// created → running → completed, failed, denied or cancelled. An ended run stays ended and accepts no new children.
 pub(super) async fn a_run_goes_through_its_states_once(world: World) {
     for status in ["completed", "failed", "denied", "cancelled"] {
         let started = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await;
@@ -44,7 +44,7 @@ pub(super) async fn a_run_goes_through_its_states_once(world: World) {
         assert_eq!(outcomes(&last).len(), 3, "allowed, running, ended");
         assert!(last[2]["outcome_reason"].is_string());
     }
-    // A call's run is the gate's: nobody else ends it, and nobody begins it again.
+    // The run of a call belongs to the gate: no caller can finish or restart it.
     assert_eq!(world.call(&write_call("run-00000001")).await.status, 200);
     let path = "/v1/runs/run-00000001/finish";
     let finish = world.gateway.post(path, &json!({"status": "failed"})).bearer(&world.token).send().await;
@@ -87,13 +87,13 @@ pub(super) async fn a_run_record_is_whole(world: World) {
     assert_eq!(failed["error"]["retryable"], false);
 }
 
-/// The kinds of the schema and those that the lifecycle adds.
+/// The run kinds of the schema, and those that the lifecycle adds.
 pub(super) async fn every_kind_of_run_is_known(world: World) {
     for kind in ["orchestrator", "agent", "tool_gateway", "write_broker", "db_write", "db_read"] {
         let started = world.start_run(&json!({"run_kind": kind})).await;
         assert_eq!((&started["run_kind"], &started["status"]), (&json!(kind), &json!("running")));
     }
-    // Known, and for the gate alone to make.
+    // Valid kinds that only the gate may create.
     for kind in ["policy_change", "promotion", "export", "override", "system"] {
         let answer =
             world.gateway.post("/v1/runs", &json!({"run_kind": kind})).bearer(&world.token).send().await;

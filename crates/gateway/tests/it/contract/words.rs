@@ -1,4 +1,4 @@
-//! What a caller says of itself is not what counts: names, cases, pins and references are ours, or they are refused.
+//! Claims of a caller about itself do not count: tool names, cases, pins and references are verified or refused.
 
 use gate::{Governance, Grant};
 use proto::Role;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::people::{sandbox_token, session};
 use crate::world::{World, outcomes, with, write_call};
 
-/// What is decided about is what is executed, however a call spells it.
+/// Policy decides about exactly the tool that is executed, however a call spells its name.
 pub(super) async fn a_tool_has_the_one_name_that_policy_decides_about(world: World) {
     for (number, (tool, operation)) in [
         ("save_service_commands", "q"),
@@ -39,7 +39,7 @@ pub(super) async fn a_tool_has_the_one_name_that_policy_decides_about(world: Wor
     assert_eq!(world.call(&with(call, "run_id", json!("run-00000002"))).await.status, 200);
 }
 
-/// A case that stands in the scope is the case, and there is only one.
+/// A `case_id` in the scope is the case of the call; it must not contradict the `case_id` field.
 pub(super) async fn a_case_in_the_scope_is_the_case(world: World) {
     let mut call = with(write_call("run-00000001"), "scope", json!({"case_id": "case-2"}));
     assert_eq!(
@@ -60,7 +60,7 @@ pub(super) async fn a_case_in_the_scope_is_the_case(world: World) {
     assert_eq!(world.gateway.get(&content).bearer(&token).send().await.status, 404, "of another case");
 }
 
-/// In runs and events an artifact is described as we know it, and not as somebody says.
+/// Runs and events describe an artifact as the database knows it, not as the caller describes it.
 pub(super) async fn what_a_caller_says_of_an_artifact_is_not_repeated(world: World) {
     let made = world.call(&write_call("run-00000001")).await.json()["output_artifacts"][0].clone();
     let mut said = made.clone();
@@ -77,7 +77,7 @@ pub(super) async fn what_a_caller_says_of_an_artifact_is_not_repeated(world: Wor
     never["artifact_id"] = json!("art_0123456789");
     let unknown = with(write_call("run-00000003"), "input_artifacts", json!([never]));
     assert_eq!(world.call(&unknown).await.status, 403);
-    // The same id with other content is told before anything is looked up.
+    // The gate detects a reused run id with other content before it looks up any artifact.
     let other = with(write_call("run-00000002"), "input_artifacts", json!([never]));
     assert_eq!(world.call(&other).await.status, 409);
     for run in ["run-00000002", "run-00000003"] {
@@ -88,7 +88,7 @@ pub(super) async fn what_a_caller_says_of_an_artifact_is_not_repeated(world: Wor
     assert_eq!(world.events("run-00000002").await[0]["input_artifacts"][0], made);
 }
 
-/// A child has its parent's case and its parent's pins, also where it says neither.
+/// A child run inherits the case and the pins of its parent, even if it names neither.
 pub(super) async fn a_child_is_of_its_parents_case_and_pins(world: World) {
     let parent = world.start_run(&json!({"run_kind": "agent", "case_id": "case-1"})).await["run_id"].clone();
     let mut child = with(write_call("run-00000001"), "parent_run_id", parent.clone());
@@ -108,7 +108,7 @@ pub(super) async fn a_child_is_of_its_parents_case_and_pins(world: World) {
     assert_eq!(world.call(&washed).await.status, 403, "pinned to a policy of before, as its parent is");
 }
 
-/// What ends up in a run or an event is one line, and a moment is one that both databases know.
+/// Text in a run or an event is a single line, and a timestamp is one that both databases can store.
 pub(super) async fn what_is_said_of_a_run_is_a_line(world: World) {
     let run = world.start_run(&json!({"run_kind": "agent"})).await["run_id"].as_str().unwrap().to_owned();
     let finish = format!("/v1/runs/{run}/finish");
@@ -126,7 +126,7 @@ pub(super) async fn what_is_said_of_a_run_is_a_line(world: World) {
     assert_eq!(world.gateway.post(&finish, &body).bearer(&world.token).send().await.status, 200);
 }
 
-/// Which ticket broke the glass, and why, stands in the ledger. A reason is words.
+/// The ledger records the ticket and the reason of a break-glass override. The reason must contain words.
 pub(super) async fn a_broken_glass_is_told_with_ticket_and_reason(world: World) {
     let (app, owner) = (&world.gateway.app, world.team.person(Role::Owner));
     let config = world.gateway.setup.config();
@@ -168,7 +168,7 @@ pub(super) async fn a_broken_glass_is_told_with_ticket_and_reason(world: World) 
     assert_eq!(events[2]["notes"], "ticket INC-2: the database is down");
 }
 
-/// An agent groups its own calls and does no more than that, and what it reads is read in its own case.
+/// An agent can only group its own calls into runs, and reads only its own case.
 pub(super) async fn a_sandbox_says_nothing_of_other_cases(world: World) {
     let app = &world.gateway.app;
     let (own, other) = (session(app, world.team.org).await, session(app, world.team.org).await);
