@@ -78,19 +78,19 @@ pub(crate) enum Command {
     /// Manage the vault: credentials that agents use and never see
     #[command(subcommand)]
     Secrets(SecretsCommand),
-    /// Manage what sandboxes of an organization may reach, and list what they reached
+    /// Manage which hosts sandboxes may reach, and list connection attempts
     #[command(subcommand)]
     Egress(EgressCommand),
     /// Run, inspect and measure sandboxes by hand
     #[command(subcommand)]
     Sandbox(SandboxCommand),
-    /// Check, explain, compare and lock the policy of the gate
+    /// Check, explain and compare policies; engage the safety lock; manage break-glass grants
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Manage which actions agents of an organization may use
     #[command(subcommand)]
     Actions(ActionsCommand),
-    /// Verify, export, show and prove the audit ledger
+    /// Verify, export and show the audit ledger; prove that an event is in it
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Migrate, back up and restore the database
@@ -118,7 +118,7 @@ pub(crate) struct Listen {
 pub(crate) struct Up {
     #[command(flatten)]
     pub(crate) listen: Listen,
-    /// Stop the agents too when this stops; their files are kept, and a prompt starts them again
+    /// Stop the agents when the gateway stops; their files are kept, and a prompt starts them again
     #[arg(long)]
     pub(crate) stop_agents: bool,
 }
@@ -168,7 +168,7 @@ pub(crate) enum TokenCommand {
 
 #[derive(Args)]
 pub(crate) struct NewUser {
-    /// The e-mail address, by which people and commands know the user
+    /// The e-mail address, which identifies the user
     #[arg(long)]
     pub(crate) email: String,
     /// The name of the user [default: the address]
@@ -201,7 +201,7 @@ pub(crate) enum UsersCommand {
         #[command(flatten)]
         org: WhichOrg,
     },
-    /// Remove a member, and every key and ticket of theirs
+    /// Remove a member and revoke their keys and login tickets
     Rm {
         /// The member, by e-mail address, name or id
         #[arg(add = ArgValueCandidates::new(complete::users))]
@@ -236,16 +236,16 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// Whose secret it is.
+/// The owner of a secret.
 #[derive(Args)]
 pub(crate) struct SecretOwner {
     /// The organization, by name or id [default: the first one]
     #[arg(long, value_name = "ORG", add = ArgValueCandidates::new(complete::orgs))]
     pub(crate) org: Option<String>,
-    /// Restrict it to sessions on this repository, by name, URL or id
+    /// Restrict the secret to sessions on this repository, by name, URL or id
     #[arg(long, value_name = "REPO", conflicts_with = "configuration", add = ArgValueCandidates::new(complete::repos))]
     pub(crate) repo: Option<String>,
-    /// Restrict it to sessions of this configuration, by name or id
+    /// Restrict the secret to sessions of this configuration, by name or id
     #[arg(long, value_name = "CONFIGURATION", add = ArgValueCandidates::new(complete::configurations))]
     pub(crate) configuration: Option<String>,
 }
@@ -280,7 +280,7 @@ pub(crate) enum SecretsCommand {
         #[command(flatten)]
         owner: SecretOwner,
     },
-    /// Re-encrypt all values with a new key (or, if keys are settings, with the current one)
+    /// Re-encrypt all values with a new key, or with the current key if keys come from settings
     Rotate,
 }
 
@@ -293,7 +293,7 @@ pub(crate) enum EgressCommand {
     },
     /// Set the default for hosts that no rule names
     Mode {
-        /// Allow all public hosts, only allowed ones, or none
+        /// Allow all public hosts, only hosts on the allow list, or none
         #[arg(value_parser = words(EgressMode::ALL, EgressMode::as_str))]
         mode: EgressMode,
         #[command(flatten)]
@@ -368,7 +368,7 @@ pub(crate) enum SandboxCommand {
     },
     /// List sandboxes of this host that run although their data directory is gone
     Leaked {
-        /// End them
+        /// End the listed sandboxes
         #[arg(long)]
         end: bool,
     },
@@ -405,13 +405,13 @@ pub(crate) enum DbCommand {
     },
     /// Insert rows for a benchmark
     Seed {
-        /// The set of rows
+        /// The set of rows to insert
         #[arg(value_enum)]
         what: Seed,
     },
 }
 
-/// What can be put in.
+/// A set of rows that can be inserted.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Seed {
     /// The rows that the load generator of `make bench` expects
@@ -423,7 +423,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Reads a word of a closed vocabulary, and lets the help list them all.
+/// Parses one of a fixed set of values, which the help lists.
 pub(crate) fn words<T>(all: &[T], word: fn(T) -> &'static str) -> impl TypedValueParser<Value = T>
 where
     T: Copy + FromStr<Err = UnknownWord> + Send + Sync + 'static,

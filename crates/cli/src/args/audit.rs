@@ -53,10 +53,10 @@ pub(crate) struct VerifyArgs {
     /// The folder of an export [default: the database]
     #[arg(long, value_name = "DIR")]
     pub(crate) export: Option<PathBuf>,
-    /// A file of checkpoints from elsewhere [default: those of the export or of this machine]
+    /// A file with checkpoints that somebody kept [default: those of the export or of this machine]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// The public key that must have signed them [default: for the database, our own]
+    /// The public key that must have signed the checkpoints [default for a database: the gateway's own]
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
 }
@@ -69,10 +69,10 @@ pub(crate) struct ProveArgs {
     /// The size of the checkpoint to prove against [default: the first that covers the event]
     #[arg(long, value_name = "N", requires = "event")]
     pub(crate) size: Option<u64>,
-    /// Prove that the ledger of this size, of which there is a checkpoint…
+    /// Prove that the ledger only grew since it had this size, which must be the size of a checkpoint
     #[arg(long, value_name = "N", conflicts_with = "check")]
     pub(crate) from: Option<u64>,
-    /// …is the beginning of the ledger of this size [default: the newest checkpoint]
+    /// The later size, also of a checkpoint, for --from [default: that of the newest checkpoint]
     #[arg(long, value_name = "M", requires = "from")]
     pub(crate) to: Option<u64>,
     /// Check a proof instead; needs no database

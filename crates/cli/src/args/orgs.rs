@@ -34,7 +34,7 @@ pub(crate) struct LimitsArgs {
     pub(crate) sessions: Option<Limit>,
 }
 
-/// A limit, or that there is none.
+/// A limit, or `none`.
 #[derive(Clone, Copy)]
 pub(crate) struct Limit(pub(crate) Option<i64>);
 

@@ -48,7 +48,7 @@ pub(crate) enum PolicyCommand {
     /// List and revoke break-glass grants
     #[command(subcommand)]
     Grants(GrantsCommand),
-    /// Break the glass: allow a member in an emergency what no other lane allows
+    /// Break the glass: let a member do in an emergency what no other lane allows
     #[command(subcommand)]
     Override(OverrideCommand),
 }
@@ -115,7 +115,7 @@ pub(crate) struct ExplainArgs {
     /// The operation of the tool [default: the tool's name]
     #[arg(long)]
     pub(crate) operation: Option<String>,
-    /// The risk of the tool, also of one that does not exist [default: its own]
+    /// The risk to assume, also for a tool that does not exist [default: the tool's own]
     #[arg(long, value_enum)]
     pub(crate) risk: Option<RiskArg>,
     /// Instead of a tool: the table to write to

@@ -25,7 +25,7 @@ pub(crate) struct Reach {
     /// The gateway [setting PROLIFERATE_URL, default: the listen address of these settings]
     #[arg(long, global = true, value_name = "URL", value_parser = web_url)]
     pub(crate) url: Option<Url>,
-    /// A token or API key [setting PROLIFERATE_TOKEN, default: the first owner of a readable data dir]
+    /// A token or API key [setting PROLIFERATE_TOKEN, default: a token of the first owner, from a readable data directory]
     #[arg(long, global = true, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
 }
@@ -89,7 +89,7 @@ pub(crate) enum SessionCommand {
     ///
     /// A session whose files cannot be saved keeps running, and the command prints why.
     Stop {
-        /// Stop them even if unsaved files are lost
+        /// Stop the sessions even if unsaved files are lost
         #[arg(long)]
         discard: bool,
         /// Sessions, by id, the beginning of an id, or title
@@ -123,7 +123,7 @@ pub(crate) struct NewArgs {
     pub(crate) attach: bool,
 }
 
-/// Where a gateway can be.
+/// The address of a gateway.
 pub(crate) fn web_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     if matches!(url.scheme(), "http" | "https") && url.has_host() {
