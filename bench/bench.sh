@@ -30,7 +30,8 @@ need_binaries() {
 
 command_of() { # command_of SIDE ; sets `words` to the command that starts its server
   case $1 in
-    proliferate) words=("$proliferate" serve --listen "${address[$1]}" --data-dir "$work/data") ;;
+    # Calls are measured, not their share.
+    proliferate) words=("$proliferate" serve --listen "${address[$1]}" --data-dir "$work/data" --set PROLIFERATE_CALLS_PER_MINUTE=4000000000) ;;
     ceiling) words=("$loadgen" ceiling --listen "${address[$1]}" --db "$ceiling_db") ;;
   esac
 }

@@ -57,7 +57,7 @@ pub use checkpoints::{
 pub use governance::{Governance, GovernanceError, Grant, first_start_event};
 pub use lock::follow_lock;
 pub use permit::Permit;
-pub use refusals::CALL_RATES;
+pub use refusals::call_rates;
 pub use request::{
     BreakGlass, CALLBACK_RUN, CallRequest, Caller, EntryPoint, Retry, RunRequest, TURN_RUN, Target,
     callback_run,
@@ -117,6 +117,7 @@ pub struct OpenGate {
     rules: Rules,
     audit: AuditWriter,
     checkpoints: Checkpoints,
+    calls_per_minute: u32,
 }
 
 impl OpenGate {
@@ -138,6 +139,7 @@ impl OpenGate {
             rules,
             audit,
             checkpoints,
+            calls_per_minute: settings.calls_per_minute,
         })
     }
 
@@ -153,7 +155,7 @@ impl OpenGate {
             checkpoints: self.checkpoints,
             in_flight: Mutex::default(),
             recent_results: RecentResults::new(),
-            refusals: Refusals::new(&self.clock),
+            refusals: Refusals::new(&self.clock, self.calls_per_minute),
             turns: Mutex::default(),
             closing,
             clock: self.clock,

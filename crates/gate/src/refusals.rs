@@ -18,16 +18,22 @@ use crate::judgement::JudgedCall;
 use crate::request::CallRequest;
 use crate::result::{CallResult, Refusal};
 
-/// The rate limits of calls, for `doctor`.
-pub const CALL_RATES: [RateLimits; 3] = [CALLS, REFUSED_CALLS, STARTED_RUNS];
-/// The rate of allowed calls. Each call leaves a run and about four events forever; a working agent makes a call every
-/// few seconds.
-const CALLS: RateLimits = RateLimits {
-    name: "calls",
-    session: Quota { per_minute: 1_200, burst: 2_000 },
-    org: Quota { per_minute: 12_000, burst: 20_000 },
-    address: Quota { per_minute: 1_200, burst: 2_000 },
-};
+/// The rate limits of calls, for `doctor`; see [`crate::GateSettings::calls_per_minute`].
+pub fn call_rates(calls_per_minute: u32) -> [RateLimits; 3] {
+    [calls(calls_per_minute), REFUSED_CALLS, STARTED_RUNS]
+}
+
+/// The rate of allowed calls: a tenth of the organization's for one session or user. Each call leaves a run and about four
+/// events forever; a working agent makes a call every few seconds.
+fn calls(per_minute: u32) -> RateLimits {
+    let quota = |per_minute: u32| {
+        let burst = u64::from(per_minute) * 5 / 3;
+        Quota { per_minute, burst: u32::try_from(burst).unwrap_or(u32::MAX) }
+    };
+    let (session, org) = (quota((per_minute / 10).max(1)), quota(per_minute));
+    RateLimits { name: "calls", session, org, address: session }
+}
+
 /// The rate of refused calls. Generous for occasional mistakes, but small for a caller that does nothing else: about
 /// 1,000 events in the first minute and 120 in each following one, per session.
 const REFUSED_CALLS: RateLimits = RateLimits {
@@ -63,9 +69,9 @@ struct Unrecorded {
 }
 
 impl Refusals {
-    pub(crate) fn new(clock: &Clock) -> Self {
+    pub(crate) fn new(clock: &Clock, calls_per_minute: u32) -> Self {
         Self {
-            allowed: Rate::new(CALLS, clock.clone()),
+            allowed: Rate::new(calls(calls_per_minute), clock.clone()),
             refused: Rate::new(REFUSED_CALLS, clock.clone()),
             runs: Rate::new(STARTED_RUNS, clock.clone()),
             clock: clock.clone(),

@@ -13,4 +13,6 @@ pub struct GateSettings {
     /// Whether the database has only one gateway at a time, so that every other instance in it is
     /// dead.
     pub single_instance: bool,
+    /// Calls that an organization's people and sandboxes may make in a minute.
+    pub calls_per_minute: u32,
 }

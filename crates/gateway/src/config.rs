@@ -70,6 +70,8 @@ pub struct Config {
     pub max_body_bytes: usize,
     /// The memory and the concurrent model requests that all callers share; see the module `shares`.
     pub shared_memory_mib: usize,
+    /// Calls of tools that an organization may make in a minute.
+    pub calls_per_minute: u32,
     pub model_requests: usize,
     pub stop_after: Duration,
     pub log: String,
@@ -154,6 +156,7 @@ impl Config {
             client_timeout: r.required("PROLIFERATE_CLIENT_TIMEOUT_SECONDS", values::seconds)?,
             max_body_bytes: r.required("PROLIFERATE_MAX_BODY_BYTES", values::count)?,
             shared_memory_mib: r.required("PROLIFERATE_SHARED_MEMORY_MIB", values::shared_memory)?,
+            calls_per_minute: r.required("PROLIFERATE_CALLS_PER_MINUTE", values::calls)?,
             model_requests: r.required("PROLIFERATE_MODEL_REQUESTS", values::count)?,
             stop_after: r.required("PROLIFERATE_STOP_SECONDS", values::seconds)?,
             log: r.required("PROLIFERATE_LOG", values::log_filter)?,
@@ -186,6 +189,7 @@ impl Config {
             policy_dir: self.policy_dir.clone(),
             audit_key_file: self.audit_key_file(),
             checkpoint_dir: self.checkpoint_dir(),
+            calls_per_minute: self.calls_per_minute,
             single_instance: matches!(self.database, Database::Sqlite),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gate::CALL_RATES;
+use gate::call_rates;
 use gateway::config::{Config, Database};
 use gateway::shares::Shares;
 use reqwest::redirect::Policy;
@@ -74,7 +74,7 @@ pub(super) async fn model(config: &Config) -> Finding {
 /// Reports how many resources a caller may hold at once; the settings have the same names.
 pub(super) fn shares(config: &Config) -> Finding {
     let shares = Shares::limits(config);
-    let rates = CALL_RATES.iter().map(ToString::to_string);
+    let rates = call_rates(config.calls_per_minute).map(|rate| rate.to_string());
     let described: Vec<String> = shares.iter().map(ToString::to_string).chain(rates).collect();
     Finding::good("fair shares", described.join("; "))
 }

@@ -128,6 +128,12 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "must be a whole number above 0".to_owned())
 }
 
+/// Parses a number of calls in a minute.
+pub(super) fn calls(text: &str) -> Result<u32, String> {
+    let calls = text.parse().ok().filter(|calls| *calls >= 10);
+    calls.ok_or_else(|| "must be a whole number from 10 to 4294967295".to_owned())
+}
+
 /// Parses the shared memory in MiB. At least 256, because a session's eighth must hold the largest body
 /// of 32 MiB.
 pub(super) fn shared_memory(text: &str) -> Result<usize, String> {
