@@ -25,7 +25,7 @@ pub struct History {
     /// The pages, oldest first.
     pub pages: Vec<Page>,
     /// Whether the agent is working on the session. Must be requested before the pages: if the agent was idle
-    /// then, the pages are complete.
+    /// then and had started the turn before, the pages are complete.
     pub busy: bool,
 }
 

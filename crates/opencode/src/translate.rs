@@ -372,6 +372,11 @@ impl Translator {
     /// first precedes the final text.
     fn idle(&mut self, now: i64, out: &mut Output) {
         let Some(turn) = self.turn.as_mut().filter(|turn| turn.active) else { return };
+        // Late events of a turn that the history has already ended look like the start of another one.
+        if turn.user.is_none() && turn.steps.is_empty() && turn.verdict == Verdict::Ok {
+            self.turn = None;
+            return;
+        }
         turn.idles += 1;
         let last_words = turn.verdict == Verdict::Ok || turn.idles > 1;
         if last_words && turn.steps.last().is_some_and(|step| step.end.is_some()) {

@@ -1,11 +1,13 @@
 //! Recovery after missed events: a broken stream, a killed gateway, or a turn whose end was not reported.
 
+use std::time::Duration;
+
 use proto::socket::{MessageRole, ServerMessage, WireStatus};
 
 use super::text;
 use super::tool::ToolCall;
 use super::turn::{Kind, Text, Turn, Verdict};
-use super::{Output, SILENT, STOPPED, Translator};
+use super::{Effect, Output, SILENT, STOPPED, Translator};
 use crate::event::PartKind;
 use crate::history::{Entry, History, Message};
 
@@ -41,11 +43,12 @@ impl Translator {
     /// Only messages that may belong to the turn are parsed, one at a time.
     ///
     /// A turn on which the agent was never seen working is not ended, because it may be about to start. A
-    /// caller that waits for it in vain calls [`Translator::give_up`].
+    /// caller that waits for it in vain calls [`Translator::give_up`]. If this history is the first sign of
+    /// work, the agent may have started after it reported that it was idle, so another one is requested.
     pub fn reconcile(&mut self, history: &History, now: i64) -> Output {
         let mut out = Output::default();
         let Some(turn) = &self.turn else { return out };
-        let prompt = turn.user.clone();
+        let (prompt, seen_working) = (turn.user.clone(), turn.active);
         let is_prompt = |message: &Message<'_>| prompt.as_deref() == Some(message.id);
         let last = history.messages().enumerate().filter(|(_, message)| is_prompt(message)).last();
         let first = last.map_or(usize::MAX, |(prompt, _)| prompt + 1);
@@ -60,9 +63,14 @@ impl Translator {
         let busy = history.busy;
         let Some(turn) = &mut self.turn else { return out };
         turn.active |= busy;
-        if turn.active && !busy {
+        if busy || !turn.active {
+            return out;
+        }
+        if seen_working {
             report_missing_end(turn, &mut out);
             self.end_turn(now, &mut out);
+        } else {
+            out.effects.push(Effect::Settle { after: Duration::ZERO });
         }
         out
     }

@@ -1,5 +1,7 @@
 //! Recovery after missed events with the agent's history.
 
+use std::time::Duration;
+
 use opencode::history::{History, Page};
 use opencode::translate::{Effect, Translator};
 use serde_json::{Value, json};
@@ -90,6 +92,48 @@ fn a_turn_that_never_started_ends_only_by_give_up() {
     harness.take(output);
     assert_eq!(harness.script(), ["error The agent did not begin.", "turn  Error"]);
     assert!(!harness.translator.is_busy());
+}
+
+#[test]
+fn an_agent_that_starts_while_the_history_is_read_is_not_cut_off() {
+    let mut harness = Harness::new(SESSION);
+    harness.translator.begin(PROMPT);
+    // It was idle when it was asked, and had started when the pages were read.
+    let half = json!([user(), entry(&info("a1", "assistant"), &[text_part("a1", "p1", "", false)])]);
+    harness.reconcile(&half, false);
+    assert!(harness.translator.is_busy());
+    assert_eq!(harness.effects, [Effect::Settle { after: Duration::ZERO }]);
+    harness.events([status("busy"), message("a1", "assistant"), text("a1", "p1", "", false)]);
+    harness.events([delta("a1", "p1", "whole"), text("a1", "p1", "whole", true), completed("a1")]);
+    harness.event(&status("idle"));
+    let expected = ["message a1", "token a1 p1 whole", "text a1 p1 whole", "complete a1", "turn a1 Ok"];
+    assert_eq!(harness.script(), expected);
+}
+
+#[test]
+fn a_turn_that_only_the_history_shows_is_ended_by_the_second_reading() {
+    let mut harness = Harness::new(SESSION);
+    harness.translator.begin(PROMPT);
+    let answer = entry(&completed_info("a1"), &[text_part("a1", "p1", "all", true)]);
+    let whole = json!([user(), answer]);
+    harness.reconcile(&whole, false);
+    assert!(harness.translator.is_busy());
+    harness.reconcile(&whole, false);
+    let expected = ["message a1", "token a1 p1 all", "text a1 p1 all", "complete a1", "turn a1 Ok"];
+    assert_eq!(harness.script(), expected);
+}
+
+#[test]
+fn late_events_of_a_turn_that_the_history_ended_start_no_other_turn() {
+    let mut harness = Harness::busy();
+    let answer = entry(&completed_info("a1"), &[text_part("a1", "p1", "all", true)]);
+    harness.reconcile(&json!([user(), answer]), false);
+    let script = harness.script();
+    harness.events([status("busy"), message("a1", "assistant"), text("a1", "p1", "all", true)]);
+    harness.events([completed("a1"), status("idle")]);
+    assert!(!harness.translator.is_busy());
+    assert_eq!(harness.script(), script);
+    assert_eq!(harness.effects, []);
 }
 
 #[test]
