@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::chat;
 use crate::faults::Faults;
 use crate::message::{Block, Chunking, Message};
+use crate::protocol::Protocol;
 use crate::reply::{Frame, Reply};
 use crate::request::{Purpose, Request, derive_id};
 use crate::script::{Failure, Script, Step};
@@ -43,30 +45,31 @@ impl Model {
 
     /// Answers any request; an invalid one gets an error in the format of the API.
     pub fn answer(&self, call: &Call<'_>) -> Reply {
-        if call.body.len() > MAX_BODY {
-            return Reply::error(413, "Request exceeds the maximum size");
-        }
         let path = call.path.split('?').next().unwrap_or_default();
+        let protocol = Protocol::of(path);
+        if call.body.len() > MAX_BODY {
+            return protocol.error(413, "Request exceeds the maximum size");
+        }
         match (call.method, path) {
-            ("POST", "/v1/messages") => self.messages(call),
+            ("POST", "/v1/messages" | "/v1/chat/completions") => self.converse(protocol, call),
             ("POST", "/v1/messages/count_tokens") => count_tokens(call),
             ("GET", "/v1/models") => list_models(),
-            (_, "/v1/messages" | "/v1/messages/count_tokens" | "/v1/models") => {
-                Reply::error(405, "Method Not Allowed")
+            (_, "/v1/messages" | "/v1/chat/completions" | "/v1/messages/count_tokens" | "/v1/models") => {
+                protocol.error(405, "Method Not Allowed")
             }
-            _ => Reply::error(404, "Not found"),
+            _ => protocol.error(404, "Not found"),
         }
     }
 
-    fn messages(&self, call: &Call<'_>) -> Reply {
-        let request = match Request::parse(call.body, call.conversation, Purpose::Answer) {
+    fn converse(&self, protocol: Protocol, call: &Call<'_>) -> Reply {
+        let request = match protocol.parse(call.body, call.conversation) {
             Ok(request) => request,
-            Err(problem) => return Reply::error(400, &problem),
+            Err(problem) => return protocol.error(400, &problem),
         };
         let mut reply = match self.find(&request) {
-            Some(step) => self.play(step, &request),
+            Some(step) => self.play(step, &request, protocol),
             None => {
-                Reply::error(400, "the script has no rule for this prompt: add a last rule without `when`")
+                protocol.error(400, "the script has no rule for this prompt: add a last rule without `when`")
             }
         };
         reply.headers.push(("request-id", derive_id("req", &request.fingerprint, 0)));
@@ -82,22 +85,18 @@ impl Model {
         Some(step.unwrap_or_else(Step::closing))
     }
 
-    fn play(&self, step: Step, request: &Request) -> Reply {
+    fn play(&self, step: Step, request: &Request, protocol: Protocol) -> Reply {
         let should_fail =
             |fault: &str, times| self.faults.should_fail(format!("{fault}/{}", request.fingerprint), times);
         if let Some(failure) = &step.error
             && should_fail("error", failure.times)
         {
-            return fail(failure, step.delay());
+            return fail(failure, step.delay(), protocol);
         }
         let cut_after = step.drop_after.filter(|_| should_fail("drop", step.drop_times));
         let (delay, chunking) = (step.delay(), Chunking { chunk: step.chunk, delay: step.delta_delay() });
         let message = compose(step, request);
-        let mut reply = if request.stream {
-            Reply::stream(message.to_frames(chunking))
-        } else {
-            Reply::json(200, &message.to_json())
-        };
+        let mut reply = protocol.write(&message, request, chunking);
         if let Some(events) = cut_after {
             reply.frames.truncate(if request.stream { events } else { 0 });
             reply.frames.push(Frame::Cut);
@@ -138,8 +137,8 @@ fn compose(step: Step, request: &Request) -> Message {
     }
 }
 
-fn fail(failure: &Failure, delay: Duration) -> Reply {
-    let mut reply = Reply::error(failure.status, &failure.message);
+fn fail(failure: &Failure, delay: Duration, protocol: Protocol) -> Reply {
+    let mut reply = protocol.error(failure.status, &failure.message);
     if let Some(wait) = failure.retry_after_ms {
         reply.headers.push(("retry-after-ms", wait.to_string()));
         reply.headers.push(("retry-after", wait.div_ceil(1_000).to_string()));
@@ -150,16 +149,20 @@ fn fail(failure: &Failure, delay: Duration) -> Reply {
 fn count_tokens(call: &Call<'_>) -> Reply {
     match Request::parse(call.body, call.conversation, Purpose::Count) {
         Ok(request) => Reply::json(200, &json!({ "input_tokens": request.input_tokens })),
-        Err(problem) => Reply::error(400, &problem),
+        Err(problem) => Protocol::Messages.error(400, &problem),
     }
 }
 
+/// Both APIs list their models at the same path, with fields that do not conflict.
 fn list_models() -> Reply {
-    let data = MODELS.map(
-        |id| json!({ "type": "model", "id": id, "display_name": id, "created_at": "2026-01-01T00:00:00Z" }),
-    );
+    let data = MODELS.map(|id| {
+        json!({ "type": "model", "id": id, "display_name": id, "created_at": "2026-01-01T00:00:00Z",
+            "object": "model", "created": chat::CREATED, "owned_by": "proliferate" })
+    });
     let (first, last) = (MODELS.first(), MODELS.last());
-    Reply::json(200, &json!({ "data": data, "has_more": false, "first_id": first, "last_id": last }))
+    let body =
+        json!({ "data": data, "has_more": false, "first_id": first, "last_id": last, "object": "list" });
+    Reply::json(200, &body)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Serializes one assistant message as the Messages API does, as JSON or as a stream of events.
+//! One answer of the model, and its serialization for the Messages API, as JSON or as a stream of events.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Message {
         })
     }
 
-    fn output_tokens(&self) -> usize {
+    pub(crate) fn output_tokens(&self) -> usize {
         tokens(self.blocks.iter().map(Block::length).sum())
     }
 }
@@ -133,7 +133,7 @@ impl Block {
 }
 
 /// Splits at character boundaries.
-fn pieces(words: &str, chunk: usize) -> impl Iterator<Item = String> {
+pub(crate) fn pieces(words: &str, chunk: usize) -> impl Iterator<Item = String> {
     let letters: Vec<char> = words.chars().collect();
     letters.chunks(chunk.max(1)).map(|piece| piece.iter().collect()).collect::<Vec<String>>().into_iter()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// One HTTP response of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,23 +50,5 @@ impl Reply {
             ("cache-control", "no-cache".to_owned()),
         ];
         Self { status: 200, headers, delay: Duration::ZERO, frames }
-    }
-
-    pub(crate) fn error(status: u16, message: &str) -> Self {
-        let kind = error_kind(status);
-        Self::json(status, &json!({ "type": "error", "error": { "type": kind, "message": message } }))
-    }
-}
-
-/// The API's name for an HTTP status.
-fn error_kind(status: u16) -> &'static str {
-    match status {
-        401 => "authentication_error",
-        404 => "not_found_error",
-        413 => "request_too_large",
-        429 => "rate_limit_error",
-        500 => "api_error",
-        529 => "overloaded_error",
-        _ => "invalid_request_error",
     }
 }

@@ -1,5 +1,5 @@
-//! Parses a request of the Messages API: strict about what the real API requires, and ignoring everything
-//! else.
+//! A request as the model understands it, and the parser for the Messages API: strict about what the real API
+//! requires, and ignoring everything else.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,6 +12,8 @@ const REMINDER_TAG: &str = "<system-reminder>";
 pub(crate) struct Request {
     pub(crate) model: String,
     pub(crate) stream: bool,
+    /// Whether a stream reports its usage. The Messages API always does.
+    pub(crate) stream_usage: bool,
     pub(crate) system: String,
     /// The most recent text of the user.
     pub(crate) prompt: String,
@@ -70,6 +72,7 @@ impl Request {
         Ok(Self {
             model,
             stream: wire.stream == Value::Bool(true),
+            stream_usage: true,
             system: texts(&wire.system).join("\n"),
             prompt,
             step: messages[at..].iter().filter(|message| message["role"] == "assistant").count(),
@@ -86,7 +89,7 @@ pub(crate) fn tokens(characters: usize) -> usize {
 }
 
 /// The index of the most recent message with text of the user, and that text.
-fn last_user_text(messages: &[Value]) -> (usize, String) {
+pub(crate) fn last_user_text(messages: &[Value]) -> (usize, String) {
     let users = messages.iter().enumerate().rev().filter(|(_, message)| message["role"] == "user");
     for (at, message) in users {
         let texts = texts(&message["content"]);
@@ -108,7 +111,7 @@ fn last_tool_result(messages: &[Value]) -> String {
 }
 
 /// Content is a string, or a list of blocks of which some are text.
-fn texts(content: &Value) -> Vec<&str> {
+pub(crate) fn texts(content: &Value) -> Vec<&str> {
     let texts: Vec<&str> = match content {
         Value::String(text) => vec![text],
         Value::Array(blocks) => {
@@ -121,7 +124,7 @@ fn texts(content: &Value) -> Vec<&str> {
 }
 
 /// The number of characters in all strings of a value. The JSON parser has already limited its depth.
-fn text_length(value: &Value) -> usize {
+pub(crate) fn text_length(value: &Value) -> usize {
     match value {
         Value::String(text) => text.chars().count(),
         Value::Array(items) => items.iter().map(text_length).sum(),
@@ -130,7 +133,7 @@ fn text_length(value: &Value) -> usize {
     }
 }
 
-fn fingerprint(conversation: &str, messages: &[Value]) -> String {
+pub(crate) fn fingerprint(conversation: &str, messages: &[Value]) -> String {
     let mut hash = Sha256::new();
     hash.update(conversation.len().to_be_bytes());
     hash.update(conversation);
