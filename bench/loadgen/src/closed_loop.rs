@@ -102,8 +102,15 @@ impl Tally {
     }
 }
 
-/// Runs the loop; `make` gets the index of the worker and the number of the request.
-pub async fn closed_loop<F>(context: &Context, workers: usize, length: Length, make: F) -> Result<Value>
+/// Runs the loop; `make` gets the index of the worker and the number of the request. Fails if an answer has
+/// another status than the expected ones, because refusals are faster than the work that is measured.
+pub async fn closed_loop<F>(
+    context: &Context,
+    workers: usize,
+    length: Length,
+    expected: &[u16],
+    make: F,
+) -> Result<Value>
 where
     F: Fn(usize, u64) -> Request + Send + Sync + 'static,
 {
@@ -124,9 +131,17 @@ where
     }
     let span = secs_since(schedule.from);
     let requests = total.latency.count();
+    let unexpected: u64 =
+        total.codes.iter().filter(|(code, _)| !expected.contains(code)).map(|(_, n)| n).sum();
     let codes: BTreeMap<String, u64> =
         total.codes.into_iter().map(|(code, count)| (code.to_string(), count)).collect();
     let sample: String = String::from_utf8_lossy(&total.sample.1).chars().take(SAMPLE).collect();
+    if total.errors > 0 || unexpected > 0 {
+        let lost = total.errors;
+        let message =
+            format!("void: {unexpected} unexpected answers and {lost} lost ones of {codes:?}: {sample}");
+        return Err(message.into());
+    }
     Ok(json!({"conc": workers, "requests": requests,
         "req_per_s": (requests as f64 / span * 10.0).round() / 10.0, "span_s": span, "codes": codes,
         "errors": total.errors, "lat": total.latency.summary(),

@@ -39,7 +39,8 @@ pub async fn run(context: &Arc<Context>, options: &Options) -> Result<()> {
             let (id, token) = &sessions[number as usize % sessions.len()];
             Request::post(format!("/proliferate/{id}/actions/invoke"), token.clone(), body.clone())
         };
-        let result = closed_loop(context, options.conc, Length::Requests(options.n), make).await?;
+        let result =
+            closed_loop(context, options.conc, Length::Requests(options.n), &[200, 202, 403], make).await?;
         context.emit(result, &format!("invoke_{}", options.action));
     }
     Ok(())
@@ -61,6 +62,6 @@ async fn sessions_with_tools(context: &Arc<Context>, count: usize) -> Result<Ses
         let (id, token) = &warmed[number as usize];
         Request::get(format!("/proliferate/{id}/actions/available"), token.clone())
     };
-    closed_loop(context, OPENERS, Length::Requests(count), make).await?;
+    closed_loop(context, OPENERS, Length::Requests(count), &[200], make).await?;
     Ok(sessions)
 }

@@ -80,7 +80,7 @@ pub async fn tools(context: &Arc<Context>, options: &ToolsOptions) -> Result<()>
                 json!({"tool_call_id": call, "args": {"commands": [{"name": "web", "command": "pnpm dev"}]}});
             Request::post(path, token, body.to_string())
         };
-        let result = closed_loop(context, options.conc, Length::Secs(options.secs), make).await?;
+        let result = closed_loop(context, options.conc, Length::Secs(options.secs), &[200], make).await?;
         context.emit(result, if dup { "tools_dup" } else { "tools" });
     }
     Ok(())
@@ -99,7 +99,7 @@ pub async fn available(context: &Arc<Context>, options: &AvailableOptions) -> Re
             let (path, token) = targets[worker].clone();
             Request::get(path, token)
         };
-        let result = closed_loop(context, options.conc, Length::Secs(options.secs), make).await?;
+        let result = closed_loop(context, options.conc, Length::Secs(options.secs), &[200], make).await?;
         context.emit(result, if options.as_user { "available_user" } else { "available" });
     }
     Ok(())
@@ -112,7 +112,7 @@ pub async fn create(context: &Arc<Context>, options: &CreateOptions) -> Result<(
             let body = creator.create_body(worker + number as usize, "coding");
             Request::post("/proliferate/sessions".to_owned(), creator.user_token.clone(), body)
         };
-        let result = closed_loop(context, options.conc, Length::Secs(options.secs), make).await?;
+        let result = closed_loop(context, options.conc, Length::Secs(options.secs), &[201], make).await?;
         context.emit(result, "create");
     }
     Ok(())
@@ -122,7 +122,7 @@ pub async fn get(context: &Arc<Context>, options: &GetOptions) -> Result<()> {
     for _ in 0..options.repeat {
         let path = options.path.clone();
         let make = move |_, _| Request::get(path.clone(), String::new());
-        let result = closed_loop(context, options.conc, Length::Secs(options.secs), make).await?;
+        let result = closed_loop(context, options.conc, Length::Secs(options.secs), &[200], make).await?;
         context.emit(result, "get");
     }
     Ok(())
