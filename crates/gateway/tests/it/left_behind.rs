@@ -1,10 +1,11 @@
 //! Orphaned calls: claimed but never executed, or answered long ago. The tests insert the rows by hand, because no
 //! instance can be made to die at exactly the right moment.
 
-use proto::{RunKind, RunStatus, ToolErrorCode};
+use proto::{RunKind, RunStatus, SessionId, ToolErrorCode};
 use serde_json::{Value, json};
 use store::{Called, Change, Ended, GateWrite, JsonText, NewRun, Written};
 
+use crate::call::Answer;
 use crate::harness::Setup;
 use crate::people::{sandbox_token, session};
 use crate::world::{World, with, write_call};
@@ -116,25 +117,41 @@ async fn an_answer_stays_whatever_is_decided_later() {
     }
 }
 
+/// A call of `save_snapshot` by the agent of a session.
+struct Callback {
+    session: SessionId,
+    token: String,
+}
+
+impl Callback {
+    /// The call and its run, which a gateway claimed before it died.
+    async fn claimed(world: &World) -> (Self, NewRun) {
+        let app = &world.gateway.app;
+        let session = session(app, world.team.org).await;
+        let token = sandbox_token(app, session).await;
+        let place = json!([session.to_string(), "save_snapshot", "toolu_1"]).to_string();
+        let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
+        let named = with(write_call(&id), "tool_name", json!("save_snapshot"));
+        let mut run = claimed(world, &with(named, "operation", json!("save_snapshot")), DEAD).await;
+        run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": session.to_string()}));
+        let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
+        run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();
+        (Self { session, token }, run)
+    }
+
+    async fn send(&self, world: &World) -> Answer {
+        let path = format!("/proliferate/{}/tools/save_snapshot", self.session);
+        let body = json!({"tool_call_id": "toolu_1", "args": {}});
+        world.gateway.post(&path, &body).bearer(&self.token).send().await
+    }
+}
+
 /// On a 503, the tool inside the sandbox retries under the same id and would get the same answer for ever.
 #[tokio::test]
 async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
     for world in worlds().await {
-        let app = &world.gateway.app;
-        let own = session(app, world.team.org).await;
-        let token = sandbox_token(app, own).await;
-        let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
-        let place = json!([own.to_string(), "save_snapshot", "toolu_1"]).to_string();
-        let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
-        let call = with(
-            with(write_call(&id), "tool_name", json!("save_snapshot")),
-            "operation",
-            json!("save_snapshot"),
-        );
-        let mut run = claimed(&world, &call, DEAD).await;
+        let (callback, mut run) = Callback::claimed(&world).await;
         let told = json!({"success": false, "result": "The store could not be reached."});
-        run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": own.to_string()}));
-        run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();
         run.end = Some(Ended {
             status: RunStatus::Failed,
             outcome: "The store could not be reached.".to_owned(),
@@ -142,17 +159,15 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
             answer: Some(JsonText::of(&json!({
                 "outcome": {"failed": ToolErrorCode::DependencyDown},
                 "reply": {"outcome": "failure", "tool_name": "save_snapshot", "operation": "save_snapshot",
-                    "run_id": id, "correlation_id": "toolu_1", "output_artifacts": []},
+                    "run_id": run.run_id, "correlation_id": "toolu_1", "output_artifacts": []},
                 "output": {"text": "The store could not be reached."},
             }))),
             response_hash: None,
             outputs: JsonText::of(&json!({"artifact_refs": []})),
-            at: app.clock.now(),
+            at: world.gateway.app.clock.now(),
         });
         write(&world, run).await;
-        let path = format!("/proliferate/{own}/tools/save_snapshot");
-        let asked = json!({"tool_call_id": "toolu_1", "args": {}});
-        let answer = world.gateway.post(&path, &asked).bearer(&token).send().await;
+        let answer = callback.send(&world).await;
         assert_eq!((answer.status, answer.json()), (200, told), "{}", answer.text());
     }
 }
@@ -161,25 +176,10 @@ async fn a_tool_that_was_out_of_reach_is_a_failure_that_the_agent_is_told() {
 #[tokio::test]
 async fn a_callback_whose_gateway_died_is_told_that_its_outcome_is_unknown() {
     for world in worlds().await {
-        let app = &world.gateway.app;
-        let own = session(app, world.team.org).await;
-        let token = sandbox_token(app, own).await;
-        let body = json!({"tool": "save_snapshot", "tool_call_id": "toolu_1", "args": {}});
-        let place = json!([own.to_string(), "save_snapshot", "toolu_1"]).to_string();
-        let id = format!("call_{}", &ledger::sha256(place.as_bytes()).to_string()[..40]);
-        let call = with(
-            with(write_call(&id), "tool_name", json!("save_snapshot")),
-            "operation",
-            json!("save_snapshot"),
-        );
-        let mut run = claimed(&world, &call, DEAD).await;
-        run.actor = JsonText::of(&json!({"actor_type": "agent", "actor_id": own.to_string()}));
-        run.call.as_mut().unwrap().request_hash = ledger::payload_hash(&body).unwrap().to_string();
+        let (callback, run) = Callback::claimed(&world).await;
         write(&world, run).await;
-        let path = format!("/proliferate/{own}/tools/save_snapshot");
-        let asked = json!({"tool_call_id": "toolu_1", "args": {}});
         for _ in 0..2 {
-            let answer = world.gateway.post(&path, &asked).bearer(&token).send().await;
+            let answer = callback.send(&world).await;
             assert_eq!((answer.status, &answer.json()["success"]), (200, &json!(false)), "{}", answer.text());
             assert!(answer.json()["result"].as_str().unwrap().contains("is unknown"), "{}", answer.text());
         }
