@@ -2,11 +2,11 @@
 //! watcher.
 
 mod command;
+mod eviction;
 mod feed;
 mod frame;
 mod presence;
 mod registry;
-mod room;
 mod services;
 mod session;
 mod snapshot;
@@ -14,9 +14,9 @@ mod stored;
 mod telemetry;
 mod transcript;
 
-pub(crate) use command::{Asked, Joined, Prompted, Refusal};
+pub(crate) use command::{JoinReply, PromptOutcome, PromptRequest, Refusal};
 pub(crate) use feed::{After, Batch, Listener};
-pub(crate) use frame::to_one;
+pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};
 pub(crate) use services::{BudgetSettings, HubServices};
 pub(crate) use stored::stored_init;

@@ -12,7 +12,7 @@ use super::idempotent::Keyed;
 use super::params::Query;
 use super::{ApiError, Body, idempotent};
 use crate::app::AppState;
-use crate::hub::{Asked, Hub, Prompted, Refusal};
+use crate::hub::{Hub, PromptOutcome, PromptRequest, Refusal};
 
 /// The most characters of a title.
 const MAX_TITLE: usize = 200;
@@ -45,20 +45,20 @@ pub(super) async fn message(
     }
     let source = source.or(Some(MessageSource::Api));
     let session = access.session.id;
-    let mut asked = Asked::new(content, images.unwrap_or_default(), Some(sender), source);
+    let mut prompt = PromptRequest::new(content, images.unwrap_or_default(), Some(sender), source);
     if let Some(key) = idempotent::key(&headers)? {
-        asked = asked.once(session, &format!("{} {key}", access.caller.identity()));
+        prompt = prompt.once(session, &format!("{} {key}", access.caller.identity()));
     }
     let work = {
         let app = app.clone();
         async move {
             let hub = app.hubs.open(session).await?;
-            match hub.prompt(asked).await? {
-                Prompted::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
-                Prompted::Full => {
+            match hub.prompt(prompt).await? {
+                PromptOutcome::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
+                PromptOutcome::Full => {
                     Err(ApiError::too_many("Too many prompts wait: let some be answered first"))
                 }
-                Prompted::Refused(refusal) => Err(refused(&refusal)),
+                PromptOutcome::Refused(refusal) => Err(refused(&refusal)),
             }
         }
     };
@@ -124,7 +124,7 @@ pub(super) async fn rename(
     let title = title(&request.title)?;
     app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
     if let Some(hub) = app.hubs.get(access.session.id) {
-        hub.titled(title).await?;
+        hub.set_title(title).await?;
     }
     Ok(Json(OkReply::OK))
 }

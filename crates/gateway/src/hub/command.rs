@@ -1,12 +1,12 @@
 //! Commands to a live session. The edge has already authorized the caller.
 
-use axum::extract::ws::Utf8Bytes;
 use proto::http::Presence;
 use proto::socket::{MessageSource, ServerMessage, WireStatus};
 use proto::{SessionId, UserId};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
+use super::frame::FrameText;
 use crate::llm::NoPrice;
 use crate::runtime::Held;
 
@@ -16,7 +16,7 @@ pub(crate) enum Command {
     Join {
         passive: bool,
         user: Option<UserId>,
-        reply: oneshot::Sender<Joined>,
+        reply: oneshot::Sender<JoinReply>,
     },
     /// A watcher disconnects.
     Leave {
@@ -28,23 +28,23 @@ pub(crate) enum Command {
     },
     /// Returns the complete conversation as an `init` frame for one watcher.
     History {
-        reply: oneshot::Sender<Option<(Utf8Bytes, i64)>>,
+        reply: oneshot::Sender<Option<(FrameText, i64)>>,
     },
     /// Queues a prompt. Boxed because every session's inbox reserves space for the largest command.
     Prompt {
-        prompt: Box<Asked>,
-        reply: oneshot::Sender<Prompted>,
+        prompt: Box<PromptRequest>,
+        reply: oneshot::Sender<PromptOutcome>,
     },
     /// Cancels the running turn, or every queued prompt when no turn is running.
     Cancel,
     /// Boots the agent, and sends the initial prompt if it has not been sent yet.
     Wake,
     /// Returns the session's running sandbox, or the reason why there is none.
-    Inside {
+    Sandbox {
         reply: oneshot::Sender<Result<Held, String>>,
     },
     /// Broadcasts a message about something that happened outside the agent.
-    Say(Box<ServerMessage>),
+    Broadcast(Box<ServerMessage>),
     State {
         reply: oneshot::Sender<(WireStatus, String)>,
     },
@@ -67,15 +67,16 @@ pub(crate) enum Command {
         by: String,
         reply: oneshot::Sender<()>,
     },
-    Titled(String),
+    /// The session has this title now.
+    SetTitle(String),
     /// Asks the session to leave memory if it is idle, because too many sessions are live.
-    Rest,
+    Evict,
     /// The model gateway refuses further requests, for this reason: the session has used up its budget.
     OverBudget(String),
 }
 
 /// A prompt as received from a client.
-pub(crate) struct Asked {
+pub(crate) struct PromptRequest {
     pub(crate) content: String,
     pub(crate) images: Vec<String>,
     pub(crate) sender: Option<String>,
@@ -84,7 +85,7 @@ pub(crate) struct Asked {
     pub(crate) once: Option<u64>,
 }
 
-impl Asked {
+impl PromptRequest {
     /// Drops images that are not base64 data URIs of images, because the agent cannot use them.
     pub(crate) fn new(
         content: String,
@@ -116,16 +117,16 @@ impl Asked {
 const MAX_IMAGES: usize = 20;
 
 /// The state that a new watcher starts with.
-pub(crate) struct Joined {
+pub(crate) struct JoinReply {
     /// The conversation as an `init` frame, and the sequence number of the last frame it contains. `None` if the store
     /// did not answer.
-    pub(crate) init: Option<(Utf8Bytes, i64)>,
+    pub(crate) init: Option<(FrameText, i64)>,
     pub(crate) status: WireStatus,
     pub(crate) message: String,
 }
 
 /// The outcome of a prompt.
-pub(crate) enum Prompted {
+pub(crate) enum PromptOutcome {
     /// The prompt is stored under this id and becomes a turn.
     Queued { id: String },
     /// The queue is full.

@@ -9,39 +9,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use axum::extract::ws::Utf8Bytes;
 use clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use proto::socket::CloseCode;
 use tokio::sync::watch;
 
+use super::frame::FrameText;
+
 /// The maximum number of bytes in the ring, and the number kept once the session is quiet.
-const MOST: usize = 8 * 1024 * 1024;
-const RESTING: usize = 16 * 1024;
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+const QUIET_BYTES: usize = 16 * 1024;
 /// The number of bytes a listener takes at a time, which is also what it pins in memory while its connection stalls.
-const HELPING: usize = 128 * 1024;
+const TAKE_BYTES: usize = 128 * 1024;
 /// How often we check whether slow listeners have caught up.
-const CATCHING_UP: Duration = Duration::from_millis(1);
+const LAG_CHECK: Duration = Duration::from_millis(1);
 
 /// How many bytes a listener may lag before the agent is held back for it, and before its tokens are merged.
-const BEHIND: u64 = 1024 * 1024;
-const FAR_BEHIND: u64 = 6 * 1024 * 1024;
+const HOLD_BACK_LAG: u64 = 1024 * 1024;
+const MERGE_LAG: u64 = 6 * 1024 * 1024;
 /// A listener that has taken nothing for this long counts as stalled.
-const STILL: Duration = Duration::from_millis(100);
+const STALL: Duration = Duration::from_millis(100);
 
 /// Numbered frames that were logged together. Every listener is sent the same bytes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) first: i64,
-    pub(crate) frames: Vec<Utf8Bytes>,
+    pub(crate) frames: Vec<FrameText>,
     bytes: usize,
     /// The total number of bytes in the stream up to the end of this batch.
     end: u64,
 }
 
 impl Batch {
-    pub(crate) fn new(first: i64, frames: Vec<Utf8Bytes>) -> Self {
-        let bytes = frames.iter().map(|frame| frame.len()).sum();
+    pub(crate) fn new(first: i64, frames: Vec<FrameText>) -> Self {
+        let bytes = frames.iter().map(FrameText::len).sum();
         Self { first, frames, bytes, end: 0 }
     }
 
@@ -86,13 +87,13 @@ struct Ring {
     /// The total number of bytes ever published to this feed.
     total: u64,
     /// The sequence number of the last frame that was evicted.
-    gone: i64,
+    evicted: i64,
 }
 
 impl Feed {
     /// Creates a feed whose first frame follows the sequence number `head`.
     pub(crate) fn new(head: i64, clock: Clock) -> Self {
-        let ring = Ring { gone: head, ..Ring::default() };
+        let ring = Ring { evicted: head, ..Ring::default() };
         let (head, closed) = (watch::Sender::new(head), OnceLock::new());
         Self { ring: Mutex::new(ring), head, closed, listeners: Mutex::default(), clock }
     }
@@ -111,35 +112,35 @@ impl Feed {
     /// the publisher, so we yield to them when they lag by more than they take at a time, and sleep while their
     /// connections are slow.
     pub(crate) async fn caught_up(&self) {
-        if self.behind() > HELPING as u64 {
+        if self.lag() > TAKE_BYTES as u64 {
             tokio::task::yield_now().await;
         }
         while self.is_held_back() {
-            tokio::time::sleep(CATCHING_UP).await;
+            tokio::time::sleep(LAG_CHECK).await;
         }
     }
 
     /// Whether some listener that still reads lags so far that the agent must wait.
     fn is_held_back(&self) -> bool {
-        self.behind() > BEHIND
+        self.lag() > HOLD_BACK_LAG
     }
 
     /// The lag in bytes of the slowest listener that is not stalled.
-    fn behind(&self) -> u64 {
+    fn lag(&self) -> u64 {
         let (total, now) = (self.ring().total, self.now());
-        let still = u64::try_from(STILL.as_millis()).unwrap_or(u64::MAX);
+        let stall = u64::try_from(STALL.as_millis()).unwrap_or(u64::MAX);
         let all = self.listeners.lock();
         let moving = all
             .iter()
             .filter_map(Weak::upgrade)
-            .filter(|listener| now.saturating_sub(listener.moved.load(Ordering::Relaxed)) < still);
+            .filter(|listener| now.saturating_sub(listener.moved.load(Ordering::Relaxed)) < stall);
         let taken = moving.map(|listener| listener.taken.load(Ordering::Relaxed)).min();
         taken.map_or(0, |taken| total.saturating_sub(taken))
     }
 
     /// Whether a listener lags so far that its tokens are merged.
     pub(crate) fn is_far_behind(&self, listener: &Listener) -> bool {
-        self.ring().total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > FAR_BEHIND
+        self.ring().total.saturating_sub(listener.taken.load(Ordering::Relaxed)) > MERGE_LAG
     }
 
     /// Records that a listener has sent this whole batch to its client.
@@ -157,7 +158,7 @@ impl Feed {
     }
 
     /// Publishes frames to every listener. Their sequence numbers follow the head.
-    pub(crate) fn publish(&self, first: i64, frames: Vec<Utf8Bytes>) {
+    pub(crate) fn publish(&self, first: i64, frames: Vec<FrameText>) {
         let mut batch = Batch::new(first, frames);
         let last = batch.last();
         {
@@ -166,14 +167,14 @@ impl Feed {
             ring.total += batch.bytes as u64;
             batch.end = ring.total;
             ring.batches.push_back(Arc::new(batch));
-            ring.forget_beyond(MOST);
+            ring.evict_beyond(MAX_BYTES);
         }
         self.head.send_replace(last);
     }
 
     /// Disconnects every listener.
-    pub(crate) fn close(&self, why: CloseCode) {
-        let _ = self.closed.set(why);
+    pub(crate) fn close(&self, code: CloseCode) {
+        let _ = self.closed.set(code);
         self.head.send_modify(|_| {});
     }
 
@@ -189,16 +190,16 @@ impl Feed {
 
     /// Returns the frames after this sequence number. A position inside a batch gets the whole batch; the listener
     /// skips the frames it already has.
-    pub(crate) fn after(&self, place: i64) -> After {
+    pub(crate) fn after(&self, position: i64) -> After {
         let ring = self.ring();
-        if place < ring.gone {
+        if position < ring.evicted {
             return After::Gone;
         }
         let mut taken = 0;
-        let following = ring.batches.range(ring.batches.partition_point(|batch| batch.last() <= place)..);
+        let following = ring.batches.range(ring.batches.partition_point(|batch| batch.last() <= position)..);
         let batches: Vec<_> = following
             .take_while(|batch| {
-                let fits = taken < HELPING;
+                let fits = taken < TAKE_BYTES;
                 taken += batch.bytes;
                 fits
             })
@@ -208,8 +209,8 @@ impl Feed {
     }
 
     /// Evicts most of the ring once a turn is over. The log still has every frame.
-    pub(crate) fn rest(&self) {
-        self.ring().forget_beyond(RESTING);
+    pub(crate) fn shrink(&self) {
+        self.ring().evict_beyond(QUIET_BYTES);
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -219,11 +220,11 @@ impl Feed {
 
 impl Ring {
     /// Evicts the oldest batches until at most `most` bytes are left. The newest batch always stays, whatever its size.
-    fn forget_beyond(&mut self, most: usize) {
+    fn evict_beyond(&mut self, most: usize) {
         while self.bytes > most && self.batches.len() > 1 {
             if let Some(old) = self.batches.pop_front() {
                 self.bytes -= old.bytes;
-                self.gone = old.last();
+                self.evicted = old.last();
             }
         }
         if self.batches.len() < self.batches.capacity() / 4 {
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     fn publish(feed: &Feed, first: i64, frames: usize, size: usize) {
-        feed.publish(first, vec![Utf8Bytes::from("x".repeat(size)); frames]);
+        feed.publish(first, vec![FrameText::from("x".repeat(size)); frames]);
     }
 
     /// The sequence numbers that a listener at a position receives until it is up to date, or `None` if it was too
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_gets_every_number_once_from_wherever_it_is() {
+    fn a_listener_gets_every_number_once_from_any_position() {
         let feed = Feed::new(10, Clock::system());
         publish(&feed, 11, 3, 10);
         publish(&feed, 14, 2, 10);
@@ -271,34 +272,34 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_gone_and_said_to_be() {
+    fn frames_beyond_the_limit_are_evicted_and_reported_as_gone() {
         let feed = Feed::new(0, Clock::system());
         let each = 64 * 1024;
         for number in 1..=1000 {
             publish(&feed, number, 1, each);
         }
-        assert!(feed.ring().bytes <= MOST);
+        assert!(feed.ring().bytes <= MAX_BYTES);
         assert!(numbers(&feed, 0).is_none() && numbers(&feed, 500).is_none());
         assert_eq!(numbers(&feed, 990).unwrap().len(), 10);
-        feed.rest();
-        assert!(feed.ring().bytes <= each, "a stream at rest is small");
+        feed.shrink();
+        assert!(feed.ring().bytes <= each, "a quiet stream is small");
         assert!(numbers(&feed, 990).is_none());
         assert_eq!(numbers(&feed, 999).unwrap(), [1000]);
     }
 
     #[test]
-    fn a_listener_takes_little_at_once() {
+    fn a_listener_takes_a_limited_number_of_bytes() {
         let feed = Feed::new(0, Clock::system());
         for number in 1..=100 {
             publish(&feed, number, 1, 64 * 1024);
         }
         let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
-        assert_eq!(batches.len(), HELPING / (64 * 1024));
+        assert_eq!(batches.len(), TAKE_BYTES / (64 * 1024));
         assert_eq!(numbers(&feed, 0).unwrap().len(), 100);
     }
 
     #[test]
-    fn one_who_reads_slowly_is_waited_for_and_one_who_stands_still_is_not() {
+    fn a_slow_listener_holds_the_agent_back_and_a_stalled_one_does_not() {
         let clock = Clock::manual(chrono::DateTime::UNIX_EPOCH);
         let feed = Feed::new(0, clock.clone());
         let (slow, still) = (feed.listener(), feed.listener());
@@ -307,7 +308,7 @@ mod tests {
             publish(&feed, number, 1, 64 * 1024);
         }
         assert!(feed.is_held_back() && feed.is_far_behind(&slow), "both were there a moment ago");
-        clock.advance(STILL);
+        clock.advance(STALL);
         assert!(!feed.is_held_back(), "nobody has taken anything for a while");
         let After::Batches(batches) = feed.after(0) else { panic!("nothing to take") };
         feed.taken(&slow, &batches[0]);
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn many_listeners_that_stand_still_hold_little_beside_the_ring() {
+    fn many_stalled_listeners_pin_little_memory_beside_the_ring() {
         let feed = Feed::new(0, Clock::system());
         let mut held = Vec::new();
         // Each listener takes its share at a different position and stalls, while much more is published.
@@ -333,7 +334,7 @@ mod tests {
         for number in 1281..3000 {
             publish(&feed, number, 1, 16 * 1024);
         }
-        assert!(feed.ring().bytes <= MOST);
+        assert!(feed.ring().bytes <= MAX_BYTES);
         let pinned: usize =
             held.iter().filter(|batch| Arc::strong_count(batch) == 1).map(|batch| batch.bytes).sum();
         assert!(pinned > 0 && pinned + feed.ring().bytes <= 16 * 1024 * 1024, "{pinned}");

@@ -26,7 +26,7 @@ impl Watchers {
         self.0.is_empty()
     }
 
-    pub(super) fn told(&self) -> Presence {
+    pub(super) fn presence(&self) -> Presence {
         let user = |(user, clients): (&Option<UserId>, &u64)| {
             user.map(|user_id| PresentUser { user_id, clients: *clients })
         };

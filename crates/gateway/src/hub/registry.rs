@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use axum::extract::ws::Utf8Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,11 +15,12 @@ use proto::{SessionId, UserId};
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
-use super::command::{Asked, Command, Joined, Prompted};
+use super::command::{Command, JoinReply, PromptOutcome, PromptRequest};
+use super::eviction::{Activity, sessions_to_evict};
 use super::feed::Feed;
-use super::room::{Pulse, leaving};
+use super::frame::FrameText;
 use super::services::HubServices;
-use super::session::{DELETED, Left, Session};
+use super::session::{DELETED, Exit, Session};
 use crate::runtime::{Held, Inside};
 
 /// The capacity of a session's inbox. Senders wait when it is full.
@@ -61,7 +61,7 @@ pub struct Hub {
     id: SessionId,
     commands: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed>,
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
 }
 
 impl Hubs {
@@ -83,8 +83,8 @@ impl Hubs {
                 }
             };
             if !hub.commands.is_closed() {
-                self.use_of(&hub);
-                self.make_room();
+                self.mark_used(&hub);
+                self.evict_idle();
                 return Ok(hub);
             }
             // The actor ended a moment ago. Remove it and start the next one, which continues from the database.
@@ -97,16 +97,16 @@ impl Hubs {
         &self,
         id: SessionId,
         (user, passive): (Option<UserId>, bool),
-    ) -> Result<(Hub, Joined), HubError> {
+    ) -> Result<(Hub, JoinReply), HubError> {
         for _ in 0..ATTEMPTS {
             let hub = self.open(id).await?;
             let (reply, answer) = oneshot::channel();
             if hub.commands.send(Command::Join { passive, user, reply }).await.is_err() {
                 continue;
             }
-            match tokio::time::timeout(PATIENCE, answer).await {
+            match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
                 Ok(Ok(joined)) => return Ok((hub, joined)),
-                Ok(Err(_)) if hub.rests() => {}
+                Ok(Err(_)) if hub.is_evicted() => {}
                 Ok(Err(_)) => return Err(hub.ended()),
                 Err(_) => {
                     // The actor may still process the join and count this watcher.
@@ -121,7 +121,7 @@ impl Hubs {
     /// Returns the live session if this instance runs it.
     pub(crate) fn get(&self, id: SessionId) -> Option<Hub> {
         let hub = self.live().get(&id).and_then(|cell| cell.get().cloned());
-        hub.filter(|hub| !hub.commands.is_closed()).inspect(|hub| self.use_of(hub))
+        hub.filter(|hub| !hub.commands.is_closed()).inspect(|hub| self.mark_used(hub))
     }
 
     /// Whether this instance runs the session. Unlike [`Hubs::get`], this does not count as a use.
@@ -151,23 +151,23 @@ impl Hubs {
         self.live().len()
     }
 
-    fn use_of(&self, hub: &Hub) {
-        hub.pulse.used(self.0.uses.fetch_add(1, Ordering::Relaxed));
+    fn mark_used(&self, hub: &Hub) {
+        hub.activity.set_used(self.0.uses.fetch_add(1, Ordering::Relaxed));
     }
 
     /// Asks the least recently used idle sessions to leave memory when there are more than `most`.
-    fn make_room(&self) {
-        let (felt, inboxes): (Vec<_>, Vec<_>) = {
+    fn evict_idle(&self) {
+        let (readings, inboxes): (Vec<_>, Vec<_>) = {
             let live = self.live();
             if live.len() <= self.0.most {
                 return;
             }
             let hubs = live.values().filter_map(|cell| cell.get());
-            hubs.map(|hub| (Pulse::felt(&hub.pulse), hub.commands.clone())).unzip()
+            hubs.map(|hub| (Activity::read(&hub.activity), hub.commands.clone())).unzip()
         };
-        for at in leaving(&felt, self.0.most) {
+        for at in sessions_to_evict(&readings, self.0.most) {
             // A session with a full inbox is in use, so it is skipped.
-            let _ = inboxes[at].try_send(Command::Rest);
+            let _ = inboxes[at].try_send(Command::Evict);
         }
     }
 
@@ -186,27 +186,27 @@ impl Hubs {
 async fn start(registry: &Arc<Registry>, id: SessionId) -> Result<Hub, StoreError> {
     let services = registry.services.clone();
     let mut session = Session::load(services.clone(), id).await?;
-    session.tidy().await?;
+    session.close_open_messages().await?;
     let (commands, inbox) = mpsc::channel(INBOX);
-    let (feed, pulse) = (session.feed().clone(), session.pulse().clone());
+    let (feed, activity) = (session.feed().clone(), session.activity().clone());
     let registry = Arc::downgrade(registry);
-    let hub = Hub { registry: registry.clone(), services, id, commands, feed, pulse };
-    let last = LastWord(Some(hub.feed.clone()));
-    tokio::spawn(live(registry, session, inbox, last));
+    let hub = Hub { registry: registry.clone(), services, id, commands, feed, activity };
+    let closer = FeedCloser(Some(hub.feed.clone()));
+    tokio::spawn(run(registry, session, inbox, closer));
     Ok(hub)
 }
 
 /// Runs the actor until it ends. Boxed because the leftover commands may start the same session again, which makes this
 /// future recursive.
-fn live(
+fn run(
     registry: Weak<Registry>,
     session: Session,
     inbox: mpsc::Receiver<Command>,
-    last: LastWord,
+    closer: FeedCloser,
 ) -> BoxFuture<'static, ()> {
     async move {
         let id = session.id();
-        let left = session.run(inbox).await;
+        let exit = session.run(inbox).await;
         // If the registry is gone, the gateway is shutting down and nobody can miss the session.
         let Some(hubs) = registry.upgrade().map(Hubs) else { return };
         let cell = hubs.live().get(&id).cloned();
@@ -215,12 +215,12 @@ fn live(
         {
             hubs.forget(id, &cell);
         }
-        if let Left::ToRest(commands) = left {
+        if let Exit::Evicted(commands) = exit {
             // Nobody is watching. Anyone about to join sees the closed inbox with an open feed and tries again.
-            last.unsaid();
+            closer.disarm();
             for command in commands {
-                if let Err(error) = Box::pin(hand_on(&hubs, id, command)).await {
-                    tracing::error!(session = %id, %error, "a command to a session at rest was lost");
+                if let Err(error) = Box::pin(forward(&hubs, id, command)).await {
+                    tracing::error!(session = %id, %error, "a command to an evicted session was lost");
                 }
             }
         }
@@ -229,25 +229,25 @@ fn live(
 }
 
 /// Passes a command that an evicted session did not process to the session's next actor.
-async fn hand_on(hubs: &Hubs, id: SessionId, command: Command) -> Result<(), HubError> {
+async fn forward(hubs: &Hubs, id: SessionId, command: Command) -> Result<(), HubError> {
     match command {
         // A joining watcher retries by itself, a watcher that left is not counted by the next actor, and an eviction
         // has already happened.
-        Command::Join { .. } | Command::Leave { .. } | Command::Rest => Ok(()),
-        other => hubs.open(id).await?.tell(other).await,
+        Command::Join { .. } | Command::Leave { .. } | Command::Evict => Ok(()),
+        other => hubs.open(id).await?.send(other).await,
     }
 }
 
 /// Closes the feed when the actor ends, even by a panic, so that no watcher keeps listening to it.
-struct LastWord(Option<Arc<Feed>>);
+struct FeedCloser(Option<Arc<Feed>>);
 
-impl LastWord {
-    fn unsaid(mut self) {
+impl FeedCloser {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for LastWord {
+impl Drop for FeedCloser {
     fn drop(&mut self) {
         if let Some(feed) = &self.0 {
             feed.close(CloseCode::SETUP_FAILED);
@@ -256,7 +256,7 @@ impl Drop for LastWord {
 }
 
 /// How long a live session may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Hub {
     pub(crate) fn leave(&self, user: Option<UserId>) {
@@ -265,80 +265,80 @@ impl Hub {
     }
 
     pub(crate) async fn presence(&self) -> Result<Presence, HubError> {
-        self.ask(|reply| Command::Presence { reply }).await
+        self.request(|reply| Command::Presence { reply }).await
     }
 
-    pub(crate) async fn history(&self) -> Result<Option<(Utf8Bytes, i64)>, HubError> {
-        self.ask(|reply| Command::History { reply }).await
+    pub(crate) async fn history(&self) -> Result<Option<(FrameText, i64)>, HubError> {
+        self.request(|reply| Command::History { reply }).await
     }
 
-    pub(crate) async fn prompt(&self, prompt: Asked) -> Result<Prompted, HubError> {
-        self.ask(|reply| Command::Prompt { prompt: Box::new(prompt), reply }).await
+    pub(crate) async fn prompt(&self, prompt: PromptRequest) -> Result<PromptOutcome, HubError> {
+        self.request(|reply| Command::Prompt { prompt: Box::new(prompt), reply }).await
     }
 
     pub(crate) async fn state(&self) -> Result<(WireStatus, String), HubError> {
-        self.ask(|reply| Command::State { reply }).await
+        self.request(|reply| Command::State { reply }).await
     }
 
     pub(crate) async fn touch(&self) -> Result<(), HubError> {
-        self.ask(|reply| Command::Touch { reply }).await
+        self.request(|reply| Command::Touch { reply }).await
     }
 
     /// Returns a connection into the session's running sandbox, or the reason why it cannot be reached. The caller
     /// connects, not the actor, because the actor has others to serve while a supervisor is slow.
     pub(crate) async fn inside(&self) -> Result<Result<Inside, String>, HubError> {
-        Ok(match self.held().await? {
+        Ok(match self.sandbox().await? {
             Ok(held) => held.enter(&self.services.runtime.sandboxes).await.map_err(|error| error.to_string()),
             Err(reason) => Err(reason),
         })
     }
 
     /// Returns the session's running sandbox, for callers that need no connection into it.
-    pub(crate) async fn held(&self) -> Result<Result<Held, String>, HubError> {
-        self.ask(|reply| Command::Inside { reply }).await
+    pub(crate) async fn sandbox(&self) -> Result<Result<Held, String>, HubError> {
+        self.request(|reply| Command::Sandbox { reply }).await
     }
 
     /// Returns `Err` with the reason if the files could not be saved, in which case the session keeps running.
     pub(crate) async fn stop(&self, discard: bool) -> Result<Result<(), String>, HubError> {
-        self.ask(|reply| Command::Stop { discard, reply }).await
+        self.request(|reply| Command::Stop { discard, reply }).await
     }
 
     pub(crate) async fn delete(&self, by: String) -> Result<(), HubError> {
-        self.ask(|reply| Command::Delete { by, reply }).await
+        self.request(|reply| Command::Delete { by, reply }).await
     }
 
     pub(crate) async fn cancel(&self) -> Result<(), HubError> {
-        self.tell(Command::Cancel).await
+        self.send(Command::Cancel).await
     }
 
     pub(crate) async fn wake(&self) -> Result<(), HubError> {
-        self.tell(Command::Wake).await
+        self.send(Command::Wake).await
     }
 
-    pub(crate) async fn over_budget(&self, why: String) -> Result<(), HubError> {
-        self.tell(Command::OverBudget(why)).await
+    pub(crate) async fn over_budget(&self, reason: String) -> Result<(), HubError> {
+        self.send(Command::OverBudget(reason)).await
     }
 
-    pub(crate) async fn titled(&self, title: String) -> Result<(), HubError> {
-        self.tell(Command::Titled(title)).await
+    pub(crate) async fn set_title(&self, title: String) -> Result<(), HubError> {
+        self.send(Command::SetTitle(title)).await
     }
 
-    pub(crate) async fn say(&self, message: ServerMessage) -> Result<(), HubError> {
-        self.tell(Command::Say(Box::new(message))).await
+    pub(crate) async fn broadcast(&self, message: ServerMessage) -> Result<(), HubError> {
+        self.send(Command::Broadcast(Box::new(message))).await
     }
 
     /// Whether the actor was evicted: it has processed nothing that was sent since, and the next actor can be asked
     /// instead.
-    fn rests(&self) -> bool {
+    fn is_evicted(&self) -> bool {
         self.commands.is_closed() && self.feed.closed().is_none()
     }
 
-    async fn tell(&self, mut command: Command) -> Result<(), HubError> {
+    async fn send(&self, mut command: Command) -> Result<(), HubError> {
         let mut hub = self.clone();
         for _ in 0..ATTEMPTS {
             match hub.commands.send(command).await {
                 Ok(()) => return Ok(()),
-                Err(mpsc::error::SendError(back)) if hub.rests() => command = back,
+                Err(mpsc::error::SendError(back)) if hub.is_evicted() => command = back,
                 Err(_) => return Err(hub.ended()),
             }
             let hubs = self.registry.upgrade().map(Hubs).ok_or(HubError::Gone)?;
@@ -347,10 +347,10 @@ impl Hub {
         Err(HubError::Gone)
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, HubError> {
+    async fn request<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, HubError> {
         let (reply, answer) = oneshot::channel();
-        self.tell(command(reply)).await?;
-        match tokio::time::timeout(PATIENCE, answer).await {
+        self.send(command(reply)).await?;
+        match tokio::time::timeout(REPLY_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(_) => Err(self.ended()),
         }

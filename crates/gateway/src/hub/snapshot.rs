@@ -19,7 +19,7 @@ impl Hubs {
         }
         let not_running = |error: HubError| SnapshotError::NotRunning(error.to_string());
         let hub = self.open(session).await.map_err(not_running)?;
-        let held = hub.held().await.map_err(not_running)?.map_err(SnapshotError::NotRunning)?;
+        let held = hub.sandbox().await.map_err(not_running)?.map_err(SnapshotError::NotRunning)?;
         let record = services.store.session(held.owner.org(), session).await?;
         let record = record.ok_or(StoreError::Missing("this session"))?;
         let target = match record.session_type {

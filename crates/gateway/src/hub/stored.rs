@@ -1,15 +1,14 @@
 //! The conversation of a session that has no owner because the database cannot be written. It is built from what can be
 //! read.
 
-use axum::extract::ws::Utf8Bytes;
 use clock::Clock;
 use proto::SessionId;
 use proto::socket::{Message, ServerMessage};
 use store::{Reach, Store, StoreError, TranscriptWrite};
 
-use super::frame;
-use super::session::{WHOLE, about, spoken};
-use super::transcript::{Held, Transcript};
+use super::frame::{self, FrameText};
+use super::session::{INIT_BYTES, logged_messages, message_id};
+use super::transcript::{OpenMessage, Transcript};
 
 /// The number of bytes read from the log at a time.
 const PAGE: usize = 1024 * 1024;
@@ -19,8 +18,8 @@ pub(crate) async fn stored_init(
     store: &Store,
     clock: &Clock,
     id: SessionId,
-) -> Result<(Utf8Bytes, i64), StoreError> {
-    let stored = store.transcript(id, WHOLE).await?;
+) -> Result<(FrameText, i64), StoreError> {
+    let stored = store.transcript(id, INIT_BYTES).await?;
     let Reach { seq: reached, complete } = store.transcript_reach(id).await?;
     let now = clock.now().timestamp_millis();
     let (mut transcript, mut seq) = (Transcript::default(), reached);
@@ -29,16 +28,16 @@ pub(crate) async fn stored_init(
         let page = store.events_after(id, seq, PAGE).await?;
         let Some(last) = page.last() else { break };
         seq = last.last_seq;
-        for (number, message) in page.iter().flat_map(spoken) {
+        for (number, message) in page.iter().flat_map(logged_messages) {
             if number > reached
-                && about(&message).is_none_or(|id| !complete.contains(id))
+                && message_id(&message).is_none_or(|id| !complete.contains(id))
                 && let Some(TranscriptWrite::Message(message)) = transcript.apply(&message, number, now)
             {
                 messages.push(message.into());
             }
         }
     }
-    messages.extend(transcript.open().iter().map(Held::shown));
+    messages.extend(transcript.open().iter().map(OpenMessage::to_message));
     let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None };
     Ok((frame::stored_init(&init, seq), seq))
 }

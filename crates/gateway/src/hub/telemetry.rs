@@ -8,7 +8,7 @@ use proto::socket::ServerMessage;
 use store::{LatestTask, Telemetry as Flush};
 
 /// The number of tool calls remembered, so that a call announced twice counts once.
-const REMEMBERED: usize = 4096;
+const MAX_CALLS: usize = 4096;
 
 /// The activity that is not in the database yet.
 #[derive(Debug, Default)]
@@ -24,10 +24,10 @@ pub(crate) struct Telemetry {
 
 impl Telemetry {
     /// Counts a broadcast message.
-    pub(crate) fn observe(&mut self, said: &ServerMessage) {
-        match said {
+    pub(crate) fn observe(&mut self, message: &ServerMessage) {
+        match message {
             ServerMessage::ToolStart { tool_call_id, .. } => {
-                if self.calls.len() >= REMEMBERED {
+                if self.calls.len() >= MAX_CALLS {
                     self.calls.clear();
                 }
                 if self.calls.insert(tool_call_id.clone()) {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_something_is_written_stays_for_the_next_time() {
+    fn counts_during_a_flush_stay_for_the_next_one() {
         let mut telemetry = Telemetry::default();
         let call = |id: &str| ServerMessage::ToolStart {
             message_id: None,

@@ -14,18 +14,18 @@ const CUT: &str = "\n… (the rest was not kept: it is more than a message may h
 
 /// An open message with the ids of its parts, in the order in which they started.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct OpenMessage {
     /// The sequence number with which the message was announced.
     since: i64,
     message: Message,
-    parts: Vec<(String, Piece)>,
+    parts: Vec<(String, OpenPart)>,
     /// The size of its parts in bytes.
     bytes: usize,
 }
 
 /// A part that may still grow.
 #[derive(Clone, Debug, PartialEq)]
-enum Piece {
+enum OpenPart {
     Text(String),
     Image(String),
     Tool { call: ToolCall },
@@ -34,7 +34,7 @@ enum Piece {
 /// The open messages, in the order in which they started.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
-    open: Vec<Held>,
+    open: Vec<OpenMessage>,
     /// The size of all parts in bytes.
     bytes: usize,
     /// The last prompt that was broadcast, and the last error since then.
@@ -45,14 +45,14 @@ pub(crate) struct Transcript {
 impl Transcript {
     /// Applies a broadcast message with its sequence number. Returns what has to be saved because of it: a message
     /// that is now complete and no longer held here, or the error of a failed turn.
-    pub(crate) fn apply(&mut self, said: &ServerMessage, seq: i64, now: i64) -> Option<TranscriptWrite> {
-        match said {
+    pub(crate) fn apply(&mut self, event: &ServerMessage, seq: i64, now: i64) -> Option<TranscriptWrite> {
+        match event {
             ServerMessage::Message(message) => {
                 if message.role == MessageRole::User {
                     self.prompted(&message.id);
                 }
                 if self.open.iter().all(|held| held.message.id != message.id) {
-                    let held = Held::new(seq, message.clone());
+                    let held = OpenMessage::new(seq, message.clone());
                     self.bytes += held.bytes;
                     self.open.push(held);
                 }
@@ -104,19 +104,19 @@ impl Transcript {
     }
 
     /// The open messages in order, as they are now.
-    pub(crate) fn open(&self) -> &[Held] {
+    pub(crate) fn open(&self) -> &[OpenMessage] {
         &self.open
     }
 
     /// Closes every open message as interrupted, because no more of it will arrive.
-    pub(crate) fn interrupt(&mut self) -> Vec<Held> {
+    pub(crate) fn interrupt(&mut self) -> Vec<OpenMessage> {
         self.bytes = 0;
         let mut all = std::mem::take(&mut self.open);
         for held in &mut all {
             held.message.is_complete = true;
             held.message.interrupted = true;
             for (_, piece) in &mut held.parts {
-                if let Piece::Tool { call } = piece
+                if let OpenPart::Tool { call } = piece
                     && matches!(call.status, ToolStatus::Pending | ToolStatus::Running)
                 {
                     call.status = ToolStatus::Error;
@@ -133,7 +133,7 @@ impl Transcript {
         }
     }
 
-    fn find(&mut self, id: &str) -> Option<&mut Held> {
+    fn find(&mut self, id: &str) -> Option<&mut OpenMessage> {
         self.open.iter_mut().find(|held| held.message.id == id)
     }
 
@@ -142,7 +142,7 @@ impl Transcript {
         let mut held = self.open.remove(at);
         self.bytes -= held.bytes;
         held.message.is_complete = true;
-        Some(TranscriptWrite::Message(held.stored()))
+        Some(TranscriptWrite::Message(held.to_stored()))
     }
 
     /// Appends to a text part, within the size limits.
@@ -168,10 +168,10 @@ impl Transcript {
         let Some(held) = self.open.iter_mut().find(|held| held.message.id == message) else { return };
         let known = held.parts.iter().position(|(id, _)| id == part);
         if known.is_none() {
-            held.parts.push((part.to_owned(), Piece::Text(String::new())));
+            held.parts.push((part.to_owned(), OpenPart::Text(String::new())));
         }
         let at = known.unwrap_or(held.parts.len() - 1);
-        if let Piece::Text(text) = &mut held.parts[at].1 {
+        if let OpenPart::Text(text) = &mut held.parts[at].1 {
             let before = text.len();
             change(text);
             held.bytes = held.bytes + text.len() - before;
@@ -186,13 +186,13 @@ impl Transcript {
         let size = call.args.to_string().len();
         let Some(held) = self.find(message) else { return };
         let known = held.parts.iter_mut().find_map(|(id, piece)| match piece {
-            Piece::Tool { call } if id == part => Some(call),
+            OpenPart::Tool { call } if id == part => Some(call),
             _ => None,
         });
         let before = if let Some(known) = known {
             std::mem::replace(&mut known.args, call.args).to_string().len()
         } else {
-            held.parts.push((part.to_owned(), Piece::Tool { call }));
+            held.parts.push((part.to_owned(), OpenPart::Tool { call }));
             0
         };
         held.bytes = held.bytes + size - before;
@@ -205,7 +205,7 @@ impl Transcript {
         let room = MAX_OPEN.saturating_sub(self.bytes);
         for held in &mut self.open {
             for (_, piece) in &mut held.parts {
-                if let Piece::Tool { call } = piece
+                if let OpenPart::Tool { call } = piece
                     && call.id == id
                 {
                     let kept = if result.len() <= room { result } else { CUT.trim_start() };
@@ -220,13 +220,13 @@ impl Transcript {
     }
 }
 
-impl Held {
+impl OpenMessage {
     fn new(since: i64, mut message: Message) -> Self {
         let given = std::mem::take(&mut message.parts);
         let parts = given.into_iter().enumerate().filter_map(|(at, part)| {
             let piece = match part {
-                Part::Text { text, .. } => Piece::Text(text),
-                Part::Image { image } => Piece::Image(image),
+                Part::Text { text, .. } => OpenPart::Text(text),
+                Part::Image { image } => OpenPart::Image(image),
                 Part::Tool { .. } => return None,
             };
             Some((format!("given-{at}"), piece))
@@ -237,21 +237,21 @@ impl Held {
     }
 
     /// The message as it is stored.
-    pub(crate) fn stored(&self) -> StoredMessage {
-        StoredMessage::from_message(self.shown(), self.parts.iter().map(|(id, _)| id.clone()))
+    pub(crate) fn to_stored(&self) -> StoredMessage {
+        StoredMessage::from_message(self.to_message(), self.parts.iter().map(|(id, _)| id.clone()))
     }
 
     /// The message as clients see it.
-    pub(crate) fn shown(&self) -> Message {
+    pub(crate) fn to_message(&self) -> Message {
         let mut message = self.message.clone();
         message.content = self.text();
-        message.parts = self.parts.iter().map(|(id, piece)| piece.shown(id)).collect();
+        message.parts = self.parts.iter().map(|(id, piece)| piece.to_message(id)).collect();
         message.tool_calls = self
             .parts
             .iter()
             .filter_map(|(_, piece)| match piece {
-                Piece::Tool { call } => Some(call.clone()),
-                Piece::Text(_) | Piece::Image(_) => None,
+                OpenPart::Tool { call } => Some(call.clone()),
+                OpenPart::Text(_) | OpenPart::Image(_) => None,
             })
             .collect();
         message
@@ -262,14 +262,14 @@ impl Held {
             return self.message.content.clone();
         }
         let texts = self.parts.iter().filter_map(|(_, piece)| match piece {
-            Piece::Text(text) => Some(text.as_str()),
-            Piece::Image(_) | Piece::Tool { .. } => None,
+            OpenPart::Text(text) => Some(text.as_str()),
+            OpenPart::Image(_) | OpenPart::Tool { .. } => None,
         });
         texts.collect()
     }
 }
 
-impl Piece {
+impl OpenPart {
     /// The size of a part when its message is announced.
     fn bytes(&self) -> usize {
         match self {
@@ -279,7 +279,7 @@ impl Piece {
         }
     }
 
-    fn shown(&self, id: &str) -> Part {
+    fn to_message(&self, id: &str) -> Part {
         match self {
             Self::Text(text) => Part::Text { text: text.clone(), part_id: Some(id.to_owned()) },
             Self::Image(image) => Part::Image { image: image.clone() },
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_turn_leaves_its_reason_with_its_last_message() {
+    fn a_failed_turn_stores_its_reason_with_its_last_message() {
         let mut transcript = Transcript::default();
         let error = ServerMessage::Error { message: "the model refuses".into() };
         let over = |ids: &[&str]| ServerMessage::TurnComplete {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_grows_and_is_handed_over_when_it_is_complete() {
+    fn an_answer_grows_and_is_returned_when_it_is_complete() {
         let mut transcript = Transcript::default();
         let user = finished(transcript.apply(&message("u", MessageRole::User, "hi"), 1, 5));
         assert_eq!((user.content.as_str(), user.is_complete), ("hi", true));
@@ -362,7 +362,7 @@ mod tests {
             assert!(transcript.apply(said, number, 6).is_none());
         }
         assert_eq!(transcript.settled(5), 1, "the answer begins with number 2");
-        assert_eq!(transcript.open()[0].shown().content, "Hel");
+        assert_eq!(transcript.open()[0].to_message().content, "Hel");
         transcript.apply(&started(json!({"command": "ls"})), 6, 7);
         let end = ServerMessage::ToolEnd {
             part_id: "t".into(),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_bounded_like_what_is_finished() {
+    fn open_messages_are_bounded_in_size() {
         let mut transcript = Transcript::default();
         let piece = "é".repeat(30_000);
         for number in 0..100 {
@@ -412,10 +412,14 @@ mod tests {
                 transcript.apply(&token, number, 1);
             }
         }
-        let first = transcript.open()[0].shown().content;
+        let first = transcript.open()[0].to_message().content;
         assert!(first.len() <= MAX_TEXT + CUT.len() && first.ends_with(CUT), "{}", first.len());
         let held = |transcript: &Transcript| -> usize {
-            transcript.open().iter().map(|held| serde_json::to_string(&held.shown()).unwrap().len()).sum()
+            transcript
+                .open()
+                .iter()
+                .map(|held| serde_json::to_string(&held.to_message()).unwrap().len())
+                .sum()
         };
         // Text and calls appear in a message twice.
         assert!((MAX_OPEN..2 * MAX_OPEN + 100_000).contains(&held(&transcript)), "{}", held(&transcript));
@@ -427,14 +431,14 @@ mod tests {
                 text: "x".into(),
             };
             transcript.apply(&over, 200, 1);
-            assert_eq!(transcript.find(&id).unwrap().shown().content, "x");
+            assert_eq!(transcript.find(&id).unwrap().to_message().content, "x");
             transcript.apply(&ServerMessage::MessageComplete { message_id: id }, 201, 1);
         }
         assert_eq!(transcript.bytes, 0);
     }
 
     #[test]
-    fn a_call_that_failed_is_kept_as_failed() {
+    fn a_failed_tool_call_stays_failed() {
         let mut transcript = Transcript::default();
         for (number, said) in (1..).zip([message("a", MessageRole::Assistant, ""), started(json!({}))]) {
             transcript.apply(&said, number, 1);
@@ -448,11 +452,11 @@ mod tests {
             status: Some(ToolStatus::Error),
         };
         transcript.apply(&end, 3, 2);
-        assert_eq!(transcript.open()[0].shown().tool_calls[0].status, ToolStatus::Error);
+        assert_eq!(transcript.open()[0].to_message().tool_calls[0].status, ToolStatus::Error);
     }
 
     #[test]
-    fn what_is_cut_off_keeps_its_text_and_says_so() {
+    fn an_interrupted_message_keeps_its_text_and_is_marked() {
         let mut transcript = Transcript::default();
         for (number, said) in
             (1..).zip([message("a", MessageRole::Assistant, ""), token("partial"), started(json!({}))])
@@ -460,10 +464,10 @@ mod tests {
             transcript.apply(&said, number, 1);
         }
         let cut = transcript.interrupt();
-        let shown = cut[0].shown();
+        let shown = cut[0].to_message();
         assert_eq!((shown.content.as_str(), shown.interrupted, shown.is_complete), ("partial", true, true));
         assert_eq!(shown.tool_calls[0].status, ToolStatus::Error);
         assert!(transcript.open().is_empty());
-        assert!(transcript.apply(&token("late"), 4, 1).is_none(), "nothing is said of it afterwards");
+        assert!(transcript.apply(&token("late"), 4, 1).is_none(), "nothing is added afterwards");
     }
 }

@@ -92,6 +92,14 @@ fn edges() -> BTreeSet<(String, String)> {
     edges.into_iter().filter(|(from, to)| from != to && layer(to).is_some()).collect()
 }
 
+/// The files of a module that name a crate.
+fn files_that_name(module: &str, name: &str) -> Vec<PathBuf> {
+    let mut files = vec![sources().join(module).with_extension("rs")];
+    rust_files(&sources().join(module), &mut files);
+    files.retain(|file| std::fs::read_to_string(file).unwrap().contains(&format!("{name}::")));
+    files
+}
+
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
@@ -118,6 +126,13 @@ fn dependencies_point_down() {
     assert!(new.is_empty(), "these modules name one of their own layer or above it: {new:?}");
     let gone: Vec<_> = known.difference(&upward).collect();
     assert!(gone.is_empty(), "these exceptions are not needed any more: {gone:?}");
+}
+
+/// Live sessions know nothing of HTTP, so that other callers than requests and sockets can use them.
+#[test]
+fn hub_does_not_name_axum() {
+    assert_eq!(files_that_name("hub", "axum"), Vec::<PathBuf>::new());
+    assert!(!files_that_name("edge", "axum").is_empty(), "the check finds a crate that is named");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use store::{NewSession, Starts, StoreError};
 
 use super::super::ApiError;
 use crate::app::AppState;
-use crate::hub::{Asked, Prompted};
+use crate::hub::{PromptOutcome, PromptRequest};
 
 /// The sender of the prompt, which no person wrote.
 const SENDER: &str = "managed-configuration-setup";
@@ -53,10 +53,12 @@ async fn begin(
         return Ok(None);
     }
     let hub = app.hubs.open(id).await?;
-    let asked = Asked::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
-    match hub.prompt(asked).await {
-        Ok(Prompted::Queued { .. }) => Ok(Some(id)),
-        Ok(Prompted::Full | Prompted::Refused(_)) | Err(_) => Err(StoreError::Missing("this session").into()),
+    let request = PromptRequest::new(prompt, Vec::new(), Some(SENDER.to_owned()), Some(MessageSource::Api));
+    match hub.prompt(request).await {
+        Ok(PromptOutcome::Queued { .. }) => Ok(Some(id)),
+        Ok(PromptOutcome::Full | PromptOutcome::Refused(_)) | Err(_) => {
+            Err(StoreError::Missing("this session").into())
+        }
     }
 }
 

@@ -26,7 +26,9 @@ use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::edge::auth::LiveCredential;
 use crate::git::failed as git_failed;
-use crate::hub::{After, Asked, Hub, HubError, Joined, Listener, Prompted, to_one};
+use crate::hub::{
+    After, FrameText, Hub, HubError, JoinReply, Listener, PromptOutcome, PromptRequest, to_one,
+};
 use crate::server::Inbound;
 
 /// How long a client may accept no data before it is disconnected.
@@ -129,10 +131,10 @@ async fn enter(
     visitor: &Visitor,
     since: &mut Option<i64>,
     socket: &mut WebSocket,
-) -> Result<(Hub, Joined), End> {
+) -> Result<(Hub, JoinReply), End> {
     let message = "Connecting to coding agent...".to_owned();
     let hello = to_one(&ServerMessage::Status { status: WireStatus::Resuming, message });
-    in_time(socket.send(Message::Text(hello))).await?;
+    in_time(socket.send(Message::Text(text(hello)))).await?;
     let mut told = false;
     loop {
         match app.hubs.join(visitor.session, (visitor.user, visitor.passive)).await {
@@ -159,7 +161,7 @@ async fn enter(
 
 impl Watcher {
     /// Serves the client until the connection has a reason to end.
-    async fn stay(&mut self, since: Option<i64>, joined: Joined) -> End {
+    async fn stay(&mut self, since: Option<i64>, joined: JoinReply) -> End {
         match Box::pin(self.greet(since, joined)).await {
             Ok(()) => match self.watch().await {
                 Ok(never) => match never {},
@@ -169,7 +171,7 @@ impl Watcher {
         }
     }
 
-    async fn greet(&mut self, since: Option<i64>, joined: Joined) -> Result<(), End> {
+    async fn greet(&mut self, since: Option<i64>, joined: JoinReply) -> Result<(), End> {
         let (init, head) = joined.init.ok_or(End::Away(CloseCode::SETUP_FAILED))?;
         let goes_on = match since {
             Some(since) => self.go_on(since).await?,
@@ -179,7 +181,7 @@ impl Watcher {
             if let Some(since) = since {
                 self.tell(&ServerMessage::Gap { from: since.saturating_add(1), to: head }).await?;
             }
-            self.send(init).await?;
+            self.send(text(init)).await?;
             self.place = head;
         }
         let state = (joined.status, joined.message);
@@ -381,7 +383,7 @@ impl Watcher {
 
     /// Sends the whole conversation up to the frame `head`. The frames up to `head` are sent first, because the
     /// conversation does not contain all of them.
-    async fn send_history(&mut self, init: Utf8Bytes, head: i64) -> Result<(), End> {
+    async fn send_history(&mut self, init: FrameText, head: i64) -> Result<(), End> {
         while self.place < head {
             let batches = match self.hub.feed.after(self.place) {
                 After::Nothing => break,
@@ -402,7 +404,7 @@ impl Watcher {
             self.place = last.last();
             self.hub.feed.taken(&self.listener, last);
         }
-        self.send(init).await
+        self.send(text(init)).await
     }
 
     async fn prompt(&mut self, content: String, images: Vec<String>) -> Result<(), End> {
@@ -410,11 +412,11 @@ impl Watcher {
         if content.trim().is_empty() {
             return self.error("A prompt needs content").await;
         }
-        let asked = Asked::new(content, images, Some(user.to_string()), Some(MessageSource::Web));
-        match self.hub.prompt(asked).await {
-            Ok(Prompted::Queued { .. }) => Ok(()),
-            Ok(Prompted::Refused(refusal)) => self.error(&refusal.to_string()).await,
-            Ok(Prompted::Full) => self.error("Too many prompts wait: let some be answered first").await,
+        let request = PromptRequest::new(content, images, Some(user.to_string()), Some(MessageSource::Web));
+        match self.hub.prompt(request).await {
+            Ok(PromptOutcome::Queued { .. }) => Ok(()),
+            Ok(PromptOutcome::Refused(refusal)) => self.error(&refusal.to_string()).await,
+            Ok(PromptOutcome::Full) => self.error("Too many prompts wait: let some be answered first").await,
             Err(_) => self.error("Failed to send prompt").await,
         }
     }
@@ -440,7 +442,7 @@ impl Watcher {
             }
             for answer in git::run(&app, &hub, user, action, message).await {
                 // The client has disconnected.
-                if answers.send(to_one(&answer)).await.is_err() {
+                if answers.send(text(to_one(&answer))).await.is_err() {
                     return;
                 }
             }
@@ -453,7 +455,7 @@ impl Watcher {
     }
 
     async fn tell(&mut self, message: &ServerMessage) -> Result<(), End> {
-        self.send(to_one(message)).await
+        self.send(text(to_one(message))).await
     }
 
     async fn send(&mut self, frame: Utf8Bytes) -> Result<(), End> {
@@ -472,6 +474,11 @@ impl Watcher {
     async fn flush(&mut self) -> Result<(), End> {
         in_time(self.socket.flush()).await
     }
+}
+
+/// The text of a frame, without a copy. A frame is valid UTF-8, so this never falls back.
+fn text(frame: FrameText) -> Utf8Bytes {
+    Utf8Bytes::try_from(frame.into_bytes()).unwrap_or_default()
 }
 
 /// The act of the table of `access` that a message needs permission for.

@@ -9,27 +9,27 @@ use store::StoreError;
 use tokio::sync::mpsc;
 
 use super::super::command::Refusal;
-use super::expiry::Moving;
-use super::{Boot, Over, Session};
+use super::phase::{Boot, BootPurpose, Connection, Phase};
+use super::{End, Session};
 use crate::llm::{org_budget_spent, session_budget_spent};
 use crate::runtime::{Agent, Launch, LaunchError};
 
 /// The number of consecutive boots that may fail before the session fails.
-const BOOTS: u32 = 3;
+const MAX_BOOTS: u32 = 3;
 const STAGES: usize = 8;
 
 impl Session {
     /// Makes sure that an agent is running or booting. If the session may not start one, this broadcasts the refusal
     /// instead of disconnecting the watchers, because a later attempt may succeed.
-    pub(super) async fn wake(&mut self) -> Result<(), Over> {
+    pub(super) async fn wake(&mut self) -> Result<(), End> {
         match self.try_wake().await? {
             Ok(()) => Ok(()),
-            Err(refusal) => self.say(vec![ServerMessage::Error { message: refusal.to_string() }]).await,
+            Err(refusal) => self.broadcast(vec![ServerMessage::Error { message: refusal.to_string() }]).await,
         }
     }
 
-    pub(super) async fn try_wake(&mut self) -> Result<Result<(), Refusal>, Over> {
-        if self.agent.is_some() || self.boot.is_some() {
+    pub(super) async fn try_wake(&mut self) -> Result<Result<(), Refusal>, End> {
+        if matches!(self.sandbox, Phase::Connected(_) | Phase::Booting(_)) {
             return Ok(Ok(()));
         }
         // A session that is only starting claims its slot again, since it may have lost it in the meantime.
@@ -45,17 +45,17 @@ impl Session {
             }
             (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
         }
-        // A session that is moving to another sandbox boots its agent after the move.
-        if self.moving.is_none() {
-            self.launch(Duration::ZERO);
+        // A session whose files are being saved boots its agent afterwards.
+        if matches!(self.sandbox, Phase::Disconnected { .. }) {
+            self.launch(Duration::ZERO, BootPurpose::Connect);
         }
         let (status, message) = self.state();
-        self.say_status(status, &message).await?;
+        self.broadcast_status(status, &message).await?;
         Ok(Ok(()))
     }
 
     /// Whether the organization can pay for the session.
-    async fn affordable(&self) -> Result<Result<(), Refusal>, Over> {
+    async fn affordable(&self) -> Result<Result<(), Refusal>, End> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;
         if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
@@ -66,7 +66,7 @@ impl Session {
     }
 
     /// The reason why the session accepts no prompts even if it is awake: its budget or its organization's is spent.
-    pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, Over> {
+    pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, End> {
         let services = &self.services;
         let org = services.store.org_budget(self.record.org_id).await?;
         if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
@@ -78,108 +78,95 @@ impl Session {
         Ok((spent >= budget).then(|| Refusal::Budget(session_budget_spent(budget))))
     }
 
-    pub(super) fn launch(&mut self, pause: Duration) {
-        let (tell, stages) = mpsc::channel(STAGES);
+    /// Starts to boot an agent after a pause.
+    pub(super) fn launch(&mut self, pause: Duration, purpose: BootPurpose) {
+        let (stage_sender, stages) = mpsc::channel(STAGES);
         let launch = Launch::new(
             self.services.runtime.clone(),
             self.services.repositories.clone(),
             self.owner,
             self.record.clone(),
-            tell,
+            stage_sender,
         );
         let task = tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             launch.run().await
         });
-        self.boot = Some(Boot { task, stages });
+        let resume = self.sandbox.take_resume();
+        self.sandbox = Phase::Booting(Boot { task, stages, purpose, resume });
     }
 
-    pub(super) async fn boot_news(&mut self, news: News) -> Result<(), Over> {
-        let booted = match news {
-            News::Stage(stage) => {
-                let (status, _) = self.state();
-                return self.say_status(status, stage).await;
-            }
-            News::Booted(booted) => *booted,
-        };
-        self.boot = None;
-        match booted {
-            Ok(agent) => self.have(agent).await,
+    pub(super) async fn boot_ended(&mut self, result: Result<Agent, LaunchError>) -> Result<(), End> {
+        let purpose = self.sandbox.end_boot();
+        match result {
+            Ok(agent) => self.connect(agent, purpose).await,
             Err(LaunchError::Store(error)) => Err(error.into()),
             Err(error) => {
-                let reason = self.ended_for().await.unwrap_or_else(|| error.to_string());
-                self.have_not(&reason).await
+                let reason = self.overuse_reason().await.unwrap_or_else(|| error.to_string());
+                self.boot_failed(&reason, purpose).await
             }
         }
     }
 
-    async fn have(&mut self, agent: Agent) -> Result<(), Over> {
-        let now = self.services.clock.now();
-        (self.failures, self.had_at) = (0, self.services.clock.elapsed());
+    /// Connects the session to an agent that has booted, and continues the turn or starts the next one.
+    async fn connect(&mut self, agent: Agent, purpose: BootPurpose) -> Result<(), End> {
+        (self.failures.boots, self.failures.connected_at) = (0, self.services.clock.elapsed());
         self.record.status = SessionStatus::Running;
         self.record.sandbox_id = Some(agent.sandbox.to_string());
         self.record.agent_session_id = Some(agent.session.clone());
         self.record.sandbox_expires_at = agent.expires_at;
         self.watch_expiry();
-        self.moving.take_if(|moving| matches!(moving, Moving::Booting));
-        let lost = self.turn.is_some() && !agent.remembers;
-        let mut unsent = None;
-        if self.translator.is_none() || !agent.remembers {
-            let old = self.translator.replace(Translator::new(&agent.session));
-            match (&self.turn, old) {
-                // The agent that ran the turn is gone, with all output that it had not sent.
-                (Some(_), Some(mut old)) if lost => {
-                    let out =
-                        old.give_up("The agent was lost in the middle of its answer", now.timestamp_millis());
-                    self.take(out).await?;
-                }
-                // The prompt was broadcast, but no agent has received it.
-                (Some(turn), None) if lost => {
-                    unsent = self.services.store.unsettled_prompt(self.record.id, turn).await?;
-                }
-                _ => {}
-            }
-        }
-        self.agent = Some(agent);
-        if self.turn.is_some() {
+        let (translator, unsent) = self.resume_translator(&agent).await?;
+        let retiring = match purpose {
+            BootPurpose::Retire(grace) => Some(grace),
+            BootPurpose::Connect | BootPurpose::Move => None,
+        };
+        self.sandbox = Phase::Connected(Box::new(Connection { agent, translator, retiring }));
+        if self.turn.is_running() {
             self.telemetry.start(self.services.clock.elapsed());
         }
         if let Some(prompt) = unsent {
-            self.hand_over(prompt, None);
+            self.dispatch(prompt, None);
         }
-        self.catch_up();
-        self.abort();
-        self.say_status(WireStatus::Running, "").await?;
-        self.initial_prompt().await?;
+        self.read_history();
+        self.send_abort();
+        self.broadcast_status(WireStatus::Running, "").await?;
+        self.queue_initial_prompt().await?;
         self.after_turn().await
     }
 
-    async fn have_not(&mut self, reason: &str) -> Result<(), Over> {
-        self.failures += 1;
-        tracing::warn!(session = %self.record.id, reason, attempt = self.failures, "no agent");
-        if self.failures < BOOTS
-            && (!self.watchers.is_empty() || !self.queue.is_empty() || self.turn.is_some())
-        {
-            self.say_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
-            self.launch(Duration::ZERO);
+    /// Returns the translator for a new connection, and the prompt of the running turn if no agent has received it.
+    async fn resume_translator(&mut self, agent: &Agent) -> Result<(Translator, Option<store::Prompt>), End> {
+        let resume = self.sandbox.take_resume();
+        let turn = self.turn.prompt().map(str::to_owned);
+        let unsent = match (resume, turn) {
+            (Some(translator), _) if agent.remembers => return Ok((*translator, None)),
+            // The agent that ran the turn is gone, with all output that it had not sent.
+            (Some(mut lost), Some(_)) => {
+                let now = self.services.clock.now().timestamp_millis();
+                let out = lost.give_up("The agent was lost in the middle of its answer", now);
+                self.apply(out).await?;
+                None
+            }
+            // The prompt was broadcast, but no agent has received it.
+            (None, Some(turn)) if !agent.remembers => {
+                self.services.store.unsettled_prompt(self.record.id, &turn).await?
+            }
+            _ => None,
+        };
+        Ok((Translator::new(&agent.session), unsent))
+    }
+
+    async fn boot_failed(&mut self, reason: &str, purpose: BootPurpose) -> Result<(), End> {
+        self.failures.boots += 1;
+        let attempt = self.failures.boots;
+        tracing::warn!(session = %self.record.id, reason, attempt, "the agent could not be booted");
+        let is_needed = !self.demand.watchers.is_empty() || !self.queue.is_empty() || self.turn.is_running();
+        if attempt < MAX_BOOTS && is_needed {
+            self.broadcast_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
+            self.launch(Duration::ZERO, purpose);
             return Ok(());
         }
         self.fail(reason).await
-    }
-}
-
-/// The progress of a boot.
-pub(super) enum News {
-    Stage(&'static str),
-    Booted(Box<Result<Agent, LaunchError>>),
-}
-
-/// Waits for progress of the boot, or forever if there is none.
-pub(super) async fn news(boot: &mut Option<Boot>) -> News {
-    let Some(Boot { task, stages }) = boot else { return std::future::pending().await };
-    tokio::select! {
-        biased;
-        Some(stage) = stages.recv() => News::Stage(stage),
-        booted = task => News::Booted(Box::new(booted.unwrap_or_else(|error| Err(LaunchError::Broken(error.to_string()))))),
     }
 }

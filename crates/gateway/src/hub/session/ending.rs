@@ -5,22 +5,23 @@ use std::time::Duration;
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{Outcome, PauseReason, PromptState, RunStatus, SessionStatus};
 use store::Ending;
-use tokio::sync::oneshot;
 
-use super::expiry::Moving;
-use super::{Over, Session, millis};
+use super::phase::{BootPurpose, Phase, StopReply};
+use super::timer::Timer;
+use super::{End, Session, millis};
 use crate::runtime::SnapshotError;
 
 impl Session {
     /// Fails the session until the next prompt. Queued prompts are kept for then.
-    pub(super) async fn fail(&mut self, reason: &str) -> Result<(), Over> {
-        (self.failures, self.losses, self.moving) = (0, 0, None);
-        self.let_go();
-        if let Some(translator) = &mut self.translator {
-            let out = translator.give_up(reason, millis(&self.services));
-            self.take(out).await?;
+    pub(super) async fn fail(&mut self, reason: &str) -> Result<(), End> {
+        (self.failures.boots, self.failures.losses) = (0, 0);
+        self.abort_requests();
+        let now = millis(&self.services);
+        if let Some(translator) = self.sandbox.translator() {
+            let out = translator.give_up(reason, now);
+            self.apply(out).await?;
         }
-        self.settle_turn().await?;
+        self.end_failed_turn().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.services.clock.elapsed());
         self.flush().await?;
@@ -34,7 +35,7 @@ impl Session {
         self.services.store.end_session(&self.owner, ending).await?;
         (self.record.status, self.record.stop_reason) = (SessionStatus::Failed, Some(reason.to_owned()));
         self.halt().await;
-        self.say(vec![
+        self.broadcast(vec![
             ServerMessage::Status { status: WireStatus::Error, message: reason.to_owned() },
             ServerMessage::Error { message: format!("Failed to initialize session: {reason}") },
         ])
@@ -44,7 +45,7 @@ impl Session {
     /// Stops the sandbox's processes. The sandbox of a failed session is no longer counted, so nothing may run in it.
     /// Its files stay for the next prompt.
     async fn halt(&mut self) {
-        (self.agent, self.translator) = (None, None);
+        self.sandbox.reset();
         let Ok(id) = crate::runtime::sandbox_of(&self.record) else { return };
         if let Err(error) = self.services.runtime.sandboxes.provider.halt(&id).await {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a session that failed runs on");
@@ -52,82 +53,82 @@ impl Session {
     }
 
     /// Aborts every request in flight to the agent, so that none arrives later.
-    fn let_go(&mut self) {
-        for task in [self.dispatch.take(), self.aborting.take()].into_iter().flatten() {
-            task.abort();
+    fn abort_requests(&mut self) {
+        match self.turn.running_mut() {
+            Some(turn) => turn.abort_requests(),
+            None => *self.turn.timer() = Timer::default(),
         }
-        if let Some(reading) = self.reading.take() {
-            reading.abort();
-        }
-        (self.cancelled, self.aborts, self.settling) = (false, 0, None);
     }
 
-    async fn settle_turn(&mut self) -> Result<(), Over> {
-        if let Some(turn) = self.turn.take() {
-            self.services.gate.end_turn(&self.record, &turn, RunStatus::Failed).await?;
-            self.services.store.set_prompt_state(&self.owner, &turn, PromptState::Answered).await?;
+    async fn end_failed_turn(&mut self) -> Result<(), End> {
+        if let Some(turn) = self.turn.end() {
+            self.services.gate.end_turn(&self.record, &turn.prompt, RunStatus::Failed).await?;
+            self.services.store.set_prompt_state(&self.owner, &turn.prompt, PromptState::Answered).await?;
         }
         Ok(())
     }
 
     /// Pauses the session at once and broadcasts why. The sandbox stays, so that a prompt can continue in it once there
     /// is budget again.
-    pub(super) async fn over_budget(&mut self, why: &str) -> Result<(), Over> {
+    pub(super) async fn over_budget(&mut self, reason: &str) -> Result<(), End> {
         // Each request in flight is refused separately. The first refusal has already paused the session.
-        if self.agent.is_none() {
+        if self.sandbox.agent().is_none() {
             return Ok(());
         }
-        self.dismiss(why).await?;
-        let (paused, reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
-        self.services.store.set_status(&self.owner, paused, Some(reason), self.services.clock.now()).await?;
+        self.dismiss(reason).await?;
+        let (paused, pause_reason) = (SessionStatus::Paused, PauseReason::CreditLimit);
+        self.services
+            .store
+            .set_status(&self.owner, paused, Some(pause_reason), self.services.clock.now())
+            .await?;
         self.record.status = paused;
-        self.say(vec![
-            ServerMessage::Error { message: why.to_owned() },
-            ServerMessage::Status { status: WireStatus::Paused, message: why.to_owned() },
+        self.broadcast(vec![
+            ServerMessage::Error { message: reason.to_owned() },
+            ServerMessage::Status { status: WireStatus::Paused, message: reason.to_owned() },
         ])
         .await
     }
 
     /// Drops the agent: ends its turn and cancels the queued prompts.
-    async fn dismiss(&mut self, reason: &str) -> Result<(), Over> {
+    async fn dismiss(&mut self, reason: &str) -> Result<(), End> {
         self.dismiss_agent(reason).await?;
         self.drop_prompts().await?;
         self.flush().await
     }
 
     /// Drops the agent and ends its turn. Queued prompts are kept.
-    async fn dismiss_agent(&mut self, reason: &str) -> Result<(), Over> {
-        self.let_go();
-        self.moving.take_if(|moving| matches!(moving, Moving::Waiting(_)));
-        if let Some(translator) = &mut self.translator {
-            let out = translator.give_up(reason, millis(&self.services));
-            self.take(out).await?;
+    async fn dismiss_agent(&mut self, reason: &str) -> Result<(), End> {
+        self.abort_requests();
+        let now = millis(&self.services);
+        if let Some(translator) = self.sandbox.translator() {
+            let out = translator.give_up(reason, now);
+            self.apply(out).await?;
         }
         // The agent may keep working without us, so it is told to abort.
-        if let (Some(agent), true) = (&self.agent, self.turn.is_some()) {
+        if let (Some(agent), true) = (self.sandbox.agent(), self.turn.is_running()) {
             let (client, session) = (agent.client.clone(), agent.session.clone());
             tokio::spawn(async move { client.abort(&session).await });
         }
-        (self.agent, self.translator) = (None, None);
-        self.settle_turn().await?;
+        self.sandbox.reset();
+        self.end_failed_turn().await?;
         self.interrupt().await?;
         self.telemetry.stop(self.services.clock.elapsed());
         self.flush().await
     }
 
     /// Saves the files and then ends the sandbox, as when its lifetime is over, so that a crash in between loses no
-    /// files. [`Session::stopped`] or [`Session::not_stopped`] sends the reply.
-    pub(super) async fn stop(&mut self, reply: oneshot::Sender<Result<(), String>>) -> Result<(), Over> {
-        self.stopping.push(reply);
-        // A save is already in progress.
-        if matches!(self.moving, Some(Moving::Saving(_))) {
+    /// files. [`Session::finish_stop`] or [`Session::stop_failed`] sends the reply.
+    pub(super) async fn stop(&mut self, reply: StopReply) -> Result<(), End> {
+        // A save that is already in progress ends with the stop.
+        if let Phase::Saving(save) = &mut self.sandbox {
+            save.stop_replies.push(reply);
             return Ok(());
         }
         self.abandon_boot().await;
         // Prompts that arrive from here on belong to the time after the stop, and wake the session again.
         self.dismiss("The session was stopped").await?;
         if self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
-            self.save();
+            self.save(vec![reply]);
             return Ok(());
         }
         // Without snapshots, the files stay in the sandbox.
@@ -140,11 +141,11 @@ impl Session {
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session runs on");
         }
-        self.stopped("").await
+        self.finish_stop("", vec![reply]).await
     }
 
     /// Finishes the stop once the files are saved and the sandbox has ended.
-    pub(super) async fn stopped(&mut self, message: &str) -> Result<(), Over> {
+    pub(super) async fn finish_stop(&mut self, message: &str, replies: Vec<StopReply>) -> Result<(), End> {
         self.dismiss_agent("The session was stopped").await?;
         let ending = Ending {
             status: SessionStatus::Stopped,
@@ -156,37 +157,44 @@ impl Session {
         self.services.store.end_session(&self.owner, ending).await?;
         self.record.status = SessionStatus::Stopped;
         self.record.sandbox_expires_at = None;
-        for reply in self.stopping.drain(..) {
+        for reply in replies {
             let _ = reply.send(Ok(()));
         }
-        self.say_status(WireStatus::Stopped, message).await?;
+        self.broadcast_status(WireStatus::Stopped, message).await?;
         if self.queue.is_empty() { Ok(()) } else { self.wake().await }
     }
 
     /// Handles a failed save: the sandbox that has the files keeps running, with its agent if it had one.
-    pub(super) async fn not_stopped(&mut self, error: &SnapshotError) -> Result<(), Over> {
+    pub(super) async fn stop_failed(
+        &mut self,
+        error: &SnapshotError,
+        replies: Vec<StopReply>,
+    ) -> Result<(), End> {
         tracing::error!(session = %self.record.id, %error, "a session could not be saved, so it was not stopped");
-        for reply in self.stopping.drain(..) {
+        for reply in replies {
             let _ = reply.send(Err(error.to_string()));
         }
         let message = format!("The session was not stopped because its files could not be saved: {error}");
-        self.say(vec![ServerMessage::Error { message }]).await?;
+        self.broadcast(vec![ServerMessage::Error { message }]).await?;
         if !self.is_up() {
             return Ok(());
         }
-        self.launch(Duration::ZERO);
+        self.launch(Duration::ZERO, BootPurpose::Connect);
         let (status, message) = self.state();
-        self.say_status(status, &message).await
+        self.broadcast_status(status, &message).await
     }
 
     /// Ends the session and its sandbox at once. Files that are in no snapshot are lost. The conversation stays.
-    pub(super) async fn discard(&mut self) -> Result<(), Over> {
+    pub(super) async fn discard(&mut self) -> Result<(), End> {
         self.abandon_boot().await;
         // Terminating the sandbox would wait for the copy in progress anyway.
-        if let Some(Moving::Saving(task)) = self.moving.take()
-            && let Ok(Ok(next)) = task.await
-        {
-            self.moved_to(&next);
+        let mut replies = Vec::new();
+        if let Phase::Saving(save) = &mut self.sandbox {
+            let saved = (&mut save.task).await;
+            replies = self.sandbox.end_save();
+            if let Ok(Ok(next)) = saved {
+                self.moved_to(&next);
+            }
         }
         self.dismiss("The session was stopped").await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
@@ -197,16 +205,16 @@ impl Session {
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
         }
-        self.stopped("What was not saved is gone").await
+        self.finish_stop("What was not saved is gone", replies).await
     }
 
     /// Aborts a boot, so that it can do nothing after its sandbox has ended.
     async fn abandon_boot(&mut self) {
-        if let Some(boot) = self.boot.take() {
-            boot.task.abort();
-            if let Ok(Ok(agent)) = boot.task.await {
-                self.record.sandbox_id = Some(agent.sandbox.to_string());
-            }
+        let Phase::Booting(boot) = &mut self.sandbox else { return };
+        boot.task.abort();
+        if let Ok(Ok(agent)) = (&mut boot.task).await {
+            self.record.sandbox_id = Some(agent.sandbox.to_string());
         }
+        self.sandbox.end_boot();
     }
 }

@@ -1,17 +1,17 @@
 //! The end of a sandbox's lifetime: the session saves its files and moves to another sandbox, or sleeps until
 //! someone needs it. If the provider has no snapshots, the session only reconnects to the same sandbox.
 
-use std::pin::Pin;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use proto::socket::{ServerMessage, WireStatus};
 use proto::{PauseReason, SessionStatus};
 use sandbox::SandboxId;
-use tokio::task::JoinHandle;
-use tokio::time::Sleep;
 
-use super::{Over, Session, settled};
+use super::phase::{BootPurpose, Phase, Save, StopReply};
+use super::timer::Timer;
+use super::turn::Turn;
+use super::{End, Session};
 use crate::runtime::{SnapshotError, leave};
 
 /// The status message while a session moves.
@@ -19,50 +19,17 @@ pub(super) const EXTENDING: &str = "Extending session...";
 /// How long a running turn may continue before it is cancelled.
 const GRACE: Duration = Duration::from_secs(30);
 /// How many times we try to save the files, and the delay between attempts.
-const SAVES: u32 = 3;
-const AGAIN: TimeDelta = TimeDelta::minutes(5);
-
-/// The progress of a move to another sandbox.
-pub(super) enum Moving {
-    /// Waits for the turn to end by itself. When the timer fires, the turn is cancelled.
-    Waiting(Option<Pin<Box<Sleep>>>),
-    /// Saves the files and ends the sandbox. The task returns the name of the next sandbox.
-    Saving(JoinHandle<Result<SandboxId, SnapshotError>>),
-    /// Boots the next sandbox.
-    Booting,
-}
-
-/// An event during a move.
-pub(super) enum Step {
-    Late,
-    Saved(Box<Result<SandboxId, SnapshotError>>),
-}
-
-/// Waits for the next event of a move, or forever if the session does not move.
-pub(super) async fn step(moving: &mut Option<Moving>) -> Step {
-    match moving {
-        Some(Moving::Waiting(late)) => {
-            settled(late).await;
-            *late = None;
-            Step::Late
-        }
-        Some(Moving::Saving(task)) => {
-            let broken = |error: tokio::task::JoinError| Err(SnapshotError::NotRunning(error.to_string()));
-            Step::Saved(Box::new(task.await.unwrap_or_else(broken)))
-        }
-        Some(Moving::Booting) | None => std::future::pending().await,
-    }
-}
+const MAX_SAVES: u32 = 3;
+const SAVE_RETRY: TimeDelta = TimeDelta::minutes(5);
 
 impl Session {
     /// Sets the expiry timer anew from the wall clock, which may have been adjusted.
     pub(super) fn watch_expiry(&mut self) {
         let left = self.record.sandbox_expires_at.map(|at| at - self.services.clock.now());
-        self.expiry = left.map(|left| Box::pin(tokio::time::sleep(left.to_std().unwrap_or_default())));
+        self.expiry = left.map(|left| Timer::after(left.to_std().unwrap_or_default())).unwrap_or_default();
     }
 
-    pub(super) async fn expire(&mut self) -> Result<(), Over> {
-        self.expiry = None;
+    pub(super) async fn expire(&mut self) -> Result<(), End> {
         // A failed boot may already have retired the old sandbox.
         let record = self.services.store.session(self.record.org_id, self.record.id).await?;
         self.record.sandbox_expires_at = record.and_then(|record| record.sandbox_expires_at);
@@ -71,123 +38,129 @@ impl Session {
             return Ok(());
         }
         // A boot or a move checks the expiry again when it is done.
-        if self.boot.is_some() || self.moving.is_some() {
+        if self.sandbox.is_in_transition() {
             return Ok(());
         }
         if !self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
-            return self.connect_anew().await;
+            return self.reconnect().await;
         }
-        if self.turn.is_some() && self.agent.is_none() {
+        if self.turn.is_running() && self.sandbox.agent().is_none() {
             // The agent may have continued the turn, so reconnect and read its history.
-            self.launch(Duration::ZERO);
+            self.launch(Duration::ZERO, BootPurpose::Connect);
             return Ok(());
         }
         if self.is_up() {
-            self.say_status(WireStatus::Migrating, EXTENDING).await?;
+            self.broadcast_status(WireStatus::Migrating, EXTENDING).await?;
         }
-        if self.turn.is_some() || self.works() {
-            self.moving = Some(Moving::Waiting(Some(Box::pin(tokio::time::sleep(GRACE)))));
-        } else {
-            self.save();
+        let is_busy = self.turn.is_running() || self.agent_is_busy();
+        match &mut self.sandbox {
+            Phase::Connected(connection) if is_busy => connection.retiring = Some(Timer::after(GRACE)),
+            _ => self.save(Vec::new()),
         }
         Ok(())
     }
 
     /// Reconnects without touching the sandbox: either someone else runs and ends it, or it cannot be saved.
-    async fn connect_anew(&mut self) -> Result<(), Over> {
+    async fn reconnect(&mut self) -> Result<(), End> {
         self.services.store.set_sandbox_expiry(&self.owner, None).await?;
         self.record.sandbox_expires_at = None;
-        self.disconnect();
+        self.sandbox.disconnect();
         count("disconnected");
         tracing::info!(session = %self.record.id, "the time of the sandbox is over; disconnected");
-        if !self.is_wanted() {
-            return self.sleep().await;
+        if !self.is_needed() {
+            return self.pause().await;
         }
-        self.say_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
-        self.launch(Duration::ZERO);
+        self.broadcast_status(WireStatus::Resuming, "Reconnecting to coding agent...").await?;
+        self.launch(Duration::ZERO, BootPurpose::Connect);
         Ok(())
     }
 
-    /// Saves the files and ends the sandbox. No turn may be running.
-    pub(super) fn save(&mut self) {
-        self.disconnect();
-        self.moving = Some(Moving::Saving(tokio::spawn(leave(self.services.runtime.clone(), self.owner))));
+    /// Saves the files and ends the sandbox. No turn may be running. With `stop_replies`, the session stops afterwards.
+    pub(super) fn save(&mut self, stop_replies: Vec<StopReply>) {
+        self.sandbox.disconnect();
+        let task = tokio::spawn(leave(self.services.runtime.clone(), self.owner));
+        let resume = self.sandbox.take_resume();
+        self.sandbox = Phase::Saving(Save { task, stop_replies, resume });
     }
 
-    pub(super) async fn stepped(&mut self, step: Step) -> Result<(), Over> {
-        let saved = match step {
-            Step::Late if self.turn.is_some() => {
-                self.cancelled = true;
-                self.abort();
-                return Ok(());
+    /// Cancels the turn that keeps the session in a sandbox whose lifetime is over. Without a turn, the files are saved
+    /// now, or after the boot.
+    pub(super) fn retirement_due(&mut self) {
+        match &mut self.turn {
+            Turn::Running(turn) => {
+                turn.cancellation.get_or_insert_default();
+                self.send_abort();
             }
-            Step::Late => {
-                self.save();
-                return Ok(());
-            }
-            Step::Saved(saved) => *saved,
-        };
-        self.moving = None;
-        match saved {
+            Turn::Idle { .. } if self.sandbox.is_retiring() => self.save(Vec::new()),
+            Turn::Idle { .. } => {}
+        }
+    }
+
+    /// Handles the end of a save: the session stops if someone asked for that, and otherwise moves.
+    pub(super) async fn saved(&mut self, result: Result<SandboxId, SnapshotError>) -> Result<(), End> {
+        let stop_replies = self.sandbox.end_save();
+        match result {
             Ok(next) => {
                 self.moved_to(&next);
                 count("saved");
-                if !self.stopping.is_empty() {
-                    return self.stopped("").await;
+                if stop_replies.is_empty() {
+                    return self.boot_or_pause(BootPurpose::Move).await;
                 }
-                self.go_on(Some(Moving::Booting)).await
+                self.finish_stop("", stop_replies).await
             }
             Err(SnapshotError::Store(error)) => Err(error.into()),
-            Err(error) if self.stopping.is_empty() => self.not_saved(&error).await,
-            Err(error) => self.not_stopped(&error).await,
+            Err(error) if stop_replies.is_empty() => self.save_failed(&error).await,
+            Err(error) => self.stop_failed(&error, stop_replies).await,
         }
     }
 
     pub(super) fn moved_to(&mut self, next: &SandboxId) {
-        self.unsaved = 0;
+        self.failures.saves = 0;
         self.record.sandbox_id = Some(next.to_string());
         self.record.sandbox_expires_at = None;
     }
 
     /// Handles a failed save: the sandbox outlives its lifetime because it has the only copy of the files.
-    async fn not_saved(&mut self, error: &SnapshotError) -> Result<(), Over> {
+    async fn save_failed(&mut self, error: &SnapshotError) -> Result<(), End> {
         count("failed");
-        self.unsaved += 1;
-        let again = (self.unsaved < SAVES).then(|| self.services.clock.now() + AGAIN);
+        self.failures.saves += 1;
+        let again = (self.failures.saves < MAX_SAVES).then(|| self.services.clock.now() + SAVE_RETRY);
         let then = match again {
-            Some(_) => format!("saving is tried again in {} minutes", AGAIN.num_minutes()),
-            None => format!("{SAVES} attempts failed, so it is not ended any more"),
+            Some(_) => format!("saving is tried again in {} minutes", SAVE_RETRY.num_minutes()),
+            None => format!("{MAX_SAVES} attempts failed, so it is not ended any more"),
         };
         tracing::error!(session = %self.record.id, %error, then, "a sandbox whose time is over could not be saved");
         self.services.store.set_sandbox_expiry(&self.owner, again).await?;
         self.record.sandbox_expires_at = again;
         self.watch_expiry();
         let message = format!("The session could not be saved: {error}. It keeps its sandbox; {then}.");
-        self.say(vec![ServerMessage::Error { message }]).await?;
-        self.go_on(None).await
+        self.broadcast(vec![ServerMessage::Error { message }]).await?;
+        self.boot_or_pause(BootPurpose::Connect).await
     }
 
     /// Boots an agent if anyone needs one; otherwise the session sleeps.
-    async fn go_on(&mut self, moving: Option<Moving>) -> Result<(), Over> {
-        if !self.is_wanted() {
-            return self.sleep().await;
+    async fn boot_or_pause(&mut self, purpose: BootPurpose) -> Result<(), End> {
+        if !self.is_needed() {
+            return self.pause().await;
         }
-        self.moving = moving;
-        self.launch(Duration::ZERO);
+        self.launch(Duration::ZERO, purpose);
         let (status, message) = self.state();
-        self.say_status(status, &message).await
+        self.broadcast_status(status, &message).await
     }
 
     /// Pauses the session. The next prompt or watcher wakes it.
-    async fn sleep(&mut self) -> Result<(), Over> {
+    async fn pause(&mut self) -> Result<(), End> {
         if !self.is_up() {
             return Ok(());
         }
         let (paused, reason) = (SessionStatus::Paused, PauseReason::Inactivity);
         self.services.store.set_status(&self.owner, paused, Some(reason), self.services.clock.now()).await?;
         self.record.status = paused;
-        self.say_status(WireStatus::Paused, "The time of the sandbox is over; a prompt wakes the session")
-            .await
+        self.broadcast_status(
+            WireStatus::Paused,
+            "The time of the sandbox is over; a prompt wakes the session",
+        )
+        .await
     }
 
     /// Whether the sandbox's lifetime is over. The session must not leave memory before it has handled that,
@@ -201,8 +174,8 @@ impl Session {
         matches!(self.record.status, SessionStatus::Running | SessionStatus::Starting)
     }
 
-    fn is_wanted(&self) -> bool {
-        self.is_up() && (!self.watchers.is_empty() || self.turn.is_some() || !self.queue.is_empty())
+    fn is_needed(&self) -> bool {
+        self.is_up() && (!self.demand.watchers.is_empty() || self.turn.is_running() || !self.queue.is_empty())
     }
 }
 

@@ -7,13 +7,18 @@ use proto::socket::{Frame, ServerMessage, TurnOutcome};
 use proto::{PromptState, SessionId};
 use store::{EventBatch, Owned, QueuedPrompt, Reach, StoreError};
 
+use super::super::eviction::Activity;
 use super::super::feed::Feed;
 use super::super::presence::Watchers;
-use super::super::room::Pulse;
 use super::super::telemetry::Telemetry;
 use super::super::transcript::Transcript;
-use super::turns::run_status;
-use super::{Over, Session, millis};
+use super::broadcast::Stream;
+use super::phase::Phase;
+use super::prompts::run_status;
+use super::queue::PromptQueue;
+use super::timer::Timer;
+use super::turn::Turn;
+use super::{Demand, End, Failures, Session, millis};
 use crate::hub::HubServices;
 
 /// The number of bytes read from the log at a time.
@@ -24,43 +29,26 @@ impl Session {
     pub(in crate::hub) async fn load(services: Arc<HubServices>, id: SessionId) -> Result<Self, StoreError> {
         let Owned { owner, record, head } = services.store.own_session(id, &services.instance).await?;
         let prompts = services.store.queued_prompts(id).await?;
+        let elapsed = services.clock.elapsed();
+        let feed = Arc::new(Feed::new(head, services.clock.clone()));
+        // The next broadcast reserves a new block.
+        let stream = Stream { feed, transcript: Transcript::default(), reserved: head, pruned_at: head };
         let mut session = Self {
-            feed: Arc::new(Feed::new(head, services.clock.clone())),
-            pulse: Arc::default(),
-            // The next broadcast reserves a new block.
-            reserved: head,
-            transcript: Transcript::default(),
-            telemetry: Telemetry::default(),
-            watchers: Watchers::default(),
-            agent: None,
-            translator: None,
-            boot: None,
-            failures: 0,
-            losses: 0,
-            had_at: services.clock.elapsed(),
-            queue: prompts.into(),
-            turn: None,
-            dispatch: None,
-            cancelled: false,
-            outcome: None,
-            aborting: None,
-            aborts: 0,
-            reading: None,
-            settling: None,
-            expiry: None,
-            moving: None,
-            stopping: Vec::new(),
-            unsaved: 0,
-            idle_since: services.clock.elapsed(),
-            rested: head,
-            told_waiting: 0,
             services,
             owner,
             record,
+            stream,
+            telemetry: Telemetry::default(),
+            demand: Demand { activity: Arc::default(), watchers: Watchers::default(), idle_since: elapsed },
+            sandbox: Phase::Disconnected { resume: None },
+            expiry: Timer::default(),
+            failures: Failures { boots: 0, losses: 0, connected_at: elapsed, saves: 0 },
+            queue: PromptQueue::new(prompts),
+            turn: Turn::idle(),
         };
         session.replay().await?;
         // Watchers of the last owner have already received this queue length.
-        session.told_waiting = session.queue.len();
+        session.queue.changed_len();
         session.watch_expiry();
         Ok(session)
     }
@@ -70,11 +58,11 @@ impl Session {
     }
 
     pub(in crate::hub) fn feed(&self) -> &Arc<Feed> {
-        &self.feed
+        &self.stream.feed
     }
 
-    pub(in crate::hub) fn pulse(&self) -> &Arc<Pulse> {
-        &self.pulse
+    pub(in crate::hub) fn activity(&self) -> &Arc<Activity> {
+        &self.demand.activity
     }
 
     /// Applies the part of the log that is not in the transcript table yet: open messages are loaded into memory,
@@ -87,20 +75,21 @@ impl Session {
         // A prompt that was marked as dispatched but never broadcast was never sent, so it is the next one.
         let mut turn = sent.iter().find(|id| complete.contains(*id)).cloned();
         let (mut place, mut outcome, now) = (0, None, millis(&self.services));
-        let mut finished = Vec::new();
+        let (mut finished, mut resume) = (Vec::new(), None::<Translator>);
         let agent = self.record.agent_session_id.clone().unwrap_or_default();
         loop {
             let page = self.services.store.events_after(self.record.id, place, PAGE).await?;
             let Some(last) = page.last() else { break };
             place = last.last_seq;
-            for (seq, message) in page.iter().flat_map(spoken) {
-                if seq > reached && about(&message).is_none_or(|id| !complete.contains(id)) {
-                    finished.extend(self.transcript.apply(&message, seq, now));
+            for (seq, message) in page.iter().flat_map(logged_messages) {
+                if seq > reached && message_id(&message).is_none_or(|id| !complete.contains(id)) {
+                    finished.extend(self.stream.transcript.apply(&message, seq, now));
                 }
-                if let Some(begun) = about(&message).and_then(|id| sent.iter().find(|sent| *sent == id)) {
+                if let Some(begun) = message_id(&message).and_then(|id| sent.iter().find(|sent| *sent == id))
+                {
                     turn = Some(begun.clone());
-                    (self.translator, outcome) = (Some(Translator::resume(&agent, begun, [])), None);
-                } else if let Some(translator) = &mut self.translator {
+                    (resume, outcome) = (Some(Translator::resume(&agent, begun, [])), None);
+                } else if let Some(translator) = &mut resume {
                     translator.recall(&message);
                     if let ServerMessage::TurnComplete { outcome: ended, .. } = message {
                         outcome = Some(ended);
@@ -109,11 +98,13 @@ impl Session {
             }
         }
         if !finished.is_empty() {
-            let settled = self.transcript.settled(self.feed.head());
+            let settled = self.stream.transcript.settled(self.stream.feed.head());
             self.services.store.save_transcript(&self.owner, None, settled, finished).await?;
         }
-        self.queue.retain(|prompt| turn.as_ref() != Some(&prompt.id));
-        self.translator = match (&turn, &self.record.agent_session_id, self.translator.take()) {
+        if let Some(turn) = &turn {
+            self.queue.remove(turn);
+        }
+        let resume = match (&turn, &self.record.agent_session_id, resume) {
             (Some(_), Some(_), Some(mut translator)) => {
                 translator.stream_lost();
                 Some(translator)
@@ -121,6 +112,7 @@ impl Session {
             (Some(turn), Some(agent), None) => Some(Translator::resume(agent, turn, [])),
             _ => None,
         };
+        self.sandbox = Phase::Disconnected { resume: resume.map(Box::new) };
         match turn {
             Some(turn) => self.resume_turn(turn, outcome).await,
             None => Ok(()),
@@ -133,8 +125,8 @@ impl Session {
             let prompt = self.services.store.unsettled_prompt(self.record.id, &turn).await?;
             let sender = prompt.as_ref().and_then(|prompt| prompt.sender_id.as_deref());
             self.services.gate.begin_turn(&self.record, &turn, sender).await?;
-            self.transcript.prompted(&turn);
-            self.turn = Some(turn);
+            self.stream.transcript.prompted(&turn);
+            self.turn = Turn::start(turn);
             return Ok(());
         };
         self.services.gate.end_turn(&self.record, &turn, run_status(outcome)).await?;
@@ -142,27 +134,27 @@ impl Session {
     }
 
     /// Closes the open messages as interrupted when there is no turn to continue, because no agent will complete them.
-    pub(in crate::hub) async fn tidy(&mut self) -> Result<(), StoreError> {
-        if self.turn.is_some() {
+    pub(in crate::hub) async fn close_open_messages(&mut self) -> Result<(), StoreError> {
+        if self.turn.is_running() {
             return Ok(());
         }
         match self.interrupt().await {
-            Err(Over::Store(error)) => Err(error),
-            Err(Over::Fenced) => Err(StoreError::Fenced),
-            Ok(()) | Err(Over::Idle | Over::Deleted) => Ok(()),
+            Err(End::Store(error)) => Err(error),
+            Err(End::Fenced) => Err(StoreError::Fenced),
+            Ok(()) | Err(End::Idle | End::Deleted) => Ok(()),
         }
     }
 }
 
 /// The messages in a batch of the log, with their sequence numbers. Frames that this version cannot parse are skipped.
-pub(in crate::hub) fn spoken(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
+pub(in crate::hub) fn logged_messages(batch: &EventBatch) -> impl Iterator<Item = (i64, ServerMessage)> {
     let numbered = (batch.first_seq..).zip(batch.frames.lines());
     numbered.filter_map(|(seq, line)| Some((seq, Frame::parse(line).ok()?.message)))
 }
 
 /// The id of the message that an event belongs to.
-pub(in crate::hub) fn about(said: &ServerMessage) -> Option<&str> {
-    match said {
+pub(in crate::hub) fn message_id(message: &ServerMessage) -> Option<&str> {
+    match message {
         ServerMessage::Message(message) => Some(&message.id),
         ServerMessage::Token { message_id, .. }
         | ServerMessage::TextPartComplete { message_id, .. }

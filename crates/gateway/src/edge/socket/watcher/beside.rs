@@ -78,7 +78,7 @@ impl Watcher {
             if !credential.holds(&app).await {
                 return;
             }
-            if let Err(error) = hub.say(work.await).await {
+            if let Err(error) = hub.broadcast(work.await).await {
                 tracing::warn!(%session, %error, "a result could not be told");
             }
         });

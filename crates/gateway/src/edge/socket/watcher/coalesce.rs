@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::ws::Utf8Bytes;
 use proto::socket::{Frame, ServerMessage};
 
+use super::text;
 use crate::hub::Batch;
 
 /// The most bytes of a merged token.
@@ -14,7 +15,7 @@ const TOKEN: &str = r#"{"type":"token""#;
 /// The frames after the sequence number `place`, unchanged.
 pub(super) fn after(batches: &[Arc<Batch>], place: i64) -> impl Iterator<Item = Utf8Bytes> {
     let numbered = batches.iter().flat_map(|batch| (batch.first..).zip(&batch.frames));
-    numbered.filter(move |(seq, _)| *seq > place).map(|(_, frame)| frame.clone())
+    numbered.filter(move |(seq, _)| *seq > place).map(|(_, frame)| text(frame.clone()))
 }
 
 /// The same frames with consecutive tokens merged, for a client that lags.
@@ -60,6 +61,7 @@ fn join(first: &mut Frame, next: &Frame) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hub::FrameText;
 
     fn token(part: &str, text: &str) -> ServerMessage {
         ServerMessage::Token { message_id: "m".into(), part_id: part.into(), token: text.into() }
@@ -67,7 +69,7 @@ mod tests {
 
     fn batch(first: i64, messages: &[ServerMessage]) -> Arc<Batch> {
         let frames = (first..).zip(messages).map(|(seq, message)| {
-            Utf8Bytes::from(serde_json::to_string(&Frame::broadcast(message.clone(), seq)).unwrap())
+            FrameText::from(serde_json::to_string(&Frame::broadcast(message.clone(), seq)).unwrap())
         });
         Arc::new(Batch::new(first, frames.collect()))
     }
@@ -76,7 +78,8 @@ mod tests {
     fn a_client_that_keeps_up_gets_every_frame_as_it_is() {
         let batch = batch(5, &[token("a", "x"), token("a", "y"), token("a", "z")]);
         let frames: Vec<_> = after(std::slice::from_ref(&batch), 5).collect();
-        assert_eq!(frames, batch.frames[1..]);
+        let expected: Vec<_> = batch.frames[1..].iter().cloned().map(text).collect();
+        assert_eq!(frames, expected);
     }
 
     #[test]

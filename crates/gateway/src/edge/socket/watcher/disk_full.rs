@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use proto::socket::{ClientMessage, CloseCode, ServerMessage, WireStatus};
 use tokio::time::sleep;
 
-use super::{End, OVER_SHARE, STOPPING, Visitor, in_time};
+use super::{End, OVER_SHARE, STOPPING, Visitor, in_time, text};
 use crate::app::AppState;
 use crate::hub::{stored_init, to_one};
 
@@ -29,7 +29,7 @@ pub(super) async fn tell(
     if since.is_none() {
         let stored = stored_init(&app.store, &app.clock, visitor.session).await;
         let (init, seq) = stored.map_err(|_| End::Away(CloseCode::DISK_FULL))?;
-        in_time(socket.send(Message::Text(init))).await?;
+        in_time(socket.send(Message::Text(text(init)))).await?;
         *since = Some(seq);
     }
     send(socket, &ServerMessage::Error { message: FULL.to_owned() }).await?;
@@ -66,5 +66,5 @@ pub(super) async fn wait(app: &AppState, visitor: &Visitor, socket: &mut WebSock
 }
 
 async fn send(socket: &mut WebSocket, message: &ServerMessage) -> Result<(), End> {
-    in_time(socket.send(Message::Text(to_one(message)))).await
+    in_time(socket.send(Message::Text(text(to_one(message))))).await
 }

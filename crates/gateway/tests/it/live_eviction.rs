@@ -13,7 +13,7 @@ async fn small() -> Live {
 }
 
 #[tokio::test]
-async fn those_that_nobody_needs_make_room_and_come_back_as_they_were() {
+async fn idle_sessions_are_evicted_and_load_again_unchanged() {
     let live = small().await;
     let (one, two) = (live.session().await, live.session().await);
     let mut first = live.running(&one).await;
@@ -40,7 +40,7 @@ async fn those_that_nobody_needs_make_room_and_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn a_session_with_a_turn_stays() {
+async fn a_session_with_a_turn_is_not_evicted() {
     let live = small().await;
     live.agent.behave(|manner| manner.echoes = false);
     let (one, two) = (live.session().await, live.session().await);
@@ -63,7 +63,7 @@ async fn a_session_with_a_turn_stays() {
 
 /// Every command is answered, however often the session is evicted in between.
 #[tokio::test]
-async fn no_command_is_lost_to_a_session_that_goes_to_rest() {
+async fn no_command_is_lost_to_an_eviction() {
     let live = small().await;
     let (one, two) = (live.session().await, live.session().await);
     for session in [&one, &two] {
