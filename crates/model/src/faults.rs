@@ -1,40 +1,32 @@
 //! Counts how often a fault was produced per conversation, so that a retry can succeed.
 
-use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
 
+use lru::LruCache;
 use parking_lot::Mutex;
 
-/// How many conversation steps are remembered; the oldest is forgotten first and would then fail again.
-const MAX_REMEMBERED: usize = 10_000;
+/// How many conversation steps are remembered; the least recent is forgotten first and would then fail again.
+const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::MIN.saturating_add(9_999);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Faults {
-    state: Mutex<FaultCounts>,
+    counts: Mutex<LruCache<String, u32>>,
 }
 
-#[derive(Debug, Default)]
-struct FaultCounts {
-    counts: HashMap<String, u32>,
-    order: VecDeque<String>,
+impl Default for Faults {
+    fn default() -> Self {
+        Self { counts: Mutex::new(LruCache::new(MAX_REMEMBERED)) }
+    }
 }
 
 impl Faults {
     /// Whether the fault `key` should happen now. `None` for `times` means always.
     pub(crate) fn should_fail(&self, key: String, times: Option<u32>) -> bool {
         let Some(times) = times else { return true };
-        let mut state = self.state.lock();
-        if let Some(count) = state.counts.get_mut(&key) {
-            *count = count.saturating_add(1);
-            return *count <= times;
-        }
-        if state.order.len() >= MAX_REMEMBERED
-            && let Some(oldest) = state.order.pop_front()
-        {
-            state.counts.remove(&oldest);
-        }
-        state.order.push_back(key.clone());
-        state.counts.insert(key, 1);
-        times > 0
+        let mut counts = self.counts.lock();
+        let count = counts.get_or_insert_mut(key, || 0);
+        *count = count.saturating_add(1);
+        *count <= times
     }
 }
 
@@ -55,11 +47,12 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_oldest_entry_is_dropped() {
         let faults = Faults::default();
-        for key in 0..=MAX_REMEMBERED {
+        let most = MAX_REMEMBERED.get();
+        for key in 0..=most {
             faults.should_fail(key.to_string(), Some(1));
         }
-        assert_eq!(faults.state.lock().counts.len(), MAX_REMEMBERED);
-        assert!(!faults.should_fail(MAX_REMEMBERED.to_string(), Some(1)), "the newest must be remembered");
+        assert_eq!(faults.counts.lock().len(), most);
+        assert!(!faults.should_fail(most.to_string(), Some(1)), "the newest must be remembered");
         assert!(faults.should_fail("0".to_owned(), Some(1)), "the oldest must be forgotten");
     }
 }

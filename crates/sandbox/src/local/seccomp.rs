@@ -14,14 +14,13 @@ use seccompiler::{
     SeccompFilter, SeccompRule as Rule, TargetArch, sock_filter,
 };
 
-mod numbers;
-use numbers as nr;
+mod refused;
 
-const EPERM: u32 = 1;
-const ENOSYS: u32 = 38;
+const EPERM: u32 = libc::EPERM.unsigned_abs();
+const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
 
-const TIOCSTI: u64 = 0x5412;
-const TIOCLINUX: u64 = 0x541c;
+const TIOCSTI: u64 = libc::TIOCSTI;
+const TIOCLINUX: u64 = libc::TIOCLINUX;
 /// Every `CLONE_NEW*` flag of `clone`: mount, cgroup, uts, ipc, user, pid and network namespaces.
 const NEW_NAMESPACES: [u64; 7] =
     [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
@@ -35,7 +34,7 @@ const MAX_SHM_SEGMENT: u64 = 64 * 1024;
 /// The filters as BPF programs for the kernel.
 pub(crate) fn programs() -> io::Result<Vec<Vec<u8>>> {
     let refused = compile(refused()?, EPERM)?;
-    let absent = [nr::CLONE3, nr::IO_SETUP].map(|nr| (nr, Vec::new()));
+    let absent = [libc::SYS_clone3, libc::SYS_io_setup].map(|nr| (nr, Vec::new()));
     let absent = compile(BTreeMap::from(absent), ENOSYS)?;
     let mut all = vec![bytes(&refused), bytes(&absent)];
     if cfg!(target_arch = "x86_64") {
@@ -52,25 +51,25 @@ fn compile(rules: BTreeMap<i64, Vec<Rule>>, errno: u32) -> io::Result<BpfProgram
 }
 
 fn refused() -> io::Result<BTreeMap<i64, Vec<Rule>>> {
-    let mut rules: BTreeMap<i64, Vec<Rule>> = nr::REFUSED.iter().map(|nr| (*nr, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<Rule>> = refused::numbers().map(|nr| (nr, Vec::new())).collect();
     let one = |condition| Rule::new(vec![condition]).map_err(io::Error::other);
     let when = |arg, op, value| Condition::new(arg, Len::Dword, op, value).map_err(io::Error::other);
     let mut clone = Vec::new();
     for flag in NEW_NAMESPACES {
         clone.push(one(when(0, Op::MaskedEq(flag), flag)?)?);
     }
-    rules.insert(nr::CLONE, clone);
+    rules.insert(libc::SYS_clone, clone);
     let ioctl = [TIOCSTI, TIOCLINUX].map(|request| one(when(1, Op::Eq, request)?));
-    rules.insert(nr::IOCTL, ioctl.into_iter().collect::<io::Result<_>>()?);
+    rules.insert(libc::SYS_ioctl, ioctl.into_iter().collect::<io::Result<_>>()?);
     let mut others = Vec::new();
     for family in FAMILIES {
         others.push(when(0, Op::Ne, family)?);
     }
     let socket = Rule::new(others).map_err(io::Error::other)?;
-    rules.insert(nr::SOCKET, vec![socket.clone()]);
-    rules.insert(nr::SOCKETPAIR, vec![socket]);
+    rules.insert(libc::SYS_socket, vec![socket.clone()]);
+    rules.insert(libc::SYS_socketpair, vec![socket]);
     let large = Condition::new(1, Len::Qword, Op::Gt, MAX_SHM_SEGMENT).map_err(io::Error::other)?;
-    rules.insert(nr::SHMGET, vec![one(large)?]);
+    rules.insert(libc::SYS_shmget, vec![one(large)?]);
     Ok(rules)
 }
 

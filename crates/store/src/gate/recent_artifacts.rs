@@ -1,40 +1,43 @@
 //! Remembers which artifacts were stored recently. Artifacts are named by their content and never deleted, so an existing one
 //! need not be written again: the same tool call in the same case often returns the same content.
 
-use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use lru::LruCache;
+use parking_lot::Mutex;
 use proto::OrgId;
 
 use super::{PreparedWrite, Written};
 use crate::NewArtifact;
 
-/// Beyond this many the set is cleared, and each artifact costs one INSERT that does nothing.
-const MAX: usize = 2048;
+/// A forgotten artifact costs one INSERT that does nothing.
+const MAX: NonZeroUsize = NonZeroUsize::MIN.saturating_add(2047);
 
 /// The keys of artifacts that exist.
-#[derive(Default)]
-pub(crate) struct RecentArtifacts(Mutex<HashSet<(OrgId, String)>>);
+pub(crate) struct RecentArtifacts(Mutex<LruCache<(OrgId, String), ()>>);
+
+impl Default for RecentArtifacts {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX)))
+    }
+}
 
 impl RecentArtifacts {
     pub(crate) fn contains(&self, artifact: &NewArtifact) -> bool {
-        self.all().contains(&(artifact.org_id, artifact.artifact_id.clone()))
+        self.0.lock().get(&key(artifact)).is_some()
     }
 
     /// Adds the artifacts of committed writes.
     pub(crate) fn add(&self, writes: &[Arc<PreparedWrite>], results: &[Written]) {
         let done = writes.iter().zip(results).filter(|(_, result)| matches!(result, Written::Done));
-        let mut all = self.all();
+        let mut all = self.0.lock();
         for artifact in done.flat_map(|(prepared, _)| &prepared.write.artifacts) {
-            if all.len() >= MAX {
-                all.clear();
-            }
-            all.insert((artifact.org_id, artifact.artifact_id.clone()));
+            all.put(key(artifact), ());
         }
     }
+}
 
-    fn all(&self) -> MutexGuard<'_, HashSet<(OrgId, String)>> {
-        self.0.lock()
-    }
+fn key(artifact: &NewArtifact) -> (OrgId, String) {
+    (artifact.org_id, artifact.artifact_id.clone())
 }
