@@ -68,6 +68,7 @@ async fn a_stop_in_the_middle_settles_the_turn_and_what_waited(on: On) {
     for prompt in ["first", "second", "third"] {
         socket.prompt(prompt).await;
     }
+    // The stop comes over another connection and could overtake the prompts.
     socket.until(|frame| frame["type"] == "queue" && frame["payload"]["length"] == 2).await;
     let turn = live.next_turn().await;
     turn.begin();

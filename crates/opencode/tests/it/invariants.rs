@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use opencode::translate::Translator;
+use opencode::translate::{Effect, Translator};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proto::socket::ServerMessage;
@@ -219,7 +219,13 @@ proptest! {
             harness.translator = Translator::resume(SESSION, PROMPT, &harness.emitted);
         }
         let ended = to + 2 > honest.events.len() - 1 && to > 0;
-        harness.reconcile(&honest.histories[to.max(1) - 1], !ended);
+        let history = &honest.histories[to.max(1) - 1];
+        harness.effects.clear();
+        harness.reconcile(history, !ended);
+        if matches!(harness.effects[..], [Effect::Settle { .. }]) {
+            // This history was the first sign of the turn, so the translator wants to see another one.
+            harness.reconcile(history, !ended);
+        }
         harness.events(honest.events[to..].to_vec());
         honest.assert_emitted_once(&harness.emitted);
     }
