@@ -21,6 +21,7 @@ use crate::hub::Hubs;
 use crate::identity::Issuer;
 use crate::llm::{Llm, ModelWork, Spending};
 use crate::runtime::Runtime;
+use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::vault::Vault;
 
@@ -42,6 +43,8 @@ pub struct App {
     /// The public name of this instance.
     pub instance: String,
     pub hubs: Hubs,
+    /// The services of the use cases of sessions.
+    pub sessions: Arc<SessionServices>,
     /// Checks whether the data directory has space left.
     pub space: Space,
     /// The credentials that open sockets and streams depend on.

@@ -16,13 +16,14 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::admission::Admission;
 use crate::app::{App, AppState};
 use crate::config::{Config, Database, Origin};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
 use crate::edge::auth::LiveCredentials;
 use crate::git::{GitService, GitSettings, PushGrants, PushSlots};
-use crate::hub::{BudgetSettings, HubServices, Hubs};
+use crate::hub::{HubServices, Hubs};
 use crate::identity::{self, Issuer};
 use crate::keyring::{Keyring, KeyringError};
 use crate::lifecycle::Lifecycle;
@@ -33,6 +34,7 @@ use crate::runtime::{
     SnapshotError, keep_pool,
 };
 use crate::server::{self, Limits};
+use crate::sessions::SessionServices;
 use crate::shares::Shares;
 use crate::sources::{
     ExportSource, GitSource, HttpNeeds, HttpTools, PlatformSource, Registry, SnapshotSaver, agent_tools,
@@ -129,7 +131,10 @@ impl Gateway {
         let app = Arc::new_cyclic(|app: &Weak<App>| {
             let git = connect(app, gate, &config, &parts);
             let runtime = Arc::new(runtime(app, &config, &parts, sandboxes, pool));
-            let hubs = hubs(&config, &parts, (&git, &runtime), (&llm, &shares), &instance);
+            let admission = Admission::new(parts.store.clone(), parts.clock.clone(), llm.clone(), &config);
+            let admission = Arc::new(admission);
+            let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
+            let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
             let Parts { store, clock, rng, vault, closing, .. } = parts;
             App {
                 config,
@@ -143,6 +148,7 @@ impl Gateway {
                 service_secret,
                 instance,
                 hubs,
+                sessions: Arc::new(sessions),
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -292,11 +298,9 @@ fn hubs(
     config: &Config,
     parts: &Parts,
     (git, runtime): (&Arc<GitService>, &Arc<Runtime>),
-    (llm, shares): (&Arc<Llm>, &Shares),
+    (admission, shares): (&Arc<Admission>, &Shares),
     instance: &str,
 ) -> Hubs {
-    let budget =
-        BudgetSettings { prices: config.model_prices.clone(), session_micros: config.session_budget_micros };
     let services = HubServices {
         store: parts.store.clone(),
         clock: parts.clock.clone(),
@@ -304,12 +308,31 @@ fn hubs(
         gate: git.gate.clone(),
         runtime: runtime.clone(),
         repositories: git.clone(),
-        llm: llm.clone(),
-        budget,
+        admission: admission.clone(),
         memory: shares.memory.clone(),
         instance: instance.to_owned(),
     };
     Hubs::new(config.max_live_sessions, services)
+}
+
+/// Collects what the use cases of sessions need.
+fn sessions(
+    parts: &Parts,
+    hubs: &Hubs,
+    admission: Arc<Admission>,
+    (git, runtime): (&Arc<GitService>, &Arc<Runtime>),
+    instance: &str,
+) -> SessionServices {
+    SessionServices {
+        store: parts.store.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
+        gate: git.gate.clone(),
+        hubs: hubs.clone(),
+        admission,
+        sandbox_provider: runtime.sandboxes.engine().to_owned(),
+        instance: instance.to_owned(),
+    }
 }
 
 /// Saves the files of live sessions for the tool `save_snapshot`.

@@ -10,9 +10,8 @@ pub mod auth;
 mod body;
 mod error;
 mod params;
-// Middleware, and idempotent requests.
+// Middleware.
 mod cors;
-mod idempotent;
 mod observe;
 // The handlers.
 mod action_modes;

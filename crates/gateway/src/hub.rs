@@ -14,9 +14,9 @@ mod stored;
 mod telemetry;
 mod transcript;
 
-pub(crate) use command::{JoinReply, PromptOutcome, PromptRequest, Refusal};
+pub(crate) use command::{JoinReply, PromptOutcome, PromptRequest};
 pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};
-pub(crate) use services::{BudgetSettings, HubServices};
+pub(crate) use services::HubServices;
 pub(crate) use stored::stored_init;

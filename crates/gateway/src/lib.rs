@@ -10,8 +10,10 @@ pub mod keyring;
 pub mod access;
 pub mod edge;
 pub mod identity;
-// Live sessions.
+// Sessions: what can be done with them, and the live ones.
+mod admission;
 pub mod hub;
+pub mod sessions;
 // Sandboxes and agents.
 pub mod runtime;
 // The tools behind the gate, the only entry point for side effects.

@@ -67,7 +67,7 @@ pub enum LlmError {
 #[error(
     "The model {0} has no price, and a budget holds: say in MODEL_PRICES what it costs, e.g. {0}=3/15, or *=3/15 for all"
 )]
-pub(crate) struct NoPrice(String);
+pub struct NoPrice(String);
 
 /// The maximum length of a model's name in messages and records.
 const LONGEST_NAME: usize = 100;

@@ -23,8 +23,14 @@ pub struct Migration {
 
 impl Migration {
     /// All steps, in order.
-    pub const ALL: [Self; 1] =
-        [Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") }];
+    pub const ALL: &[Self] = &[
+        Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") },
+        Self {
+            version: 27,
+            name: "trigger context",
+            text: include_str!("../migrations/0027_trigger_context.sql"),
+        },
+    ];
 
     /// The first version that this program can read. Versions 1 to 19 existed only before the first release.
     pub const FIRST: i64 = Self::ALL[0].version;
@@ -155,8 +161,9 @@ pub(crate) fn missing(done: &[(i64, String)]) -> Result<Vec<Migration>, StoreErr
         }
     }
     Ok(Migration::ALL
-        .into_iter()
+        .iter()
         .filter(|m| !done.iter().any(|(version, _)| *version == m.version))
+        .copied()
         .collect())
 }
 

@@ -30,6 +30,7 @@ pub struct NewSession {
     pub initial_prompt: Option<String>,
     pub agent_config: Option<AgentConfig>,
     pub automation_id: Option<AutomationId>,
+    pub trigger_context: Option<JsonObject>,
     pub local_path_hash: Option<String>,
     pub sandbox_provider: String,
     pub snapshot_id: Option<String>,
@@ -70,6 +71,7 @@ impl NewSession {
             initial_prompt: None,
             agent_config: None,
             automation_id: None,
+            trigger_context: None,
             local_path_hash: None,
             sandbox_provider: sandbox_provider.to_owned(),
             snapshot_id: None,
@@ -147,9 +149,9 @@ impl Store {
         const SQL: &str = "INSERT INTO sessions (id, org_id, created_by, configuration_id, parent_session_id,
             session_type, client_type, client_metadata, origin, status, title, initial_prompt,
             agent_config, automation_id, local_path_hash, sandbox_provider, snapshot_id, budget_micros,
-            metrics, started_at, last_activity_at, sandbox_generation, owner_epoch, seq_reserved, pr_urls)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
-            $20, $20, 0, 0, 0, '[]')";
+            metrics, started_at, last_activity_at, trigger_context, sandbox_generation, owner_epoch, seq_reserved,
+            pr_urls) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+            $20, $20, $21, 0, 0, 0, '[]')";
         let status = match new.starts {
             Starts::Later => SessionStatus::Pending,
             Starts::Now => SessionStatus::Starting,
@@ -175,12 +177,22 @@ impl Store {
                 .bind(new.automation_id.map(AutomationId::uuid)).bind(new.local_path_hash)
                 .bind(new.sandbox_provider).bind(new.snapshot_id).bind(new.budget_micros)
                 .bind(Json(SessionMetrics::default())).bind(new.at)
+                .bind(new.trigger_context.map(storable_object))
                 .execute(&mut *tx).await?;
             Ok(true)
         })
         .map_err(|error: StoreError| {
             error.on_constraint("this session", "this organization, user, configuration, parent or automation")
         })
+    }
+
+    /// The event that started a session, if one did.
+    pub async fn trigger_context(&self, org: OrgId, id: SessionId) -> Result<Option<JsonObject>, StoreError> {
+        const SQL: &str = "SELECT trigger_context FROM sessions WHERE org_id = $1 AND id = $2";
+        let (org, id) = (org.uuid(), id.uuid());
+        let found: Option<Option<Json<JsonObject>>> = read!(self, pool =>
+            sqlx::query_scalar(SQL).bind(org).bind(id).fetch_optional(pool).await)?;
+        Ok(found.flatten().map(|context| context.0))
     }
 
     /// Sets a session's title.

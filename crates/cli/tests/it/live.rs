@@ -28,6 +28,13 @@ tool = [{ name = "bash", input = { command = "echo from-$((6 * 7)); pwd", descri
 text = "It said: {tool_result}"
 
 [[rule]]
+when = "read the trigger"
+[[rule.step]]
+tool = [{ name = "bash", input = { command = "cat ~/.proliferate/trigger-context.json", description = "Read" } }]
+[[rule.step]]
+text = "It said: {tool_result}"
+
+[[rule]]
 when = "count"
 [[rule.step]]
 text = "@COUNT@"
@@ -423,6 +430,16 @@ fn a_real_agent_works_for_two_clients_and_can_be_cancelled() {
     assert_eq!(outcome(&frames), "cancelled");
     let frames = one.until_type("turn_complete");
     assert_eq!((outcome(&frames), tokens(&frames).as_str()), ("ok", "You said: and now this"));
+}
+
+#[test]
+fn the_event_that_started_a_session_is_in_its_sandbox() {
+    let mut real = Real::serving(&[]);
+    real.new_session(&json!({"triggerContext": {"issue": 7}}));
+    let mut socket = real.watch("");
+    socket.prompt("please read the trigger");
+    let frames = socket.until_type("turn_complete");
+    assert!(tokens(&frames).contains(r#"{"issue":7}"#), "{}", tokens(&frames));
 }
 
 #[test]

@@ -12,7 +12,9 @@ use proto::{BillingCode, ErrorCode, iso};
 use serde_json::json;
 use store::StoreError;
 
+use crate::admission::Refusal;
 use crate::hub::HubError;
+use crate::sessions::SessionError;
 use crate::vault::VaultError;
 use gate::AttemptError;
 use shares::{OverShare, ShareOwner};
@@ -116,7 +118,7 @@ impl ApiError {
     }
 
     /// The organization's budget is spent, its session limit is reached, or the price of the model is unknown.
-    pub fn billing(code: BillingCode, message: &str) -> Self {
+    fn billing(code: BillingCode, message: &str) -> Self {
         let error = Self::new(StatusCode::PAYMENT_REQUIRED, ErrorCode::PaymentRequired, message);
         Self { body: ErrorBody::billing(code, message), ..error }
     }
@@ -227,10 +229,7 @@ impl From<AttemptError> for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::SessionLimit { limit } => Self::billing(
-                BillingCode::ConcurrentLimit,
-                &format!("{limit} sessions run already, which is the organization's limit"),
-            ),
+            StoreError::SessionLimit { limit } => Refusal::SessionLimit { limit }.into(),
             StoreError::Fenced => {
                 Self::no_session("another instance has it now: try again", error.to_string())
             }
@@ -244,6 +243,40 @@ impl From<StoreError> for ApiError {
             }
             other if other.is_unavailable() => Self::unavailable("The database", other.to_string()),
             other => Self::internal(other.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal {
+            Refusal::SessionLimit { .. } => BillingCode::ConcurrentLimit,
+            Refusal::Budget(_) => BillingCode::NoCredits,
+            Refusal::NoPrice(_) => BillingCode::BillingNotConfigured,
+        };
+        Self::billing(code, &refusal.to_string())
+    }
+}
+
+impl From<SessionError> for ApiError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Invalid(problem) => Self::bad_request(problem),
+            SessionError::Forbidden(act) => Self::forbidden(&act.refusal()),
+            SessionError::Refused(refusal) => refusal.into(),
+            SessionError::NoRepositories => Self::no_repos(),
+            SessionError::QueueFull => Self::too_many(&error.to_string()),
+            SessionError::NoSandbox(reason) => Self::no_sandbox(&reason),
+            SessionError::SandboxUnavailable(error) => Self::unavailable("The sandbox", error.to_string()),
+            SessionError::NotSaved(reason) => Self::conflict(format!(
+                "The session was not stopped, because its files could not be saved: {reason}. `?discard=true` \
+                 (`session stop --discard`) gives up what was not saved"
+            )),
+            SessionError::KeyInFlight => Self::idempotency_in_progress(),
+            SessionError::KeyMismatch => Self::idempotency_mismatch(),
+            SessionError::Hub(error) => error.into(),
+            SessionError::Store(error) => error.into(),
+            SessionError::Internal(cause) => Self::internal(cause),
         }
     }
 }

@@ -1,13 +1,19 @@
-//! Extractors of path and query parameters. A malformed value is refused with a JSON error that does not repeat it.
+//! Path and query parameters, and the idempotency key. A malformed value is refused with a JSON error that does not
+//! repeat it.
 
 use axum::extract::FromRequestParts;
 use axum::extract::rejection::QueryRejection;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use super::ApiError;
 use super::body::explain;
 use crate::app::AppState;
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The most characters of an idempotency key.
+const LONGEST_KEY: usize = 255;
 
 /// The parameters of the path. A value of the wrong type cannot name anything, so the answer is 404.
 pub(super) struct Path<T>(pub(super) T);
@@ -44,4 +50,13 @@ fn misshapen(error: &QueryRejection) -> ApiError {
         _ => (".", text.as_str()),
     };
     ApiError::bad_request(explain(path, problem, "The query"))
+}
+
+/// The `Idempotency-Key` of a request, if it has one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| (1..=LONGEST_KEY).contains(&text.len()));
+    let text =
+        text.ok_or_else(|| ApiError::bad_request("Idempotency-Key must be 1 to 255 visible characters"))?;
+    Ok(Some(text.to_owned()))
 }

@@ -61,8 +61,9 @@ pub(super) async fn session(app: AppState, request: Request) -> Result<Response,
     };
     let credential = app.live_credentials.open(&caller).ok_or_else(ApiError::invalid_token)?;
     let passive = cursor.passive.is_some_and(|text| text == "1" || text == "true");
-    let (session, owns) = (session.id, caller.owns_session(&session));
-    let visitor = Visitor { session, credential, kind: caller.kind(), owns, user, passive, inbound };
+    let owns = caller.owns_session(&session);
+    let (session, org) = (session.id, session.org_id);
+    let visitor = Visitor { session, org, credential, kind: caller.kind(), owns, user, passive, inbound };
     let upgrade = upgrade
         .max_message_size(MAX_MESSAGE)
         .max_frame_size(MAX_MESSAGE)

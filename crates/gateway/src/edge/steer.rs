@@ -2,20 +2,15 @@
 
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
 use proto::http::{ErrorBody, OkReply, PostMessage, Presence, PromptReply, RenameSession, StopQuery};
 use proto::socket::MessageSource;
-use proto::{BillingCode, text};
 
-use super::auth::{Caller, SessionAccess};
-use super::idempotent::Keyed;
-use super::params::Query;
-use super::{ApiError, Body, idempotent};
+use super::auth::SessionAccess;
+use super::params::{Query, idempotency_key};
+use super::{ApiError, Body};
 use crate::app::AppState;
-use crate::hub::{Hub, PromptOutcome, PromptRequest, Refusal};
+use crate::sessions::{self, PromptDraft, RequestContext, Requester, Title};
 
-/// The most characters of a title.
-const MAX_TITLE: usize = 200;
 /// The error text for a message that is not a prompt. Old clients look for it.
 const NO_PROMPT: &str = "Invalid message type";
 
@@ -30,54 +25,31 @@ pub(super) async fn message(
     access: SessionAccess,
     headers: HeaderMap,
     request: Result<Body<PostMessage>, ApiError>,
-) -> Result<Response, ApiError> {
+) -> Result<Json<PromptReply>, ApiError> {
     let Body(request) = request.map_err(|error| error.shape_as(NO_PROMPT))?;
-    let PostMessage::Prompt { content, user_id, source, images } = request.clone();
-    let sender = match &access.caller {
-        Caller::User(user) => user.id.to_string(),
-        Caller::Service { .. } => {
-            user_id.ok_or_else(|| ApiError::bad_request("userId is required for service prompts"))?
-        }
-        Caller::Sandbox(_) => return Err(ApiError::user_required()),
+    let PostMessage::Prompt { content, user_id, source, images } = request;
+    let requester = access.caller.requester()?;
+    let sender = match &requester {
+        Requester::User { id, .. } => id.to_string(),
+        _ => user_id.ok_or_else(|| ApiError::bad_request("userId is required for service prompts"))?,
     };
-    if content.trim().is_empty() {
-        return Err(ApiError::bad_request("content must not be empty"));
-    }
-    let source = source.or(Some(MessageSource::Api));
-    let session = access.session.id;
-    let mut prompt = PromptRequest::new(content, images.unwrap_or_default(), Some(sender), source);
-    if let Some(key) = idempotent::key(&headers)? {
-        prompt = prompt.once(session, &format!("{} {key}", access.caller.identity()));
-    }
-    let work = {
-        let app = app.clone();
-        async move {
-            let hub = app.hubs.open(session).await?;
-            match hub.prompt(prompt).await? {
-                PromptOutcome::Queued { id } => Ok(PromptReply { ok: true, message_id: id }),
-                PromptOutcome::Full => {
-                    Err(ApiError::too_many("Too many prompts wait: let some be answered first"))
-                }
-                PromptOutcome::Refused(refusal) => Err(refused(&refusal)),
-            }
-        }
+    let draft = PromptDraft {
+        content,
+        images: images.unwrap_or_default(),
+        sender,
+        source: source.unwrap_or(MessageSource::Api),
     };
-    let route = format!("POST /proliferate/{session}/message");
-    let keyed = Keyed { org: access.session.org_id, caller: access.caller.identity(), route: &route };
-    Box::pin(idempotent::once(&app, keyed, &headers, &request, StatusCode::OK, work)).await
+    let idempotency_key = idempotency_key(&headers)?;
+    let context = RequestContext { org: access.session.org_id, requester, idempotency_key };
+    let message_id = sessions::prompt(&app.sessions, &context, access.session.id, draft).await?;
+    Ok(Json(PromptReply { ok: true, message_id }))
 }
 
 /// Cancels the running turn. Later prompts are not affected.
 #[utoipa::path(post, path = "/proliferate/{id}/cancel", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn cancel(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    let id = access.session.id;
-    // A session that is not loaded has no running turn. But after a restart it may still have queued prompts that no
-    // instance has resumed yet.
-    if app.hubs.is_alive(id) || !app.store.queued_prompts(id).await?.is_empty() {
-        let hub = open(&app, &access).await?;
-        hub.cancel().await?;
-    }
+    sessions::cancel(&app.sessions, access.session.id).await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -108,8 +80,7 @@ pub(super) async fn eager_start(
     app: AppState,
     access: SessionAccess,
 ) -> Result<(StatusCode, Json<OkReply>), ApiError> {
-    let hub = open(&app, &access).await?;
-    hub.wake().await?;
+    app.hubs.open(access.session.id).await?.wake().await?;
     Ok((StatusCode::ACCEPTED, Json(OkReply::OK)))
 }
 
@@ -121,22 +92,9 @@ pub(super) async fn rename(
     access: SessionAccess,
     Body(request): Body<RenameSession>,
 ) -> Result<Json<OkReply>, ApiError> {
-    let title = title(&request.title)?;
-    app.store.rename_session(access.session.org_id, access.session.id, &title).await?;
-    if let Some(hub) = app.hubs.get(access.session.id) {
-        hub.set_title(title).await?;
-    }
+    let title = Title::parse(&request.title)?;
+    sessions::rename(&app.sessions, access.session.org_id, access.session.id, title).await?;
     Ok(Json(OkReply::OK))
-}
-
-/// Trims and checks the title of a session.
-pub(super) fn title(given: &str) -> Result<String, ApiError> {
-    let title = given.trim();
-    if text::is_line(title, MAX_TITLE) {
-        Ok(title.to_owned())
-    } else {
-        Err(ApiError::bad_request(format!("A title is one line of 1 to {MAX_TITLE} characters")))
-    }
 }
 
 /// Saves the session's files, stops its sandbox and sets the outcome `completed`.
@@ -150,13 +108,7 @@ pub(super) async fn stop(
     access: SessionAccess,
     Query(query): Query<StopQuery>,
 ) -> Result<Json<OkReply>, ApiError> {
-    let hub = open(&app, &access).await?;
-    hub.stop(query.discard).await?.map_err(|reason| {
-        ApiError::conflict(format!(
-            "The session was not stopped, because its files could not be saved: {reason}. `?discard=true` (`session stop \
-             --discard`) gives up what was not saved"
-        ))
-    })?;
+    sessions::stop(&app.sessions, access.session.id, query.discard).await?;
     Ok(Json(OkReply::OK))
 }
 
@@ -164,24 +116,6 @@ pub(super) async fn stop(
 #[utoipa::path(delete, path = "/proliferate/{id}", tag = "sessions", params(("id" = proto::SessionId, Path)),
     responses((status = 200, body = OkReply), (status = 404, body = ErrorBody)))]
 pub(super) async fn delete(app: AppState, access: SessionAccess) -> Result<Json<OkReply>, ApiError> {
-    let hub = open(&app, &access).await?;
-    let by = match &access.caller {
-        Caller::User(user) => user.id.to_string(),
-        other => other.identity(),
-    };
-    hub.delete(by).await?;
+    sessions::delete(&app.sessions, access.session.id, &access.caller.requester()?).await?;
     Ok(Json(OkReply::OK))
-}
-
-async fn open(app: &AppState, access: &SessionAccess) -> Result<Hub, ApiError> {
-    Ok(app.hubs.open(access.session.id).await?)
-}
-
-fn refused(refusal: &Refusal) -> ApiError {
-    let code = match refusal {
-        Refusal::Sessions { .. } => BillingCode::ConcurrentLimit,
-        Refusal::Budget(_) => BillingCode::NoCredits,
-        Refusal::NoPrice(_) => BillingCode::BillingNotConfigured,
-    };
-    ApiError::billing(code, &refusal.to_string())
 }

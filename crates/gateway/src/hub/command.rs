@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 
 use super::frame::FrameText;
-use crate::llm::NoPrice;
+use crate::admission::Refusal;
 use crate::runtime::Held;
 
 /// A request to the session's actor.
@@ -133,15 +133,4 @@ pub(crate) enum PromptOutcome {
     Full,
     /// The session cannot be woken for the prompt, so the prompt is not stored.
     Refused(Refusal),
-}
-
-/// The reason why a sleeping session cannot be woken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("{limit} sessions run already, which is the organization's limit")]
-    Sessions { limit: i64 },
-    #[error("{0}")]
-    Budget(String),
-    #[error(transparent)]
-    NoPrice(NoPrice),
 }

@@ -7,8 +7,7 @@ use gate::Gate;
 use shares::Pool;
 use store::Store;
 
-use crate::config::Prices;
-use crate::llm::Llm;
+use crate::admission::Admission;
 use crate::runtime::{Repositories, Runtime};
 
 pub(crate) struct HubServices {
@@ -18,17 +17,9 @@ pub(crate) struct HubServices {
     pub(crate) gate: Arc<Gate>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) repositories: Arc<dyn Repositories>,
-    pub(crate) llm: Arc<Llm>,
-    pub(crate) budget: BudgetSettings,
+    pub(crate) admission: Arc<Admission>,
     /// The memory pool that prompts in flight to an agent are charged to.
     pub(crate) memory: Arc<Pool>,
     /// The name of this gateway instance in the database.
     pub(crate) instance: String,
-}
-
-/// The cost limits of sessions.
-pub(crate) struct BudgetSettings {
-    pub(crate) prices: Prices,
-    /// The budget of a session that has none of its own.
-    pub(crate) session_micros: Option<i64>,
 }

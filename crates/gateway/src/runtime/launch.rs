@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use proto::ModelId;
 use sandbox::{SandboxError, SandboxId, SandboxState, SnapshotId};
 use sandboxd::ClientError;
+use sandboxd::protocol::Place;
 use secrecy::{ExposeSecret as _, SecretString};
 use store::{NewSandboxToken, Owner, SessionRecord, Snapshot, StoreError, TokenHash};
 use tokio::sync::mpsc;
@@ -34,6 +35,8 @@ use crate::telemetry::millis;
 pub(super) const READY: Duration = Duration::from_secs(30);
 /// How long a pooled agent may take to answer a health check.
 const STILL_THERE: Duration = Duration::from_secs(2);
+/// The file with the event that started the session, in the home directory.
+const TRIGGER_CONTEXT: &str = ".proliferate/trigger-context.json";
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-proliferate-sandbox-token");
 
 /// The reason why a launch failed. Each is one sentence for the waiting users.
@@ -282,6 +285,7 @@ impl Launch {
             stage: &stage,
         };
         let has_repos = self.repositories.check_out(checkout).await?;
+        self.write_trigger_context(room).await?;
         let config = self.record.agent_config.as_ref();
         Ok(Occupant {
             token,
@@ -290,6 +294,16 @@ impl Launch {
             instructions: if has_repos { Instructions::Coding } else { Instructions::Scratch },
             tools: (self.runtime.inward.tools)(self.record.session_type),
         })
+    }
+
+    /// Writes the event that started the session where the agent can read it. The folder is in no snapshot, so every
+    /// sandbox of the session gets the file anew.
+    async fn write_trigger_context(&self, room: &Room) -> Result<(), LaunchError> {
+        let context = self.runtime.store.trigger_context(self.record.org_id, self.record.id).await?;
+        let Some(context) = context else { return Ok(()) };
+        let text = serde_json::Value::Object(context).to_string();
+        room.inside.write_file(Place::home(TRIGGER_CONTEXT), text.into_bytes(), Some(0o644)).await?;
+        Ok(())
     }
 
     /// When the sandbox's lifetime ends. A sandbox that was already running keeps its expiry.

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The layers from top to bottom. Modules of one layer do not name each other.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 12] = [
     &["boot"],
     &["sweep"],
     &["edge", "app"],
+    &["sessions"],
     &["hub"],
     &["sources"],
     &["git"],
     &["runtime"],
+    &["admission"],
     &["identity", "server", "llm", "vault", "outbound", "access", "shares", "telemetry"],
     &["keyring", "data_dir", "lifecycle"],
     &["config"],

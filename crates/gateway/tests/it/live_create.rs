@@ -1,9 +1,13 @@
 //! Session creation: what a session can start from, how sessions are listed, and what is counted.
 
-use proto::Role;
+use gateway::sessions::{
+    self, ConfigurationSource, PromptDraft, RequestContext, Requester, SessionDraft, SessionError,
+};
+use proto::socket::MessageSource;
+use proto::{AutomationId, ClientType, Role, SessionType};
 use serde_json::{Value, json};
 
-use crate::live::{Live, Midway, On, id, is_status, on_both};
+use crate::live::{Live, Midway, On, id, is_status, of_type, on_both};
 use crate::people::{org, person, sandbox_token, service_token, some_uuid};
 
 on_both! {
@@ -239,4 +243,60 @@ async fn what_was_counted_is_written_when_the_agent_is_given_up(on: On) {
     socket.until(|frame| is_status(frame, "error")).await;
     let shown = live.get("/proliferate/sessions").await["sessions"][0].clone();
     assert_eq!((&shown["metrics"]["toolCalls"], &shown["latestTask"]), (&json!(1), &Value::Null), "{shown}");
+}
+
+/// PostgreSQL only, because the automation is created with SQL.
+#[tokio::test]
+async fn an_automation_creates_and_prompts_its_session_once() {
+    let live = Live::echoing(On::Postgres).await;
+    let automation = AutomationId::from(some_uuid());
+    let insert = format!(
+        "INSERT INTO automations (id, org_id, name, action_modes, created_at) \
+         VALUES ('{automation}', '{}', 'nightly', '{{}}', now())",
+        live.ada.org
+    );
+    let live = live.restarted_after(&[&insert]).await;
+    let services = &live.app.sessions;
+    let context = |key: &str| RequestContext {
+        org: live.ada.org,
+        requester: Requester::Automation(automation),
+        idempotency_key: Some(key.to_owned()),
+    };
+    let draft = SessionDraft {
+        automation_id: Some(automation),
+        initial_prompt: Some("begin".to_owned()),
+        trigger_context: json!({"issue": 7}).as_object().cloned(),
+        ..SessionDraft::new(SessionType::Coding, ClientType::Automation, ConfigurationSource::Scratch)
+    };
+    let create = async |draft: &SessionDraft| {
+        sessions::create(services, context("run:1:session"), draft.clone()).await
+    };
+    let (one, two) = tokio::join!(create(&draft), create(&draft));
+    let session = one.or(two).unwrap().id;
+    assert_eq!(create(&draft).await.unwrap().id, session, "a retry created another session");
+    let other = SessionDraft { initial_prompt: None, ..draft };
+    assert!(matches!(create(&other).await, Err(SessionError::KeyMismatch)));
+
+    let mut socket = live.watch(&session.to_string()).await;
+    let first = socket.until_type("turn_complete").await;
+    let prompt = &of_type(&first, "message")[0]["payload"];
+    assert_eq!(
+        (&prompt["content"], &prompt["senderId"]),
+        (&json!("begin"), &json!("automation")),
+        "{prompt}"
+    );
+    assert_eq!(prompt["source"], "automation");
+    let more = PromptDraft {
+        content: "go on".to_owned(),
+        images: Vec::new(),
+        sender: "automation".to_owned(),
+        source: MessageSource::Automation,
+    };
+    let key = context("run:1:prompt");
+    let sent = sessions::prompt(services, &key, session, more.clone()).await.unwrap();
+    assert_eq!(sessions::prompt(services, &key, session, more).await.unwrap(), sent);
+    socket.until_type("turn_complete").await;
+    assert_eq!(live.agent.asked("/prompt_async").len(), 2);
+    let stored = live.app.store.trigger_context(live.ada.org, session).await.unwrap();
+    assert_eq!(stored, json!({"issue": 7}).as_object().cloned());
 }

@@ -28,7 +28,7 @@ async fn open_existing_does_not_migrate(b: &Backend) {
     b.raw().await.execute(&last).await.unwrap();
     let error = b.open_existing().await.err().unwrap();
     // Numbers may have gaps. While there is only one migration, no database is older.
-    if let [.., before, latest] = Migration::ALL.as_slice() {
+    if let [.., before, latest] = Migration::ALL {
         let (found, known) = (before.version, latest.version);
         assert!(matches!(error, StoreError::OlderSchema { found: f, known: k } if (f, k) == (found, known)));
         let text = error.to_string();

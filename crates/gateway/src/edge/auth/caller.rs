@@ -15,6 +15,7 @@ use super::session_in_path;
 use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::identity::{Claim, CredentialKind, compat_sandbox_token, hash};
+use crate::sessions::Requester;
 use shares::Party;
 
 /// An authenticated caller.
@@ -122,6 +123,15 @@ impl Caller {
             Self::User(user) => session.created_by.is_none_or(|by| by == user.id),
             Self::Service { .. } => false,
             Self::Sandbox(own) => own.id == session.id,
+        }
+    }
+
+    /// The caller of a use case of sessions.
+    pub(in crate::edge) fn requester(&self) -> Result<Requester, ApiError> {
+        match self {
+            Self::User(user) => Ok(Requester::User { id: user.id, kind: user.kind() }),
+            Self::Service { name, .. } => Ok(Requester::Service { name: name.clone() }),
+            Self::Sandbox(_) => Err(ApiError::user_required()),
         }
     }
 

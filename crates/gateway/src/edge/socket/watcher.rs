@@ -17,7 +17,7 @@ use proto::socket::{
     AutoStartMode, ClientMessage, CloseCode, FrameError, GitAction, GitCode, MessageSource, ServerMessage,
     WireStatus,
 };
-use proto::{SessionId, UserId};
+use proto::{OrgId, SessionId, UserId};
 use store::StoreError;
 use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio::time::{interval, timeout};
@@ -26,10 +26,9 @@ use crate::access::{self, Act, CallerKind};
 use crate::app::AppState;
 use crate::edge::auth::LiveCredential;
 use crate::git::failed as git_failed;
-use crate::hub::{
-    After, FrameText, Hub, HubError, JoinReply, Listener, PromptOutcome, PromptRequest, to_one,
-};
+use crate::hub::{After, FrameText, Hub, HubError, JoinReply, Listener, to_one};
 use crate::server::Inbound;
+use crate::sessions::{self, PromptDraft, RequestContext, Requester, SessionError};
 
 /// How long a client may accept no data before it is disconnected.
 const STALLED: Duration = Duration::from_secs(30);
@@ -56,6 +55,7 @@ const OVER_SHARE: CloseCode = CloseCode { code: 1013, reason: "out of memory sha
 /// A client that connects to the stream of a session.
 pub(super) struct Visitor {
     pub(super) session: SessionId,
+    pub(super) org: OrgId,
     pub(super) credential: LiveCredential,
     /// The client's column in the table of `access`. Updated before every command.
     pub(super) kind: CallerKind,
@@ -362,7 +362,10 @@ impl Watcher {
             ClientMessage::Prompt { content, images } => {
                 self.prompt(content, images.unwrap_or_default()).await
             }
-            ClientMessage::Cancel => self.hub.cancel().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED)),
+            ClientMessage::Cancel => {
+                let cancelled = sessions::cancel(&self.app.sessions, self.visitor.session).await;
+                cancelled.map_err(|_| End::Away(CloseCode::SETUP_FAILED))
+            }
             ClientMessage::GetStatus => {
                 let state = self.hub.state().await.map_err(|_| End::Away(CloseCode::SETUP_FAILED))?;
                 self.tell(&ServerMessage::Status { status: state.0, message: state.1 }).await
@@ -409,14 +412,14 @@ impl Watcher {
 
     async fn prompt(&mut self, content: String, images: Vec<String>) -> Result<(), End> {
         let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
-        if content.trim().is_empty() {
-            return self.error("A prompt needs content").await;
-        }
-        let request = PromptRequest::new(content, images, Some(user.to_string()), Some(MessageSource::Web));
-        match self.hub.prompt(request).await {
-            Ok(PromptOutcome::Queued { .. }) => Ok(()),
-            Ok(PromptOutcome::Refused(refusal)) => self.error(&refusal.to_string()).await,
-            Ok(PromptOutcome::Full) => self.error("Too many prompts wait: let some be answered first").await,
+        let requester = Requester::User { id: user, kind: self.visitor.kind };
+        let request = RequestContext { org: self.visitor.org, requester, idempotency_key: None };
+        let draft = PromptDraft { content, images, sender: user.to_string(), source: MessageSource::Web };
+        match sessions::prompt(&self.app.sessions, &request, self.visitor.session, draft).await {
+            Ok(_) => Ok(()),
+            Err(error @ (SessionError::Invalid(_) | SessionError::Refused(_) | SessionError::QueueFull)) => {
+                self.error(&error.to_string()).await
+            }
             Err(_) => self.error("Failed to send prompt").await,
         }
     }

@@ -5,13 +5,11 @@ use std::time::Duration;
 use opencode::translate::Translator;
 use proto::SessionStatus;
 use proto::socket::{ServerMessage, WireStatus};
-use store::StoreError;
 use tokio::sync::mpsc;
 
-use super::super::command::Refusal;
 use super::phase::{Boot, BootPurpose, Connection, Phase};
 use super::{End, Session};
-use crate::llm::{org_budget_spent, session_budget_spent};
+use crate::admission::Refusal;
 use crate::runtime::{Agent, Launch, LaunchError};
 
 /// The number of consecutive boots that may fail before the session fails.
@@ -36,12 +34,8 @@ impl Session {
         if self.record.status == SessionStatus::Running {
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
         } else {
-            if let Err(refusal) = self.affordable().await? {
+            if let Err(refusal) = self.services.admission.start(&self.owner, &self.record).await? {
                 return Ok(Err(refusal));
-            }
-            match self.services.store.start_session(&self.owner, self.services.clock.now()).await {
-                Err(StoreError::SessionLimit { limit }) => return Ok(Err(Refusal::Sessions { limit })),
-                started => started?,
             }
             (self.record.status, self.record.stop_reason) = (SessionStatus::Starting, None);
         }
@@ -52,30 +46,6 @@ impl Session {
         let (status, message) = self.state();
         self.broadcast_status(status, &message).await?;
         Ok(Ok(()))
-    }
-
-    /// Whether the organization can pay for the session.
-    async fn affordable(&self) -> Result<Result<(), Refusal>, End> {
-        let services = &self.services;
-        let org = services.store.org_budget(self.record.org_id).await?;
-        if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
-            return Ok(Err(Refusal::Budget(org_budget_spent(budget))));
-        }
-        let price = services.llm.price_of(&services.budget.prices, self.record.agent_config.as_ref());
-        Ok(org.budget_micros.map_or(Ok(()), |_| price.map(drop).map_err(Refusal::NoPrice)))
-    }
-
-    /// The reason why the session accepts no prompts even if it is awake: its budget or its organization's is spent.
-    pub(super) async fn spent_budget(&self) -> Result<Option<Refusal>, End> {
-        let services = &self.services;
-        let org = services.store.org_budget(self.record.org_id).await?;
-        if let Some(budget) = org.budget_micros.filter(|_| org.is_exhausted()) {
-            return Ok(Some(Refusal::Budget(org_budget_spent(budget))));
-        }
-        let own = self.record.budget_micros.or(services.budget.session_micros);
-        let Some(budget) = own else { return Ok(None) };
-        let spent = services.store.session_usage(self.record.org_id, self.record.id).await?.cost_micros;
-        Ok((spent >= budget).then(|| Refusal::Budget(session_budget_spent(budget))))
     }
 
     /// Starts to boot an agent after a pause.

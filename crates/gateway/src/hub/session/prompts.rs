@@ -17,6 +17,8 @@ use super::{End, Session, millis};
 use crate::runtime::Door;
 use shares::Held;
 
+/// The sender of prompts that an automation sends.
+const AUTOMATION: &str = "automation";
 /// How long a prompt's idempotency key is remembered.
 const DEDUPLICATION: TimeDelta = TimeDelta::hours(1);
 /// The number of attempts to send a prompt, and the delay after the first failure.
@@ -44,7 +46,7 @@ impl Session {
         if !self.queue.has_room(request.bytes()) {
             return Ok(PromptOutcome::Full);
         }
-        if let Some(refusal) = self.spent_budget().await? {
+        if let Err(refusal) = self.services.admission.check_prompt(&self.record).await? {
             return Ok(PromptOutcome::Refused(refusal));
         }
         if let Err(refusal) = self.try_wake().await? {
@@ -101,21 +103,21 @@ impl Session {
     /// Queues the prompt that was given when the session was created. Its id is derived from the session, so that a
     /// crash between queueing and marking it does not queue it twice.
     pub(super) async fn queue_initial_prompt(&mut self) -> Result<(), End> {
-        let (Some(content), None, Some(user)) =
-            (self.record.initial_prompt.clone(), self.record.initial_prompt_sent_at, self.record.created_by)
+        let (sender, source) = match (self.record.created_by, self.record.automation_id) {
+            (Some(user), _) => (user.to_string(), MessageSource::Web),
+            (None, Some(_)) => (AUTOMATION.to_owned(), MessageSource::Automation),
+            // A service sends the prompts of its sessions itself.
+            (None, None) => return Ok(()),
+        };
+        let (Some(content), None) = (self.record.initial_prompt.clone(), self.record.initial_prompt_sent_at)
         else {
             return Ok(());
         };
         if content.trim().is_empty() {
             return Ok(());
         }
-        let request = PromptRequest {
-            content,
-            images: Vec::new(),
-            sender: Some(user.to_string()),
-            source: Some(MessageSource::Web),
-            once: None,
-        };
+        let (sender, source) = (Some(sender), Some(source));
+        let request = PromptRequest { content, images: Vec::new(), sender, source, once: None };
         self.queue_prompt(self.initial_id(), request).await?;
         let now = self.services.clock.now();
         self.services.store.mark_initial_prompt(&self.owner, now).await?;

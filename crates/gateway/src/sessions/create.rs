@@ -1,0 +1,157 @@
+//! Creates a session, after checking its configuration, the organization's limits and its budget.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use proto::socket::WireStatus;
+use proto::{ClientType, ConfigurationId, OrgId, Origin, SandboxMode, SessionId, SessionStatus, SessionType};
+use serde::{Deserialize, Serialize};
+use store::{FoundConfiguration, NewSession, Starts, StoreError};
+
+use super::configuration::{find_or_create, is_unfinished};
+use super::idempotency::once;
+use super::{
+    ConfigurationSource, RequestContext, Requester, SessionDraft, SessionError, SessionServices, Title, setup,
+};
+use crate::access::Act;
+use crate::hub::{Hub, HubError};
+
+/// A session that was created. Stored under the idempotency key of its request.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CreatedSession {
+    pub id: SessionId,
+    /// `None` for a session that starts from nothing.
+    pub configuration_id: Option<ConfigurationId>,
+    pub is_new_configuration: bool,
+    pub status: SessionStatus,
+    pub has_snapshot: bool,
+    /// The name of the running sandbox, if the session is immediate.
+    pub sandbox_id: Option<String>,
+}
+
+/// Creates a session. Its sandbox starts when somebody uses the session; an immediate session is running when this
+/// returns.
+pub async fn create(
+    services: &Arc<SessionServices>,
+    context: RequestContext,
+    draft: SessionDraft,
+) -> Result<CreatedSession, SessionError> {
+    draft.check()?;
+    let work = {
+        let (services, context, draft) = (services.clone(), context.clone(), draft.clone());
+        async move { create_now(&services, context.org, &context.requester, draft).await }.boxed()
+    };
+    once(services, &context, "create session".to_owned(), &draft, work).await
+}
+
+async fn create_now(
+    services: &SessionServices,
+    org: OrgId,
+    requester: &Requester,
+    draft: SessionDraft,
+) -> Result<CreatedSession, SessionError> {
+    services.admission.check_creation(org, draft.agent_config.as_ref()).await??;
+    if let Some(id) = &draft.snapshot_id {
+        services.store.snapshot(org, id).await?.ok_or(StoreError::Missing("this snapshot"))?;
+    }
+    let found = find_or_create(services, org, requester, &draft.configuration).await?;
+    if let Some(found) = found.as_ref().filter(|_| draft.session_type == SessionType::Setup) {
+        check_setup(requester, found)?;
+    }
+    let immediate = draft.sandbox_mode == SandboxMode::Immediate;
+    // A request for a setup session does not start a second one.
+    let wants_setup = draft.session_type != SessionType::Setup;
+    let agent_config = draft.agent_config.clone();
+    let new = new_session(services, org, requester, draft, found.as_ref());
+    let (id, has_snapshot) = (new.id, new.snapshot_id.is_some());
+    services.store.create_session(new).await?;
+    if let Some(found) = found.as_ref().filter(|found| wants_setup && is_unfinished(&found.configuration)) {
+        setup::start(services, &found.configuration, agent_config).await;
+    }
+    let sandbox_id = if immediate { Some(boot(services, id).await?) } else { None };
+    Ok(CreatedSession {
+        id,
+        configuration_id: found.as_ref().map(|found| found.configuration.id),
+        is_new_configuration: found.is_some_and(|found| found.is_new),
+        status: if immediate { SessionStatus::Running } else { SessionStatus::Pending },
+        has_snapshot,
+        sandbox_id,
+    })
+}
+
+/// All later sessions of a configuration start from the snapshot of its setup session, so creating one is a change of
+/// the configuration.
+fn check_setup(requester: &Requester, found: &FoundConfiguration) -> Result<(), SessionError> {
+    let act = Act::ChangeConfiguration;
+    let created = requester.user().is_some_and(|user| found.configuration.created_by == Some(user));
+    if requester.may(act, found.is_new || created) { Ok(()) } else { Err(SessionError::Forbidden(act)) }
+}
+
+fn new_session(
+    services: &SessionServices,
+    org: OrgId,
+    requester: &Requester,
+    draft: SessionDraft,
+    found: Option<&FoundConfiguration>,
+) -> NewSession {
+    let now = services.clock.now();
+    let id = services.rng.uuid(now).into();
+    let local_path_hash = match draft.configuration {
+        ConfigurationSource::Cli { local_path_hash, .. } => Some(local_path_hash),
+        _ => None,
+    };
+    let is_cli = draft.client_type == ClientType::Cli || local_path_hash.is_some();
+    NewSession {
+        created_by: requester.user(),
+        configuration_id: found.map(|found| found.configuration.id),
+        client_type: Some(draft.client_type),
+        client_metadata: draft.client_metadata,
+        origin: if is_cli { Origin::Cli } else { Origin::Web },
+        starts: match draft.sandbox_mode {
+            SandboxMode::Immediate => Starts::Now,
+            SandboxMode::Deferred => Starts::Later,
+        },
+        title: draft.title.map(Title::into_text),
+        initial_prompt: draft.initial_prompt,
+        agent_config: draft.agent_config,
+        automation_id: draft.automation_id,
+        trigger_context: draft.trigger_context,
+        local_path_hash,
+        snapshot_id: draft.snapshot_id.or_else(|| found?.configuration.snapshot_id.clone()),
+        ..NewSession::new(id, org, draft.session_type, &services.sandbox_provider, now)
+    }
+}
+
+/// Starts the sandbox of a new session, waits for it and returns its name. If that fails, the session is deleted.
+async fn boot(services: &SessionServices, id: SessionId) -> Result<String, SessionError> {
+    let unavailable = |error: HubError| SessionError::SandboxUnavailable(error);
+    let hub = services.hubs.open(id).await.map_err(unavailable)?;
+    let refusal = match running(&hub).await {
+        Ok(Ok(())) => {
+            let record = services.store.session_any(id).await?.ok_or(HubError::Deleted)?;
+            return Ok(record.sandbox_id.unwrap_or_else(|| id.to_string()));
+        }
+        Ok(Err(reason)) => SessionError::NoSandbox(reason),
+        Err(error) => unavailable(error),
+    };
+    hub.delete("a failed start".to_owned()).await.map_err(unavailable)?;
+    Err(refusal)
+}
+
+/// Waits until the agent is running. The inner error is the reason why it does not start, which clients that watch the
+/// session also get.
+async fn running(hub: &Hub) -> Result<Result<(), String>, HubError> {
+    hub.wake().await?;
+    let mut frames = hub.feed.listen();
+    loop {
+        match hub.state().await? {
+            (WireStatus::Running, _) => return Ok(Ok(())),
+            (WireStatus::Stopped, reason) if !reason.is_empty() => return Ok(Err(reason)),
+            // Somebody stopped or paused the session before its sandbox was running, and it does not start by itself
+            // again.
+            (WireStatus::Stopped, _) => return Ok(Err("the session was stopped meanwhile".to_owned())),
+            (WireStatus::Paused, _) => return Ok(Err("the session was paused meanwhile".to_owned())),
+            _ => frames.changed().await.map_err(|_| HubError::Gone)?,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Why a use case of sessions fails. `edge::error` turns each into a response.
+
+use store::StoreError;
+
+use crate::access::Act;
+use crate::admission::Refusal;
+use crate::hub::HubError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The request is invalid, whoever sends it.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// The access table does not allow the act.
+    #[error("{}", .0.refusal())]
+    Forbidden(Act),
+    /// A limit is reached, a budget is spent, or the model has no price.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The organization has no repositories for a managed configuration.
+    #[error("the organization has no such repositories")]
+    NoRepositories,
+    #[error("Too many prompts wait: let some be answered first")]
+    QueueFull,
+    /// An immediate session could not start, and was deleted. Clients that watched it got the same reason.
+    #[error("the sandbox is not available: {0}")]
+    NoSandbox(String),
+    /// The live session could not be reached while it started.
+    #[error("the sandbox is not available: {0}")]
+    SandboxUnavailable(HubError),
+    /// The session was not stopped, because its files could not be saved.
+    #[error("the files could not be saved: {0}")]
+    NotSaved(String),
+    /// A request with the same idempotency key is in flight.
+    #[error("a request with this idempotency key is in progress")]
+    KeyInFlight,
+    /// The idempotency key was used for a request with other content.
+    #[error("this idempotency key was used with another request")]
+    KeyMismatch,
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    #[error(transparent)]
+    Store(StoreError),
+    /// A fault of the gateway, which only its log explains.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// The limit of sessions is checked again when a session is stored, because another one may start in between.
+impl From<StoreError> for SessionError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::SessionLimit { limit } => Self::Refused(Refusal::SessionLimit { limit }),
+            other => Self::Store(other),
+        }
+    }
+}
