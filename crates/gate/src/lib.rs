@@ -8,6 +8,7 @@
 //! [`CallResult`], and tools come from [`Sources`].
 
 mod administration;
+mod agent_permission;
 mod artifacts;
 mod audit_writer;
 mod checkpoints;

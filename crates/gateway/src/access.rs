@@ -72,10 +72,10 @@ acts! {
     //                                                   creator, other member, admin or owner, service, sandbox
     Public: "health, readiness, metrics, login (no credential needed)" [Yes Yes Yes Yes Yes]
     Identify: "ask who one is, log out" [Yes Yes Yes Yes Yes]
-    Watch: "list and watch sessions, read the transcript, presence, git status" [Yes Yes Yes Yes No]
+    Watch: "list and watch sessions and open questions, read the transcript, presence, git status" [Yes Yes Yes Yes No]
     ReadStatus: "read the status of a session" [Yes Yes Yes Yes Own]
     CreateSession: "create a session" [Yes Yes Yes Yes No]
-    Prompt: "prompt a session" [Yes Yes Yes Yes No]
+    Prompt: "prompt a session, answer a question of its agent" [Yes Yes Yes Yes No]
     Steer: "cancel, heartbeat" [Yes Yes Yes Yes No]
     EagerStart: "eager start" [No No No Yes No]
     ChangeSession: "rename, stop, snapshot, git branch, commit, push and pull request, services, proxies" [Yes No Yes No No]

@@ -310,6 +310,7 @@ fn hubs(
         repositories: git.clone(),
         admission: admission.clone(),
         memory: shares.memory.clone(),
+        question_lifetime: config.question_lifetime,
         instance: instance.to_owned(),
     };
     Hubs::new(config.max_live_sessions, services)

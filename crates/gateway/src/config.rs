@@ -43,6 +43,8 @@ pub struct Config {
     pub egress_allowed_hosts: Vec<String>,
     /// How long egress records are kept.
     pub egress_keep: TimeDelta,
+    /// How long a question of an agent waits for an answer before it is rejected.
+    pub question_lifetime: TimeDelta,
     /// The folders below which local repositories may be given to sessions.
     pub local_roots: Vec<PathBuf>,
     /// GitHub, or a server with the same API.
@@ -136,6 +138,7 @@ impl Config {
             github_url: r.required("GITHUB_URL", values::web_url)?,
             egress_allowed_hosts: r.list("EGRESS_ALLOWED_HOSTS", values::host_and_port),
             egress_keep: r.required("EGRESS_KEEP_DAYS", values::days)?,
+            question_lifetime: r.required("QUESTION_LIFETIME_DAYS", values::days)?,
             jwt_secret,
             service_secret,
             vault_key: r.secret("USER_SECRETS_ENCRYPTION_KEY", values::vault_key),

@@ -10,6 +10,7 @@ pub mod auth;
 mod body;
 mod error;
 mod params;
+mod questions;
 // Middleware.
 mod cors;
 mod observe;

@@ -14,7 +14,7 @@ mod stored;
 mod telemetry;
 mod transcript;
 
-pub(crate) use command::{JoinReply, PromptOutcome, PromptRequest};
+pub(crate) use command::{Answer, AnswerOutcome, JoinReply, PromptOutcome, PromptRequest};
 pub(crate) use feed::{After, Batch, Listener};
 pub(crate) use frame::{FrameText, to_one};
 pub use registry::{Hub, HubError, Hubs};

@@ -1,6 +1,7 @@
-//! The use cases of sessions: create, prompt, cancel, rename, stop and delete. HTTP handlers, WebSocket connections and
+//! The use cases of sessions: create, prompt, answer, cancel, rename, stop and delete. HTTP handlers, WebSocket connections and
 //! automations call them. The caller has authenticated the [`Requester`] and decided that it may do this to the session.
 
+mod answer;
 mod configuration;
 mod control;
 mod create;
@@ -20,6 +21,7 @@ use store::Store;
 use crate::admission::Admission;
 use crate::hub::Hubs;
 
+pub use answer::answer;
 pub use control::{cancel, delete, rename, stop};
 pub use create::{CreatedSession, create};
 pub use draft::{ConfigurationSource, SessionDraft, Title};

@@ -1,5 +1,5 @@
-//! Periodic work for sessions that are not in memory: loads sessions that have unanswered prompts or an expired
-//! sandbox, which then handle that themselves. Also deletes old egress records. The work is idempotent and safe on
+//! Periodic work for sessions that are not in memory: loads sessions that have unanswered prompts, an expired sandbox,
+//! an expired question or an undelivered answer, which then handle that themselves. Also deletes old egress records. The work is idempotent and safe on
 //! several instances at once: each instance handles its own sessions, and those of dead instances.
 
 use std::time::Duration;
@@ -37,6 +37,9 @@ pub(crate) async fn keep_sweeping(app: AppState) {
         if let Err(error) = wake_expired(&app).await {
             tracing::warn!(%error, "sandboxes whose time is over cannot be found; it is tried again");
         }
+        if let Err(error) = wake_for_questions(&app).await {
+            tracing::warn!(%error, "sessions with due questions cannot be found; it is tried again");
+        }
         if count.is_multiple_of(FORGET)
             && let Err(error) = forget_network(&app).await
         {
@@ -68,6 +71,21 @@ async fn wake_waiting(app: &AppState) -> Result<(), StoreError> {
         let woken = async { app.hubs.open(id).await?.wake().await };
         if let Err(error) = woken.await {
             tracing::warn!(session = %id, %error, "a session whose prompts wait cannot be woken");
+        }
+    }
+    Ok(())
+}
+
+/// Loads sessions whose questions have expired, or whose agents have not got an answer yet.
+async fn wake_for_questions(app: &AppState) -> Result<(), StoreError> {
+    let now = app.clock.now();
+    let gone = now - TimeDelta::from_std(DEAD_AFTER).unwrap_or_default();
+    for id in app.store.sessions_with_due_questions(now, &app.instance, gone, TOGETHER).await? {
+        if app.closing.is_cancelled() {
+            return Ok(());
+        }
+        if let Err(error) = app.hubs.open(id).await {
+            tracing::warn!(session = %id, %error, "a session with a due question cannot be loaded");
         }
     }
     Ok(())

@@ -18,11 +18,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
+use proto::socket::QuestionKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 
+use crate::event::{PendingRequest, parse_pending};
 use crate::history::{History, Page};
 use exchange::Limit;
 
@@ -245,17 +247,36 @@ impl<D: Dial> Client<D> {
         events::subscribe(&self.dial, &self.endpoint).await
     }
 
-    /// Rejects a permission request of the agent.
-    pub async fn reject_permission(&self, request: &str) -> Result<(), ApiError> {
+    /// Answers a request for a permission: `once`, `always` or `reject`.
+    pub async fn reply_permission(&self, request: &str, reply: &str) -> Result<(), ApiError> {
         let path = format!("/permission/{}/reply", exchange::check_path_segment(request)?);
-        let body = json!({ "reply": "reject" });
-        self.call("refuse a permission", Method::POST, &path, Some(&body)).await.map(drop)
+        let body = json!({ "reply": reply });
+        self.call("answer a request for a permission", Method::POST, &path, Some(&body)).await.map(drop)
+    }
+
+    /// Answers a question of the agent, in the order of its parts.
+    pub async fn reply_question(&self, request: &str, answers: &[Vec<String>]) -> Result<(), ApiError> {
+        let path = format!("/question/{}/reply", exchange::check_path_segment(request)?);
+        let body = json!({ "answers": answers });
+        self.call("answer a question", Method::POST, &path, Some(&body)).await.map(drop)
     }
 
     /// Rejects a question of the agent.
     pub async fn reject_question(&self, request: &str) -> Result<(), ApiError> {
         let path = format!("/question/{}/reject", exchange::check_path_segment(request)?);
-        self.call("refuse a question", Method::POST, &path, None).await.map(drop)
+        self.call("reject a question", Method::POST, &path, None).await.map(drop)
+    }
+
+    /// The requests of all sessions that wait for an answer.
+    pub async fn pending_requests(&self) -> Result<Vec<PendingRequest>, ApiError> {
+        const OPERATION: &str = "list its questions";
+        let mut pending = Vec::new();
+        for (kind, path) in [(QuestionKind::Question, "/question"), (QuestionKind::Permission, "/permission")]
+        {
+            let reply = self.call(OPERATION, Method::GET, path, None).await?;
+            pending.extend(parse_pending(kind, &reply.body).map_err(|_| ApiError::Malformed(OPERATION))?);
+        }
+        Ok(pending)
     }
 
     /// Makes the agent drop its configuration and tools, so that the next request loads them again. This ends

@@ -11,9 +11,12 @@ use serde_json::value::RawValue;
 mod delta;
 mod lenient;
 mod part;
+mod request;
 
 use lenient::text;
 pub use part::{Part, PartKind, Times, ToolState};
+use proto::socket::{OpenQuestion, QuestionKind};
+pub use request::{PendingRequest, parse_pending};
 
 #[derive(Debug)]
 pub struct Event<'a> {
@@ -42,11 +45,15 @@ pub enum Body<'a> {
     Session {
         parent: Cow<'a, str>,
     },
-    PermissionAsked {
+    /// The agent waits for an answer.
+    Asked {
         id: Cow<'a, str>,
-        permission: Cow<'a, str>,
+        kind: QuestionKind,
+        /// `None` if it was not understood.
+        question: Option<Box<OpenQuestion>>,
     },
-    QuestionAsked {
+    /// The agent does not wait for this answer any more.
+    Settled {
         id: Cow<'a, str>,
     },
     /// An event that we ignore.
@@ -138,8 +145,17 @@ impl<'a> Event<'a> {
                 let Lineage { parent } = read(found.info)?;
                 Body::Session { parent }
             }
-            "permission.asked" => Body::PermissionAsked { id: found.id, permission: found.permission },
-            "question.asked" => Body::QuestionAsked { id: found.id },
+            "permission.asked" => {
+                let question = request::permission(&found.id, &found.permission, found.patterns);
+                Body::Asked { id: found.id, kind: QuestionKind::Permission, question: question.map(Box::new) }
+            }
+            "question.asked" => {
+                let question = request::question(&found.id, found.questions);
+                Body::Asked { id: found.id, kind: QuestionKind::Question, question: question.map(Box::new) }
+            }
+            "permission.replied" | "question.replied" | "question.rejected" => {
+                Body::Settled { id: found.request }
+            }
             _ => Body::Other,
         };
         Ok(Self { session: found.session, body })
@@ -191,6 +207,12 @@ struct Properties<'a> {
     id: Cow<'a, str>,
     #[serde(borrow, default, deserialize_with = "text")]
     permission: Cow<'a, str>,
+    #[serde(borrow, rename = "requestID", default, deserialize_with = "text")]
+    request: Cow<'a, str>,
+    #[serde(borrow, default)]
+    questions: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    patterns: Option<&'a RawValue>,
     #[serde(borrow, default)]
     part: Option<&'a RawValue>,
     #[serde(borrow, default)]

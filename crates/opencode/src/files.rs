@@ -170,9 +170,8 @@ impl Setup<'_> {
             "provider": { "anthropic": { "options": { "baseURL": base, "apiKey": key } } },
             "plugin": [format!("{}/proliferate.mjs", self.folder)],
             "instructions": self.instruction_files(),
-            // The sandbox is the security boundary, and nobody could answer a request. The order matters: the
-            // last match wins.
-            "permission": { "*": "allow", "question": "deny" },
+            // The sandbox is the security boundary, so nobody is asked for permissions.
+            "permission": { "*": "allow" },
             "agent": { "title": { "disable": true } },
             "autoupdate": false,
             "share": "disabled",

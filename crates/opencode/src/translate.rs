@@ -18,9 +18,9 @@ mod turn;
 
 use std::time::Duration;
 
-use proto::socket::{Message, MessageRole, ServerMessage, WireStatus};
+use proto::socket::{Message, MessageRole, OpenQuestion, QuestionKind, ServerMessage, WireStatus};
 
-use crate::event::{Body, Event, Failure, Info, Part, PartKind, Status};
+use crate::event::{Body, Event, Failure, Info, Part, PartKind, PendingRequest, Status};
 use recent_ids::RecentIds;
 use tool::ToolCall;
 use turn::{End, Kind, Turn, Verdict};
@@ -55,10 +55,12 @@ pub struct Output {
 /// An effect that the caller has to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The agent waits for a permission that nobody can give: reply `reject`.
-    RejectPermission { request: String },
-    /// The agent waits for an answer that nobody can give: reject the question.
-    RejectQuestion { request: String },
+    /// The agent waits for an answer to this question.
+    Ask(OpenQuestion),
+    /// The agent waits for an answer to something that cannot be shown: reject it.
+    Reject { request: String, kind: QuestionKind },
+    /// The agent does not wait for this answer any more.
+    Settled { request: String },
     /// The turn seems to be over, but its last message is not. If the turn has not ended after this time,
     /// fetch the history and call [`Translator::reconcile`].
     Settle { after: Duration },
@@ -83,8 +85,8 @@ pub struct Translator {
     last_prompt: Option<String>,
     /// Ids of the sessions of sub-agents.
     children: RecentIds,
-    /// Ids of the agent's requests that were rejected.
-    rejected: RecentIds,
+    /// Ids of the agent's requests that have become effects.
+    requests: RecentIds,
     /// Counts, since the last prompt, of events that an agent could send without end.
     counters: Counters,
 }
@@ -108,7 +110,7 @@ impl Translator {
             prompts: RecentIds::default(),
             last_prompt: None,
             children: RecentIds::default(),
-            rejected: RecentIds::default(),
+            requests: RecentIds::default(),
             counters: Counters::default(),
         }
     }
@@ -138,12 +140,12 @@ impl Translator {
         let ours = event.session == self.session;
         match &event.body {
             Body::Session { parent } => self.session_seen(&event.session, parent),
-            Body::PermissionAsked { id, permission } if ours || self.children.contains(&event.session) => {
-                self.reject_permission(id, permission, out);
+            Body::Asked { id, kind, question } if ours || self.children.contains(&event.session) => {
+                self.ask(id, *kind, question.as_deref(), out);
             }
-            Body::QuestionAsked { id } if ours || self.children.contains(&event.session) => {
-                if self.accept_request(id) {
-                    out.effects.push(Effect::RejectQuestion { request: id.clone().into_owned() });
+            Body::Settled { id } if ours || self.children.contains(&event.session) => {
+                if is_id(id) {
+                    out.effects.push(Effect::Settled { request: id.clone().into_owned() });
                 }
             }
             // A plugin's error names no session. It is shown, but does not fail the turn.
@@ -156,7 +158,7 @@ impl Translator {
             Body::Message(info) => self.message(info, now, out),
             Body::Status(status) => self.status(status, now, out),
             Body::Error(failure) => self.failure(failure, out),
-            Body::PermissionAsked { .. } | Body::QuestionAsked { .. } | Body::Other => {}
+            Body::Asked { .. } | Body::Settled { .. } | Body::Other => {}
         }
     }
 
@@ -420,17 +422,28 @@ impl Translator {
     /// request.
     fn accept_request(&mut self, request: &str) -> bool {
         is_id(request)
-            && self.rejected.insert(request)
+            && self.requests.insert(request)
             && increment_below(&mut self.counters.requests, MAX_REQUESTS)
     }
 
-    fn reject_permission(&mut self, request: &str, permission: &str, out: &mut Output) {
-        if self.accept_request(request) {
-            let permission = truncate::line(permission, MAX_ID);
-            let message = format!("The agent asked for the permission \"{permission}\", and it was refused.");
-            out.messages.push(ServerMessage::Error { message });
-            out.effects.push(Effect::RejectPermission { request: request.to_owned() });
+    fn ask(&mut self, id: &str, kind: QuestionKind, question: Option<&OpenQuestion>, out: &mut Output) {
+        if self.accept_request(id) {
+            out.effects.push(match question {
+                Some(question) => Effect::Ask(question.clone()),
+                None => Effect::Reject { request: id.to_owned(), kind },
+            });
         }
+    }
+
+    /// Processes the agent's list of requests that wait, because some may have been missed.
+    pub fn pending(&mut self, requests: &[PendingRequest]) -> Output {
+        let mut out = Output::default();
+        for request in requests {
+            if request.session == self.session || self.children.contains(&request.session) {
+                self.ask(&request.id, request.kind, request.question.as_ref(), &mut out);
+            }
+        }
+        out
     }
 
     /// Closes everything that is open, then the turn.

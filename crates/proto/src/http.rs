@@ -8,6 +8,7 @@ mod egress;
 mod identity;
 mod media;
 mod prompt;
+mod question;
 mod session;
 mod status;
 mod tools;
@@ -35,6 +36,7 @@ pub use identity::{
 };
 pub use media::{MediaFile, MediaFiles, MediaUrl};
 pub use prompt::{PostMessage, PromptReply};
+pub use question::{AnswerQuestion, QuestionEntry, QuestionList};
 pub use session::{MessagePage, MessageQuery, RenameSession, SessionList, SessionQuery, StopQuery};
 pub use status::{Liveness, Presence, PresentUser, RunState, SessionInfo, SessionStatusReply};
 pub use tools::{ToolCallback, ToolCallbackReply};

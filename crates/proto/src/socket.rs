@@ -5,6 +5,7 @@ mod close;
 mod frame;
 mod git;
 mod message;
+mod question;
 mod server;
 
 pub use client::{AutoStartCommand, AutoStartMode, ClientMessage};
@@ -12,6 +13,9 @@ pub use close::CloseCode;
 pub use frame::{Frame, FrameError};
 pub use git::{GitAction, GitChange, GitCode, GitCommit, GitResult, GitState};
 pub use message::{Message, MessageRole, MessageSource, Part, ToolCall, ToolStatus};
+pub use question::{
+    OpenQuestion, PERMISSION_ANSWERS, QuestionItem, QuestionKind, QuestionOption, QuestionState,
+};
 pub use server::{
     ActionOutcome, AutoStartEntry, InitConfig, ServerMessage, SnapshotTarget, TurnOutcome, WireStatus,
 };

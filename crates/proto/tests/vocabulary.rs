@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use proto::http::{RunState, TokenSource};
 use proto::socket::{
-    AutoStartMode, CloseCode, GitAction, GitCode, MessageRole, MessageSource, SnapshotTarget, ToolStatus,
-    TurnOutcome, WireStatus,
+    AutoStartMode, CloseCode, GitAction, GitCode, MessageRole, MessageSource, QuestionKind, QuestionState,
+    SnapshotTarget, ToolStatus, TurnOutcome, WireStatus,
 };
 use proto::{
     ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, DisplayStatus, InvalidId,
@@ -57,6 +57,8 @@ fn each_enum_has_exactly_its_values() {
     check(RepoSource::ALL, "github git local");
     check(ConfigurationKind::ALL, "manual managed cli");
     check(ConfigurationStatus::ALL, "pending building default ready failed");
+    check(QuestionState::ALL, "open answered rejected");
+    check(QuestionKind::ALL, "question permission");
     check(PromptState::ALL, "queued dispatched answered cancelled failed");
     check(
         PauseReason::ALL,

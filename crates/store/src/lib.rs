@@ -41,6 +41,7 @@ mod repo;
 mod event;
 mod message;
 mod prompt;
+mod question;
 mod transcript;
 // The network of sandboxes.
 mod egress;
@@ -78,6 +79,7 @@ pub use org::{FirstOwner, NewOrg, Org};
 pub use owner::{Owned, Owner};
 pub use postgres::{InstanceLock, describe_url, probe_postgres};
 pub use prompt::{NewPrompt, Prompt, QueuedPrompt};
+pub use question::{NewQuestion, Settlement, StoredQuestion};
 pub use repo::{NewRepo, PlacedRepo, RemoteSource, Repo};
 pub use row::JsonText;
 pub use row_hash::{RunColumns, run_hash};

@@ -1,6 +1,7 @@
 //! A fake OpenCode server: it accepts the requests of the real one, and tests control its turns step by step.
 //! `tests/agent.rs` compares its events with recordings of the real one.
 
+mod requests;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -110,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) sessions: BTreeMap<String, Memory>,
     /// Prompts that no test has picked up yet.
     waiting: VecDeque<Turn>,
+    /// Requests that wait for a person, by id.
+    requests: BTreeMap<String, Value>,
     listeners: Vec<mpsc::UnboundedSender<io::Result<Bytes>>>,
     /// The source of ids and timestamps.
     counter: u64,
@@ -136,6 +139,7 @@ impl FakeAgent {
             .route("/session/{id}/prompt_async", post(prompt))
             .route("/session/{id}/abort", post(abort))
             .route("/event", get(events))
+            .merge(requests::routes())
             // Prompts may contain images.
             .layer(DefaultBodyLimit::disable())
             .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), record))

@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn init(messages: Vec<Message>) -> Frame {
-        Frame::to_one(ServerMessage::Init { messages, earlier: 0, config: None })
+        Frame::to_one(ServerMessage::Init { messages, earlier: 0, config: None, questions: Vec::new() })
     }
 
     fn end(outcome: TurnOutcome) -> Frame {

@@ -24,6 +24,7 @@ mod live_forge;
 mod live_pool;
 mod live_push;
 mod live_push_attacks;
+mod live_questions;
 mod live_stop;
 mod live_workspace;
 mod one_gateway;

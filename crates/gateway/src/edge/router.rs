@@ -18,7 +18,8 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 use super::document::{Document, complete};
 use super::{
     action_modes, body, contract, cors, create, egress, git, health, keys, login, me, members, messages,
-    model_proxy, observe, secrets, sessions, socket, steer, tickets, tool_calls, tools, workspaces,
+    model_proxy, observe, questions, secrets, sessions, socket, steer, tickets, tool_calls, tools,
+    workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -106,6 +107,8 @@ table! {
     messages::page => Watch;
     steer::message => Prompt;
     steer::cancel => Steer;
+    questions::list => Watch;
+    questions::answer => Prompt;
     steer::heartbeat => Steer;
     steer::presence => Watch;
     steer::eager_start => EagerStart;

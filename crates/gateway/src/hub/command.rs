@@ -35,6 +35,11 @@ pub(crate) enum Command {
         prompt: Box<PromptRequest>,
         reply: oneshot::Sender<PromptOutcome>,
     },
+    /// Answers a question of the agent.
+    Answer {
+        answer: Box<Answer>,
+        reply: oneshot::Sender<AnswerOutcome>,
+    },
     /// Cancels the running turn, or every queued prompt when no turn is running.
     Cancel,
     /// Boots the agent, and sends the initial prompt if it has not been sent yet.
@@ -132,5 +137,28 @@ pub(crate) enum PromptOutcome {
     /// The queue is full.
     Full,
     /// The session cannot be woken for the prompt, so the prompt is not stored.
+    Refused(Refusal),
+}
+
+/// An answer to a question of the agent, as received from a client.
+pub(crate) struct Answer {
+    pub(crate) question_id: String,
+    /// For each part of the question, the chosen labels or a text.
+    pub(crate) answers: Vec<Vec<String>>,
+    /// The user or service that answers.
+    pub(crate) by: String,
+}
+
+/// The outcome of an answer.
+pub(crate) enum AnswerOutcome {
+    /// The answer is stored, and the agent gets it. Also for the same answer again.
+    Accepted,
+    /// The session has no such question.
+    Unknown,
+    /// Somebody else was faster, or the question was rejected.
+    Settled,
+    /// The answer does not fit the question.
+    Invalid(String),
+    /// The agent is gone, and the session cannot be woken for the answer. The question stays open.
     Refused(Refusal),
 }

@@ -15,7 +15,7 @@ use proto::{SessionId, UserId};
 use store::StoreError;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
-use super::command::{Command, JoinReply, PromptOutcome, PromptRequest};
+use super::command::{Answer, AnswerOutcome, Command, JoinReply, PromptOutcome, PromptRequest};
 use super::eviction::{Activity, sessions_to_evict};
 use super::feed::Feed;
 use super::frame::FrameText;
@@ -274,6 +274,10 @@ impl Hub {
 
     pub(crate) async fn prompt(&self, prompt: PromptRequest) -> Result<PromptOutcome, HubError> {
         self.request(|reply| Command::Prompt { prompt: Box::new(prompt), reply }).await
+    }
+
+    pub(crate) async fn answer(&self, answer: Answer) -> Result<AnswerOutcome, HubError> {
+        self.request(|reply| Command::Answer { answer: Box::new(answer), reply }).await
     }
 
     pub(crate) async fn state(&self) -> Result<(WireStatus, String), HubError> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use clock::{Clock, Rng};
 use gate::Gate;
 use shares::Pool;
@@ -20,6 +21,8 @@ pub(crate) struct HubServices {
     pub(crate) admission: Arc<Admission>,
     /// The memory pool that prompts in flight to an agent are charged to.
     pub(crate) memory: Arc<Pool>,
+    /// How long a question of an agent waits for an answer.
+    pub(crate) question_lifetime: TimeDelta,
     /// The name of this gateway instance in the database.
     pub(crate) instance: String,
 }

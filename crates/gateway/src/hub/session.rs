@@ -12,6 +12,7 @@ mod history;
 mod load;
 mod phase;
 mod prompts;
+mod questions;
 mod queue;
 mod timer;
 mod turn;
@@ -29,6 +30,7 @@ use self::broadcast::Stream;
 use self::expiry::EXTENDING;
 pub(super) use self::load::{logged_messages, message_id};
 use self::phase::{Phase, PhaseEvent};
+use self::questions::Questions;
 use self::queue::PromptQueue;
 use self::timer::Timer;
 use self::turn::{Turn, TurnEvent};
@@ -83,6 +85,7 @@ pub(super) struct Session {
     failures: Failures,
     queue: PromptQueue,
     turn: Turn,
+    questions: Questions,
 }
 
 /// Who needs the session in memory.
@@ -156,6 +159,7 @@ impl Session {
                     event => Box::pin(self.phase_event(event)).await,
                 },
                 event = self.turn.next() => Box::pin(self.turn_event(event)).await,
+                delivery = self.questions.delivered() => Box::pin(self.delivery_ended(delivery)).await,
                 () = self.expiry.fired() => Box::pin(self.expire()).await,
                 _ = tick.tick() => Box::pin(self.tick()).await,
             };
@@ -174,10 +178,7 @@ impl Session {
                 self.broadcast_status(status, stage).await
             }
             PhaseEvent::BootEnded(result) => self.boot_ended(*result).await,
-            PhaseEvent::RetirementDue => {
-                self.retirement_due();
-                Ok(())
-            }
+            PhaseEvent::RetirementDue => self.retirement_due().await,
             PhaseEvent::Saved(result) => self.saved(*result).await,
         }
     }
@@ -226,6 +227,10 @@ impl Session {
             }
             Command::Prompt { prompt, reply } => {
                 let outcome = self.prompt(*prompt).await?;
+                let _ = reply.send(outcome);
+            }
+            Command::Answer { answer, reply } => {
+                let outcome = self.answer(*answer).await?;
                 let _ = reply.send(outcome);
             }
             Command::Cancel => self.cancel().await?,
@@ -277,6 +282,7 @@ impl Session {
     async fn tick(&mut self) -> Result<(), End> {
         self.flush().await?;
         self.watch_expiry();
+        self.tick_questions().await?;
         let now = self.services.clock.elapsed();
         if self.is_busy() {
             self.demand.idle_since = now;

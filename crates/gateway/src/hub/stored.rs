@@ -37,7 +37,9 @@ pub(crate) async fn stored_init(
             }
         }
     }
+    let open = store.open_questions(id).await?;
+    let questions = open.into_iter().map(|stored| stored.question).collect();
     messages.extend(transcript.open().iter().map(OpenMessage::to_message));
-    let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None };
+    let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None, questions };
     Ok((frame::stored_init(&init, seq), seq))
 }

@@ -41,9 +41,5 @@ pub async fn delete(
     session: SessionId,
     requester: &Requester,
 ) -> Result<(), SessionError> {
-    let by = match requester.user() {
-        Some(user) => user.to_string(),
-        None => requester.identity(),
-    };
-    Ok(services.hubs.open(session).await?.delete(by).await?)
+    Ok(services.hubs.open(session).await?.delete(requester.name()).await?)
 }

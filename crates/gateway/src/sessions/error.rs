@@ -22,6 +22,13 @@ pub enum SessionError {
     NoRepositories,
     #[error("Too many prompts wait: let some be answered first")]
     QueueFull,
+    #[error("There is no such question in this session")]
+    UnknownQuestion,
+    #[error("The question is already settled")]
+    QuestionSettled,
+    /// The answer does not fit the question.
+    #[error("{0}")]
+    InvalidAnswer(String),
     /// An immediate session could not start, and was deleted. Clients that watched it got the same reason.
     #[error("the sandbox is not available: {0}")]
     NoSandbox(String),

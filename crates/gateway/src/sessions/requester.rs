@@ -33,6 +33,11 @@ impl Requester {
         }
     }
 
+    /// The id of the user, or the identity of a program, as clients see it.
+    pub(super) fn name(&self) -> String {
+        self.user().map_or_else(|| self.identity(), |user| user.to_string())
+    }
+
     /// A name that is different for each requester and does not depend on its credential.
     pub(super) fn identity(&self) -> String {
         match self {

@@ -155,6 +155,16 @@ fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
             refusals: &[401],
             ..probe("POST /proliferate/{id}/message", Act::Prompt, &at("/message"), prompt)
         },
+        probe("GET /v1/questions", Act::Watch, "/v1/questions", null()),
+        Probe {
+            refusals: &[401],
+            ..probe(
+                "POST /proliferate/{id}/questions/{questionId}/answer",
+                Act::Prompt,
+                &at("/questions/que_1/answer"),
+                json!({"answers": [["A"]]}),
+            )
+        },
         probe("POST /proliferate/{id}/cancel", Act::Steer, &at("/cancel"), json!({})),
         probe("POST /proliferate/{id}/heartbeat", Act::Steer, &at("/heartbeat"), json!({})),
         probe("GET /proliferate/{id}/presence", Act::Watch, &at("/presence"), null()),

@@ -57,6 +57,7 @@ mod live_expiry;
 mod live_http;
 mod live_join;
 mod live_keys;
+mod live_questions;
 mod live_slow;
 mod live_stream;
 mod live_turns;

@@ -99,7 +99,7 @@ async fn requests_have_the_right_path_host_and_header() {
     assert!(!client.has_session("ses_2").await.unwrap());
     client.abort("ses_1").await.unwrap();
     client.dispose().await.unwrap();
-    client.reject_permission("per_1").await.unwrap();
+    client.reply_permission("per_1", "reject").await.unwrap();
     client.reject_question("que_1").await.unwrap();
     let log = log.lock().unwrap();
     let lines: Vec<&str> = log.iter().map(|request| request.line.as_str()).collect();
@@ -213,7 +213,7 @@ async fn ids_that_would_change_the_path_are_rejected() {
     let (client, log) = client_with_answers(|_| reply(200, &json!({ "id": "../../etc" })));
     for id in ["", "a/b", "..", "a?b", "a%2f", "é", &"x".repeat(129)] {
         assert!(matches!(client.abort(id).await, Err(ApiError::BadId)), "{id}");
-        assert!(matches!(client.reject_permission(id).await, Err(ApiError::BadId)), "{id}");
+        assert!(matches!(client.reply_permission(id, "once").await, Err(ApiError::BadId)), "{id}");
     }
     assert!(log.lock().unwrap().is_empty());
     assert!(

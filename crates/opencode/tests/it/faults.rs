@@ -148,7 +148,7 @@ fn events_of_other_sessions_are_ignored() {
 }
 
 #[test]
-fn permissions_are_rejected_for_the_session_and_its_children_only() {
+fn questions_are_asked_for_the_session_and_its_children_only() {
     let mut harness = Harness::busy();
     let child = |id: &str, parent: &str| {
         event("session.created", json!({ "sessionID": id, "info": { "id": id, "parentID": parent } }))
@@ -163,13 +163,20 @@ fn permissions_are_rejected_for_the_session_and_its_children_only() {
         harness.event(&event("permission.asked", asked));
     }
     harness.event(&event("question.asked", json!({ "id": "que_1", "sessionID": "ses_child" })));
-    let refused = |id: &str| Effect::RejectPermission { request: id.to_owned() };
-    let question = Effect::RejectQuestion { request: "que_1".to_owned() };
-    assert_eq!(harness.effects, [refused("per_0"), refused("per_1"), refused("per_2"), question]);
-    assert_eq!(
-        harness.script(),
-        [r#"error The agent asked for the permission "bash", and it was refused."#; 3]
-    );
+    let effects: Vec<String> = harness
+        .effects
+        .iter()
+        .map(|effect| match effect {
+            Effect::Ask(question) => format!("ask {} {}", question.kind, question.question_id),
+            Effect::Reject { request, kind } => format!("reject {kind} {request}"),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    let asked = ["ask permission per_0", "ask permission per_1", "ask permission per_2"];
+    assert_eq!(effects[..3], asked);
+    assert_eq!(effects[3..], ["reject question que_1"], "a question without parts cannot be answered");
+    harness.event(&event("question.rejected", json!({ "sessionID": SESSION, "requestID": "que_2" })));
+    assert_eq!(harness.effects[4..], [Effect::Settled { request: "que_2".to_owned() }]);
 }
 
 #[test]

@@ -16,6 +16,11 @@ pub enum ClientMessage {
         images: Option<Vec<String>>,
     },
     Cancel,
+    AnswerQuestion {
+        question_id: String,
+        /// For each part of the question, the chosen labels or a text.
+        answers: Vec<Vec<String>>,
+    },
     GetStatus,
     GetMessages,
     SaveSnapshot {
@@ -74,6 +79,7 @@ impl ClientMessage {
         "ping",
         "prompt",
         "cancel",
+        "answer_question",
         "get_status",
         "get_messages",
         "save_snapshot",

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
-use super::{GitResult, GitState, Message, ToolStatus};
+use super::{GitResult, GitState, Message, OpenQuestion, ToolStatus};
 use crate::string_enums::string_enums;
 use crate::{InvocationId, InvocationStatus, JsonObject, Risk, UserId, iso};
 
@@ -21,6 +21,9 @@ pub enum ServerMessage {
         /// The preview settings; absent if there is no preview.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         config: Option<InitConfig>,
+        /// The questions that wait for an answer.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        questions: Vec<OpenQuestion>,
     },
     Status {
         status: WireStatus,
@@ -155,6 +158,16 @@ pub enum ServerMessage {
     Queue {
         length: u64,
     },
+    /// The agent asks people something, and waits for the answer.
+    Question(OpenQuestion),
+    /// A question is settled. Without answers it was rejected: somebody cancelled, or nobody answered in time.
+    QuestionAnswered {
+        question_id: String,
+        answers: Vec<Vec<String>>,
+        /// The user or service that answered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<String>,
+    },
 }
 
 impl ServerMessage {
@@ -188,6 +201,8 @@ impl ServerMessage {
         "gap",
         "turn_complete",
         "queue",
+        "question",
+        "question_answered",
     ];
 }
 

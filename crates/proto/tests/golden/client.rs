@@ -89,6 +89,13 @@ fn from_specification() -> Vec<(&'static str, ClientMessage)> {
             },
         ),
         (
+            r#"{"type":"answer_question","questionId":"que_1","answers":[["A","B"],["a text"]]}"#,
+            ClientMessage::AnswerQuestion {
+                question_id: s("que_1"),
+                answers: vec![vec![s("A"), s("B")], vec![s("a text")]],
+            },
+        ),
+        (
             r#"{"type":"git_create_branch","branchName":"fix/login","workspacePath":"api"}"#,
             ClientMessage::GitCreateBranch { branch_name: s("fix/login"), workspace_path: Some(s("api")) },
         ),

@@ -3,8 +3,8 @@
 use chrono::DateTime;
 use proto::socket::{
     ActionOutcome, AutoStartEntry, Frame, GitAction, GitChange, GitCode, GitCommit, GitResult, GitState,
-    InitConfig, Message, MessageRole, MessageSource, Part, ServerMessage, SnapshotTarget, ToolCall,
-    ToolStatus, TurnOutcome, WireStatus,
+    InitConfig, Message, MessageRole, MessageSource, OpenQuestion, Part, QuestionItem, QuestionKind,
+    QuestionOption, ServerMessage, SnapshotTarget, ToolCall, ToolStatus, TurnOutcome, WireStatus,
 };
 use proto::{InvocationStatus, Risk};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ fn message(id: &str, role: MessageRole, content: &str, created_at: i64) -> Messa
 }
 
 fn empty_init() -> ServerMessage {
-    ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None }
+    ServerMessage::Init { messages: Vec::new(), earlier: 0, config: None, questions: Vec::new() }
 }
 
 /// A message with a text part and a tool call, whose turn failed.
@@ -105,6 +105,7 @@ fn conversation() -> Vec<Golden> {
                     messages: vec![interrupted()],
                     earlier: 7,
                     config: Some(InitConfig { preview_tunnel_url: s("https://p") }),
+                    questions: Vec::new(),
                 },
                 seq: Some(41),
                 seq_from: None,
@@ -440,5 +441,50 @@ fn stream() -> Vec<Golden> {
             61,
             ServerMessage::Queue { length: 2 },
         ),
+        numbered(
+            r#"{"type":"question","payload":{"questionId":"que_1","kind":"question","questions":[{"question":"Which?",
+                "header":"Pick","options":[{"label":"A","description":"a"}],"multiple":false,"custom":true}]},"seq":62}"#,
+            62,
+            ServerMessage::Question(question()),
+        ),
+        one(
+            r#"{"type":"init","payload":{"messages":[],"questions":[{"questionId":"que_1","kind":"question","questions":[
+                {"question":"Which?","header":"Pick","options":[{"label":"A","description":"a"}],"multiple":false,
+                "custom":true}]}]}}"#,
+            ServerMessage::Init {
+                messages: Vec::new(),
+                earlier: 0,
+                config: None,
+                questions: vec![question()],
+            },
+        ),
+        numbered(
+            r#"{"type":"question_answered","payload":{"questionId":"que_1","answers":[["A"]],"by":"u1"},"seq":63}"#,
+            63,
+            ServerMessage::QuestionAnswered {
+                question_id: s("que_1"),
+                answers: vec![vec![s("A")]],
+                by: Some(s("u1")),
+            },
+        ),
+        numbered(
+            r#"{"type":"question_answered","payload":{"questionId":"que_1","answers":[]},"seq":64}"#,
+            64,
+            ServerMessage::QuestionAnswered { question_id: s("que_1"), answers: Vec::new(), by: None },
+        ),
     ]
+}
+
+fn question() -> OpenQuestion {
+    OpenQuestion {
+        question_id: s("que_1"),
+        kind: QuestionKind::Question,
+        questions: vec![QuestionItem {
+            question: s("Which?"),
+            header: s("Pick"),
+            options: vec![QuestionOption { label: s("A"), description: s("a") }],
+            multiple: false,
+            custom: true,
+        }],
+    }
 }

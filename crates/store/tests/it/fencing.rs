@@ -11,6 +11,7 @@ use store::{
 use syn::visit::Visit;
 
 use crate::backend::{Backend, on_both};
+use crate::questions::{answered, question};
 use crate::world::{at, ending, id, org, own, session, snapshot, together};
 
 on_both! {
@@ -100,6 +101,9 @@ async fn call(store: &Store, owner: &Owner, name: &str) -> Result<(), StoreError
             store.save_transcript(owner, Some(batch), 12, vec![TranscriptWrite::Message(message("m2"))]).await
         }
         "queue_prompt" => store.queue_prompt(owner, prompt("p2")).await.map(drop),
+        "ask_question" => store.ask_question(owner, question("q2")).await.map(drop),
+        "settle_question" => store.settle_question(owner, "q1", answered()).await.map(drop),
+        "mark_question_delivered" => store.mark_question_delivered(owner, "q0").await,
         "set_prompt_state" => store.set_prompt_state(owner, "p1", PromptState::Answered).await,
         other => panic!("{other} takes an owner and is not tried here"),
     }
@@ -132,6 +136,9 @@ async fn busy(b: &Backend, number: u8) -> Owner {
     b.store.append_events(&owner, 1, 10, "{}", at(1)).await.unwrap();
     b.store.save_messages(&owner, 10, vec![message("m1")]).await.unwrap();
     b.store.queue_prompt(&owner, prompt("p1")).await.unwrap();
+    b.store.ask_question(&owner, question("q0")).await.unwrap();
+    b.store.settle_question(&owner, "q0", answered()).await.unwrap();
+    b.store.ask_question(&owner, question("q1")).await.unwrap();
     owner
 }
 
@@ -142,10 +149,12 @@ async fn everything(b: &Backend, owner: &Owner) -> String {
     let log = b.store.events_after(session, 0, usize::MAX).await.unwrap();
     let said = b.store.transcript(session, usize::MAX).await.unwrap();
     let prompts = b.store.queued_prompts(session).await.unwrap();
+    let open = b.store.open_questions(session).await.unwrap();
+    let undelivered = b.store.undelivered_questions(session).await.unwrap();
     let number = session.uuid().as_u128();
     let reserved =
         b.raw().await.number(&format!("SELECT seq_reserved FROM sessions WHERE id = #{number}")).await;
-    format!("{record:?} {log:?} {said:?} {prompts:?} {reserved}")
+    format!("{record:?} {log:?} {said:?} {prompts:?} {open:?} {undelivered:?} {reserved}")
 }
 
 async fn every_call_of_a_former_owner_is_fenced(b: &Backend) {

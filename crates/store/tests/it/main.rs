@@ -20,6 +20,7 @@ mod instance_lock;
 mod log_model;
 mod logins;
 mod prompts;
+mod questions;
 mod sandboxes;
 mod sessions;
 mod snapshots;

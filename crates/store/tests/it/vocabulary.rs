@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::http::{SecretScope, TicketKind};
-use proto::socket::{MessageRole, MessageSource, SnapshotTarget, ToolStatus};
+use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
     ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind, EgressMode, EgressOutcome,
     Origin, Outcome, PauseReason, PromptState, RepoSource, Role, RunKind, RunStatus, SessionStatus,
@@ -35,6 +35,8 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("parts.status", words!(ToolStatus)),
         ("prompts.source", words!(MessageSource)),
         ("prompts.state", words!(PromptState)),
+        ("questions.kind", words!(QuestionKind)),
+        ("questions.state", words!(QuestionState)),
         ("repos.source", words!(RepoSource)),
         ("secrets.scope", words!(SecretScope)),
         ("sessions.client_type", words!(ClientType)),

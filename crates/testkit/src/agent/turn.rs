@@ -9,7 +9,7 @@ use super::{Inner, Shared};
 /// A prompt that the agent has accepted. Only the test makes it progress.
 #[derive(Debug)]
 pub struct Turn {
-    state: Arc<Shared>,
+    pub(super) state: Arc<Shared>,
     pub session: String,
     /// The id of the prompt's message.
     pub prompt: String,

@@ -362,6 +362,7 @@ impl Watcher {
             ClientMessage::Prompt { content, images } => {
                 self.prompt(content, images.unwrap_or_default()).await
             }
+            ClientMessage::AnswerQuestion { question_id, answers } => self.answer(question_id, answers).await,
             ClientMessage::Cancel => {
                 let cancelled = sessions::cancel(&self.app.sessions, self.visitor.session).await;
                 cancelled.map_err(|_| End::Away(CloseCode::SETUP_FAILED))
@@ -421,6 +422,23 @@ impl Watcher {
                 self.error(&error.to_string()).await
             }
             Err(_) => self.error("Failed to send prompt").await,
+        }
+    }
+
+    /// Answers a question of the agent. Everybody sees an answer that was accepted.
+    async fn answer(&mut self, question_id: String, answers: Vec<Vec<String>>) -> Result<(), End> {
+        let Some(user) = self.visitor.user else { return self.error("Unauthorized").await };
+        let requester = Requester::User { id: user, kind: self.visitor.kind };
+        let session = self.visitor.session;
+        match sessions::answer(&self.app.sessions, session, &requester, question_id, answers).await {
+            Ok(()) => Ok(()),
+            Err(
+                error @ (SessionError::UnknownQuestion
+                | SessionError::QuestionSettled
+                | SessionError::InvalidAnswer(_)
+                | SessionError::Refused(_)),
+            ) => self.error(&error.to_string()).await,
+            Err(_) => self.error("The answer could not be stored: try again").await,
         }
     }
 
@@ -491,7 +509,7 @@ fn act(message: &ClientMessage) -> Act {
         | ClientMessage::GetStatus
         | ClientMessage::GetMessages
         | ClientMessage::GetGitStatus { .. } => Act::Watch,
-        ClientMessage::Prompt { .. } => Act::Prompt,
+        ClientMessage::Prompt { .. } | ClientMessage::AnswerQuestion { .. } => Act::Prompt,
         ClientMessage::Cancel => Act::Steer,
         ClientMessage::SaveSnapshot { .. }
         | ClientMessage::RunAutoStart { .. }

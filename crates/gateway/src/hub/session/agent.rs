@@ -58,24 +58,14 @@ impl Session {
         }
         self.broadcast(out.messages).await?;
         for effect in out.effects {
-            let Some(agent) = self.sandbox.agent() else { break };
-            let (client, session) = (agent.client.clone(), self.record.id);
+            if self.sandbox.agent().is_none() {
+                break;
+            }
             match effect {
                 Effect::Settle { after } => self.turn.timer().set(after),
-                Effect::RejectPermission { request } => {
-                    tokio::spawn(async move {
-                        if let Err(error) = client.reject_permission(&request).await {
-                            tracing::warn!(%session, %error, "a permission could not be refused");
-                        }
-                    });
-                }
-                Effect::RejectQuestion { request } => {
-                    tokio::spawn(async move {
-                        if let Err(error) = client.reject_question(&request).await {
-                            tracing::warn!(%session, %error, "a question could not be refused");
-                        }
-                    });
-                }
+                Effect::Ask(question) => Box::pin(self.ask(question)).await?,
+                Effect::Reject { request, kind } => self.reject_request(request, kind),
+                Effect::Settled { request } => Box::pin(self.settled_by_agent(&request)).await?,
                 Effect::Interrupted { .. } => {}
             }
         }

@@ -102,6 +102,7 @@ impl Session {
         self.send_abort();
         self.broadcast_status(WireStatus::Running, "").await?;
         self.queue_initial_prompt().await?;
+        self.deliver_answers().await?;
         self.after_turn().await
     }
 

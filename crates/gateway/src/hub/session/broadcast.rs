@@ -116,7 +116,12 @@ impl Session {
         let mut messages: Vec<Message> = stored.messages.into_iter().map(Message::from).collect();
         messages.extend(self.stream.transcript.open().iter().map(OpenMessage::to_message));
         let seq = self.stream.feed.head();
-        let init = ServerMessage::Init { messages, earlier: stored.earlier, config: None };
+        let init = ServerMessage::Init {
+            messages,
+            earlier: stored.earlier,
+            config: None,
+            questions: self.questions.shown(),
+        };
         Some((frame::init(&init, seq, self.owner.epoch()), seq))
     }
 }

@@ -127,6 +127,7 @@ impl Session {
         self.abandon_boot().await;
         // Prompts that arrive from here on belong to the time after the stop, and wake the session again.
         self.dismiss("The session was stopped").await?;
+        self.reject_all_questions().await?;
         if self.services.runtime.sandboxes.provider.capabilities().durable_snapshot {
             self.save(vec![reply]);
             return Ok(());
@@ -197,6 +198,7 @@ impl Session {
             }
         }
         self.dismiss("The session was stopped").await?;
+        self.reject_all_questions().await?;
         let sandbox = crate::runtime::sandbox_of(&self.record);
         self.services.store.new_sandbox_generation(&self.owner, None).await?;
         self.record.sandbox_id = None;

@@ -52,6 +52,10 @@ impl Session {
         if self.is_up() {
             self.broadcast_status(WireStatus::Migrating, EXTENDING).await?;
         }
+        // Nobody knows when people answer. The answer continues the session in its next sandbox.
+        if self.is_waiting_for_people() {
+            return self.park().await;
+        }
         let is_busy = self.turn.is_running() || self.agent_is_busy();
         match &mut self.sandbox {
             Phase::Connected(connection) if is_busy => connection.retiring = Some(Timer::after(GRACE)),
@@ -85,7 +89,10 @@ impl Session {
 
     /// Cancels the turn that keeps the session in a sandbox whose lifetime is over. Without a turn, the files are saved
     /// now, or after the boot.
-    pub(super) fn retirement_due(&mut self) {
+    pub(super) async fn retirement_due(&mut self) -> Result<(), End> {
+        if self.is_waiting_for_people() {
+            return self.park().await;
+        }
         match &mut self.turn {
             Turn::Running(turn) => {
                 turn.cancellation.get_or_insert_default();
@@ -94,6 +101,7 @@ impl Session {
             Turn::Idle { .. } if self.sandbox.is_retiring() => self.save(Vec::new()),
             Turn::Idle { .. } => {}
         }
+        Ok(())
     }
 
     /// Handles the end of a save: the session stops if someone asked for that, and otherwise moves.

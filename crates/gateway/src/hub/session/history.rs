@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opencode::api::ApiError;
+use opencode::event::PendingRequest;
 use opencode::history::History;
 use opencode::translate::{Output, Translator};
 
@@ -21,6 +22,8 @@ const READ: &str = "read the history";
 /// The agent's history, with the reservation for it in the session's share of memory.
 pub(super) struct HistoryRead {
     history: History,
+    /// The agent's requests that wait for an answer.
+    requests: Vec<PendingRequest>,
     memory: Held,
 }
 
@@ -38,7 +41,9 @@ impl Session {
                 let mut memory = memory.take(party, 0).map_err(|_| ApiError::NoMemory(READ))?;
                 let mut allow = |bytes: usize| memory.grow(bytes as u64).is_ok();
                 let history = client.history(&session, &prompt, &mut allow).await?;
-                Ok(HistoryRead { history, memory })
+                // An agent that cannot list its requests has none that we missed.
+                let requests = client.pending_requests().await.unwrap_or_default();
+                Ok(HistoryRead { history, requests, memory })
             }));
         }
     }
@@ -57,7 +62,10 @@ impl Session {
     }
 
     /// Broadcasts what was missed, and sends a prompt again that never arrived.
-    async fn reconcile(&mut self, HistoryRead { history, memory: _held }: HistoryRead) -> Result<(), End> {
+    async fn reconcile(
+        &mut self,
+        HistoryRead { history, requests, memory: _held }: HistoryRead,
+    ) -> Result<(), End> {
         let now = millis(&self.services);
         let Turn::Running(turn) = &self.turn else { return Ok(()) };
         let prompt = turn.prompt.clone();
@@ -73,6 +81,8 @@ impl Session {
             let cancelled =
                 self.sandbox.translator().filter(|_| has_stopped).map(|translator| translator.cancel(now));
             self.apply(out).await?;
+            let pending = self.sandbox.translator().map(|translator| translator.pending(&requests));
+            self.apply(pending.unwrap_or_default()).await?;
             return self.apply(cancelled.unwrap_or_default()).await;
         }
         if is_sending {

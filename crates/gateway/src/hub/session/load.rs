@@ -15,6 +15,7 @@ use super::super::transcript::Transcript;
 use super::broadcast::Stream;
 use super::phase::Phase;
 use super::prompts::run_status;
+use super::questions::Questions;
 use super::queue::PromptQueue;
 use super::timer::Timer;
 use super::turn::Turn;
@@ -29,6 +30,10 @@ impl Session {
     pub(in crate::hub) async fn load(services: Arc<HubServices>, id: SessionId) -> Result<Self, StoreError> {
         let Owned { owner, record, head } = services.store.own_session(id, &services.instance).await?;
         let prompts = services.store.queued_prompts(id).await?;
+        let questions = Questions::new(
+            services.store.open_questions(id).await?,
+            services.store.undelivered_questions(id).await?,
+        );
         let elapsed = services.clock.elapsed();
         let feed = Arc::new(Feed::new(head, services.clock.clone()));
         // The next broadcast reserves a new block.
@@ -45,6 +50,7 @@ impl Session {
             failures: Failures { boots: 0, losses: 0, connected_at: elapsed, saves: 0 },
             queue: PromptQueue::new(prompts),
             turn: Turn::idle(),
+            questions,
         };
         session.replay().await?;
         // Watchers of the last owner have already received this queue length.

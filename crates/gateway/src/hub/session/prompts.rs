@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Appends a prompt to the queue. A prompt whose id is already stored is appended only if it must be sent again.
-    async fn queue_prompt(&mut self, id: String, request: PromptRequest) -> Result<(), End> {
+    pub(super) async fn queue_prompt(&mut self, id: String, request: PromptRequest) -> Result<(), End> {
         let now = self.services.clock.now();
         let new = NewPrompt {
             id: id.clone(),
@@ -266,6 +266,9 @@ impl Session {
             let is_cancelled = turn.cancellation.is_some();
             let status = if is_cancelled { RunStatus::Cancelled } else { run_status(outcome) };
             self.services.gate.end_turn(&self.record, &turn.prompt, status).await?;
+            if is_cancelled {
+                self.reject_questions_of(&turn.prompt).await?;
+            }
             self.telemetry.stop(self.services.clock.elapsed());
             self.demand.idle_since = self.services.clock.elapsed();
             self.services.store.set_prompt_state(&self.owner, &turn.prompt, PromptState::Answered).await?;
@@ -281,7 +284,7 @@ impl Session {
     }
 
     /// Broadcasts the queue length if it has changed.
-    async fn broadcast_queue(&mut self) -> Result<(), End> {
+    pub(super) async fn broadcast_queue(&mut self) -> Result<(), End> {
         match self.queue.changed_len() {
             Some(length) => self.broadcast(vec![ServerMessage::Queue { length: length as u64 }]).await,
             None => Ok(()),

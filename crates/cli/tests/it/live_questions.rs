@@ -1,0 +1,70 @@
+//! The real agent asks a question, a person answers it, and the agent goes on: across a restart of the gateway, and
+//! after the lifetime of the sandbox.
+
+use serde_json::{Value, json};
+
+use crate::harness::Machine;
+use crate::live::{Real, Watching, outcome, tokens};
+
+const SCRIPT: &str = r#"
+[[rule]]
+system = "title generator"
+[[rule.step]]
+text = "A title"
+
+[[rule]]
+when = "ask me"
+[[rule.step]]
+text = "I have to ask."
+tool = [{ name = "question", input = { questions = [{ question = "Which colour?", header = "Colour", options = [{ label = "Red", description = "Like a rose" }, { label = "Blue", description = "Like the sea" }] }] } }]
+[[rule.step]]
+text = "It answered: {tool_result}"
+
+[[rule]]
+[[rule.step]]
+text = "You said: {prompt}"
+"#;
+
+fn asking(lifetime: &str) -> (Real, Watching, Value) {
+    let machine = Machine::new();
+    let script = machine.file("questions.toml");
+    std::fs::write(&script, SCRIPT).unwrap();
+    let script = ("PROLIFERATE_MODEL_SCRIPT", script.to_str().unwrap());
+    let mut real =
+        Real::on(machine, &[script, ("SANDBOX_LIFETIME_SECONDS", lifetime), ("WARM_POOL_SIZE", "0")]);
+    real.new_session(&json!({}));
+    let mut socket = real.watch("");
+    socket.prompt("please ask me");
+    let question = socket.until_type("question").pop().unwrap();
+    assert_eq!(question["payload"]["questions"][0]["question"], "Which colour?", "{question}");
+    (real, socket, question["payload"]["questionId"].clone())
+}
+
+#[test]
+fn an_answer_after_a_restart_of_the_gateway_reaches_the_waiting_agent() {
+    let (mut real, socket, id) = asking("3600");
+    drop(socket);
+    real.kill_and_start();
+    let listed = real.get("/v1/questions");
+    assert_eq!(listed["questions"][0]["questionId"], id, "{listed}");
+    let mut socket = real.watch("");
+    socket.say(&json!({ "type": "answer_question", "questionId": id, "answers": [["Blue"]] }));
+    let frames = socket.until_type("turn_complete");
+    assert_eq!(outcome(&frames), "ok", "{frames:?}");
+    let text = tokens(&frames);
+    assert!(text.contains("It answered:") && text.contains("Blue"), "{text}");
+    assert_eq!(real.get("/v1/questions")["questions"], json!([]));
+}
+
+#[test]
+fn an_answer_after_the_lifetime_of_the_sandbox_becomes_the_next_prompt() {
+    let (real, mut socket, id) = asking("8");
+    let frames = socket.until(|frame| frame["type"] == "turn_complete");
+    assert_eq!(outcome(&frames), "ok", "{frames:?}");
+    socket.until(|frame| frame["type"] == "status" && frame["payload"]["status"] == "running");
+    socket.say(&json!({ "type": "answer_question", "questionId": id, "answers": [["Red"]] }));
+    let frames = socket.until_type("turn_complete");
+    let text = tokens(&frames);
+    assert!(text.contains("Which colour?") && text.contains("Red"), "{text}");
+    assert_eq!(real.get("/v1/questions")["questions"], json!([]));
+}
