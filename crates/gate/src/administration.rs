@@ -20,6 +20,7 @@ pub enum Subject {
     Limits,
     Repository,
     Configuration,
+    Automation,
     Database,
     VaultKey,
 }
@@ -36,6 +37,7 @@ impl Subject {
             Self::Limits => "limits",
             Self::Repository => "repository",
             Self::Configuration => "configuration",
+            Self::Automation => "automation",
             Self::Database => "database",
             Self::VaultKey => "vault_key",
         }

@@ -70,7 +70,7 @@ macro_rules! acts {
 
 acts! {
     //                                                   creator, other member, admin or owner, service, sandbox
-    Public: "health, readiness, metrics, login (no credential needed)" [Yes Yes Yes Yes Yes]
+    Public: "health, readiness, metrics, login, signed webhooks (no credential needed)" [Yes Yes Yes Yes Yes]
     Identify: "ask who one is, log out" [Yes Yes Yes Yes Yes]
     Watch: "list and watch sessions and open questions, read the transcript, presence, git status" [Yes Yes Yes Yes No]
     ReadStatus: "read the status of a session" [Yes Yes Yes Yes Own]
@@ -94,8 +94,9 @@ acts! {
     ReadWorkspaces: "read repositories and configurations" [Yes Yes Yes Yes No]
     MakeConfiguration: "make a configuration from existing repositories" [Yes Yes Yes No No]
     ChangeConfiguration: "change a configuration, start a setup session on it" [Yes No Yes No No]
-    ReadOrganization: "list members, names of secrets, egress rules and records, modes" [Yes Yes Yes No No]
-    ManageOrganization: "add or remove repositories, secrets, members; change egress rules and modes; remove configurations" [No No Yes No No]
+    ReadOrganization: "list members, names of secrets, egress rules and records, modes, automations and their runs" [Yes Yes Yes No No]
+    ManageOrganization: "add or remove repositories, secrets, members, automations; change egress rules and modes; remove configurations" [No No Yes No No]
+    RunAutomation: "run an automation; cancel, repeat, assign and settle its runs" [Yes Yes Yes No No]
     ManageRoles: "change roles, add or remove admins and owners" [No No Owner No No]
     ManageOwnKeys: "make, list and revoke own API keys" [Yes Yes Yes No No]
     ManageOthersKeys: "list and revoke other people's API keys" [No No Yes No No]

@@ -13,6 +13,7 @@ use store::Store;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::automations::Automations;
 use crate::config::{Config, Origin};
 use crate::data_dir::Space;
 use crate::edge::auth::LiveCredentials;
@@ -45,6 +46,7 @@ pub struct App {
     pub hubs: Hubs,
     /// The services of the use cases of sessions.
     pub sessions: Arc<SessionServices>,
+    pub automations: Arc<Automations>,
     /// Checks whether the data directory has space left.
     pub space: Space,
     /// The credentials that open sockets and streams depend on.

@@ -18,6 +18,7 @@ use url::Url;
 
 use crate::admission::Admission;
 use crate::app::{App, AppState};
+use crate::automations::{Automations, keep_scheduling};
 use crate::config::{Config, Database, Origin};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
@@ -136,6 +137,7 @@ impl Gateway {
             let hubs = hubs(&config, &parts, (&git, &runtime), (&admission, &shares), &instance);
             let sessions = sessions(&parts, &hubs, admission, (&git, &runtime), &instance);
             let Parts { store, clock, rng, vault, closing, .. } = parts;
+            let automations = Arc::new(Automations::new(store.clone(), clock.clone(), rng.clone()));
             App {
                 config,
                 public_url,
@@ -149,6 +151,7 @@ impl Gateway {
                 instance,
                 hubs,
                 sessions: Arc::new(sessions),
+                automations,
                 space,
                 live_credentials: LiveCredentials::default(),
                 closing,
@@ -192,6 +195,7 @@ impl Gateway {
         let gate = tokio::spawn(keep_gate(self.app.gate.clone()));
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
+        let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         self.app.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that the server's drain does not wait
@@ -201,6 +205,7 @@ impl Gateway {
         let _ = tokio::time::timeout(CLOSING_SERVER, self.app.hubs.flush()).await;
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, schedules).await;
         // The sweep stops by itself. Aborting it while it connects to the database would leak that connection.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
             sweep.abort();

@@ -16,12 +16,15 @@ mod cors;
 mod observe;
 // The handlers.
 mod action_modes;
+mod automation_runs;
+mod automations;
 mod contract;
 mod create;
 mod egress;
 mod gauges;
 mod git;
 mod health;
+mod hooks;
 mod keys;
 mod login;
 mod me;

@@ -1,6 +1,7 @@
 //! The bodies of HTTP requests and responses. Unknown fields are ignored; unknown enum values are errors.
 
 mod actions;
+mod automation;
 mod basics;
 mod contract;
 mod create;
@@ -18,6 +19,12 @@ pub use actions::{
     ActionCatalog, ActionGuide, ActionInfo, ActionModeEntry, ActionModeList, ActionSource, Invocation,
     InvocationDenied, InvocationList, InvocationPending, InvocationReply, InvokeAction, InvokeReply,
     SetActionMode,
+};
+pub use automation::{
+    AssignRun, AutomationEntry, AutomationList, AutomationRunDetail, AutomationRunEntry, AutomationRunList,
+    AutomationRunQuery, ChangeAutomation, Completion, CreateAutomation, CronEntry, HookReply, ResolveRun,
+    RunEventEntry, SetCron, SetWebhook, StartAutomationRun, TriggerEventEntry, TriggerEventList,
+    WebhookEntry,
 };
 pub use basics::{ErrorBody, Health, Me, OkReply, ProxyHealth, TokenSource};
 pub use contract::{

@@ -9,6 +9,8 @@ mod string_enums;
 mod session;
 mod workspace;
 
+mod automation;
+
 mod role;
 
 mod action;
@@ -30,6 +32,10 @@ pub mod dotenv;
 pub mod iso;
 
 pub use action::{ActionMode, InvocationStatus, ModeSource, Risk};
+pub use automation::{
+    AutomationRunStatus, CompletionOutcome, Resolution, RunEventKind, TriggerEventStatus, TriggerKind,
+    WaitingFor, WebhookScheme,
+};
 pub use egress::{EgressKind, EgressMode, EgressOutcome};
 pub use error::{BillingCode, ErrorCode, ToolErrorCode};
 pub use id::{

@@ -11,9 +11,10 @@ use proto::socket::{
     SnapshotTarget, ToolStatus, TurnOutcome, WireStatus,
 };
 use proto::{
-    ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, DisplayStatus, InvalidId,
-    InvocationStatus, ModeSource, OrgId, Origin, Outcome, PauseReason, PromptState, RepoSource, Risk, Role,
-    SandboxMode, SessionId, SessionStatus, SessionType, TitleStatus, UnknownWord,
+    ActionMode, AutomationRunStatus, ClientType, CompletionOutcome, ConfigurationKind, ConfigurationStatus,
+    DisplayStatus, InvalidId, InvocationStatus, ModeSource, OrgId, Origin, Outcome, PauseReason, PromptState,
+    RepoSource, Resolution, Risk, Role, RunEventKind, SandboxMode, SessionId, SessionStatus, SessionType,
+    TitleStatus, TriggerEventStatus, TriggerKind, UnknownWord, WaitingFor, WebhookScheme,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -53,6 +54,14 @@ fn each_enum_has_exactly_its_values() {
     check(SessionStatus::ALL, "pending starting running paused stopped suspended failed");
     check(SessionType::ALL, "coding setup cli");
     check(ClientType::ALL, "web slack cli automation");
+    check(WebhookScheme::ALL, "generic github linear");
+    check(TriggerKind::ALL, "manual webhook cron");
+    check(TriggerEventStatus::ALL, "queued processing completed failed skipped");
+    check(AutomationRunStatus::ALL, "queued ready running succeeded failed needs_human timed_out cancelled");
+    check(CompletionOutcome::ALL, "succeeded failed needs_human");
+    check(Resolution::ALL, "succeeded failed");
+    check(RunEventKind::ALL, "created transition completion waiting assignment resolution");
+    check(WaitingFor::ALL, "question");
     check(Origin::ALL, "web cli");
     check(RepoSource::ALL, "github git local");
     check(ConfigurationKind::ALL, "manual managed cli");

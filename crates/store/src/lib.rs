@@ -37,6 +37,12 @@ mod usage;
 mod configuration;
 mod found_configuration;
 mod repo;
+// Automations.
+mod automation;
+mod automation_machine;
+mod automation_outbox;
+mod automation_run;
+mod automation_trigger;
 // Conversations.
 mod event;
 mod message;
@@ -60,6 +66,11 @@ mod secret;
 pub use action_mode::{ActionModes, OrgActionMode};
 pub use artifact::{Artifact, NewArtifact};
 pub use audit::{ArtifactRow, AuditReader, EventRow, HeadRow, RunRow};
+pub use automation::{Automation, AutomationSettings, CronTrigger, NewAutomation, WebhookTrigger};
+pub use automation_machine::{RunStep, next_status};
+pub use automation_outbox::{OutboxEntry, OutboxStep};
+pub use automation_run::{Advanced, AutomationRun, AutomationRunEvent, AutomationRunFilter, RunAdvance};
+pub use automation_trigger::{CronFiring, Fired, MAX_OPEN_RUNS, NewTriggerEvent, TriggerEvent};
 pub use configuration::{Configuration, ConfigurationChange, NewConfiguration, Placement};
 pub use db::{Durability, Store};
 pub use egress::{EgressPolicy, EgressRecord, NewEgressRecord};

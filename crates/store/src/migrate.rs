@@ -25,6 +25,7 @@ impl Migration {
     /// All steps, in order.
     pub const ALL: &[Self] = &[
         Self { version: 20, name: "schema", text: include_str!("../migrations/0020_schema.sql") },
+        Self { version: 21, name: "automations", text: include_str!("../migrations/0021_automations.sql") },
         Self { version: 22, name: "questions", text: include_str!("../migrations/0022_questions.sql") },
         Self {
             version: 27,

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::ApiError;
 use crate::app::AppState;
-use shares::{Held, Party};
+use shares::{Held, Party, Pool};
 
 /// A JSON body of type `T`. The answer is 413 if the body is too large; 400 if it is malformed, has the wrong shape,
 /// repeats a key, or contains an integer that some parsers round; and 429 if it exceeds the caller's share of memory.
@@ -143,10 +143,28 @@ pub(super) async fn read(
     body: axum::body::Body,
     limit: usize,
 ) -> Result<Bytes, ApiError> {
-    let (pool, sharer, limit) = match parts.extensions.get::<Party>() {
-        Some(sharer) => (&app.shares.memory, *sharer, limit),
-        None => (&app.shares.anonymous_memory, address(parts), limit.min(MAX_ANONYMOUS)),
-    };
+    match parts.extensions.get::<Party>() {
+        Some(sharer) => read_for(app, parts, body, (&app.shares.memory, *sharer, limit)).await,
+        None => read_anonymous(app, parts, body, limit.min(MAX_ANONYMOUS)).await,
+    }
+}
+
+/// Reads a whole body of a client that is not authenticated, at the expense of its address.
+pub(super) async fn read_anonymous(
+    app: &AppState,
+    parts: &Parts,
+    body: axum::body::Body,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    read_for(app, parts, body, (&app.shares.anonymous_memory, address(parts), limit)).await
+}
+
+async fn read_for(
+    app: &AppState,
+    parts: &Parts,
+    body: axum::body::Body,
+    (pool, sharer, limit): (&Arc<Pool>, Party, usize),
+) -> Result<Bytes, ApiError> {
     let announced =
         parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced > limit as u64) {

@@ -47,6 +47,11 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Invalid token")
     }
 
+    /// A webhook's signature is missing, wrong, too old, or of an unknown automation. The sender does not learn which.
+    pub fn invalid_signature() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, "Invalid signature")
+    }
+
     /// The token is signed correctly but has expired. The error text is that of every invalid token, because old
     /// clients look for it; the details name the expiry.
     pub fn expired_token(at: DateTime<Utc>) -> Self {

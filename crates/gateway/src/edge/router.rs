@@ -17,9 +17,9 @@ use utoipa_axum::{PathItemExt as _, paste, routes};
 
 use super::document::{Document, complete};
 use super::{
-    action_modes, body, contract, cors, create, egress, git, health, keys, login, me, members, messages,
-    model_proxy, observe, questions, secrets, sessions, socket, steer, tickets, tool_calls, tools,
-    workspaces,
+    action_modes, automation_runs, automations, body, contract, cors, create, egress, git, health, hooks,
+    keys, login, me, members, messages, model_proxy, observe, questions, secrets, sessions, socket, steer,
+    tickets, tool_calls, tools, workspaces,
 };
 use crate::access::Act;
 use crate::app::AppState;
@@ -100,6 +100,18 @@ table! {
     workspaces::remove_repo => ManageOrganization;
     workspaces::configurations => ReadWorkspaces, workspaces::create_configuration => MakeConfiguration;
     workspaces::configuration => ReadWorkspaces, workspaces::change_configuration => ChangeConfiguration, workspaces::remove_configuration => ManageOrganization;
+    // Automations.
+    automations::list => ReadOrganization, automations::create => ManageOrganization;
+    automations::get => ReadOrganization, automations::change => ManageOrganization, automations::remove => ManageOrganization;
+    automations::trigger_events => ReadOrganization;
+    automation_runs::of_automation => ReadOrganization, automation_runs::start => RunAutomation;
+    automation_runs::list => ReadOrganization;
+    automation_runs::get => ReadOrganization;
+    automation_runs::cancel => RunAutomation;
+    automation_runs::rerun => RunAutomation;
+    automation_runs::assign => RunAutomation;
+    automation_runs::resolve => RunAutomation;
+    hooks::receive => Public;
     // Sessions.
     create::create => CreateSession, sessions::list => Watch;
     sessions::status => ReadStatus;

@@ -127,6 +127,41 @@ fn of_organization(things: &Things) -> Vec<Probe> {
     ]
 }
 
+fn of_automations() -> Vec<Probe> {
+    let (automation, run) =
+        (format!("/v1/automations/{}", some_uuid()), format!("/v1/automation-runs/{}", some_uuid()));
+    let (read, manage, act) = (Act::ReadOrganization, Act::ManageOrganization, Act::RunAutomation);
+    let null = || Value::Null;
+    let new = json!({"name": "a", "instructions": "Look."});
+    let mut all = vec![
+        probe("GET /v1/automations", read, "/v1/automations", null()),
+        probe("POST /v1/automations", manage, "/v1/automations", new),
+        probe("GET /v1/automations/{automationId}", read, &automation, null()),
+        probe("PATCH /v1/automations/{automationId}", manage, &automation, json!({"name": "b"})),
+        probe("DELETE /v1/automations/{automationId}", manage, &automation, null()),
+        probe(
+            "GET /v1/automations/{automationId}/trigger-events",
+            read,
+            &format!("{automation}/trigger-events"),
+            null(),
+        ),
+        probe("GET /v1/automations/{automationId}/runs", read, &format!("{automation}/runs"), null()),
+        probe("POST /v1/automations/{automationId}/runs", act, &format!("{automation}/runs"), json!({})),
+        probe("GET /v1/automation-runs", read, "/v1/automation-runs", null()),
+        probe("GET /v1/automation-runs/{runId}", read, &run, null()),
+    ];
+    for (operation, body) in [
+        ("POST /v1/automation-runs/{runId}/cancel", null()),
+        ("POST /v1/automation-runs/{runId}/rerun", null()),
+        ("POST /v1/automation-runs/{runId}/assign", json!({})),
+        ("POST /v1/automation-runs/{runId}/resolve", json!({"outcome": "succeeded"})),
+    ] {
+        let last = operation.rsplit('/').next().unwrap();
+        all.push(probe(operation, act, &format!("{run}/{last}"), body));
+    }
+    all
+}
+
 fn of_sessions(things: &Things, user: &str) -> Vec<Probe> {
     let at = |rest: &str| format!("/proliferate/{}{rest}", things.session);
     let new = |kind: &str, configuration: Value| {
@@ -210,7 +245,8 @@ fn of_contract(things: &Things) -> Vec<Probe> {
 }
 
 fn probes(things: &Things, user: &str) -> Vec<Probe> {
-    [of_organization(things), of_sessions(things, user), of_contract(things)].into_iter().flatten().collect()
+    let all = [of_organization(things), of_automations(), of_sessions(things, user), of_contract(things)];
+    all.into_iter().flatten().collect()
 }
 
 /// The columns of the permission table, and whether the caller counts as the creator.

@@ -64,17 +64,38 @@ fn steps() -> Vec<Step> {
             Value::Null,
             ["system", "configuration", "remove"],
         ),
+        (
+            "POST /v1/automations",
+            "/v1/automations",
+            json!({"name": "triage", "instructions": "Look at new issues."}),
+            ["system", "automation", "create"],
+        ),
+        (
+            "PATCH /v1/automations/{automationId}",
+            "/v1/automations/{id}",
+            json!({"enabled": false}),
+            ["system", "automation", "change"],
+        ),
+        (
+            "DELETE /v1/automations/{automationId}",
+            "/v1/automations/{id}",
+            Value::Null,
+            ["system", "automation", "remove"],
+        ),
         ("POST /v1/repos", "/v1/repos", repo, ["system", "repository", "add"]),
         ("DELETE /v1/repos/{repoId}", "/v1/repos/{id}", Value::Null, ["system", "repository", "remove"]),
     ]
 }
 
 /// Operations that change something but are not administrative, by the prefix of their names, each with the reason.
-const OTHERS: [(&str, &str); 8] = [
+const OTHERS: [(&str, &str); 11] = [
     ("POST /llm/", "the model's requests are counted as usage"),
     ("POST /proliferate/", "what is done in a session: its turns and calls are runs of the gate"),
     ("PATCH /proliferate/", "the title of a session"),
     ("DELETE /proliferate/", "a deleted session leaves a tombstone"),
+    ("POST /v1/automations/", "a run that somebody starts; its own log names them"),
+    ("POST /v1/automation-runs/", "what is done with a run; its own log names who did it"),
+    ("POST /v1/hooks/", "a run that a webhook starts; its own log names the event"),
     ("POST /v1/login", "a login is no change of administration"),
     ("POST /v1/logout", "a login is no change of administration"),
     ("POST /v1/tickets", "a ticket lives a minute, or an hour for one proxy"),

@@ -9,7 +9,8 @@ use crate::harness::TestGateway;
 use crate::people::{org, person, some_uuid};
 
 /// The routes that need no credential. Every other route must refuse a caller without one.
-const PUBLIC: [&str; 4] = ["GET /health", "GET /metrics", "GET /ready", "POST /v1/login"];
+const PUBLIC: [&str; 5] =
+    ["GET /health", "GET /metrics", "GET /ready", "POST /v1/hooks/{automationId}", "POST /v1/login"];
 
 /// Routes that the API description must contain. It may describe further ones.
 const ROUTES: [&str; 22] = [
@@ -186,6 +187,7 @@ fn accepted() -> Vec<(&'static str, &'static str, Value)> {
         ("POST", "/v1/members", json!({"email": "a@b", "role": "member"})),
         ("POST", "/v1/repos", json!({"url": "https://example.com/x", "name": "x"})),
         ("POST", "/v1/configurations", json!({"name": "c", "repos": []})),
+        ("POST", "/v1/automations", json!({"name": "a", "instructions": "Look."})),
         ("PUT", "/v1/egress", json!({"mode": "open"})),
         ("PUT", "/v1/secrets/{name}", json!({"value": "v"})),
         ("POST", "/v1/runs", json!({"run_kind": "agent"})),

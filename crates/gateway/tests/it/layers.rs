@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The layers from top to bottom. Modules of one layer do not name each other.
-const LAYERS: [&[&str]; 12] = [
+const LAYERS: [&[&str]; 13] = [
     &["boot"],
     &["sweep"],
     &["edge", "app"],
+    &["automations"],
     &["sessions"],
     &["hub"],
     &["sources"],

@@ -17,6 +17,7 @@ mod world;
 mod access;
 mod administration;
 mod attach;
+mod automations;
 mod bearer;
 mod identity;
 mod junk;

@@ -240,8 +240,8 @@ async fn bad_backups(folder: &Path, good: &Path) -> Vec<(PathBuf, &'static str)>
     ];
     let changes = [
         ("foreign", "DROP TABLE schema_migrations", "schema_migrations"),
-        ("prerelease", "UPDATE schema_migrations SET version = 19", "version 19"),
-        ("newer", "UPDATE schema_migrations SET version = 99", "version 99"),
+        ("prerelease", "UPDATE schema_migrations SET version = 19 WHERE version = 20", "version 19"),
+        ("newer", "UPDATE schema_migrations SET version = 99 WHERE version = 20", "version 99"),
         ("edited", "UPDATE schema_migrations SET checksum = 'x'", "migration 20"),
         ("fresh", "DELETE FROM schema_migrations", "no migration"),
     ];

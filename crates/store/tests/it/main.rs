@@ -8,6 +8,7 @@ mod backend;
 mod world;
 
 // The public calls.
+mod automations;
 mod credentials;
 mod egress;
 mod events;

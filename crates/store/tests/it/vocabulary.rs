@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto::http::{SecretScope, TicketKind};
 use proto::socket::{MessageRole, MessageSource, QuestionKind, QuestionState, SnapshotTarget, ToolStatus};
 use proto::{
-    ActionMode, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind, EgressMode, EgressOutcome,
-    Origin, Outcome, PauseReason, PromptState, RepoSource, Role, RunKind, RunStatus, SessionStatus,
-    SessionType,
+    ActionMode, AutomationRunStatus, ClientType, ConfigurationKind, ConfigurationStatus, EgressKind,
+    EgressMode, EgressOutcome, Origin, Outcome, PauseReason, PromptState, RepoSource, Role, RunEventKind,
+    RunKind, RunStatus, SessionStatus, SessionType, TriggerEventStatus, TriggerKind,
 };
 use store::Migration;
 
@@ -22,6 +22,10 @@ macro_rules! words {
 fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     BTreeMap::from([
         ("action_modes.mode", words!(ActionMode)),
+        ("automation_run_events.from_status", words!(AutomationRunStatus)),
+        ("automation_run_events.kind", words!(RunEventKind)),
+        ("automation_run_events.to_status", words!(AutomationRunStatus)),
+        ("automation_runs.status", words!(AutomationRunStatus)),
         ("runs.run_kind", words!(RunKind)),
         ("runs.status", words!(RunStatus)),
         ("configurations.kind", words!(ConfigurationKind)),
@@ -47,13 +51,16 @@ fn shared() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sessions.status", words!(SessionStatus)),
         ("snapshots.target", words!(SnapshotTarget)),
         ("tickets.kind", words!(TicketKind)),
+        ("trigger_events.kind", words!(TriggerKind)),
+        ("trigger_events.status", words!(TriggerEventStatus)),
     ])
 }
 
 /// Columns whose words are in no vocabulary of proto.
-const DATABASE_ONLY: [&str; 7] = [
+const DATABASE_ONLY: [&str; 8] = [
     "artifacts.hash_source",
     "artifacts.scope",
+    "automation_outbox.step",
     "idempotency_keys.state",
     "ledger_events.action_type",
     "ledger_events.outcome",

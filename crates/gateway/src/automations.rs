@@ -1,0 +1,41 @@
+//! Automations: what starts their runs, and when.
+
+mod firing;
+mod schedule;
+mod scheduler;
+mod signature;
+
+use clock::{Clock, Rng};
+use shares::{Quota, Rate, RateLimits};
+use store::Store;
+use tokio::sync::Notify;
+
+pub(crate) use firing::FireError;
+pub(crate) use schedule::Schedule;
+pub(crate) use scheduler::keep_scheduling;
+pub(crate) use signature::{Delivery, Rejection, verify};
+
+/// How many webhooks of an organization are accepted.
+const HOOKS: RateLimits = RateLimits {
+    name: "webhooks",
+    session: Quota { per_minute: 300, burst: 100 },
+    org: Quota { per_minute: 300, burst: 100 },
+    address: Quota { per_minute: 300, burst: 100 },
+};
+
+/// What automations depend on.
+pub struct Automations {
+    store: Store,
+    clock: Clock,
+    rng: Rng,
+    hooks: Rate,
+    /// Notified when a run is queued or ends.
+    changed: Notify,
+}
+
+impl Automations {
+    pub(crate) fn new(store: Store, clock: Clock, rng: Rng) -> Self {
+        let hooks = Rate::new(HOOKS, clock.clone());
+        Self { store, clock, rng, hooks, changed: Notify::new() }
+    }
+}
