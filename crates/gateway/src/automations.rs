@@ -1,6 +1,8 @@
-//! Automations: what starts their runs, and when.
+//! Automations: what starts their runs, and how runs become sessions.
 
 mod firing;
+mod prompt;
+mod runner;
 mod schedule;
 mod scheduler;
 mod signature;
@@ -11,6 +13,7 @@ use store::Store;
 use tokio::sync::Notify;
 
 pub(crate) use firing::FireError;
+pub(crate) use runner::{Runner, keep_running};
 pub(crate) use schedule::Schedule;
 pub(crate) use scheduler::keep_scheduling;
 pub(crate) use signature::{Delivery, Rejection, verify};

@@ -18,7 +18,7 @@ use url::Url;
 
 use crate::admission::Admission;
 use crate::app::{App, AppState};
-use crate::automations::{Automations, keep_scheduling};
+use crate::automations::{Automations, Runner, keep_running, keep_scheduling};
 use crate::config::{Config, Database, Origin};
 use crate::data_dir::{DataDir, DataDirError, Space};
 use crate::edge;
@@ -196,6 +196,8 @@ impl Gateway {
         let mut sweep = tokio::spawn(keep_sweeping(self.app.clone()));
         let credentials = tokio::spawn(edge::keep_checking(self.app.clone()));
         let schedules = tokio::spawn(keep_scheduling(self.app.automations.clone(), self.app.closing.clone()));
+        let runner = Arc::new(Runner::new(self.app.automations.clone(), self.app.sessions.clone()));
+        let runs = tokio::spawn(keep_running(runner, self.app.closing.clone()));
         server::serve(self.listener, edge::router(self.app.clone()), limits, life).await;
         self.app.closing.cancel();
         // Agents reach the model from inside their sandboxes, over connections that the server's drain does not wait
@@ -206,6 +208,7 @@ impl Gateway {
         let _ = tokio::time::timeout(CLOSING_POOL, pool).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, credentials).await;
         let _ = tokio::time::timeout(CLOSING_SERVER, schedules).await;
+        let _ = tokio::time::timeout(CLOSING_SERVER, runs).await;
         // The sweep stops by itself. Aborting it while it connects to the database would leak that connection.
         if tokio::time::timeout(CLOSING_SERVER, &mut sweep).await.is_err() {
             sweep.abort();

@@ -309,6 +309,29 @@ impl Store {
         Ok(read!(self, pool => sqlx::query_as(SQL).bind(limit).fetch_all(pool).await)?)
     }
 
+    /// Runs whose agent began to wait for an answer, or goes on, since that was last recorded.
+    pub async fn runs_that_wait_or_go_on(&self, limit: i64) -> Result<Vec<AutomationRun>, StoreError> {
+        const SQL: &str = automation_runs!(
+            "WHERE r.status = 'running' AND (r.waiting_since IS NULL) = EXISTS (SELECT 1 FROM questions q
+                WHERE q.session_id = r.session_id AND q.state = 'open') ORDER BY r.queued_at, r.id LIMIT $1"
+        );
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(limit).fetch_all(pool).await)?)
+    }
+
+    /// Runs with a question that nobody answered in time.
+    pub async fn runs_without_answer(
+        &self,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<AutomationRun>, StoreError> {
+        const SQL: &str = automation_runs!(
+            "WHERE r.status = 'running' AND EXISTS (SELECT 1 FROM questions q WHERE q.session_id = r.session_id
+                AND q.state = 'rejected' AND q.answered_by IS NULL AND q.expires_at <= $1)
+            ORDER BY r.queued_at, r.id LIMIT $2"
+        );
+        Ok(read!(self, pool => sqlx::query_as(SQL).bind(now).bind(limit).fetch_all(pool).await)?)
+    }
+
     /// Records that the agent of a run began to wait for an answer, or goes on. The deadline stands still meanwhile.
     pub async fn set_run_waiting(
         &self,

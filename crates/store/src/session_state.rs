@@ -109,10 +109,13 @@ impl Store {
         set!(self, owner, SQL, status.as_str(), reason, paused_at, live)
     }
 
-    /// Ends a session, until somebody prompts it again.
+    /// Ends a session, until somebody prompts it again. The outcome of an automation's run is the outcome of its session.
     pub async fn end_session(&self, owner: &Owner, ending: Ending) -> Result<(), StoreError> {
         const SQL: &str =
-            "UPDATE sessions SET status = $3, stop_reason = $4, pause_reason = $5, outcome = $6,
+            "UPDATE sessions SET status = $3, stop_reason = $4, pause_reason = $5,
+            outcome = CASE WHEN $6 = 'completed' THEN COALESCE((SELECT CASE r.status WHEN 'timed_out' THEN 'failed'
+                WHEN 'cancelled' THEN NULL ELSE r.status END FROM automation_runs r WHERE r.session_id = sessions.id
+                AND r.completed_at IS NOT NULL ORDER BY r.completed_at DESC LIMIT 1), $6) ELSE $6 END,
             ended_at = $7, latest_task = NULL WHERE id = $1 AND owner_epoch = $2";
         let (reason, outcome) =
             (ending.pause_reason.map(PauseReason::as_str), ending.outcome.map(Outcome::as_str));

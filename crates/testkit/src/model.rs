@@ -43,7 +43,7 @@ impl ModelRequest {
 
 #[derive(Debug)]
 struct Shared {
-    model: Model,
+    model: Mutex<Arc<Model>>,
     requests: Mutex<Vec<ModelRequest>>,
     count: watch::Sender<usize>,
 }
@@ -51,7 +51,7 @@ struct Shared {
 impl ScriptedModel {
     pub async fn start(script: Script) -> io::Result<Self> {
         let state = Arc::new(Shared {
-            model: Model::new(script),
+            model: Mutex::new(Arc::new(Model::new(script))),
             requests: Mutex::default(),
             count: watch::Sender::new(0),
         });
@@ -62,6 +62,11 @@ impl ScriptedModel {
     /// The base URL without `/v1`, such as `http://127.0.0.1:41234`.
     pub fn url(&self) -> String {
         self.server.url()
+    }
+
+    /// Replaces the script, for answers that contain what is known only now.
+    pub fn set_script(&self, script: Script) {
+        *self.state.model.lock() = Arc::new(Model::new(script));
     }
 
     /// All requests so far, oldest first.
@@ -87,7 +92,8 @@ async fn answer(State(state): State<Arc<Shared>>, request: Request) -> Response 
     let conversation =
         parts.headers.get(CONVERSATION_HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let call = Call { method: parts.method.as_str(), path, conversation, body: &body };
-    let reply = state.model.answer(&call);
+    let model = Arc::clone(&state.model.lock());
+    let reply = model.answer(&call);
     tokio::time::sleep(reply.delay).await;
     serve(reply)
 }

@@ -16,6 +16,7 @@ mod help;
 mod identity;
 mod lifecycle;
 mod live;
+mod live_automations;
 mod live_broken;
 mod live_crash;
 mod live_disk;

@@ -1,7 +1,7 @@
 //! Starts runs: by hand, by a webhook, by the schedule, or again.
 
 use chrono::TimeDelta;
-use proto::{AutomationRunId, JsonObject, OrgId, TriggerEventId, TriggerKind, UserId};
+use proto::{AutomationRunId, JsonObject, OrgId, SessionId, TriggerEventId, TriggerKind, UserId};
 use shares::{OverShare, Party};
 use store::{
     Advanced, Automation, AutomationRun, CronFiring, Fired, NewTriggerEvent, RunAdvance, RunStep, StoreError,
@@ -119,6 +119,26 @@ impl Automations {
         let advanced = self.store.advance_run(advance).await?;
         self.changed.notify_one();
         Ok(advanced)
+    }
+
+    /// Records the session of a run.
+    pub(super) async fn session_created(
+        &self,
+        run: &AutomationRun,
+        session: SessionId,
+    ) -> Result<Advanced, StoreError> {
+        let at = self.clock.now();
+        let advance = RunAdvance {
+            org_id: run.org_id,
+            run_id: run.id,
+            step: RunStep::SessionCreated,
+            session_id: Some(session),
+            reason: None,
+            actor: GATEWAY.to_owned(),
+            outbox_id: self.rng.uuid(at),
+            at,
+        };
+        self.store.advance_run(advance).await
     }
 
     /// Starts a run because its time has come.

@@ -160,7 +160,7 @@ fn shown(record: SessionRecord) -> Session {
         slack_thread_url: thread,
         repo: None,
         outcome: record.outcome,
-        summary: None,
+        summary: record.summary,
         pr_urls: record.pr_urls,
         metrics: Some(record.metrics),
         latest_task: record.latest_task,

@@ -155,6 +155,15 @@ impl Hubs {
         hub.activity.set_used(self.0.uses.fetch_add(1, Ordering::Relaxed));
     }
 
+    /// Asks a session to leave memory, unless somebody uses it.
+    pub(crate) fn evict(&self, id: SessionId) {
+        let inbox = self.live().get(&id).and_then(|cell| cell.get()).map(|hub| hub.commands.clone());
+        if let Some(inbox) = inbox {
+            // A session with a full inbox is in use, so it is skipped.
+            let _ = inbox.try_send(Command::Evict);
+        }
+    }
+
     /// Asks the least recently used idle sessions to leave memory when there are more than `most`.
     fn evict_idle(&self) {
         let (readings, inboxes): (Vec<_>, Vec<_>) = {

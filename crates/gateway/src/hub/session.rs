@@ -20,8 +20,8 @@ mod turn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::SessionStatus;
 use proto::socket::{CloseCode, ServerMessage, WireStatus};
+use proto::{ClientType, SessionStatus};
 use store::{Owner, SessionRecord, StoreError};
 use tokio::sync::mpsc;
 
@@ -193,6 +193,11 @@ impl Session {
                 self.after_turn().await
             }
         }
+    }
+
+    /// Whether somebody waits for the agent: a watcher, or an automation, which does so without a connection.
+    fn has_client(&self) -> bool {
+        !self.demand.watchers.is_empty() || self.record.client_type == Some(ClientType::Automation)
     }
 
     /// Whether the session must stay in memory: someone is watching, or there is work left.

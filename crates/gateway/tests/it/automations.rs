@@ -1,5 +1,5 @@
 //! Automations over HTTP: settings and their limits, webhooks, schedules, and what people do with runs. No session starts
-//! here, because the gateway under test is not serving.
+//! here.
 
 use std::time::Duration;
 
@@ -344,6 +344,8 @@ async fn a_missed_firing_runs_once_and_an_overlapping_one_is_skipped() {
     world.clock.advance(Duration::from_hours(3));
     let (admin, app) = (world.admin().id, world.gateway.app.clone());
     let clock = world.clock.clone();
+    // No session can start, so the first run stays queued.
+    app.store.set_org_limits(world.team.org, None, Some(0)).await.unwrap();
     let running = world.gateway.serve();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let events = async |wanted: usize| loop {

@@ -7,6 +7,7 @@ use proto::SessionStatus;
 use proto::socket::{ServerMessage, WireStatus};
 use tokio::sync::mpsc;
 
+use super::ending::STOPPED_UNSAVED;
 use super::phase::{Boot, BootPurpose, Connection, Phase};
 use super::{End, Session};
 use crate::admission::Refusal;
@@ -15,6 +16,8 @@ use crate::runtime::{Agent, Launch, LaunchError};
 /// The number of consecutive boots that may fail before the session fails.
 const MAX_BOOTS: u32 = 3;
 const STAGES: usize = 8;
+/// The message when a session that was stopped without saving starts again.
+const FROM_SNAPSHOT: &str = "Starting from the last snapshot: later files are gone";
 
 impl Session {
     /// Makes sure that an agent is running or booting. If the session may not start one, this broadcasts the refusal
@@ -30,6 +33,7 @@ impl Session {
         if matches!(self.sandbox, Phase::Connected(_) | Phase::Booting(_)) {
             return Ok(Ok(()));
         }
+        let unsaved = self.record.stop_reason.as_deref() == Some(STOPPED_UNSAVED);
         // A session that is only starting claims its slot again, since it may have lost it in the meantime.
         if self.record.status == SessionStatus::Running {
             self.services.store.touch(&self.owner, self.services.clock.now()).await?;
@@ -44,6 +48,7 @@ impl Session {
             self.launch(Duration::ZERO, BootPurpose::Connect);
         }
         let (status, message) = self.state();
+        let message = if unsaved { FROM_SNAPSHOT.to_owned() } else { message };
         self.broadcast_status(status, &message).await?;
         Ok(Ok(()))
     }
@@ -132,7 +137,7 @@ impl Session {
         self.failures.boots += 1;
         let attempt = self.failures.boots;
         tracing::warn!(session = %self.record.id, reason, attempt, "the agent could not be booted");
-        let is_needed = !self.demand.watchers.is_empty() || !self.queue.is_empty() || self.turn.is_running();
+        let is_needed = self.has_client() || !self.queue.is_empty() || self.turn.is_running();
         if attempt < MAX_BOOTS && is_needed {
             self.broadcast_status(WireStatus::Resuming, "Trying again to reach the coding agent...").await?;
             self.launch(Duration::ZERO, purpose);

@@ -11,6 +11,11 @@ use super::timer::Timer;
 use super::{End, Session, millis};
 use crate::runtime::SnapshotError;
 
+/// The stop reason of a session whose files were given up. The next prompt starts from its last snapshot and says so.
+pub(super) const STOPPED_UNSAVED: &str = "stopped without saving";
+/// The message of such a stop.
+const DISCARDED: &str = "What was not saved is gone";
+
 impl Session {
     /// Fails the session until the next prompt. Queued prompts are kept for then.
     pub(super) async fn fail(&mut self, reason: &str) -> Result<(), End> {
@@ -148,15 +153,16 @@ impl Session {
     /// Finishes the stop once the files are saved and the sandbox has ended.
     pub(super) async fn finish_stop(&mut self, message: &str, replies: Vec<StopReply>) -> Result<(), End> {
         self.dismiss_agent("The session was stopped").await?;
+        let reason = if message == DISCARDED { STOPPED_UNSAVED } else { "stopped" };
         let ending = Ending {
             status: SessionStatus::Stopped,
-            stop_reason: Some("stopped".to_owned()),
+            stop_reason: Some(reason.to_owned()),
             pause_reason: None,
             outcome: Some(Outcome::Completed),
             at: self.services.clock.now(),
         };
         self.services.store.end_session(&self.owner, ending).await?;
-        self.record.status = SessionStatus::Stopped;
+        (self.record.status, self.record.stop_reason) = (SessionStatus::Stopped, Some(reason.to_owned()));
         self.record.sandbox_expires_at = None;
         for reply in replies {
             let _ = reply.send(Ok(()));
@@ -207,7 +213,7 @@ impl Session {
         {
             tracing::error!(session = %self.record.id, %error, "the sandbox of a stopped session is left behind");
         }
-        self.finish_stop("What was not saved is gone", replies).await
+        self.finish_stop(DISCARDED, replies).await
     }
 
     /// Aborts a boot, so that it can do nothing after its sandbox has ended.

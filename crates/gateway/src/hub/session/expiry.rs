@@ -183,7 +183,7 @@ impl Session {
     }
 
     fn is_needed(&self) -> bool {
-        self.is_up() && (!self.demand.watchers.is_empty() || self.turn.is_running() || !self.queue.is_empty())
+        self.is_up() && (self.has_client() || self.turn.is_running() || !self.queue.is_empty())
     }
 }
 

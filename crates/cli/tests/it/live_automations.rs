@@ -1,0 +1,144 @@
+//! Automations with real agents in real sandboxes: from a signed webhook to the end of the run.
+
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use testkit::ScriptedModel;
+
+use crate::gate::dead;
+use crate::live::Real;
+
+const SECRET: &str = "0123456789abcdef-of-the-webhook";
+const QUIET: &str = "[[rule]]\n[[rule.step]]\ntext = \"I have nothing to report.\"\n";
+
+/// A gateway with an automation, and the model of its agents.
+struct World {
+    real: Real,
+    _model: ScriptedModel,
+    automation: String,
+    _threads: tokio::runtime::Runtime,
+}
+
+impl World {
+    fn start() -> Self {
+        let threads = tokio::runtime::Runtime::new().unwrap();
+        let script = model::Script::parse(QUIET).unwrap();
+        let model = threads.block_on(ScriptedModel::start(script)).unwrap();
+        let url = model.url();
+        let settings =
+            [("ANTHROPIC_API_KEY", "sk-test"), ("ANTHROPIC_BASE_URL", url.as_str()), ("WARM_POOL_SIZE", "0")];
+        let real = Real::serving(&settings);
+        let made = real.post(
+            "/v1/automations",
+            &json!({"name": "triage", "instructions": "Triage the issue.",
+                "webhook": {"scheme": "generic", "secret": SECRET}}),
+        );
+        let automation = made["id"].as_str().unwrap().to_owned();
+        Self { real, _model: model, automation, _threads: threads }
+    }
+
+    /// Sends a signed webhook, and returns the id of the run that it starts.
+    fn fire(&self, body: &str) -> String {
+        let time = clock::Clock::system().now().timestamp().to_string();
+        let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+        for part in [time.as_bytes(), b".", body.as_bytes()] {
+            mac.update(part);
+        }
+        let signature = format!("t={time},v1={}", hex::encode(mac.finalize().into_bytes()));
+        let client = reqwest::blocking::Client::builder().no_proxy().build().unwrap();
+        let url = self.real.server().url(&format!("/v1/hooks/{}", self.automation));
+        let request = client.post(url).header("x-proliferate-signature", signature).body(body.to_owned());
+        let answer = request.send().unwrap();
+        assert_eq!(answer.status(), 202);
+        answer.json::<Value>().unwrap()["runId"].as_str().unwrap().to_owned()
+    }
+
+    fn run(&self, id: &str) -> Value {
+        self.real.get(&format!("/v1/automation-runs/{id}"))
+    }
+
+    /// Waits until the run has one of these states.
+    fn until(&self, id: &str, wanted: &[&str]) -> Value {
+        for _ in 0..1200 {
+            let run = self.run(id);
+            if wanted.contains(&run["status"].as_str().unwrap()) {
+                return run;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the run does not become {wanted:?}: {}", self.run(id));
+    }
+
+    /// Waits until the session has this status.
+    fn until_session(&self, id: &str, wanted: &str) -> Value {
+        for _ in 0..600 {
+            let sessions = self.real.get("/proliferate/sessions");
+            let session = sessions["sessions"].as_array().unwrap().iter().find(|one| one["id"] == *id);
+            if let Some(session) = session.filter(|session| session["status"] == wanted) {
+                return session.clone();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the session does not become {wanted}");
+    }
+
+    /// Waits until the agent has answered its first prompt.
+    fn answered(&self, session: &str) {
+        for _ in 0..600 {
+            let messages = self.real.get(&format!("/proliferate/{session}/messages")).to_string();
+            if messages.contains("I have nothing to report.") {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the agent does not answer");
+    }
+}
+
+#[test]
+fn a_run_that_is_never_completed_times_out() {
+    let world = World::start();
+    let run = world.fire("{}");
+    let running = world.until(&run, &["running"]);
+    world.real.sql("UPDATE automation_runs SET deadline_at = '2020-01-01T00:00:00+00:00' RETURNING 'x'");
+    let ended = world.until(&run, &["timed_out", "failed"]);
+    assert_eq!((&ended["status"], &ended["completion"]), (&json!("timed_out"), &Value::Null), "{ended}");
+    world.until_session(running["sessionId"].as_str().unwrap(), "stopped");
+    let resolved = world.real.post(
+        &format!("/v1/automation-runs/{run}/resolve"),
+        &json!({"outcome": "succeeded", "comment": "done by hand"}),
+    );
+    assert_eq!(resolved["status"], "succeeded");
+}
+
+#[test]
+fn a_run_whose_session_is_deleted_fails() {
+    let world = World::start();
+    let run = world.fire("{}");
+    let running = world.until(&run, &["running"]);
+    world.real.delete(&format!("/proliferate/{}", running["sessionId"].as_str().unwrap()));
+    let ended = world.until(&run, &["failed"]);
+    assert_eq!(ended["statusReason"], "its session was deleted");
+}
+
+/// The gateway dies after each step of starting a run. The next one goes on, with one session and one prompt.
+#[test]
+fn a_crash_between_two_steps_neither_loses_nor_repeats_one() {
+    for point in ["automation-session-created", "automation-ready", "automation-prompted"] {
+        let mut world = World::start();
+        world.real.restart_with(&[("FAILPOINTS", &format!("{point}=return"))]);
+        let run = world.fire("{}");
+        dead(world.real.server.take().unwrap());
+        world.real.server = Some(world.real.machine.serve());
+        let done = world.until(&run, &["running", "failed", "timed_out"]);
+        assert_eq!(done["status"], "running", "{point}: {done}");
+        world.answered(done["sessionId"].as_str().unwrap());
+        let sessions = world.real.get("/proliferate/sessions");
+        assert_eq!(sessions["sessions"].as_array().unwrap().len(), 1, "{point}");
+        let session = done["sessionId"].as_str().unwrap();
+        let messages = world.real.get(&format!("/proliferate/{session}/messages")).to_string();
+        assert_eq!(messages.matches("Triage the issue.").count(), 1, "{point}: {messages}");
+    }
+}
